@@ -10,12 +10,14 @@ import argparse
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +33,15 @@ from paddock.client import daemon_status, default_transport, session
 
 _IMPORT = "from paddock import Sandbox"
 _FIRST = f"{_IMPORT}\nbox = Sandbox.create()\nbox.exec('true')"
+_FLOOD = """import sys, threading
+from paddock import Sandbox
+def run():
+    box = Sandbox.connect(sys.argv[1])
+    while True:
+        box.exec("head -c 65536 /dev/zero")
+for _ in range(8):
+    threading.Thread(target=run).start()
+"""
 _CALLERS = 32
 
 
@@ -41,7 +52,9 @@ class Crowd:
     sandboxes: int = 100
     rate: int = 200
     seconds: float = 10.0
-    idle_seconds: float = 10.0
+    rest_seconds: float = 35.0
+    """After the last sandbox has ended: the daemon signs its log and sweeps once more."""
+    idle_seconds: float = 20.0
 
 
 def measure(plan: Plan) -> list[Section]:
@@ -79,7 +92,7 @@ def _crowd(crowd: Crowd) -> Section:
             others, flooded = boxes[1:], boxes[0]
             errors: list[Exception] = []
             section.rows.append(Row("a command", _load(others, crowd, errors)))
-            with _flood(flooded):
+            with _flood(state, flooded):
                 section.rows.append(Row("a command while one sandbox floods", _load(others, crowd, errors)))
             daemon = _pid(state)
             section.notes.append(
@@ -89,6 +102,7 @@ def _crowd(crowd: Crowd) -> Section:
         finally:
             with ThreadPoolExecutor(8) as pool:
                 list(pool.map(Sandbox.kill, boxes))
+        time.sleep(crowd.rest_seconds)
         daemon, began = _pid(state), time.monotonic()
         before = _wakeups(daemon)
         time.sleep(crowd.idle_seconds)
@@ -120,24 +134,16 @@ def _load(boxes: Sequence[Sandbox], crowd: Crowd, errors: list[Exception]) -> li
     return latencies
 
 
-class _flood:
-    """Eight callers who run commands in one sandbox, one after the other, as fast as they get answers."""
-
-    def __init__(self, box: Sandbox) -> None:
-        self._box, self._over = box, threading.Event()
-        self._pool = ThreadPoolExecutor(8)
-
-    def __enter__(self) -> None:
-        for _ in range(8):
-            self._pool.submit(self._run)
-
-    def _run(self) -> None:
-        while not self._over.is_set():
-            self._box.exec("head -c 65536 /dev/zero")
-
-    def __exit__(self, *problem: object) -> None:
-        self._over.set()
-        self._pool.shutdown()
+@contextmanager
+def _flood(state: Path, box: Sandbox) -> Generator[None]:
+    """Eight callers of another program run commands in one sandbox, one after the other, as fast as they get answers.
+    In this program they would take turns at the interpreter with those whose time is taken."""
+    environment = {**os.environ, "PADDOCK_STATE_DIR": str(state)}
+    with subprocess.Popen([sys.executable, "-c", _FLOOD, box.id], env=environment) as flood:
+        try:
+            yield
+        finally:
+            flood.terminate()
 
 
 def _in_threads(work: Sequence[Callable[[], None]]) -> None:

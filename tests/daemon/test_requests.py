@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,18 @@ import pytest
 from paddock.daemon._requests import Requests
 from paddock.daemon._sessions import Session
 from paddock.errors import InvalidState
-from paddock.model import Action, CreateSandbox, ExecSpec, Principal, Sandbox, SandboxId, StartExec, State, codec
+from paddock.model import (
+    Action,
+    CreateSandbox,
+    ExecSpec,
+    ListSandboxes,
+    Principal,
+    Sandbox,
+    SandboxId,
+    StartExec,
+    State,
+    codec,
+)
 from paddock.wire import AGAIN, Frame, Kind
 from tests.client.door import FakeDoor
 
@@ -104,3 +117,26 @@ def test_a_create_that_was_undone_is_made_anew_when_its_caller_asks_again(tmp_pa
         assert kind is Kind.REPLY
         assert codec.decode_result(body, CreateSandbox).state is State.RUNNING
     assert [info.state for info in door.sandboxes.values()] == [State.KILLED, State.RUNNING]
+
+
+def test_an_answer_is_freed_when_the_daemon_has_forgotten_it(tmp_path: Path) -> None:
+    """Without the cycle collector, which comes seldom: answers are large."""
+
+    class Reply:
+        def __call__(self, kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None: ...
+
+    async def kept() -> object:
+        requests = Requests(FakeDoor(tmp_path), Principal("local:test"), owned=_no_room, control=_control)
+        body = codec.encode(codec.Request(action=ListSandboxes(), id="1"))
+        session = Session("0" * 32, 0, lambda session: None)
+        reply = Reply()
+        await asyncio.ensure_future(requests.answer(session, Frame(Kind.OPEN, 1, body), reply))
+        return weakref.ref(reply)
+
+    gc.disable()
+    try:
+        reference = asyncio.run(kept())
+        assert callable(reference)
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -54,7 +54,7 @@ def redact_secrets(argv: Sequence[str]) -> list[str]:
 
 def describe(action: Action[Any], *, redact: Redact = redact_secrets) -> dict[str, object]:
     """The fields of `action` as a record keeps them."""
-    return {field: _value(value, redact) for field, value in _changed(action) if value is not None}
+    return {field: _value(value, redact) for field, value in _changed(action).items() if value is not None}
 
 
 def _value(value: object, redact: Redact) -> object:
@@ -66,12 +66,12 @@ def _value(value: object, redact: Redact) -> object:
         case SecretValue():
             return _GONE  # not even its digest: a short one could be guessed
         case ExecSpec():
-            kept = dict(_changed(value))
+            kept = _changed(value)
             kept["argv"] = _argv(value.argv, redact)
             kept["env"] = _env(value.env)
             return kept
         case SandboxSpec():
-            kept = dict(_changed(value))
+            kept = _changed(value)
             kept["env"] = _env(value.env)
             if value.policy is not None:
                 kept["policy"] = _value(value.policy, redact)
@@ -82,9 +82,10 @@ def _value(value: object, redact: Redact) -> object:
             return value
 
 
-def _changed(value: Value) -> Iterator[tuple[str, object]]:
+def _changed(value: Value) -> dict[str, object]:
     """Fields that differ from the default: the rest is noise in every record."""
-    return ((name, held) for name, default in value.__fields__.items() if (held := getattr(value, name)) != default)
+    defaults = value.__fields__
+    return {name: held for name, held in vars(value).items() if held != defaults[name]}
 
 
 def _env(env: Mapping[str, str]) -> dict[str, object]:

@@ -57,7 +57,8 @@ def _require_sendable(value: object, depth: int = 1) -> None:
             raise InvalidArgument("values nested too deeply")
         items = cast("Sequence[object]", value.values() if isinstance(value, Mapping) else value)
         for item in items:
-            _require_sendable(item, depth + 1)
+            if type(item) is not str:
+                _require_sendable(item, depth + 1)
     elif not isinstance(value, str):
         raise InvalidArgument(f"a value of type {type(value).__name__}")
 

@@ -21,6 +21,7 @@ from ._guest_files import FileReader
 from ._guest_pipes import PipeReader, PipeWriter, open_pipe
 
 _MOST_CELLS = 65535  # ioctl_tty(2): unsigned shorts
+_PIPES = (PipeReader, PipeWriter)
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -230,7 +231,7 @@ class GuestExecHandle:
 
     def _close_pipes(self) -> None:
         for pipe in (self._stdin, self._stdout, self._stderr):
-            if isinstance(pipe, PipeReader | PipeWriter):
+            if isinstance(pipe, _PIPES):
                 pipe.close()
 
 

@@ -163,7 +163,7 @@ class _Connection:
         self._open: dict[int, asyncio.Task[None]] = {}
         self._unsent: deque[tuple[Frame, memoryview]] = deque()
         self._unsent_bytes = 0
-        self._reads = self._closed = self._is_broken = False
+        self._reads = self._waits_for_room = self._closed = self._is_broken = False
         self._finished: asyncio.Future[None] | None = None
         silent = f"it did not greet within {_HELLO_SECONDS} s"
         self._silent = asyncio.get_running_loop().call_later(_HELLO_SECONDS, self._break, silent)
@@ -330,6 +330,7 @@ class _Connection:
                     self._unsent.popleft()
         except BlockingIOError:
             loop.add_writer(self._peer.fileno(), self._writable)
+            self._waits_for_room = True
             return
         except OSError as error:
             exhausted = exhaustion(error)
@@ -339,9 +340,12 @@ class _Connection:
             if self._unsent[0][0].descriptors:
                 self._take_back(exhausted)
             loop.remove_writer(self._peer.fileno())
+            self._waits_for_room = False
             loop.call_later(_BUSY_SECONDS, self._writable)
             return
-        loop.remove_writer(self._peer.fileno())
+        if self._waits_for_room:
+            loop.remove_writer(self._peer.fileno())
+            self._waits_for_room = False
         if self._finished is None:
             self._read(True)
         else:

@@ -167,6 +167,8 @@ class Requests:
             if exhausted is None and not isinstance(error, OSError):
                 _log.exception("a request failed")
             reply(Kind.ERROR, codec.encode_error(exhausted or error))
+        finally:
+            _progress.set(None)  # a cycle through the task's context would keep the answer until the collector comes
 
     async def _perform(self, session: Session, request: codec.Request, frame: Frame, reply: Reply) -> None:
         session.has_asked |= request.control is None

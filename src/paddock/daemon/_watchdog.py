@@ -29,7 +29,8 @@ class Watchdog:
         self.stops, self.last_stop = 0, ""
         self._note = note
         self._loop_thread = threading.get_ident()
-        self._since: float | None = None  # when the loop's step began; None: the loop waits
+        self.since: float | None = None  # when the loop's step began; None: the loop waits
+        self.is_asleep = True
         self._awake = threading.Event()
         self._noted: dict[str, float] = {}
 
@@ -40,27 +41,20 @@ class Watchdog:
         """Begin to look: once the daemon serves. Its start holds up no client's request but the first."""
         threading.Thread(target=self._look, name="watchdog", daemon=True).start()
 
-    @property
-    def is_asleep(self) -> bool:
-        return not self._awake.is_set()
-
-    def step_ended(self) -> None:
-        self._since = None
-
-    def step_began(self) -> None:
-        self._since = time.monotonic()
-        if not self._awake.is_set():
-            self._awake.set()
+    def wake(self) -> None:
+        self.is_asleep = False
+        self._awake.set()
 
     def _look(self) -> None:
         known: float | None = None
         while self._awake.wait():
             time.sleep(_LOOK_SECONDS)
-            since = self._since
+            since = self.since
             if since is None:
                 self._awake.clear()
-                if self._since is not None:  # a step began before the line above
-                    self._awake.set()
+                self.is_asleep = True
+                if self.since is not None:  # a step began before the line above
+                    self.wake()
             elif since != known and time.monotonic() - since >= STOPPED_SECONDS:
                 known = since
                 self._stopped()
@@ -92,12 +86,15 @@ class _Selector(selectors.EpollSelector):
         self._watchdog = watchdog
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self._watchdog.step_ended()
+        watchdog = self._watchdog
+        watchdog.since = None
         try:
             return super().select(timeout)
         finally:
-            self._watchdog.step_began()
+            watchdog.since = time.monotonic()
+            if watchdog.is_asleep:
+                watchdog.wake()
 
     def close(self) -> None:
-        self._watchdog.step_ended()
+        self._watchdog.since = None
         super().close()

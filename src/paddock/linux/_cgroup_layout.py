@@ -26,7 +26,7 @@ class Hierarchy(NamedTuple):
 
 def detect() -> list[Hierarchy]:
     """The hierarchies of this machine that hold the caller and that are of use."""
-    return parse(mountinfo.read(), _files.read("/proc/self/cgroup"))
+    return parse(mountinfo.read(fstype="cgroup"), _files.read("/proc/self/cgroup"))
 
 
 def parse(mounts: list[mountinfo.MountInfo], membership: bytes) -> list[Hierarchy]:
@@ -64,6 +64,8 @@ def paths(membership: bytes) -> dict[str, str]:
 def _directory(mount: mountinfo.MountInfo, path: str) -> str | None:
     """The directory of cgroup `path`; None if this mount shows a part of the tree that does not hold it."""
     root = mount.root.decode(errors="surrogateescape")
+    if root == "/" and path.startswith("/") and "/.." not in path:
+        return mount.mount_point.decode(errors="surrogateescape") + path.rstrip("/")
     relative = posixpath.relpath(path, root) if path.startswith("/") and root.startswith("/") else ".."
     if relative == ".." or relative.startswith("../"):
         return None

@@ -6,6 +6,7 @@ import contextlib
 import os
 import posixpath
 from collections.abc import Generator
+from functools import cache
 
 from paddock.linux import _cgroup_files as control
 from paddock.linux import _cgroup_layout as layout
@@ -62,7 +63,7 @@ def is_frozen(pid: int) -> bool:
 def _group(pid: int) -> Generator[Group]:
     """An engine may put a container below a group of its own in one hierarchy and not in another: those are taken that
     agree with the memory's about its name, since of one name there are all or none."""
-    found = layout.parse(mountinfo.read(), _files.read(f"/proc/{pid}/cgroup"))
+    found = layout.parse(_mounts(), _files.read(f"/proc/{pid}/cgroup"))
     main = next((h for h in found if "memory" in h.controllers), None) or next(
         (h for h in found if h.version == 2), None
     )
@@ -81,6 +82,12 @@ def _group(pid: int) -> Generator[Group]:
             controllers = hierarchy.controllers if hierarchy.version == 1 else _CONTROLLERS - bound
             trees.append(Tree(hierarchy.version, fd, above, controllers))
         yield Group(Base(trees, {}), name)
+
+
+@cache
+def _mounts() -> list[mountinfo.MountInfo]:
+    """The hierarchies are mounted at boot, and the first exec of every sandbox asks for them."""
+    return mountinfo.read(fstype="cgroup")
 
 
 def _number(file: int, key: bytes) -> int:

@@ -45,9 +45,11 @@ def parse(line: bytes) -> MountInfo:
     )
 
 
-def read(pid: int | str = "self") -> list[MountInfo]:
-    """All mounts of the mount namespace of `pid` that its root directory shows."""
-    return [parse(line) for line in _files.read(f"/proc/{pid}/mountinfo").splitlines()]
+def read(pid: int | str = "self", fstype: str = "") -> list[MountInfo]:
+    """All mounts of the mount namespace of `pid` that its root directory shows, or those of a kind: the type of their
+    file system begins with `fstype`."""
+    kind = f" - {fstype}".encode()
+    return [parse(line) for line in _files.read(f"/proc/{pid}/mountinfo").splitlines() if kind in line]
 
 
 def _plain(field: bytes) -> bytes:

@@ -34,7 +34,7 @@ else:
         return value
 
 
-class Call(Value, forbid_unknown_fields=True, omit_defaults=True):
+class Call(Value, forbid_unknown_fields=True):
     """A method of a handle that an action returned: of a command, a stream, a watch."""
 
     handle: int
@@ -51,7 +51,7 @@ class Call(Value, forbid_unknown_fields=True, omit_defaults=True):
             raise ValueError("Expected `sent` >= 0")
 
 
-class Request(Value, forbid_unknown_fields=True, omit_defaults=True):
+class Request(Value, forbid_unknown_fields=True):
     """What an OPEN holds: an action, a call, or something about the daemon itself (`control`)."""
 
     action: Action[Any] | None = None
@@ -66,7 +66,7 @@ class Request(Value, forbid_unknown_fields=True, omit_defaults=True):
     the command's; `sandbox.create` has it for a key, which outlives the daemon."""
 
 
-class Handle(Value, omit_defaults=True):
+class Handle(Value):
     """The REPLY of an action whose result is a handle. `streams` name the descriptors that came along, in order."""
 
     handle: int
@@ -79,7 +79,7 @@ class Handle(Value, omit_defaults=True):
     pull_request: PullRequestPlan | None = None
 
 
-class Hello(Value, omit_defaults=True):
+class Hello(Value):
     """The client's first frame. `session` is a token that it made; each of its connections says the same."""
 
     protocol: int
@@ -89,7 +89,7 @@ class Hello(Value, omit_defaults=True):
     """The variables by which a daemon is configured: the daemon says which of its own differ."""
 
 
-class Welcome(Value, omit_defaults=True):
+class Welcome(Value):
     """The daemon's answer."""
 
     protocol: int
@@ -117,7 +117,7 @@ class Status(Value):
     last_stop: str = ""
 
 
-class _Error(Value, omit_defaults=True):
+class _Error(Value):
     code: str
     message: str
     hint: str | None = None
@@ -144,6 +144,11 @@ def encode(value: object) -> bytes:
         return _encode(value).encode()
     except UnicodeEncodeError:
         return _encode_ascii(value).encode()
+
+
+def encode_whole(value: object) -> bytes:
+    """With the fields that hold their defaults, for a reader that has only the standard library."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"), default=plain).encode()
 
 
 def decode(data: bytes, kind: type[R] | Any) -> R:
@@ -191,10 +196,7 @@ def decode_error(data: bytes) -> Exception:
 def plain(value: object) -> object:
     """The dict or the text that stands for something that JSON lacks. TypeError."""
     if isinstance(value, Value):
-        own = value.__dict__
-        if value.__omits_defaults__:
-            return {name: own[name] for name, default in value.__fields__.items() if own[name] != default}
-        return {"action": value.TAG, **own} if isinstance(value, Action) else own
+        return {"action": value.TAG, **value.__dict__} if isinstance(value, Action) else value.__dict__
     if isinstance(value, bytes):
         return binascii.b2a_base64(value, newline=False).decode()
     if hasattr(value, "__struct_fields__"):
@@ -202,6 +204,15 @@ def plain(value: object) -> object:
 
         return msgspec.to_builtins(value)
     raise TypeError(f"a message cannot hold {type(value).__name__}")
+
+
+def _short(value: object) -> object:
+    """As `plain`, without the fields that hold their defaults: the reader has them too."""
+    if type(value) is bytes or not isinstance(value, Value):
+        return plain(value)
+    defaults = value.__fields__
+    held = {name: item for name, item in value.__dict__.items() if item != defaults[name]}
+    return {"action": value.TAG, **held} if isinstance(value, Action) else held
 
 
 def _told(value: object) -> object:
@@ -219,8 +230,8 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain).encode
-_encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=plain).encode
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_short).encode
+_encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_short).encode
 _parse = json.JSONDecoder(parse_constant=_refuse).decode
 
 # Readers: one for each type, made when it is first met. Each takes what `json` made and returns the value, or raises.
@@ -365,22 +376,24 @@ def _object(kind: type[Value]) -> Reader:
         found = _entries(given)
         value = kind.__new__(kind)
         own = value.__dict__
-        for name, default in kind.__fields__.items():
-            if name in found:
-                item = found[name]
-                if item is None and name in optional:
-                    own[name] = None
-                    continue
-                if name not in readers:
-                    readers[name] = _reader(field_type(kind, name))
-                try:
-                    own[name] = readers[name](item)
-                except Malformed as error:
-                    raise error.below(f".{name}") from None
-            elif default is REQUIRED:
+        own.update(kind.__fields__)
+        for name in kind.__dicts__:
+            own[name] = {}
+        for name, item in found.items():
+            if name not in own:
+                continue
+            if item is None and name in optional:
+                own[name] = None
+                continue
+            if name not in readers:
+                readers[name] = _reader(field_type(kind, name))
+            try:
+                own[name] = readers[name](item)
+            except Malformed as error:
+                raise error.below(f".{name}") from None
+        for name in kind.__required__:
+            if own[name] is REQUIRED:
                 raise Malformed(f"Object missing required field `{name}`")
-            else:
-                own[name] = {} if type(default) is dict else default
         if kind.__forbids_unknown__ and not found.keys() <= own.keys():
             raise Malformed(f"Object contains unknown field `{min(found.keys() - own.keys())}`")
         if checked is not None:

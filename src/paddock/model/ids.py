@@ -6,6 +6,7 @@ No `-` in them, so that a double click selects the whole and no option parser tr
 from __future__ import annotations
 
 import os
+import re
 import time
 from enum import StrEnum
 
@@ -41,6 +42,9 @@ class Noun(StrEnum):
     APPROVAL = "ap_"
 
 
+_ID = re.compile(f"(?:{'|'.join(Noun)})[{_ALPHABET}]{{16}}")
+
+
 def mint(noun: Noun) -> str:
     """A new id: 30 bits of seconds since 2026, then 50 random bits."""
     seconds = (int(time.time()) - 1_767_225_600) & 0x3FFF_FFFF
@@ -51,4 +55,4 @@ def mint(noun: Noun) -> str:
 
 def is_id(text: str) -> bool:
     """True for a whole id of any noun, as `mint` makes them."""
-    return len(text) == 19 and any(text.startswith(n) for n in Noun) and set(text[3:]) <= set(_ALPHABET)
+    return _ID.fullmatch(text) is not None

@@ -59,7 +59,7 @@ class Promotion(Value):
     dry_run: bool = False
 
 
-class PlannedNode(Value, omit_defaults=True):
+class PlannedNode(Value):
     """What is, or is to be, at one path. `target` is a symbolic link's. `identity` (inode, time of change, size) is the
     same as long as nobody has written to it or replaced it."""
 
@@ -71,7 +71,7 @@ class PlannedNode(Value, omit_defaults=True):
     target: str | None = None
 
 
-class PlannedChange(Value, omit_defaults=True):
+class PlannedChange(Value):
     """`old` is what the host has at `path`, `new` what the sandbox has; one of them at least."""
 
     path: str
@@ -127,7 +127,7 @@ class PullRequest(Value):
     created: bool = True
 
 
-class PushPlan(Value, omit_defaults=True):
+class PushPlan(Value):
     """What the caller's process pushes: `commit` of a repository of the state directory, which borrows the objects of
     `lender`, to `ref` of `url`, if that is at `expect`. None: if it isn't there."""
 
@@ -139,7 +139,7 @@ class PushPlan(Value, omit_defaults=True):
     lender: str | None = None
 
 
-class PullRequestPlan(Value, omit_defaults=True):
+class PullRequestPlan(Value):
     """What the caller's process asks the forge of `url` for. `base=None` is the forge's default branch, and
     `forge=None` the kind that it says it is."""
 
@@ -152,7 +152,7 @@ class PullRequestPlan(Value, omit_defaults=True):
     forge: str | None = None
 
 
-class Published(Value, omit_defaults=True):
+class Published(Value):
     """What the caller's process says of a plan that it has carried out. `error` is an error as the wire has it."""
 
     error: str | None = None

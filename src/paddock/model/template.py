@@ -32,4 +32,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
 
     def user(self, name: str | None) -> User | None:
         wanted = name or self.default_user
-        return next((u for u in self.users if u.name == wanted or str(u.uid) == wanted), None)
+        for user in self.users:
+            if user.name == wanted or str(user.uid) == wanted:
+                return user
+        return None

@@ -47,39 +47,45 @@ class _DataclassFields:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Value:
-    """`__fields__` has the default of each field, in the order of the class.
+    """`__fields__` has the default of each field, in the order of the class. `__required__` have none, and each value
+    has a dict of its own for `__dicts__`.
 
-    `forbid_unknown_fields` and `omit_defaults` are about its JSON, and mean what they do to msgspec.
+    `forbid_unknown_fields` is about its JSON, and means what it does to msgspec.
     """
 
     if TYPE_CHECKING:
         __fields__: dict[str, Any]
+        __required__: tuple[str, ...]
+        __dicts__: tuple[str, ...]
         __forbids_unknown__: bool
-        __omits_defaults__: bool
         __dataclass_fields__: dict[str, Any]
     else:
         __fields__ = {}
+        __required__ = __dicts__ = ()
         __dataclass_fields__ = _DataclassFields()
 
-    def __init_subclass__(cls, *, forbid_unknown_fields: bool = False, omit_defaults: bool = False) -> None:
-        cls.__forbids_unknown__, cls.__omits_defaults__ = forbid_unknown_fields, omit_defaults
+    def __init_subclass__(cls, *, forbid_unknown_fields: bool = False) -> None:
+        cls.__forbids_unknown__ = forbid_unknown_fields
         cls.__fields__ = fields = dict(cls.__fields__)
         for name in cls.__annotations__:
             fields[name] = cls.__dict__.get(name, REQUIRED)
             if fields[name] is not REQUIRED:
                 delattr(cls, name)
+        cls.__required__ = tuple(name for name, default in fields.items() if default is REQUIRED)
+        cls.__dicts__ = tuple(name for name, default in fields.items() if type(default) is dict)
 
     def __init__(self, **given: Any) -> None:
-        own = self.__dict__
-        for name, default in self.__fields__.items():
-            if name in given:
-                own[name] = given.pop(name)
-            elif default is REQUIRED:
+        fields, own = self.__fields__, self.__dict__
+        own.update(fields)
+        for name in self.__dicts__:
+            own[name] = {}
+        own.update(given)
+        for name in self.__required__:
+            if own[name] is REQUIRED:
                 raise TypeError(f"{type(self).__name__}() lacks the argument {name!r}")
-            else:
-                own[name] = {} if type(default) is dict else default
-        if given:
-            raise TypeError(f"{type(self).__name__}() has no argument {next(iter(given))!r}")
+        if len(own) > len(fields):
+            unknown = next(name for name in given if name not in fields)
+            raise TypeError(f"{type(self).__name__}() has no argument {unknown!r}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen: make another one with `replace`")

@@ -16,7 +16,10 @@ from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit,
 
 from ._capture import Capture
 
-_READ_BYTES = 1 << 18
+_SMALL_READ = 1 << 16
+_LARGE_READ = 1 << 18
+"""Costs malloc(3) a map each time: for streams that fill it."""
+_OF_NOTHING = hashlib.sha256().hexdigest()
 _FEED_BYTES = 1 << 18
 _QUIET_SECONDS = 0.25
 _DEATH_SECONDS = 30.0
@@ -42,7 +45,7 @@ class Collector:
         self._handle, self._input, self._most, self._redaction = handle, input, most_bytes, redaction
         self._streams = ((handle.stdout, out), (handle.stderr, err))
         self._read = 0
-        self.digests = (hashlib.sha256(), hashlib.sha256())
+        self._digests: dict[int, Any] = {}
         self.limit: Limit | None = None
 
     async def run(self, timeout_seconds: float | None) -> ExitStatus:
@@ -108,8 +111,10 @@ class Collector:
 
     async def _pump(self, index: int, reader: ByteReader, capture: Capture) -> None:
         stream = None if self._redaction is None else self._redaction.stream(escapes=False)
+        size = _SMALL_READ
         try:
-            while data := await reader.read(_READ_BYTES):
+            while data := await reader.read(size):
+                size = _LARGE_READ if len(data) >= size else _SMALL_READ
                 self._keep(index, capture, data if stream is None else stream.feed(data))
                 if self._read > self._most and self.limit is None:
                     self.limit = Limit.OUTPUT
@@ -123,8 +128,14 @@ class Collector:
         self._read += len(data)
         if room > 0:
             data = data[:room]
-            self.digests[index].update(data)
+            if index not in self._digests:
+                self._digests[index] = hashlib.sha256()
+            self._digests[index].update(data)
             capture.add(data)
+
+    def digest(self, index: int) -> str:
+        """Of what was kept of stdout (0) or stderr (1)."""
+        return self._digests[index].hexdigest() if index in self._digests else _OF_NOTHING
 
     def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return asyncio.get_running_loop().create_task(work)

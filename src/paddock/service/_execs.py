@@ -74,7 +74,9 @@ class Execs(Component):
                     status = await collector.run(action.spec.timeout_seconds)
             finally:
                 await handle.aclose()
-            limit = await struck(self._live, held, status, before, err.ending() or out.ending())
+            limit = status.limit
+            if status.code != 0:
+                limit = await struck(self._live, held, status, before, err.ending() or out.ending())
         except SandboxDied:
             raise await self._live.dead(row) from None
         except GuestProtocolError as error:
@@ -90,8 +92,8 @@ class Execs(Component):
                 "exec": id,
                 "pid": handle.pid,
                 "status": status,
-                "out": {"sha256": collector.digests[0].hexdigest(), "length": out.total},
-                "err": {"sha256": collector.digests[1].hexdigest(), "length": err.total},
+                "out": {"sha256": collector.digest(0), "length": out.total},
+                "err": {"sha256": collector.digest(1), "length": err.total},
             }
         )
         return result

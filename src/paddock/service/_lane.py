@@ -73,14 +73,21 @@ class Hold:
         assert task is not None
         self._task, self._cancelling = task, task.cancelling()
         self._lane = self._lanes.get(self.id) or self._lanes.setdefault(self.id, _Lane())
-        await self._enter()
+        try:
+            await self._lane.enter(self)
+        except BaseException as error:
+            self._forget()
+            self._translate(type(error))
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave()
-        self._translate(kind)
+        self._lane.leave(self)
+        self._forget()
+        if self.overtaken:
+            self._translate(kind)
 
     async def exclude(self) -> None:
         """Give the share back and queue for the lane alone: others may come between."""
@@ -96,18 +103,6 @@ class Hold:
     def cancel(self) -> None:
         self.overtaken = True
         self._task.cancel()
-
-    async def _enter(self) -> None:
-        try:
-            await self._lane.enter(self)
-        except BaseException as error:
-            self._forget()
-            self._translate(type(error))
-            raise
-
-    def _leave(self) -> None:
-        self._lane.leave(self)
-        self._forget()
 
     def _forget(self) -> None:
         if self._lane.is_unused and self._lanes.get(self.id) is self._lane:

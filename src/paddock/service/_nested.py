@@ -135,7 +135,7 @@ class Nested(Component):
         if frame.kind is not Kind.OPEN:
             raise WireError(f"{frame.kind.name} from inside")
         try:
-            return Kind.REPLY, codec.encode(await self._do(frame.body, principal))
+            return Kind.REPLY, codec.encode_whole(await self._do(frame.body, principal))
         except PaddockError as error:
             told = error
         except Exception:

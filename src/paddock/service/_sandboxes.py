@@ -16,6 +16,7 @@ from paddock.errors import (
     InvalidArgument,
     InvalidState,
     NotFound,
+    PaddockError,
     SandboxDied,
     Unsupported,
 )
@@ -361,7 +362,7 @@ class Sandboxes(Component):
 
     def _may_name(self, owner: str, row: Row) -> bool:
         """His own, what programs inside his own have made, and, for a program inside one, that one."""
-        if owner in (row.sandbox.owner, nested_principal(row.id).id):
+        if owner == row.sandbox.owner or owner == nested_principal(row.id).id:
             return True
         outer = Principal(row.sandbox.owner).sandbox
         around = None if outer is None else self._store.get(outer)
@@ -373,17 +374,20 @@ class Sandboxes(Component):
         it again in the block, which is to end once what was begun is in the guest's table. SandboxDied says when and
         why it does not run any more."""
         row = self.find(reference, entry)
-        async with self._unless_killed(), self._lanes.shared(row.id) as hold:
-            row = self._now(row.id)
-            if row.restoring is not None or row.state is State.CREATING:
-                await hold.exclude()
-                row, held = await self._held(await self._there(self._now(row.id), entry))
-                hold.share()
-            else:
-                row, held = await self._held(row)
-            if awake:
-                row = await self._awake(row, held, hold, entry)
-            yield row, held
+        try:
+            async with self._lanes.shared(row.id) as hold:
+                row = self._now(row.id)
+                if row.restoring is not None or row.state is State.CREATING:
+                    await hold.exclude()
+                    row, held = await self._held(await self._there(self._now(row.id), entry))
+                    hold.share()
+                else:
+                    row, held = await self._held(row)
+                if awake:
+                    row = await self._awake(row, held, hold, entry)
+                yield row, held
+        except Overtaken as overtaken:
+            raise await self._killed_by(overtaken) from None
 
     async def _awake(self, row: Row, held: Held, hold: Hold, entry: Entry) -> Row:
         """Of many that use it at once, one wakes it. If it falls asleep by itself, it stays awake until the outcome of
@@ -441,11 +445,14 @@ class Sandboxes(Component):
         try:
             yield
         except Overtaken as overtaken:
-            async with self._lanes.shared(overtaken.id):
-                row = self._now(SandboxId(overtaken.id))
-            if has_ended(row):
-                raise died(row.sandbox) from None
-            raise InvalidState(f"{overtaken}, and that failed", hint="try again", sandbox=row.id) from None
+            raise await self._killed_by(overtaken) from None
+
+    async def _killed_by(self, overtaken: Overtaken) -> PaddockError:
+        async with self._lanes.shared(overtaken.id):
+            row = self._now(SandboxId(overtaken.id))
+        if has_ended(row):
+            return died(row.sandbox)
+        return InvalidState(f"{overtaken}, and that failed", hint="try again", sandbox=row.id)
 
     async def _kill(self, id: SandboxId, record: Callable[[Row], Awaitable[Row]]) -> Sandbox:
         async with self._lanes.overtake(id):

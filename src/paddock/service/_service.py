@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -106,26 +106,22 @@ class Service:
 
         Raises PolicyDenied, Unrecorded (then nothing was done), and what the handlers raise (`paddock.errors`).
         """
-        with self._performing(), self._gate.open(principal, action) as entry:
-            try:
-                handler = self._rooms.handlers.get(type(action))
-                if handler is None:
-                    raise InternalError(f"there is no handler for {action.TAG!r}")
-                return cast("R", await handler(action, entry))
-            except (OSError, RuntimeError) as error:
-                exhausted = exhaustion(error)
-                if exhausted is None:
-                    raise
-                raise exhausted from error
-
-    @contextmanager
-    def _performing(self) -> Generator[None]:
         task = asyncio.current_task()
         assert task is not None
         self._performers.add(task)
         self.activity.note()
         try:
-            yield
+            with self._gate.open(principal, action) as entry:
+                try:
+                    handler = self._rooms.handlers.get(type(action))
+                    if handler is None:
+                        raise InternalError(f"there is no handler for {action.TAG!r}")
+                    return cast("R", await handler(action, entry))
+                except (OSError, RuntimeError) as error:
+                    exhausted = exhaustion(error)
+                    if exhausted is None:
+                        raise
+                    raise exhausted from error
         finally:
             self._performers.discard(task)
 

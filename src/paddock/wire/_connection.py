@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16  # more costs malloc(3) a map for each read
 _ANCILLARY = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
 _raising = allocate_lock()
 

@@ -22,7 +22,7 @@ class Rest:
         self._awake: dict[int, tuple[SandboxId, int]] = {}
 
     def stillness(self, id: SandboxId) -> Stillness:
-        return self._stillness.setdefault(id, Stillness())
+        return self._stillness.get(id) or self._stillness.setdefault(id, Stillness())
 
     def forget(self, id: SandboxId) -> None:
         self.told(id, False)  # whoever waits for that waits no more
