@@ -23,6 +23,7 @@ PURE = {
     "images": "registry tar",
     "keeper": "plan",
     "loop": "budget trace verdict",
+    "native": "echo faults fuzz protocol",
     "policy": "*",
     "repositories": "remote",
     "results": "forges",
