@@ -113,22 +113,32 @@ class Evictions(Component):
 
     async def recover(self) -> None:
         """Finish or undo what the daemon before this one was doing, and delete archives that no row knows."""
-        for row in self._rows.list():
-            match row.state:
-                case WorkspaceState.MAKING | WorkspaceState.DELETING:
-                    await self.remove(row)
-                case WorkspaceState.RESTORING:
-                    await in_thread(self._pool().delete, row.id)
-                    self._rows.settle(replace(row, base=None, layers=()), WorkspaceState.EVICTED)
-                case WorkspaceState.EVICTING:
-                    self._rows.settle(row, WorkspaceState.READY)
-                case _:
-                    continue
-            self._audit.event("workspace.unfinished", workspace=row.id, message=f"it was {row.state.value}; put right")
+        await self.put_right()
         for name in self._keeping.archives.names():
             row = self._rows.get(name)
             if row is None or row.kept is None:
                 self._keeping.archives.remove(name)
+
+    async def put_right(self) -> None:
+        """Finish or undo what nobody carries on with: its daemon died, or its disk was full."""
+        for id in [row.id for row in self._rows.list()]:
+            if self._lanes.is_free(id):
+                async with self._lanes.exclusive(id):
+                    if (row := self._rows.get(id)) is not None:
+                        await self._put_right(row)
+
+    async def _put_right(self, row: WorkspaceRow) -> None:
+        match row.state:
+            case WorkspaceState.READY | WorkspaceState.EVICTED:
+                return
+            case WorkspaceState.MAKING | WorkspaceState.DELETING:
+                await self.remove(row)
+            case WorkspaceState.RESTORING:
+                await in_thread(self._pool().delete, row.id)
+                self._rows.settle(replace(row, base=None, layers=()), WorkspaceState.EVICTED)
+            case WorkspaceState.EVICTING:
+                self._rows.settle(row, WorkspaceState.READY)
+        self._audit.event("workspace.unfinished", workspace=row.id, message=f"it was {row.state.value}; put right")
 
     async def candidates(self) -> Sequence[Candidate]:
         pool, found = self._pool(), list[Candidate]()

@@ -45,7 +45,7 @@ class Expiry(Component):
 
     async def once(self) -> None:
         await self._recovery.sandboxes()
-        await self._recovery.snapshots()
+        await self._recovery.unfinished()
         await self._live.check_all(self._store.list())
         await self._garbage.sweep()
         self._store.prune(self._clock.wall() - KEEP_ENDED_SECONDS)

@@ -1,6 +1,6 @@
 """Recovery: what is recorded is made to agree with what lives. See docs/design/order.md.
 
-`recover` runs once, before the daemon listens. `sandboxes` and `snapshots` come round with every sweep as well: what a
+`recover` runs once, before the daemon listens. `sandboxes` and `unfinished` come round with every sweep as well: what a
 daemon had asked for before it died may come to life later, a row whose lane is free is nobody's work, and on a full
 disk nothing can be deleted.
 """
@@ -108,14 +108,16 @@ class Recovery(Component):
         """Put right what the daemon before this one has left. A step that fails is recorded, and stops no other."""
         await self._try("sandboxes", self.sandboxes)
         await self._try("pauses", self._pauses)
-        await self.snapshots()
+        await self._try("snapshots", self._snapshots.recover)
         await self._try("workspaces", self._evictions.recover)
         await self._try("workshops", self._shelf.workshops.recover)
         await self._try("bases", self._shelf.bases.recover)
         await self._try("quarantines", self._quarantines)
 
-    async def snapshots(self) -> None:
+    async def unfinished(self) -> None:
+        """Also of this daemon: on a full disk nothing can be undone."""
         await self._try("snapshots", self._snapshots.recover)
+        await self._try("workspaces", self._evictions.put_right)
 
     async def sandboxes(self) -> None:
         """Asks only the backends that rows name."""
