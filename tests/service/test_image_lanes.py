@@ -176,3 +176,13 @@ async def test_the_image_of_a_create_stays_until_the_row_needs_it(rig: Rig) -> N
         await asyncio.gather(create, removal)
         assert not images.here
         assert LAYER in rig.pool.names(), "the sandbox lies over it"
+
+
+async def test_a_service_that_ends_does_not_wait_for_a_pull(rig: Rig) -> None:
+    async with with_an_old_image(rig) as (service, images):
+        pull = begun(service, PullImage(reference=NEW))
+        await until(lambda: NEW in images.fetched)
+        await service.aclose()
+        assert pull.cancelled()
+        assert not images.go.is_set()
+        assert len(service._rooms.snapshots._lanes) == 0

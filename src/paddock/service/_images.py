@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from paddock.backends._threads import in_its_own_thread
 from paddock.errors import NotConfigured, PaddockError
@@ -31,21 +31,17 @@ async def getting(context: Context, reference: str, get: Callable[..., T], *args
     async with AsyncExitStack() as holds, AsyncExitStack() as turn:
         await holds.enter_async_context(context.lanes.shared(LANE))
         await turn.enter_async_context(context.lanes.exclusive(f"{LANE} {reference}"))
-        work = in_its_own_thread(get, reference, *args)
-        doing = context.tasks.start(work, name=f"get image {reference}", awaited=True)
+        work, name = in_its_own_thread(get, reference, *args), f"get image {reference}"
+        doing = context.tasks.start(work, name=name, awaited=True)
         try:
             await asyncio.wait((doing,))
         except asyncio.CancelledError:
             holds.push_async_exit(turn.pop_all())
-            context.tasks.start(_release(holds.pop_all(), doing), name=f"release image {reference}")
+            holds.push_async_callback(asyncio.wait, (doing,))
+            context.tasks.start(holds.pop_all().aclose(), name=name)
             raise
         await turn.aclose()
         yield doing.result()
-
-
-async def _release(holds: AsyncExitStack, after: asyncio.Task[Any]) -> None:
-    async with holds:
-        await asyncio.wait((after,))
 
 
 class ImageRoom(Component):
