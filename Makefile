@@ -5,7 +5,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARN
 .PHONY: help setup levels demo quick test test-all test-vm check fix bench bench-peers docs doctor clean
 
 BIN := .venv/bin
-STYLE := src tests tools demo bench examples
+STYLE := src native tests tools demo bench examples
 # In a checkout of someone else there is nowhere to keep pytest's cache.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile $(shell test -w . || echo -p no:cacheprovider)
 
@@ -43,6 +43,8 @@ check: ## format, lint, types, architecture, generated code
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/guarantees.py --check
+	$(BIN)/python tools/schema.py --check
+	$(BIN)/python native/build.py --check
 	$(BIN)/pytest -q -p no:cacheprovider -m pure tests/style # `make test` runs the documents' examples
 
 fix: setup ## whatever a tool can put right
@@ -51,6 +53,7 @@ fix: setup ## whatever a tool can put right
 	$(BIN)/python tools/unasync.py
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/guarantees.py
+	$(BIN)/python tools/schema.py
 
 bench: ## what it costs, beside what else there is (ARGS="--only cycle", ARGS=--peers)
 	@tools/bootstrap bench

@@ -23,6 +23,7 @@ PURE = {
     "images": "registry tar",
     "keeper": "plan",
     "loop": "budget trace verdict",
+    "native": "echo faults fuzz protocol",
     "policy": "*",
     "repositories": "remote",
     "results": "forges",
@@ -31,7 +32,7 @@ PURE = {
     " secrets sleeping_states store wall_clock workspace_trees workspaces",
     "simulation": "*",
     "storage": "secret_sources vault",
-    "style": "clocks errors guarantees modes no_forks orphans rooms",
+    "style": "clocks errors guarantees modes no_forks no_probes orphans rooms",
     "tools": "quick reference",
     "wire": "codec duplex",
 }

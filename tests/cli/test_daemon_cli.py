@@ -121,6 +121,23 @@ def test_logs_prints_the_last_lines_and_nothing_that_steers_a_terminal(tmp_path:
     assert paddock(tmp_path, "daemon", "logs", "-n", "0").returncode == 2
 
 
+def test_the_log_has_a_bound_and_the_one_before_it_is_kept(state_dir: Path) -> None:
+    line = "an old line" * 100 + "\n"
+    (state_dir / "daemon.log.1").write_text("an older line\n")
+    (state_dir / "daemon.log").write_text(line * ((10 << 20) // len(line) + 1))
+    default_transport(state_dir).control("status")
+    old, new = state_dir / "daemon.log.1", state_dir / "daemon.log"
+    assert old.read_text().startswith(line)
+    assert old.stat().st_size > 10 << 20
+    assert new.stat().st_size < 10 << 10
+    assert new.stat().st_mode & 0o777 == 0o600, "as every other file of the state directory"
+    pid = answer(state_dir, "status")["daemon"]["pid"]
+    assert {os.readlink(f"/proc/{pid}/fd/{number}") for number in (1, 2)} == {str(new)}, "what dies loudly is found"
+    shown = answer(state_dir, "logs", "-n", "100000")["lines"]
+    assert shown[0] == line[:-1]
+    assert "listens" in shown[-1]
+
+
 def test_a_mistake_in_the_settings_is_told_by_restart_and_logs_and_status_still_answer(state_dir: Path) -> None:
     default_transport(state_dir).control("status")
     (state_dir / "config.toml").write_text("levle = 1\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import select
@@ -18,7 +19,9 @@ import paddock
 from paddock import Sandbox
 from paddock.client import DaemonTransport, _control, daemon_status, default_transport, session, stop_daemon
 from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, PaddockError, SandboxDied
-from paddock.linux import local_sockets
+from paddock.linux import local_sockets, seccomp
+from paddock.linux._syscall import MACHINE
+from paddock.linux._syscall_names import numbers
 from paddock.model import ConnectPort, SandboxId
 from tests.conftest import keepers
 from tests.daemon.conftest import Start, daemon_pid
@@ -380,6 +383,46 @@ def test_a_state_directory_to_which_anyone_may_write_is_refused(state_dir: Path)
         Sandbox.list(transport=default_transport(state_dir))
     assert list(state_dir.iterdir()) == []
     state_dir.chmod(0o700)
+
+
+@pytest.mark.parametrize("refusal", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_where_files_cannot_be_locked_no_daemon_starts_and_a_sentence_says_why(
+    refusal: int, state_dir: Path, program: Start
+) -> None:
+    """As on a network file system. A filter of system calls refuses flock(2), as those do (nfs(5), fuse(4))."""
+    refused = program(
+        "from paddock.errors import NotConfigured\nfrom paddock.linux import prctl, seccomp\n"
+        f"verdicts = {{{numbers(MACHINE)['flock']}: seccomp.fail_with({refusal})}}\nprctl.set_no_new_privileges()\n"
+        f"seccomp.install(seccomp.compile({seccomp.AUDIT_ARCH[MACHINE]}, verdicts, seccomp.ALLOW))\n"
+        "try:\n    Sandbox.list()\nexcept NotConfigured as error:\n    say(error.message)\n    say(error.hint)\n"
+        "sys.stdin.readline()\n"
+    )
+    assert refused.hears() == f"{state_dir} cannot be locked: {os.strerror(refusal)}"
+    assert "set PADDOCK_STATE_DIR" in refused.hears()
+    assert [path.name for path in state_dir.iterdir()] == ["daemon.lock"]
+
+
+def test_nothing_is_needed_of_the_first_callers_runtime_directory(
+    state_dir: Path, program: Start, tmp_path: Path
+) -> None:
+    """A logout removes it."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    first = program(_HOLDS + _SAYS_ON, XDG_RUNTIME_DIR=str(runtime))
+    id = first.hears()
+    old = daemon_pid(state_dir)
+    assert f"XDG_RUNTIME_DIR={runtime}\0" in Path(f"/proc/{old}/environ").read_text()
+    runtime.rmdir()  # nothing lies in it
+    first.tell()
+    assert first.hears() == "on"
+    assert stop_daemon(state_dir, ends_sessions=False)
+    second = program(f"box = Sandbox.connect({id!r})\n" + _SAYS_ON + _HOLDS, XDG_RUNTIME_DIR=str(runtime))
+    assert second.hears() == "on"
+    new = daemon_pid(state_dir)
+    assert new != old
+    assert f"XDG_RUNTIME_DIR={runtime}\0" in Path(f"/proc/{new}/environ").read_text()
+    second.tell()
+    assert second.hears() != id, "it makes others"
 
 
 def test_a_dead_daemon_that_nobody_reaps_is_replaced_at_once(state_dir: Path, program: Start) -> None:

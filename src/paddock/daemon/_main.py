@@ -10,6 +10,8 @@ import os
 import signal
 import time
 from collections.abc import Coroutine
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -296,10 +298,18 @@ async def _until_told(daemon: Daemon, ready: int) -> None:
     await daemon.run(ready)
 
 
-def _open_log(state_dir: Path) -> None:
-    from logging.handlers import RotatingFileHandler
+class _Log(RotatingFileHandler):
+    """Its owner's alone. What goes to standard error, a dying interpreter's words too, goes there as well."""
 
-    handler = RotatingFileHandler(state_dir / LOG, maxBytes=_LOG_BYTES, backupCount=1)
+    def _open(self) -> TextIOWrapper:
+        log = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        for descriptor in (1, 2):
+            os.dup2(log, descriptor)
+        return os.fdopen(log, "a", encoding="utf-8", errors="backslashreplace")
+
+
+def _open_log(state_dir: Path) -> None:
+    handler = _Log(state_dir / LOG, maxBytes=_LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)

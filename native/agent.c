@@ -1,0 +1,301 @@
+/* Connections, requests, signals: who gets what. */
+#include "agent.h"
+
+#include "message.h"
+
+#ifndef BUILD
+#define BUILD "unknown"
+#endif
+
+static struct channel *find_channel(struct connection *connection, uint32_t number)
+{
+    for (size_t i = 0; i < LIMIT_CHANNELS; i++)
+        if (connection->channels[i].number == number)
+            return &connection->channels[i];
+    return NULL;
+}
+
+static void ping(struct channel *channel)
+{
+    struct ping_reply_message reply = {(uint32_t)sys_getpid(), 0};
+    channel_reply(channel, &ping_reply_shape, &reply);
+    channel_close(channel);
+}
+
+static void perform(struct channel *channel, struct frame *frame)
+{
+    const struct op_entry *entry = op_find(frame->code);
+    switch (frame->code) {
+    case OP_PING:
+        return ping(channel);
+    case OP_EXEC:
+        return command_exec(channel, frame->body, frame);
+    case OP_ATTACH:
+        return command_attach(channel, frame->body);
+    case OP_EXECS:
+        return command_list(channel, frame->body);
+    case OP_SIGNAL:
+        return command_signal(channel, frame->body);
+    case OP_RESIZE:
+        return command_resize(channel, frame->body);
+    case OP_KILL:
+        return command_kill(channel, frame->body);
+    default:
+        if (entry)
+            helper_start(channel, entry, frame);
+        else
+            channel_error(channel, -ENOSYS, "operation");
+    }
+}
+
+/* Numbers only grow, so a frame for a channel that has ended is told from one for a channel that never was. */
+static void open_channel(struct connection *connection, struct frame *frame)
+{
+    struct channel *channel = find_channel(connection, 0);
+    if (!channel || frame->channel <= connection->latest) {
+        connection->wire.broken = true;
+        return;
+    }
+    connection->latest = frame->channel;
+    *channel = (struct channel){.number = frame->channel, .connection = connection, .window = LIMIT_WINDOW};
+    for (unsigned i = 0; i < 2; i++)
+        channel->out[i] = (struct flow){.credit = LIMIT_WINDOW, .until = UINT64_MAX};
+    perform(channel, frame);
+}
+
+static void greet(struct connection *connection, const struct frame *frame)
+{
+    struct host_hello_message hello;
+    if (frame->kind != KIND_HELLO || frame->channel || frame->code || message_read(frame->body, &host_hello_shape, &hello) ||
+        hello.version != PROTOCOL_VERSION)
+        connection->wire.broken = true;
+    connection->greeted = true;
+}
+
+static void handle(struct connection *connection, struct frame *frame)
+{
+    struct channel *channel;
+    if (!connection->greeted)
+        return greet(connection, frame);
+    if (frame->kind == KIND_OPEN)
+        return open_channel(connection, frame);
+    channel = frame->channel ? find_channel(connection, frame->channel) : NULL;
+    bool empty = !frame->body.left;
+    if (!channel)
+        connection->wire.broken |= !frame->channel || frame->channel > connection->latest;
+    else if (frame->kind == KIND_DATA)
+        channel_data(channel, frame->code, frame->body);
+    else if (frame->kind == KIND_CREDIT)
+        channel_credit(channel, frame->code, frame->body);
+    else if (frame->kind == KIND_CONTROL)
+        command_control(channel, frame->code, frame->body);
+    else if (frame->kind == KIND_EOF && empty)
+        channel_eof(channel, frame->code);
+    else if (frame->kind == KIND_CLOSE && empty && !frame->code)
+        channel_leave(channel, true);
+    else
+        connection->wire.broken = true;
+}
+
+static void handle_frames(struct connection *connection)
+{
+    struct frame frame;
+    while (wire_next(&connection->wire, &frame)) {
+        handle(connection, &frame);
+        frame_close(&frame);
+    }
+}
+
+static void connection_ready(struct watch *watch, uint32_t events)
+{
+    struct wire *wire = CONTAINER_OF(watch, struct wire, watch);
+    if (events & ~(uint32_t)EPOLLOUT)
+        wire_receive(wire);
+}
+
+static void connection_close(struct agent *agent, size_t index)
+{
+    struct connection *connection = agent->connections[index];
+    for (size_t i = 0; i < LIMIT_CHANNELS; i++)
+        if (connection->channels[i].number)
+            channel_leave(&connection->channels[i], false);
+    wire_close(&connection->wire);
+    sys_unmap(connection, sizeof *connection);
+    agent->connections[index] = NULL;
+    agent->loop.stopped |= agent->alone;
+}
+
+static void connection_open(struct agent *agent, int fd, bool is_socket)
+{
+    struct guest_hello_message hello = {PROTOCOL_VERSION, (uint32_t)sys_getpid(), reader_of(BUILD, sizeof BUILD - 1)};
+    size_t index = 0;
+    while (index < LIMIT_CONNECTIONS && agent->connections[index])
+        index++;
+    struct connection *connection = index < LIMIT_CONNECTIONS ? sys_map(sizeof *connection) : NULL;
+    if (!connection) {
+        fd_close(&fd);
+        return;
+    }
+    agent->connections[index] = connection;
+    connection->agent = agent;
+    connection->wire.watch.ready = connection_ready;
+    if (wire_open(&connection->wire, &agent->loop, fd, is_socket))
+        connection->wire.broken = true;
+    else
+        wire_send_message(&connection->wire, KIND_HELLO, 0, &guest_hello_shape, &hello);
+}
+
+/* What did not fit goes on when the host has read. */
+static void resume(struct connection *connection)
+{
+    connection->wire.starved = false;
+    for (size_t i = 0; i < LIMIT_CHANNELS; i++)
+        if (connection->channels[i].number && connection->channels[i].child)
+            child_push(connection->channels[i].child);
+}
+
+static void turned(struct loop *loop)
+{
+    struct agent *agent = CONTAINER_OF(loop, struct agent, loop);
+    for (size_t i = 0; i < LIMIT_CONNECTIONS; i++) {
+        struct connection *connection = agent->connections[i];
+        if (!connection)
+            continue;
+        handle_frames(connection);
+        wire_flush(&connection->wire);
+        if (connection->wire.starved && wire_room(&connection->wire)) {
+            resume(connection);
+            wire_flush(&connection->wire);
+        }
+        if (connection->wire.broken)
+            connection_close(agent, i);
+    }
+}
+
+static void accept_connection(struct watch *watch, uint32_t events)
+{
+    struct agent *agent = CONTAINER_OF(watch, struct agent, listener);
+    int fd = sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    (void)events;
+    if (fd >= 0)
+        connection_open(agent, fd, true);
+}
+
+static void child_has_died(struct agent *agent, int pid, int status)
+{
+    for (size_t i = 0; i < LIMIT_COMMANDS; i++) {
+        struct child *child = &agent->commands[i];
+        if (child->state == CHILD_RUNNING && child->pid == pid) {
+            agent->loop.stopped |= !!(child->flags & EXEC_VITAL);
+            return child_died(child, status);
+        }
+        if (child->killer == pid) {
+            child->killed = true;
+            child->survivors = status & 0x7f ? 1 : (uint32_t)(status >> 8) & 0xff;
+            return;
+        }
+    }
+    for (size_t i = 0; i < LIMIT_HELPERS; i++)
+        if (agent->helpers[i].state == CHILD_RUNNING && agent->helpers[i].pid == pid)
+            return child_died(&agent->helpers[i], status);
+}
+
+/* The only place that reaps. Signals coalesce: all who are dead are taken at once, orphans that nobody knows too. Then
+ * the kills are concluded: what they have killed is reaped by now. */
+static void reap(struct agent *agent)
+{
+    int status, pid;
+    while ((pid = (int)CALL4(wait4, -1, P(&status), WNOHANG, 0)) > 0)
+        child_has_died(agent, pid, status);
+    for (size_t i = 0; i < LIMIT_COMMANDS; i++)
+        if (agent->commands[i].killed)
+            kill_conclude(&agent->commands[i]);
+}
+
+static void signals_ready(struct watch *watch, uint32_t events)
+{
+    struct signal_information signals[8];
+    (void)events;
+    (void)sys_read(watch->fd, signals, sizeof signals); /* others than SIGCHLD are passed over: `kill -TERM -1` must not end us */
+    reap(CONTAINER_OF(watch, struct agent, signals));
+}
+
+static void lifeline_ended(struct watch *watch, uint32_t events)
+{
+    (void)events;
+    CONTAINER_OF(watch, struct agent, lifeline)->loop.stopped = true;
+}
+
+static int watch_signals(struct agent *agent)
+{
+    static const uint64_t every = ~(uint64_t)0;
+    struct signal_action standard = {0};
+    for (int number = 1; number <= LAST_SIGNAL; number++)
+        (void)sys_sigaction(number, &standard); /* what our starter ignores, commands would ignore */
+    (void)sys_sigprocmask(SIG_SETMASK, &every);
+    agent->signals = (struct watch){sys_signalfd(&every, O_CLOEXEC | O_NONBLOCK), 0, signals_ready};
+    return agent->signals.fd < 0 ? agent->signals.fd : watch_for(&agent->loop, &agent->signals, EPOLLIN);
+}
+
+static int take_entrance(struct agent *agent)
+{
+    int listens = 0;
+    (void)sys_fcntl(ENTRANCE, F_SETFD, 1);
+    (void)sys_fcntl(ENTRANCE, F_SETFL, O_NONBLOCK);
+    int result = sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_ACCEPTCONN, &listens);
+    agent->alone = !listens;
+    if (listens) {
+        agent->listener = (struct watch){ENTRANCE, 0, accept_connection};
+        return watch_for(&agent->loop, &agent->listener, EPOLLIN);
+    }
+    connection_open(agent, ENTRANCE, !result);
+    return agent->connections[0] ? 0 : -ENOMEM;
+}
+
+static int take_lifeline(struct agent *agent)
+{
+    agent->lifeline.ready = lifeline_ended;
+    if (agent->lifeline.fd >= 0)
+        (void)sys_fcntl(LIFELINE, F_SETFD, 1);
+    return watch_for(&agent->loop, &agent->lifeline, EPOLLRDHUP);
+}
+
+/* Before this process is not dumpable: from then on its files in /proc are root's. */
+static void open_oom_score(struct agent *agent)
+{
+    agent->oom_score = sys_openat(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0);
+    long got = agent->oom_score < 0 ? -1 : sys_pread(agent->oom_score, agent->usual, sizeof agent->usual, 0);
+    agent->usual_size = got > 0 ? (size_t)got : 0;
+    if (got <= 0)
+        fd_close(&agent->oom_score);
+}
+
+static int set_up(struct agent *agent)
+{
+    struct rlimit tags = {0, 0};
+    int result = loop_open(&agent->loop);
+    agent->loop.turned = turned;
+    if (!result)
+        result = arena_open(&agent->arena, ARENA_BYTES);
+    agent->stack = sys_map(STACK_BYTES);
+    open_oom_score(agent);
+    (void)sys_prctl(PR_SET_DUMPABLE, 0);
+    (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (!sys_prlimit(0, RLIMIT_RSS, NULL, &tags) && !sys_prlimit(0, RLIMIT_RSS, &tags, NULL))
+        agent->top_tag = min_u64(tags.hard, TOP_TAG);
+    if (result || !agent->stack)
+        return result ? result : -ENOMEM;
+    result = watch_signals(agent);
+    if (!result)
+        result = take_lifeline(agent);
+    return result ? result : take_entrance(agent);
+}
+
+int agent_run(struct agent *agent)
+{
+    int result = set_up(agent);
+    if (!result)
+        loop_run(&agent->loop);
+    kill_below();
+    return result;
+}

@@ -1,0 +1,234 @@
+/* The agent's structures, and who does what with them. All is in one `struct agent`; nothing else is global.
+ *
+ *   connection (agent.c)  channels of one host, each with a number
+ *   channel (channel.c)   what one request may still send: frames, credit
+ *   child (child.c)       a process of ours whose streams channels follow: a command (command.c) or a file
+ *                         operation (helper.c)
+ *
+ * A child knows the channels that follow it, a channel its child and its connection. Freeing a channel takes it out of
+ * both. Tables are fixed: a full one is an answer. */
+#ifndef AGENT_H
+#define AGENT_H
+
+#include "arena.h"
+#include "loop.h"
+#include "op.h"
+#include "ring.h"
+#include "schema.h"
+#include "sys.h"
+#include "wire.h"
+
+struct agent;
+struct child;
+struct connection;
+
+/* channels */
+
+enum role {
+    ROLE_OWNER,    /* has started the child: a foreground command or an operation ends with it */
+    ROLE_FOLLOWER, /* ATTACH */
+    ROLE_KILLER,   /* KILL: waits until all are dead */
+};
+
+struct channel {
+    uint32_t number; /* 0: free */
+    enum role role;
+    bool replied;
+    bool exited;  /* EXIT is sent */
+    bool leaving; /* the host has let go; the last word comes when the child is dead */
+    struct connection *connection;
+    struct child *child;
+    struct channel *next; /* that follows the same child */
+    uint32_t window;      /* bytes that the host may still send on stream 0 */
+    struct flow {
+        bool flowing;
+        uint32_t credit;
+        uint64_t at;    /* offset of the next byte */
+        uint64_t until; /* where it ends, whatever comes later */
+    } out[2];           /* streams 1 and 2 */
+};
+
+struct connection {
+    struct wire wire; /* first: a watch of it is the connection */
+    struct agent *agent;
+    bool greeted;
+    uint32_t latest; /* the highest number of a channel */
+    struct channel channels[LIMIT_CHANNELS];
+};
+
+void channel_follow(struct channel *, struct child *, enum role);
+/* The one that has started `child`, as long as the host has not let go of it. */
+struct channel *channel_owner(struct child *);
+/* The last word has been said, or nobody would hear it. */
+void channel_free(struct channel *);
+void channel_reply(struct channel *, const struct shape *, const void *message);
+/* An empty REPLY, or one that was made elsewhere. */
+void channel_reply_bytes(struct channel *, const void *body, size_t size);
+/* Frees it. */
+void channel_error(struct channel *, int error, const char *step);
+void channel_close(struct channel *);
+/* Sends what there is, as far as credit and room go. May free it. */
+void channel_push(struct channel *);
+void channel_data(struct channel *, uint16_t stream, struct reader bytes);
+void channel_eof(struct channel *, uint16_t stream);
+void channel_credit(struct channel *, uint16_t stream, struct reader body);
+/* The host lets go: of this channel, or of all at once. */
+void channel_leave(struct channel *, bool connected);
+
+/* children */
+
+enum child_state { CHILD_FREE, CHILD_RUNNING, CHILD_ENDED };
+
+struct outlet { /* what a child prints */
+    struct watch watch;
+    struct child *child;
+    struct ring ring;
+    bool cut;      /* the child has died: `left` more bytes, and no more */
+    bool terminal; /* EIO is its end */
+    size_t left;
+};
+
+struct inlet { /* what a child reads */
+    struct watch watch;
+    struct child *child;
+    struct ring ring;
+    uint32_t written; /* for which no credit has been given yet */
+    bool ending;
+};
+
+struct child {
+    enum child_state state;
+    struct agent *agent;
+    int pid; /* 0 once it is reaped */
+    uint64_t started;
+    struct outlet out[2];
+    struct inlet in;
+    struct channel *channels;
+    struct exit_message ending;
+
+    /* a command */
+    uint32_t flags; /* EXEC_* */
+    uint64_t number;
+    uint64_t started_at; /* since 1970 */
+    int terminal;        /* for its size; -1: none */
+    int cgroup;          /* -1: none */
+    uint64_t tag;        /* hard RLIMIT_RSS of all that it starts; 0: none */
+    int killer;          /* pid of the helper that kills it; 0: nobody does */
+    bool killed;         /* that helper has ended, with this number of survivors */
+    uint32_t survivors;
+    struct timer timer;
+    uint64_t time_left; /* 0: no deadline */
+    uint64_t looked_at;
+    char id[LIMIT_ID + 1];
+    size_t shown_size;
+    char shown[LIMIT_SHOWN];
+
+    /* a file operation */
+    const struct op_entry *op; /* NULL: a command */
+    struct watch control;
+};
+
+struct child *child_new(struct agent *, bool operation);
+/* Streams of a new child. Descriptors have a new owner, also if it fails. */
+int child_outlet(struct child *, unsigned index, int fd, size_t ring_size, bool terminal);
+int child_inlet(struct child *, int fd);
+void child_outlet_close(struct child *, unsigned index);
+void child_input(struct child *, struct reader bytes);
+void child_input_end(struct child *);
+/* It is dead: its outlets hold what they hold. Then its channels are told. */
+void child_died(struct child *, int wait_status);
+/* Something has changed: sends, concludes, and reads on where there is room. */
+void child_push(struct child *);
+/* What is not needed once nobody follows an ended one. */
+void child_release(struct child *);
+bool child_over(const struct outlet *);
+
+/* commands */
+
+void command_exec(struct channel *, struct reader body, struct frame *);
+void command_attach(struct channel *, struct reader body);
+void command_list(struct channel *, struct reader body);
+void command_signal(struct channel *, struct reader body);
+void command_resize(struct channel *, struct reader body);
+void command_kill(struct channel *, struct reader body);
+void command_control(struct channel *, uint16_t order, struct reader body);
+/* Starts a kill unless one is under way. 0 or -errno. */
+int kill_start(struct child *);
+/* The helper of a kill has ended, and all that it has killed is reaped. */
+void kill_conclude(struct child *);
+/* All that is below this process; returns when nothing is left, or after five seconds. */
+void kill_below(void);
+
+/* file operations */
+
+void helper_start(struct channel *, const struct op_entry *, struct frame *);
+/* The host has said EOF on stream 0. */
+void helper_commit(struct child *);
+/* The streams are at their end, and it is dead: its result, then the last word. */
+void helper_conclude(struct channel *);
+
+/* A child of ours that does not execute: it has the descriptors that are given, as 3 and on, and dies with us. */
+int fork_helper(const int *fds, size_t count);
+
+/* programs */
+
+struct program {
+    char *const *argv;
+    char *const *env;
+    const char *cwd;
+    int fds[3];
+    bool terminal; /* descriptor 0 becomes the controlling one */
+    bool identity;
+    uint32_t uid, gid;
+    const uint32_t *groups;
+    size_t group_count;
+    struct reader rlimits;
+    uint64_t tag;
+    unsigned umask;
+    int cgroup;
+};
+
+/* pid, or -errno and `step`, which failed. */
+int spawn(const struct program *, void *stack, size_t stack_size, const char **step);
+
+/* the agent */
+
+struct agent {
+    struct loop loop;
+    struct watch listener;
+    struct watch signals;
+    struct watch lifeline;
+    bool alone; /* ends with its first connection */
+    int null;
+    int oom_score; /* of this process; open since it was still allowed. -1: none */
+    size_t usual_size;
+    char usual[16]; /* what stood there */
+    uint64_t next_number;
+    uint64_t top_tag; /* tags are below; 0: the kernel has none */
+    size_t rings; /* bytes of those of background commands */
+    struct arena arena;
+    void *stack; /* of a child until it executes */
+    struct connection *connections[LIMIT_CONNECTIONS];
+    struct child commands[LIMIT_COMMANDS];
+    struct child helpers[LIMIT_HELPERS];
+};
+
+/* What the starter gives: a listening socket or one connection, with which the agent ends; and a descriptor with whose
+ * hang-up it ends, or none. */
+enum { ENTRANCE = 3, LIFELINE = 4 };
+
+enum { STACK_BYTES = 64 << 10, ARENA_BYTES = 20 << 20 };
+
+/* Tags are so large that who takes the limit for one of memory finds it no limit at all (sort(1) does). */
+#define TOP_TAG (1ull << 62)
+#define TAG_NOISE (1ull << 56)
+
+#ifdef GUEST_FAULTS
+void fault_arm(const char *name);
+#endif
+
+struct agent *agent_of(struct channel *);
+/* Serves descriptor 3 to its end. */
+int agent_run(struct agent *);
+
+#endif

@@ -1,0 +1,63 @@
+#include "arena.h"
+
+#include "sys.h"
+
+enum { ALIGNMENT = 16 };
+
+int arena_open(struct arena *arena, size_t size)
+{
+    arena->used = 0;
+    arena->size = size;
+    arena->base = sys_map(size);
+    return arena->base ? 0 : -ENOMEM;
+}
+
+void arena_close(struct arena *arena)
+{
+    if (arena->base)
+        sys_unmap(arena->base, arena->size);
+    *arena = (struct arena){NULL, 0, 0};
+}
+
+void *arena_take(struct arena *arena, size_t size)
+{
+    size_t rounded;
+    if (__builtin_add_overflow(size, (size_t)(ALIGNMENT - 1), &rounded))
+        return NULL;
+    rounded &= ~(size_t)(ALIGNMENT - 1);
+    if (rounded > arena->size - arena->used)
+        return NULL;
+    void *taken = arena->base + arena->used;
+    arena->used += rounded;
+    return memset(taken, 0, size);
+}
+
+void *arena_array(struct arena *arena, size_t count, size_t size)
+{
+    size_t total;
+    return __builtin_mul_overflow(count, size, &total) ? NULL : arena_take(arena, total);
+}
+
+char *arena_text(struct arena *arena, const void *from, size_t size)
+{
+    char *text = size == SIZE_MAX ? NULL : arena_take(arena, size + 1);
+    if (text)
+        memcpy(text, from, size); /* the NUL is there: what is taken is zeroed */
+    return text;
+}
+
+int arena_split(struct arena *arena, size_t size, struct arena *part)
+{
+    size_t start = (arena->used + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
+    if (start > arena->size || size > arena->size - start)
+        return -ENOMEM;
+    *part = (struct arena){arena->base + start, 0, size};
+    arena->used = start + size;
+    return 0;
+}
+
+void arena_rewind(struct arena *arena, size_t mark)
+{
+    must(mark <= arena->used);
+    arena->used = mark;
+}

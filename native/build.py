@@ -1,0 +1,185 @@
+"""Compile `paddock-guest`. The wheel's hook, the tests and `make check` call `build`; nothing else compiles it.
+
+    python native/build.py [--sanitize | --faults] [--arch aarch64] [--check]
+
+A binary is kept in a cache under the digest of its sources, flags and compiler. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parent
+COMPILERS = ("gcc", "clang", "cc")
+WARNINGS = [
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wconversion",
+    "-Wshadow",
+    "-Wvla",
+    "-Wstrict-prototypes",
+    "-Wmissing-prototypes",
+    "-Wcast-qual",
+    "-Wformat=2",
+    "-Wimplicit-fallthrough",
+    "-Wundef",
+]
+COMMON = ["-std=c11", *WARNINGS, "-g0", "-ffile-prefix-map=.=native", "-fno-strict-aliasing"]
+RELEASE = [
+    "-Os",
+    "-ffreestanding",
+    "-fno-builtin",
+    "-nostdlib",
+    "-static",
+    "-fno-pie",
+    "-fno-asynchronous-unwind-tables",
+    "-fno-stack-protector",
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-Wl,--gc-sections",
+    "-Wl,--build-id=none",
+    "-Wl,-z,noexecstack",
+    "-s",
+]
+TRAPS = {
+    "gcc": ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"],
+    "clang": ["-fsanitize=undefined", "-fsanitize-trap=all"],
+}
+HOSTED = [
+    "-O1",
+    "-g",
+    "-DGUEST_HOSTED",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer",
+]
+
+
+class NoCompiler(Exception):
+    """Neither gcc nor clang is installed."""
+
+
+def find_compiler(wanted: str | None = None) -> str:
+    for name in (wanted,) if wanted else (os.environ.get("CC"), *COMPILERS):
+        path = shutil.which(name) if name else None
+        if path:
+            return path
+    raise NoCompiler("paddock-guest needs gcc or clang; on Debian: apt-get install gcc")
+
+
+def sources() -> list[str]:
+    """Relative names in a fixed order: the same bytes from any directory."""
+    return sorted(path.name for path in SOURCES.glob("*.c"))
+
+
+def flags_of(compiler: str, *, sanitize: bool, faults: bool, arch: str | None) -> list[str]:
+    family = "clang" if "clang" in _version(compiler) else "gcc"
+    flags = [*COMMON, *(HOSTED if sanitize else [*RELEASE, *TRAPS[family]])]
+    if arch and arch != platform.machine():
+        if family != "clang":
+            raise NoCompiler(f"clang is needed to build for {arch}")
+        flags += [f"--target={arch}-linux-gnu", "-fuse-ld=lld"]
+    if faults:
+        flags.append("-DGUEST_FAULTS")
+    return flags
+
+
+def _version(compiler: str) -> str:
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[0]
+
+
+def source_digest() -> str:
+    """Of what the guest is made from, whatever compiles it."""
+    digest = hashlib.sha256()
+    for path in sorted([*SOURCES.glob("*.[ch]")]):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def build(
+    *, compiler: str | None = None, sanitize: bool = False, faults: bool = False, arch: str | None = None
+) -> Path:
+    """The program, compiled now or before. NoCompiler, or CalledProcessError with what the compiler said."""
+    path = find_compiler(compiler)
+    flags = flags_of(path, sanitize=sanitize, faults=faults, arch=arch)
+    digest = source_digest()
+    key = hashlib.sha256("\0".join((digest, _version(path), *flags)).encode()).hexdigest()
+    target = _cache() / key / "paddock-guest"
+    if target.exists():
+        return target
+    with tempfile.TemporaryDirectory(dir=_cache()) as scratch:
+        made = Path(scratch) / "paddock-guest"
+        order = [path, *flags, f'-DBUILD="{digest[:32]}"', "-o", str(made), *sources()]
+        subprocess.run(order, cwd=SOURCES, check=True, stdin=subprocess.DEVNULL)
+        made.chmod(0o755)
+        target.parent.mkdir(exist_ok=True)
+        made.rename(target)
+    return target
+
+
+def fuzzer(name: str) -> Path:
+    """The libFuzzer target `fuzz/NAME.c` with all that it tests. It needs clang; nothing is cached."""
+    compiler = find_compiler("clang")
+    flags = [*COMMON, *HOSTED, "-fsanitize=fuzzer"]
+    target = _cache() / f"fuzz-{name}-{os.getpid()}"
+    files = [f"fuzz/{name}.c", *(source for source in sources() if source != "main.c")]
+    subprocess.run([compiler, *flags, "-o", str(target), *files], cwd=SOURCES, check=True, stdin=subprocess.DEVNULL)
+    return target
+
+
+def check() -> int:
+    """No warning from gcc's analyzer or clang, file by file. 1 if there is one."""
+    found = 0
+    for name, more in (("gcc", ["-fanalyzer"]), ("clang", [])):
+        if shutil.which(name) is None:
+            print(f"{name} is not installed and was not asked; tools/bootstrap check installs it", file=sys.stderr)
+            continue
+        flags = [*COMMON, *more, "-Os", "-ffreestanding", "-fno-builtin", "-c", "-o", os.devnull]
+        for source in (*sources(), *(f"fuzz/{path.name}" for path in _fuzzers())):
+            found |= subprocess.run([name, *flags, source], cwd=SOURCES, check=False).returncode
+    return int(found != 0)
+
+
+def _fuzzers() -> list[Path]:
+    return sorted((SOURCES / "fuzz").glob("*.c"))
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    cache = Path(home) / "paddock" / "guest"
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--compiler")
+    parser.add_argument("--arch")
+    parser.add_argument("--sanitize", action="store_true")
+    parser.add_argument("--faults", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    options = vars(parser.parse_args(arguments))
+    if options.pop("check"):
+        return check()
+    try:
+        print(build(**options))
+    except NoCompiler as error:
+        print(error, file=sys.stderr)
+        return 1
+    except subprocess.CalledProcessError as error:
+        return error.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,309 @@
+/* READ, WRITE: the bytes of one file. */
+#include "copy.h"
+#include "file.h"
+#include "ops.h"
+#include "path.h"
+#include "sys.h"
+
+enum { SAFE = O_NONBLOCK | O_NOCTTY | O_CLOEXEC }; /* a FIFO or a terminal must not hold us up */
+enum { CONTENT_BUFFER = 64 << 10, CONTENT_LINKS = 40, AT_EACCESS = 0x200 };
+
+static int require_regular(int fd, struct statx *is)
+{
+    int error = sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, is);
+    if (error)
+        return error;
+    return (is->mode & S_IFMT) == S_IFDIR ? -EISDIR : (is->mode & S_IFMT) == S_IFREG ? 0 : -EINVAL;
+}
+
+/* READ */
+
+static int send_range(struct op *op, int fd, uint64_t length)
+{
+    char *buffer = NULL;
+    while (length) {
+        size_t size = (size_t)min_u64(length, 1 << 20);
+        long moved = buffer ? -EINVAL : sys_splice(fd, op->out, size, 0);
+        if (moved == -EINVAL) { /* it is no pipe, or a file that has no pages */
+            if (!buffer && !(buffer = arena_take(&op->arena, CONTENT_BUFFER)))
+                return -ENOMEM;
+            moved = sys_read(fd, buffer, min_size(size, CONTENT_BUFFER));
+            int error = moved > 0 ? op_write(op, buffer, (size_t)moved) : 0;
+            if (error)
+                return error;
+        }
+        if (moved <= 0)
+            return (int)moved;
+        length -= (uint64_t)moved;
+    }
+    return 0;
+}
+
+int serve_read(struct op *op)
+{
+    struct read_message request;
+    struct statx is;
+    unsigned char bytes[16];
+    struct writer body = writer_of(bytes, sizeof bytes);
+    char *path;
+    int error = message_read(op->request, &read_shape, &request);
+    if (!error && request.offset > INT64_MAX)
+        error = -EINVAL;
+    if (!error)
+        error = path_of(op, request.path, &path);
+    if (error)
+        return error;
+    op->step = "open";
+    int fd = sys_openat(AT_FDCWD, path, O_RDONLY | SAFE, 0);
+    if (fd < 0)
+        return fd;
+    error = require_regular(fd, &is);
+    if (error)
+        return error;
+    op->step = "read";
+    int64_t offset = sys_lseek(fd, (int64_t)request.offset, SEEK_SET);
+    if (offset < 0)
+        return (int)offset;
+    struct read_reply_message reply = {.size = is.size};
+    error = message_put(&body, &read_reply_shape, &reply);
+    if (!error)
+        error = op_reply(op, &body);
+    return error ? error : send_range(op, fd, request.length);
+}
+
+/* WRITE */
+
+struct content {
+    int directory; /* where the file is */
+    int file;      /* what is written: the file itself, or what will replace it */
+    char name[NAME_MAX + 1];
+    char temporary[32]; /* its name beside the file; empty: it has none */
+};
+
+/* Follows `path` to the directory and the name of the file that is meant, whether it is there or not: a link is not
+ * replaced, but what it leads to. */
+static int content_locate(struct op *op, char *path, struct content *content)
+{
+    int base = AT_FDCWD;
+    for (int links = 0; links < CONTENT_LINKS; links++) {
+        const char *name;
+        char *target = arena_take(&op->arena, PATH_MAX + 2);
+        if (!target)
+            return -ENOMEM;
+        path_split(path, &name);
+        if (!*name || !strcmp(name, ".") || !strcmp(name, ".."))
+            return -EISDIR;
+        if (strlen(name) > NAME_MAX)
+            return -ENAMETOOLONG;
+        int error = *path ? path_make(base, path) : 0;
+        if (error)
+            return error;
+        content->directory = sys_openat(base, *path ? path : ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+        if (base >= 0)
+            fd_close(&base);
+        if (content->directory < 0)
+            return content->directory;
+        memcpy(content->name, name, strlen(name) + 1);
+        long size = sys_readlinkat(content->directory, name, target, PATH_MAX - 1);
+        if (size == -EINVAL || size == -ENOENT) /* no link, or nothing yet */
+            return 0;
+        if (size <= 0)
+            return size ? (int)size : -ENOENT;
+        while (size > 1 && target[size - 1] == '/')
+            target[--size] = 0;
+        base = content->directory;
+        content->directory = -1;
+        path = target;
+    }
+    fd_close(&base);
+    return -ELOOP;
+}
+
+/* As the user, by the ids that open(2) would go by. */
+static int content_access(const struct content *content)
+{
+    long error = CALL4(faccessat2, content->directory, P(content->name), W_OK, AT_EACCESS);
+    return error == -ENOSYS ? sys_faccessat(content->directory, content->name, W_OK) : (int)error;
+}
+
+static void hexadecimal_of(char *to, const unsigned char *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        *to++ = "0123456789abcdef"[bytes[i] >> 4];
+        *to++ = "0123456789abcdef"[bytes[i] & 15];
+    }
+    *to = 0;
+}
+
+static int content_name(struct content *content)
+{
+    static const char prefix[] = ".paddock-";
+    unsigned char random[8];
+    long got = sys_getrandom(random, sizeof random);
+    if (got != sizeof random)
+        return got < 0 ? (int)got : -EIO;
+    memcpy(content->temporary, prefix, sizeof prefix);
+    hexadecimal_of(content->temporary + sizeof prefix - 1, random, sizeof random);
+    return 0;
+}
+
+/* A file without a name, which is gone if we are; where there can be none, one with a name, that goes if we can. */
+static int content_new(struct content *content)
+{
+    char path[PATH_FD];
+    content->file = sys_openat(content->directory, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+    if (content->file >= 0 && !sys_faccessat(AT_FDCWD, path_of_fd(content->file, path), F_OK))
+        return 0;
+    fd_close(&content->file);
+    int error = content_name(content);
+    if (error)
+        return error;
+    content->file = sys_openat(content->directory, content->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (content->file >= 0)
+        return 0;
+    content->temporary[0] = 0;
+    return content->file;
+}
+
+/* The kernel drops a program's capabilities when it is written to; the rest of its attributes stays. What cannot be
+ * told again, because it is not the user's to set, is left out. */
+static int content_attributes(struct op *op, int from, int to)
+{
+    char *names = arena_take(&op->arena, 64 << 10), *value = arena_take(&op->arena, 64 << 10);
+    if (!names || !value)
+        return -ENOMEM;
+    long listed = sys_flistxattr(from, names, 64 << 10);
+    if (listed == -EOPNOTSUPP || listed == -ENOSYS)
+        return 0;
+    if (listed < 0)
+        return (int)listed;
+    for (const char *name = names; name < names + listed; name += strlen(name) + 1) {
+        if (!strcmp(name, "security.capability"))
+            continue;
+        long size = sys_fgetxattr(from, name, value, 64 << 10);
+        int error = size < 0 ? (int)size : sys_fsetxattr(to, name, value, (size_t)size, 0);
+        if (error && error != -EPERM && error != -EACCES && error != -EOPNOTSUPP && error != -ENODATA)
+            return error;
+    }
+    return 0;
+}
+
+/* What replaces a file has its owner, mode and attributes. */
+static int content_inherit(struct op *op, const struct content *content, const struct statx *before)
+{
+    struct statx now;
+    int old = sys_openat(content->directory, content->name, O_WRONLY | O_NOFOLLOW | SAFE, 0);
+    if (old == -ETXTBSY)
+        old = sys_openat(content->directory, content->name, O_RDONLY | O_NOFOLLOW | SAFE, 0);
+    if (old < 0)
+        return old;
+    int error = sys_statx(content->file, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now);
+    if (!error && (now.uid != before->uid || now.gid != before->gid)) {
+        error = sys_fchownat(content->file, "", before->uid, before->gid, AT_EMPTY_PATH);
+        if (error == -EPERM) /* another's file in a directory of ours: it becomes ours */
+            error = 0;
+    }
+    if (!error)
+        error = sys_fchmod(content->file, before->mode & 07777u);
+    if (!error)
+        error = content_attributes(op, old, content->file);
+    fd_close(&old);
+    return error;
+}
+
+static int content_open(struct op *op, struct content *content, bool append)
+{
+    struct statx before;
+    op->step = "open";
+    if (append) {
+        content->file = sys_openat(content->directory, content->name, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | SAFE, 0666);
+        return content->file < 0 ? content->file : require_regular(content->file, &before);
+    }
+    int error = sys_statx(content->directory, content->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &before);
+    if (error && error != -ENOENT)
+        return error;
+    if (error)
+        return content_new(content);
+    if ((before.mode & S_IFMT) == S_IFDIR)
+        return -EISDIR;
+    if ((before.mode & S_IFMT) != S_IFREG)
+        return -EINVAL;
+    error = content_access(content);
+    if (!error)
+        error = content_new(content);
+    return error ? error : content_inherit(op, content, &before);
+}
+
+static int content_receive(struct op *op, int fd)
+{
+    unsigned char *buffer = arena_take(&op->arena, CONTENT_BUFFER);
+    int got;
+    op->step = "write";
+    if (!buffer)
+        return -ENOMEM;
+    while ((got = op_read(op, buffer, CONTENT_BUFFER)) > 0)
+        for (int at = 0; at < got;) {
+            long put = sys_write(fd, buffer + at, (size_t)(got - at));
+            if (put < 0)
+                return (int)put;
+            at += (int)put;
+        }
+    return got < 0 ? got : op_committed(op);
+}
+
+/* Gives the file without a name one beside the place where it belongs. */
+static int content_link(struct content *content)
+{
+    char path[PATH_FD];
+    int error = content_name(content);
+    if (!error)
+        error = sys_linkat(AT_FDCWD, path_of_fd(content->file, path), content->directory, content->temporary,
+                           AT_SYMLINK_FOLLOW);
+    if (error)
+        content->temporary[0] = 0;
+    return error;
+}
+
+static int content_commit(struct op *op, struct content *content)
+{
+    op->step = "rename";
+    int error = content->temporary[0] ? 0 : content_link(content);
+    if (!error)
+        error = sys_renameat2(content->directory, content->temporary, content->directory, content->name, 0);
+    if (!error)
+        content->temporary[0] = 0;
+    return error;
+}
+
+int serve_write(struct op *op)
+{
+    struct write_message request;
+    struct content content = {.directory = -1, .file = -1};
+    char *path, *known;
+    int error = message_read(op->request, &write_shape, &request);
+    if (!error && (request.flags & ~(uint32_t)WRITE_FLAGS || request.mode > 07777))
+        error = -EBADMSG;
+    if (!error)
+        error = path_of(op, request.path, &path);
+    if (!error)
+        error = path_of(op, request.path, &known);
+    if (error)
+        return error;
+    op->step = "open";
+    error = content_locate(op, path, &content);
+    if (!error)
+        error = content_open(op, &content, request.flags & WRITE_APPEND);
+    if (!error)
+        error = op_reply(op, NULL);
+    if (!error)
+        error = content_receive(op, content.file);
+    if (!error && request.flags & WRITE_MODE) {
+        op->step = "chmod";
+        error = sys_fchmod(content.file, request.mode);
+    }
+    if (!error && !(request.flags & WRITE_APPEND))
+        error = content_commit(op, &content);
+    if (content.temporary[0])
+        (void)sys_unlinkat(content.directory, content.temporary, 0);
+    return error ? error : file_exit(op, content.directory, content.name, known, AT_SYMLINK_NOFOLLOW);
+}

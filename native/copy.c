@@ -1,0 +1,204 @@
+#include "copy.h"
+
+#include "path.h"
+#include "sys.h"
+#include "walk.h"
+
+enum { COPY_PIECE = 1 << 30, COPY_BUFFER = 64 << 10 };
+
+struct copy {
+    struct walk source;
+    struct trail destination;
+};
+
+static int copy_by_hand(int from, int to)
+{
+    char buffer[COPY_BUFFER];
+    for (;;) {
+        long got = sys_read(from, buffer, sizeof buffer);
+        if (got <= 0)
+            return (int)got;
+        for (long at = 0; at < got;) {
+            long put = sys_write(to, buffer + at, (size_t)(got - at));
+            if (put < 0)
+                return (int)put;
+            at += put;
+        }
+    }
+}
+
+int copy_bytes(int from, int to)
+{
+    for (;;) {
+        long copied = sys_copy_file_range(from, NULL, to, NULL, COPY_PIECE);
+        if (copied == -EXDEV || copied == -EINVAL || copied == -ENOSYS || copied == -EOPNOTSUPP || copied == -EPERM)
+            return copy_by_hand(from, to);
+        if (copied < 0)
+            return (int)copied;
+        if (!copied) /* the end; or a file of /proc, which says so at once and is read all the same */
+            return copy_by_hand(from, to);
+    }
+}
+
+static int copy_times(int fd, const struct statx *is)
+{
+    const struct timespec times[2] = {
+        {is->accessed.seconds, is->accessed.nanoseconds},
+        {is->modified.seconds, is->modified.nanoseconds},
+    };
+    return sys_utimensat(fd, NULL, times, 0);
+}
+
+static int copy_file(int from_directory, const char *from_name, int to_directory, const char *to_name)
+{
+    struct statx is;
+    int to = -1, from = sys_openat(from_directory, from_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
+    if (from < 0)
+        return from;
+    int error = sys_statx(from, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
+    if (!error && (is.mode & S_IFMT) != S_IFREG)
+        error = -EINVAL;
+    if (!error) {
+        to = sys_openat(to_directory, to_name, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
+        error = to < 0 ? to : copy_bytes(from, to);
+    }
+    if (!error)
+        error = sys_fchmod(to, is.mode & 07777u);
+    if (!error)
+        error = copy_times(to, &is);
+    fd_close(&from);
+    fd_close(&to);
+    return error;
+}
+
+static int copy_link(int from_directory, const char *from_name, int to_directory, const char *to_name)
+{
+    char target[PATH_MAX];
+    long size = sys_readlinkat(from_directory, from_name, target, sizeof target - 1);
+    if (size < 0)
+        return (int)size;
+    target[size] = 0;
+    return sys_symlinkat(target, to_directory, to_name);
+}
+
+static int copy_one(int from_directory, const char *from_name, unsigned mode, int to_directory, const char *to_name)
+{
+    switch (mode & S_IFMT) {
+    case S_IFREG:
+        return copy_file(from_directory, from_name, to_directory, to_name);
+    case S_IFLNK:
+        return copy_link(from_directory, from_name, to_directory, to_name);
+    case S_IFIFO:
+        return sys_mknodat(to_directory, to_name, S_IFIFO | (mode & 07777u), 0);
+    default:
+        return 0;
+    }
+}
+
+/* Made open to us; its own mode comes when everything is in it. */
+static int copy_down(struct copy *copy, const char *name)
+{
+    int error = sys_mkdirat(trail_fd(&copy->destination), name, 0700);
+    return error ? error : trail_down(&copy->destination, name);
+}
+
+static int copy_entry(struct copy *copy, const struct walk_entry *entry)
+{
+    if ((entry->is.mode & S_IFMT) != S_IFDIR)
+        return copy_one(entry->parent, entry->name, entry->is.mode, trail_fd(&copy->destination), entry->name);
+    return copy_down(copy, entry->name);
+}
+
+static int copy_up(struct copy *copy, unsigned mode)
+{
+    int error = sys_fchmod(trail_fd(&copy->destination), mode & 07777u);
+    return error ? error : trail_up(&copy->destination);
+}
+
+static int copy_walk(struct copy *copy)
+{
+    struct walk_entry entry;
+    int event;
+    while ((event = walk_next(&copy->source, &entry)) > 0) {
+        int error = event == WALK_LEFT ? copy_up(copy, entry.is.mode) : copy_entry(copy, &entry);
+        if (error)
+            return error;
+    }
+    return event;
+}
+
+/* The directory `fd`, or one above it, is the one that `is` describes. */
+static int copy_is_below(int fd, const struct statx *is)
+{
+    struct statx above, last = {0};
+    int at = sys_openat(fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    int error = at < 0 ? at : 0;
+    while (!error) {
+        error = sys_statx(at, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &above);
+        if (error)
+            break;
+        if (above.inode == is->inode && above.device_major == is->device_major && above.device_minor == is->device_minor)
+            error = -EINVAL;
+        else if (above.inode == last.inode && above.device_major == last.device_major && above.device_minor == last.device_minor)
+            break; /* the root, which is above itself */
+        last = above;
+        int next = sys_openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+        fd_close(&at);
+        at = next;
+        if (!error && at < 0)
+            error = at;
+    }
+    fd_close(&at);
+    return error;
+}
+
+/* `directory` is where the copy is made, as `name`. */
+static int copy_directory(const char *source, const struct statx *is, int directory, const char *name, struct arena *memory)
+{
+    struct copy *copy = arena_take(memory, sizeof *copy);
+    int error = copy ? copy_is_below(directory, is) : -ENOMEM;
+    int from = error ? error : sys_openat(AT_FDCWD, source, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+    if (from < 0)
+        return from;
+    error = walk_open_take(&copy->source, &from, memory, SIZE_MAX, 0, true);
+    if (error)
+        return error;
+    int to = sys_openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (to < 0) /* one that may be searched, not read, is as good */
+        to = sys_openat(directory, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    error = to < 0 ? to : trail_open_take(&copy->destination, &to, memory);
+    if (!error) {
+        error = copy_down(copy, name);
+        if (!error)
+            error = copy_walk(copy);
+        if (!error)
+            error = copy_up(copy, is->mode);
+        trail_close(&copy->destination);
+    }
+    walk_close(&copy->source);
+    return error;
+}
+
+int copy_tree(const char *source, const char *destination, struct arena *memory)
+{
+    struct statx is;
+    const char *name;
+    size_t size = strlen(destination);
+    char *path = arena_take(memory, size + 2);
+    if (!path)
+        return -ENOMEM;
+    memcpy(path, destination, size);
+    int error = sys_statx(AT_FDCWD, source, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
+    if (error)
+        return error;
+    path_split(path, &name);
+    int directory = sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    if (directory < 0)
+        return directory;
+    if ((is.mode & S_IFMT) == S_IFDIR)
+        error = copy_directory(source, &is, directory, name, memory);
+    else
+        error = copy_one(AT_FDCWD, source, is.mode, directory, name);
+    fd_close(&directory);
+    return error;
+}

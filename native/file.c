@@ -1,0 +1,73 @@
+#include "file.h"
+
+#include "path.h"
+#include "sys.h"
+
+struct reader text_of(const char *text)
+{
+    return reader_of(text, strlen(text));
+}
+
+static uint32_t file_kind(unsigned mode)
+{
+    switch (mode & S_IFMT) {
+    case S_IFREG:
+        return FILE_REGULAR;
+    case S_IFDIR:
+        return FILE_DIRECTORY;
+    case S_IFLNK:
+        return FILE_LINK;
+    default:
+        return FILE_OTHER;
+    }
+}
+
+int file_body(struct file *file, int directory, const char *name, const char *path, const struct statx *is,
+              struct writer *body)
+{
+    struct file_message *message = &file->message;
+    *message = (struct file_message){
+        .kind = file_kind(is->mode),
+        .mode = is->mode & 07777u,
+        .uid = is->uid,
+        .gid = is->gid,
+        .size = is->size,
+        .path = text_of(path),
+    };
+    if (__builtin_mul_overflow(is->modified.seconds, (int64_t)1000000000, &message->modified) ||
+        __builtin_add_overflow(message->modified, (int64_t)is->modified.nanoseconds, &message->modified))
+        message->modified = is->modified.seconds < 0 ? INT64_MIN : INT64_MAX;
+    if (message->kind == FILE_LINK) { /* it may have become something else: then it has no target */
+        long size = sys_readlinkat(directory, name, file->target, sizeof file->target - 1);
+        message->target = reader_of(file->target, size < 0 ? 0 : (size_t)size);
+    }
+    *body = writer_of(file->body, sizeof file->body);
+    return message_put(body, &file_shape, message);
+}
+
+static int file_answer(struct op *op, int directory, const char *name, char *path, int flags,
+                  int tell(struct op *, const struct writer *))
+{
+    struct statx is;
+    struct writer body;
+    op->step = "stat";
+    int error = sys_statx(directory, name, flags, STATX_BASIC_STATS, &is);
+    if (error)
+        return error;
+    struct file *file = arena_take(&op->arena, sizeof *file);
+    if (!file)
+        return -ENOMEM;
+    path_tidy(path);
+    error = file_body(file, directory, name, path, &is, &body);
+    return error ? error : tell(op, &body);
+}
+
+int file_reply(struct op *op, int directory, const char *name, char *path, int flags)
+{
+    return file_answer(op, directory, name, path, flags, op_reply);
+}
+
+int file_exit(struct op *op, int directory, const char *name, char *path, int flags)
+{
+    return file_answer(op, directory, name, path, flags, op_exit);
+}

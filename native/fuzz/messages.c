@@ -1,0 +1,46 @@
+/* Any bytes as a stream of frames, each body as every message: no reader leaves them, and whatever is accepted is what
+ * would have been written. */
+#include "../schema.h"
+#include "../wire.h"
+
+int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size);
+
+static void read_as(struct reader body, const struct shape *shape)
+{
+    static unsigned char again[LIMIT_OPEN_BODY];
+    _Alignas(16) unsigned char message[512];
+    struct writer to = writer_of(again, sizeof again);
+    if (message_read(body, shape, message))
+        return;
+    for (size_t i = 0; i < shape->fields; i++) {
+        struct reader *value = (struct reader *)(void *)(message + shape->field[i].offset);
+        struct reader strings = *value;
+        size_t count = shape->field[i].kind == FIELD_STRINGS ? count_strings(strings) : 0;
+        while (count--)
+            must(next_string(&strings));
+        if (shape->field[i].kind == FIELD_ROWS)
+            return;
+    }
+    must(!message_put(&to, shape, message));
+    must(to.used == body.left && !memcmp(to.base, body.at, to.used));
+}
+
+int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
+{
+    static const struct shape *const shapes[] = {
+        &host_hello_shape, &guest_hello_shape, &error_shape, &credit_shape, &exec_shape, &exit_shape, &attach_shape,
+        &execs_shape, &execs_reply_shape, &listed_shape, &signal_shape, &resize_shape, &kill_shape,
+        &signal_order_shape, &resize_order_shape,
+    };
+    struct reader rest = reader_of(bytes, size), skipped;
+    struct frame frame;
+    long length;
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
+        read_as(rest, shapes[i]);
+    while ((length = frame_parse(rest, &frame)) > 0) {
+        for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
+            read_as(frame.body, shapes[i]);
+        must(!get_part(&rest, (size_t)length, &skipped));
+    }
+    return 0;
+}

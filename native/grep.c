@@ -1,0 +1,199 @@
+/* GREP. */
+#include "file.h"
+#include "glob.h"
+#include "ops.h"
+#include "path.h"
+#include "regex.h"
+#include "rows.h"
+#include "sys.h"
+#include "utf8.h"
+#include "walk.h"
+
+enum {
+    GREP_LINE = 64 << 10,  /* a longer line is searched in pieces */
+    GREP_TOLD = 8000,      /* bytes of a line that are told */
+    GREP_PROBE = 8 << 10,  /* bytes in which a NUL makes a file a binary one */
+    GREP_BLOCK = 256 << 10,
+};
+
+struct grep {
+    struct regex regex;
+    struct regex_run run;
+    struct walk walk;
+    struct rows *rows;
+    char path[PATH_MAX];
+    unsigned char body[2 * PATH_MAX + GREP_TOLD];
+    unsigned char block[GREP_BLOCK];
+};
+
+static int grep_tell(struct grep *grep, uint64_t number, const unsigned char *line, size_t size)
+{
+    struct match_message message = {.line_number = number, .path = text_of(grep->path)};
+    struct writer body = writer_of(grep->body, sizeof grep->body);
+    size_t told = min_size(size, GREP_TOLD);
+    while (told < size && told > GREP_TOLD - 4 && (line[told] & 0xc0) == 0x80)
+        told--; /* not in the middle of a character */
+    message.line = reader_of(line, told);
+    int error = message_put(&body, &match_shape, &message);
+    return error ? error : rows_add(grep->rows, &body);
+}
+
+/* How many of the bytes at `at` are a piece to be searched: a line with its end, or as much of it as is searched at
+ * once; 0: the rest has to be read first. */
+static size_t grep_piece(const unsigned char *at, size_t left, bool last)
+{
+    const unsigned char *end = memchr(at, '\n', min_size(left, GREP_LINE));
+    if (end)
+        return (size_t)(end + 1 - at);
+    if (left >= GREP_LINE)
+        return GREP_LINE;
+    return last ? left : 0;
+}
+
+/* Lines of the block from `*at` on, of which no more can come if it is the `last`. 1; 0: no more rows; or -errno. */
+static int grep_block(struct grep *grep, size_t *at, size_t size, bool last, uint64_t *number)
+{
+    size_t piece;
+    while (*at < size && (piece = grep_piece(grep->block + *at, size - *at, last))) {
+        const unsigned char *line = grep->block + *at;
+        bool ends = line[piece - 1] == '\n';
+        size_t length = piece;
+        while (ends && length && (line[length - 1] == '\n' || line[length - 1] == '\r'))
+            length--;
+        *at += piece;
+        if (regex_search(&grep->regex, &grep->run, line, length)) {
+            int added = grep_tell(grep, *number, line, length);
+            if (added <= 0)
+                return added;
+        }
+        *number += ends;
+    }
+    return 1;
+}
+
+/* Whether the block can be passed over: nothing in it can match. Its lines are counted all the same. */
+static bool grep_skips(const struct grep *grep, const unsigned char *at, size_t size)
+{
+    const struct regex *regex = &grep->regex;
+    return regex->literal_length && !find_bytes(at, size, regex->literal, regex->literal_length);
+}
+
+static uint64_t grep_count(const unsigned char *at, size_t size)
+{
+    uint64_t count = 0;
+    for (size_t i = 0; i < size; i++)
+        count += at[i] == '\n';
+    return count;
+}
+
+/* Where the last line of the block begins that is not whole. */
+static size_t grep_whole(const unsigned char *block, size_t size)
+{
+    while (size && block[size - 1] != '\n')
+        size--;
+    return size;
+}
+
+static int grep_fd(struct grep *grep, int fd)
+{
+    size_t filled = 0;
+    uint64_t number = 1;
+    bool first = true;
+    for (;;) {
+        long got = sys_read(fd, grep->block + filled, sizeof grep->block - filled);
+        if (got < 0)
+            return 1; /* one that cannot be read is passed over */
+        filled += (size_t)got;
+        if (first && filled && memchr(grep->block, 0, min_size(filled, GREP_PROBE)))
+            return 1;
+        first = false;
+        size_t at = 0, whole = grep_whole(grep->block, filled);
+        if (whole && grep_skips(grep, grep->block, whole)) {
+            number += grep_count(grep->block, whole);
+            at = whole;
+        }
+        int more = grep_block(grep, &at, filled, !got, &number);
+        if (more <= 0 || !got)
+            return more;
+        memmove(grep->block, grep->block + at, filled - at);
+        filled -= at;
+    }
+}
+
+static int grep_file(struct grep *grep, int directory, const char *name, int flags)
+{
+    struct statx is;
+    int more = 1;
+    int fd = sys_openat(directory, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0);
+    if (fd < 0)
+        return 1;
+    if (!sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is) && (is.mode & S_IFMT) == S_IFREG)
+        more = grep_fd(grep, fd);
+    fd_close(&fd);
+    return more;
+}
+
+static bool grep_name(struct reader pattern, const char *name)
+{
+    return glob_match(pattern.at, pattern.left, (const unsigned char *)name, strlen(name));
+}
+
+static int grep_below(struct op *op, struct grep *grep, int root, struct reader name)
+{
+    struct walk_entry entry;
+    size_t prefix = strlen(grep->path);
+    int event, more = 1;
+    if (prefix > 1)
+        grep->path[prefix++] = '/';
+    int error = walk_open_take(&grep->walk, &root, &op->arena, SIZE_MAX, LIMIT_PATH - prefix, false);
+    if (error)
+        return error;
+    while (more > 0 && (event = walk_next(&grep->walk, &entry))) {
+        if (event < 0)
+            return event;
+        if (event != WALK_ENTRY || (entry.is.mode & S_IFMT) != S_IFREG || !grep_name(name, entry.name))
+            continue;
+        memcpy(grep->path + prefix, entry.path, strlen(entry.path) + 1);
+        more = grep_file(grep, entry.parent, entry.name, O_NOFOLLOW);
+    }
+    grep->rows->truncated = grep->rows->truncated || grep->walk.truncated;
+    return more;
+}
+
+int serve_grep(struct op *op)
+{
+    struct grep_message request;
+    struct regex_error refused;
+    struct statx is;
+    char *path;
+    int error = message_read(op->request, &grep_shape, &request);
+    if (!error)
+        error = path_of(op, request.path, &path);
+    if (error)
+        return error;
+    op->step = "open";
+    error = sys_statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &is);
+    if (error)
+        return error;
+    struct grep *grep = arena_take(&op->arena, sizeof *grep);
+    if (!grep || !(grep->rows = rows_new(op, request.limit)))
+        return -ENOMEM;
+    if (!regex_compile(&grep->regex, request.pattern.at, request.pattern.left, &refused)) {
+        op->step = refused.what;
+        return -EILSEQ;
+    }
+    const char *slash = path;
+    for (const char *at = path; *at; at++)
+        slash = *at == '/' ? at : slash;
+    if (strlen(path) + 2 > LIMIT_PATH)
+        return -ENAMETOOLONG;
+    memcpy(grep->path, path, strlen(path) + 1);
+    path_tidy(grep->path);
+    if ((is.mode & S_IFMT) == S_IFDIR) {
+        int root = sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
+        error = root < 0 ? root : grep_below(op, grep, root, request.name);
+    } else if (grep_name(request.name, slash + 1)) {
+        error = grep_file(grep, AT_FDCWD, path, 0);
+    }
+    return error < 0 ? error : rows_exit(grep->rows);
+}

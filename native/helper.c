@@ -1,0 +1,185 @@
+/* Children of ours that do not execute another program, and the file operations among them. */
+#include "agent.h"
+#include "message.h"
+
+enum { FIRST = 3, MOST_FDS = 4, TABLE = 4096 };
+
+/* A packet on the control socket: the kind of a frame, and its body. */
+struct packet {
+    uint16_t kind;
+    unsigned char body[LIMIT_BODY];
+};
+
+static void close_from(unsigned first)
+{
+    if (sys_close_range(first, ~0u, 0) >= 0)
+        return;
+    for (int fd = (int)first; fd < TABLE; fd++) { /* a kernel before 5.9 */
+        int one = fd;
+        fd_close(&one);
+    }
+}
+
+int fork_helper(const int *fds, size_t count)
+{
+    int above[MOST_FDS];
+    int parent = sys_getpid();
+    int pid = sys_fork();
+    must(count <= MOST_FDS);
+    if (pid)
+        return pid;
+    (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (sys_getppid() != parent)
+        sys_exit(1);
+    for (size_t i = 0; i < count; i++) /* out of the way first: one may have the number of another's place */
+        above[i] = sys_fcntl(fds[i], F_DUPFD_CLOEXEC, FIRST + MOST_FDS);
+    for (size_t i = 0; i < count; i++)
+        if (above[i] < 0 || sys_dup3(above[i], FIRST + (int)i, O_CLOEXEC) < 0)
+            sys_exit(1);
+    close_from(FIRST + (unsigned)count);
+    return 0;
+}
+
+static void control_ready(struct watch *watch, uint32_t events);
+
+/* The operation's ends of its streams, and ours; those that the host gave take the place of pipes. */
+static int open_streams(const struct op_entry *entry, struct frame *frame, int theirs[3], int ours[3])
+{
+    int pair[2];
+    int result = sys_socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, pair);
+    if (result < 0)
+        return result;
+    ours[0] = pair[0];
+    theirs[0] = pair[1];
+    for (unsigned i = 1; i < 3; i++) {
+        if (!(entry->streams & i))
+            continue;
+        if (frame->descriptor_count) {
+            theirs[i] = fd_take(&frame->descriptors[0]);
+            continue;
+        }
+        if ((result = sys_pipe2(pair, O_CLOEXEC)) < 0)
+            return result;
+        ours[i] = pair[i == OP_IN];
+        theirs[i] = pair[i != OP_IN];
+    }
+    return 0;
+}
+
+static int watch_streams(struct child *child, int ours[3])
+{
+    int result = 0;
+    child->control = (struct watch){fd_take(&ours[0]), 0, control_ready};
+    if (ours[OP_IN] >= 0)
+        result = child_inlet(child, fd_take(&ours[OP_IN]));
+    if (!result && ours[OP_OUT] >= 0)
+        result = child_outlet(child, 0, fd_take(&ours[OP_OUT]), LIMIT_RING, false);
+    return result ? result : watch_for(&child->agent->loop, &child->control, EPOLLIN);
+}
+
+void helper_start(struct channel *channel, const struct op_entry *entry, struct frame *frame)
+{
+    struct agent *agent = agent_of(channel);
+    int theirs[3] = {-1, -1, -1}, ours[3] = {-1, -1, -1};
+    struct child *child = child_new(agent, true);
+    bool fits = frame->descriptor_count <= 1 && (!frame->descriptor_count || entry->streams == OP_IN || entry->streams == OP_OUT);
+    if (!child || !fits) {
+        channel_error(channel, child ? -EINVAL : -EAGAIN, child ? "descriptors" : "operations");
+        return;
+    }
+    int result = open_streams(entry, frame, theirs, ours);
+    int fds[3] = {theirs[0], theirs[1] < 0 ? agent->null : theirs[1], theirs[2] < 0 ? agent->null : theirs[2]};
+    if (result >= 0)
+        result = fork_helper(fds, 3);
+    if (!result)
+        op_run(entry, frame->body);
+    if (result > 0) {
+        child->state = CHILD_RUNNING;
+        child->op = entry;
+        child->pid = result;
+        child->number = ++agent->next_number;
+        child->started = loop_now();
+        channel_follow(channel, child, ROLE_OWNER);
+        channel->out[0].flowing = ours[OP_OUT] >= 0;
+        if (watch_streams(child, ours) < 0)
+            (void)sys_kill(child->pid, SIGKILL);
+    } else {
+        channel_error(channel, result, "fork");
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        fd_close(&theirs[i]);
+        fd_close(&ours[i]);
+    }
+}
+
+/* The next packet: the size of its body, or -errno; -EPIPE at the end. */
+static long receive(struct child *child, struct packet *packet)
+{
+    long got = sys_recv(child->control.fd, packet, sizeof *packet, MSG_DONTWAIT);
+    if (got == -ECONNRESET) /* it has ended without reading what we said; what it said is there all the same */
+        got = sys_recv(child->control.fd, packet, sizeof *packet, MSG_DONTWAIT);
+    if (got == 0 || (got > 0 && got < (long)sizeof packet->kind))
+        return -EPIPE;
+    return got < 0 ? got : got - (long)sizeof packet->kind;
+}
+
+/* REPLY, which comes before all that is on its streams; what follows it waits until they are at their end. */
+static void control_ready(struct watch *watch, uint32_t events)
+{
+    struct child *child = CONTAINER_OF(watch, struct child, control);
+    struct channel *channel = channel_owner(child);
+    struct packet *packet = arena_take(&child->agent->arena, sizeof *packet);
+    must(packet);
+    (void)events;
+    (void)watch_for(&child->agent->loop, watch, 0);
+    long size = channel ? receive(child, packet) : -EPIPE;
+    if (size >= 0 && packet->kind == KIND_REPLY) {
+        channel_reply_bytes(channel, packet->body, (size_t)size);
+        child_push(child);
+    } else if (size >= 0) {
+        wire_send(&channel->connection->wire, KIND_ERROR, 0, channel->number, packet->body, (size_t)size);
+        channel_free(channel);
+    }
+    arena_rewind(&child->agent->arena, 0);
+}
+
+void helper_commit(struct child *child)
+{
+    long sent = child->control.fd < 0 ? 0 : sys_send(child->control.fd, "C", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && child->state == CHILD_RUNNING) /* it would wait for ever: better it fails */
+        (void)sys_kill(child->pid, SIGKILL);
+}
+
+static void conclude_with(struct channel *channel, const struct packet *packet, long size)
+{
+    struct wire *wire = &channel->connection->wire;
+    const struct exit_message *ending = &channel->child->ending;
+    if (size >= 0 && packet->kind == KIND_REPLY) {
+        channel_reply_bytes(channel, packet->body, (size_t)size);
+        channel_push(channel); /* its streams, then this again */
+    } else if (size >= 0 && packet->kind == KIND_EXIT) {
+        wire_send(wire, KIND_EXIT, 0, channel->number, packet->body, (size_t)size);
+        channel_close(channel);
+    } else if (size >= 0) {
+        wire_send(wire, KIND_ERROR, 0, channel->number, packet->body, (size_t)size);
+        channel_free(channel);
+    } else if (ending->signal || ending->code) {
+        channel_error(channel, -EIO, "operation");
+    } else {
+        if (!channel->replied)
+            channel_reply_bytes(channel, NULL, 0);
+        channel_close(channel);
+    }
+}
+
+void helper_conclude(struct channel *channel)
+{
+    struct child *child = channel->child;
+    struct agent *agent = child->agent;
+    size_t mark = agent->arena.used;
+    struct packet *packet = arena_take(&agent->arena, sizeof *packet);
+    must(packet);
+    long size = receive(child, packet);
+    conclude_with(channel, packet, size);
+    arena_rewind(&agent->arena, mark);
+}

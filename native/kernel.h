@@ -1,0 +1,190 @@
+/* Constants and structures of the kernel. The guest includes no header but the compiler's own, so that every gcc and
+ * clang sees the same, whatever headers the machine has. Sizes are asserted. */
+#ifndef KERNEL_H
+#define KERNEL_H
+
+#include "tiny.h"
+
+/* errno(3) */
+enum {
+    EPERM = 1, ENOENT = 2, ESRCH = 3, EINTR = 4, EIO = 5, ENXIO = 6, E2BIG = 7, ENOEXEC = 8, EBADF = 9, ECHILD = 10,
+    EAGAIN = 11, ENOMEM = 12, EACCES = 13, EFAULT = 14, EBUSY = 16, EEXIST = 17, EXDEV = 18, ENODEV = 19, ENOTDIR = 20,
+    EISDIR = 21, EINVAL = 22, ENFILE = 23, EMFILE = 24, ENOTTY = 25, ETXTBSY = 26, EFBIG = 27, ENOSPC = 28,
+    ESPIPE = 29, EROFS = 30, EMLINK = 31, EPIPE = 32, ERANGE = 34, ENAMETOOLONG = 36, ENOSYS = 38, ENOTEMPTY = 39,
+    ELOOP = 40, ENODATA = 61, EPROTO = 71, EBADMSG = 74, EOVERFLOW = 75, EILSEQ = 84, EOPNOTSUPP = 95,
+    ECONNRESET = 104, ENOBUFS = 105, ETIMEDOUT = 110, ECONNREFUSED = 111, ESTALE = 116, EDQUOT = 122, ECANCELED = 125,
+};
+
+/* open(2); four of them differ between the architectures */
+enum {
+    O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_CREAT = 0100, O_EXCL = 0200, O_NOCTTY = 0400, O_TRUNC = 01000,
+    O_APPEND = 02000, O_NONBLOCK = 04000, O_CLOEXEC = 02000000, O_PATH = 010000000,
+#if defined __aarch64__
+    O_DIRECTORY = 040000, O_NOFOLLOW = 0100000, O_DIRECT = 0200000, O_LARGEFILE = 0400000,
+#else
+    O_DIRECTORY = 0200000, O_NOFOLLOW = 0400000, O_DIRECT = 040000, O_LARGEFILE = 0100000,
+#endif
+    O_TMPFILE = 020000000 | O_DIRECTORY,
+    AT_FDCWD = -100, AT_SYMLINK_NOFOLLOW = 0x100, AT_REMOVEDIR = 0x200, AT_SYMLINK_FOLLOW = 0x400, AT_EMPTY_PATH = 0x1000,
+    F_OK = 0, X_OK = 1, W_OK = 2, R_OK = 4,
+    SEEK_SET = 0, SEEK_CUR = 1, SEEK_END = 2, SEEK_DATA = 3, SEEK_HOLE = 4,
+    RENAME_NOREPLACE = 1, RENAME_EXCHANGE = 2,
+    F_DUPFD = 0, F_GETFD = 1, F_SETFD = 2, F_GETFL = 3, F_SETFL = 4, F_SETPIPE_SZ = 1031, F_DUPFD_CLOEXEC = 1030,
+    PATH_MAX = 4096, NAME_MAX = 255,
+};
+
+/* statx(2) */
+enum {
+    S_IFMT = 0170000, S_IFSOCK = 0140000, S_IFLNK = 0120000, S_IFREG = 0100000, S_IFBLK = 0060000, S_IFDIR = 0040000,
+    S_IFCHR = 0020000, S_IFIFO = 0010000,
+    STATX_BASIC_STATS = 0x7ff, STATX_BTIME = 0x800, STATX_MNT_ID = 0x1000,
+};
+
+struct statx_time {
+    int64_t seconds;
+    uint32_t nanoseconds;
+    int32_t reserved;
+};
+
+struct statx {
+    uint32_t mask;
+    uint32_t block_size;
+    uint64_t attributes;
+    uint32_t links;
+    uint32_t uid;
+    uint32_t gid;
+    uint16_t mode;
+    uint16_t spare0;
+    uint64_t inode;
+    uint64_t size;
+    uint64_t blocks;
+    uint64_t attributes_mask;
+    struct statx_time accessed, born, changed, modified;
+    uint32_t device_major_of_node, device_minor_of_node;
+    uint32_t device_major, device_minor;
+    uint64_t mount;
+    uint64_t spare[13];
+};
+_Static_assert(sizeof(struct statx) == 256, "statx(2)");
+
+struct timespec {
+    int64_t seconds;
+    int64_t nanoseconds;
+};
+enum { CLOCK_REALTIME = 0, CLOCK_MONOTONIC = 1, CLOCK_BOOTTIME = 7, UTIME_NOW = 0x3fffffff, UTIME_OMIT = 0x3ffffffe };
+
+/* getdents64(2): a name with a NUL follows */
+struct directory_entry {
+    uint64_t inode;
+    int64_t offset;
+    uint16_t size;
+    uint8_t type;
+    char name[];
+};
+enum { DT_UNKNOWN = 0, DT_FIFO = 1, DT_CHR = 2, DT_DIR = 4, DT_BLK = 6, DT_REG = 8, DT_LNK = 10, DT_SOCK = 12 };
+
+/* mmap(2) */
+enum {
+    PROT_READ = 1, PROT_WRITE = 2, MAP_SHARED = 1, MAP_PRIVATE = 2, MAP_ANONYMOUS = 0x20, MAP_NORESERVE = 0x4000,
+    MADV_DONTNEED = 4,
+};
+
+/* epoll(7) */
+enum {
+    EPOLLIN = 1, EPOLLOUT = 4, EPOLLERR = 8, EPOLLHUP = 16, EPOLLRDHUP = 0x2000,
+    EPOLL_CTL_ADD = 1, EPOLL_CTL_DEL = 2, EPOLL_CTL_MOD = 3, EPOLL_CLOEXEC = O_CLOEXEC,
+};
+struct epoll_event {
+    uint32_t events;
+    uint64_t data;
+}
+#if defined __x86_64__
+__attribute__((packed))
+#endif
+;
+
+/* sockets */
+enum {
+    AF_UNIX = 1, SOCK_STREAM = 1, SOCK_DGRAM = 2, SOCK_SEQPACKET = 5, SOCK_NONBLOCK = O_NONBLOCK, SOCK_CLOEXEC = O_CLOEXEC,
+    SOL_SOCKET = 1, SO_TYPE = 3, SO_ACCEPTCONN = 30, SCM_RIGHTS = 1,
+    MSG_CTRUNC = 8, MSG_DONTWAIT = 0x40, MSG_NOSIGNAL = 0x4000, MSG_CMSG_CLOEXEC = 0x40000000,
+    SHUT_RD = 0, SHUT_WR = 1, SHUT_RDWR = 2,
+};
+struct iovec {
+    void *base;
+    size_t size;
+};
+struct message {
+    void *name;
+    uint32_t name_size;
+    struct iovec *parts;
+    size_t part_count;
+    void *control;
+    size_t control_size;
+    int32_t flags;
+};
+struct control_header {
+    size_t size;
+    int32_t level;
+    int32_t type;
+};
+
+/* signal(7) */
+enum {
+    SIGHUP = 1, SIGINT = 2, SIGQUIT = 3, SIGKILL = 9, SIGPIPE = 13, SIGTERM = 15, SIGCHLD = 17, SIGCONT = 18,
+    SIGSTOP = 19, SIG_BLOCK = 0, SIG_SETMASK = 2, LAST_SIGNAL = 64,
+};
+struct signal_information { /* of signalfd(2) */
+    uint32_t number;
+    uint8_t rest[124];
+};
+struct signal_action { /* as the kernel takes it, not as libc does */
+    void *handler;
+    uint64_t flags;
+#if defined __x86_64__
+    void *restorer;
+#endif
+    uint64_t mask;
+};
+
+/* processes */
+enum {
+    CLONE_VM = 0x100, CLONE_VFORK = 0x4000, WNOHANG = 1,
+    PR_SET_PDEATHSIG = 1, PR_SET_DUMPABLE = 4, PR_SET_NAME = 15, PR_SET_NO_NEW_PRIVS = 38, PR_SET_CHILD_SUBREAPER = 36,
+    CLOSE_RANGE_CLOEXEC = 4,
+    RLIMIT_CPU = 0, RLIMIT_DATA = 2, RLIMIT_RSS = 5, RLIMIT_AS = 9, RLIMIT_NOFILE = 7, RLIMIT_CORE = 4, RLIMITS = 16,
+    AT_NULL = 0, AT_SECURE = 23,
+};
+struct rlimit {
+    uint64_t soft;
+    uint64_t hard;
+};
+struct clone_arguments {
+    uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
+};
+#define CLONE_INTO_CGROUP 0x200000000ull
+
+/* ioctl_tty(2) */
+enum {
+    FIONREAD = 0x541b, TIOCSCTTY = 0x540e, TIOCSWINSZ = 0x5414, TIOCGWINSZ = 0x5413, TIOCSPTLCK = 0x40045431, TIOCGPTPEER = 0x5441,
+};
+struct window_size {
+    uint16_t rows, columns, x_pixels, y_pixels;
+};
+
+/* inotify(7): a name padded with NULs follows */
+struct inotify_event {
+    int32_t watch;
+    uint32_t mask;
+    uint32_t cookie;
+    uint32_t size;
+    char name[];
+};
+enum {
+    IN_MODIFY = 2, IN_ATTRIB = 4, IN_CLOSE_WRITE = 8, IN_MOVED_FROM = 0x40, IN_MOVED_TO = 0x80, IN_CREATE = 0x100,
+    IN_DELETE = 0x200, IN_DELETE_SELF = 0x400, IN_MOVE_SELF = 0x800, IN_UNMOUNT = 0x2000, IN_Q_OVERFLOW = 0x4000,
+    IN_IGNORED = 0x8000, IN_ONLYDIR = 0x1000000, IN_DONT_FOLLOW = 0x2000000, IN_EXCL_UNLINK = 0x4000000,
+    IN_ISDIR = 0x40000000,
+};
+
+#endif

@@ -1,0 +1,305 @@
+/* A command and all that it has started: stopped until nobody new is found, killed, and waited for.
+ *
+ * It reads all of /proc, so it runs in a helper. Members are in the command's control group, or carry its tag: a random
+ * number as hard RLIMIT_RSS, which no kernel enforces and no descendant can raise. Other agents' commands have other
+ * numbers. Where the limit cannot be set they are those who descend from its main process, until that is reaped. */
+#include "agent.h"
+
+enum {
+    MOST_PROCESSES = 1 << 17,
+    ROUNDS = 64,
+    MOST_SURVIVORS = 100,
+};
+static const uint64_t PATIENCE = 5000000000u, PAUSE = 1000000u;
+
+struct member {
+    int pid;
+    int parent;
+    bool dead; /* a zombie: its group may live */
+    bool stopped;
+    bool ours;
+};
+
+struct kin {
+    uint64_t tag;
+    int root;   /* a pid, or 0 */
+    int holder; /* pidfd of `root`; it counts while it is not reaped */
+    struct arena arena;
+    struct member *members;
+    size_t count;
+};
+
+static long read_file(const char *path, char *to, size_t size)
+{
+    int fd = sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+    long got = fd < 0 ? fd : sys_read(fd, to, size);
+    fd_close(&fd);
+    return got;
+}
+
+static void proc_path(char to[64], int pid, const char *file)
+{
+    size_t used = 6;
+    memcpy(to, "/proc/", 7);
+    (void)decimal(to + used, (uint64_t)pid);
+    used = strlen(to);
+    memcpy(to + used, file, strlen(file) + 1);
+}
+
+/* A word of a line, from `*at` on: its size, 0 at the end. */
+static size_t next_word(const char *line, size_t size, size_t *at)
+{
+    while (*at < size && line[*at] == ' ')
+        (*at)++;
+    size_t end = *at;
+    while (end < size && line[end] != ' ' && line[end] != '\n')
+        end++;
+    return end - *at;
+}
+
+/* State and parent. The name stands in parentheses and may hold any byte: what follows the last one counts. */
+static bool read_stat(struct member *member)
+{
+    char path[64], line[1024];
+    uint64_t parent;
+    proc_path(path, member->pid, "/stat");
+    long got = read_file(path, line, sizeof line);
+    size_t at = got > 0 ? (size_t)got : 0;
+    while (at && line[at - 1] != ')')
+        at--;
+    if (!at)
+        return false;
+    size_t size = next_word(line, (size_t)got, &at);
+    char state = size ? line[at] : 'X';
+    at += size;
+    size = next_word(line, (size_t)got, &at);
+    if (parse_decimal(line + at, size, &parent))
+        return false;
+    member->parent = (int)parent;
+    member->dead = state == 'Z' || state == 'X';
+    member->stopped = state == 'T' || state == 't';
+    return true;
+}
+
+/* Of another user's process prlimit(2) says nothing; this file does. */
+static uint64_t tag_in_file(int pid)
+{
+    static const char title[] = "Max resident set";
+    char path[64], text[4096];
+    uint64_t hard;
+    proc_path(path, pid, "/limits");
+    long got = read_file(path, text, sizeof text);
+    const char *line = got > 0 ? find_bytes(text, (size_t)got, title, sizeof title - 1) : NULL;
+    if (!line)
+        return 0;
+    size_t left = (size_t)(text + got - line), at = sizeof title - 1;
+    at += next_word(line, left, &at);
+    size_t size = next_word(line, left, &at);
+    return parse_decimal(line + at, size, &hard) ? 0 : hard;
+}
+
+static bool tagged(int pid, uint64_t tag)
+{
+    struct rlimit limit = {0, 0};
+    int result = sys_prlimit(pid, RLIMIT_RSS, NULL, &limit);
+    if (result == -EPERM)
+        limit.hard = tag_in_file(pid);
+    return tag && (!result || result == -EPERM) && limit.hard == tag;
+}
+
+static bool root_is_there(const struct kin *kin)
+{
+    return kin->root && (kin->holder < 0 || !CALL4(pidfd_send_signal, kin->holder, 0, 0, 0));
+}
+
+/* To its group at one instant: a member that forks has either forked before, and its child gets it as well, or it will
+ * not fork. A group belongs to one session, and so to one command. */
+static void signal_group(int pid, int number)
+{
+    int group = (int)CALL1(getpgid, pid);
+    if (group > 0 && group != (int)CALL1(getpgid, 0))
+        (void)sys_kill(-group, number);
+    else
+        (void)sys_kill(pid, number);
+}
+
+static void list_processes(struct kin *kin)
+{
+    char buffer[8192];
+    int proc = sys_openat(AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    int self = sys_getpid();
+    long got;
+    kin->count = 0;
+    while (proc >= 0 && (got = sys_getdents(proc, buffer, sizeof buffer)) > 0)
+        for (long at = 0; at < got;) {
+            const struct directory_entry *entry = (const void *)(buffer + at);
+            uint64_t pid;
+            if (!parse_decimal(entry->name, strlen(entry->name), &pid) && (int)pid != self && kin->count < MOST_PROCESSES)
+                kin->members[kin->count++] = (struct member){.pid = (int)pid};
+            at += entry->size;
+        }
+    fd_close(&proc);
+}
+
+/* Who has a parent among them belongs to them, until nobody new is found. */
+static void add_descendants(struct kin *kin)
+{
+    bool more = true;
+    while (more) {
+        more = false;
+        for (size_t i = 0; i < kin->count; i++) {
+            struct member *child = &kin->members[i];
+            if (!child->ours && child->parent == kin->root)
+                more = child->ours = true;
+            for (size_t k = 0; !child->ours && k < kin->count; k++) {
+                const struct member *parent = &kin->members[k];
+                if (parent->pid == child->parent && parent->ours && !parent->dead)
+                    more = child->ours = true;
+            }
+        }
+    }
+}
+
+/* Signals every member: the newest first, and at once when it is found, as who forks and exits all the time is quick.
+ * How many are alive; `running`: some of them may have been able to fork since. */
+static size_t signal_all(struct kin *kin, int number, bool *running)
+{
+    size_t alive = 0;
+    if (!root_is_there(kin))
+        kin->root = 0;
+    *running = false;
+    list_processes(kin);
+    for (size_t i = kin->count; i--;) {
+        struct member *member = &kin->members[i];
+        member->ours = (kin->root && member->pid == kin->root) || tagged(member->pid, kin->tag);
+        if (member->ours)
+            signal_group(member->pid, number);
+        if ((member->ours || kin->root) && !read_stat(member)) {
+            *running |= member->ours; /* it vanished: perhaps it left a child */
+            *member = (struct member){.dead = true};
+        }
+    }
+    if (kin->root)
+        add_descendants(kin);
+    for (size_t i = 0; i < kin->count; i++) {
+        const struct member *member = &kin->members[i];
+        if (!member->ours)
+            continue;
+        signal_group(member->pid, number);
+        alive += !member->dead;
+        *running |= !member->dead && !member->stopped;
+    }
+    return alive;
+}
+
+static size_t kill_kin(struct kin *kin)
+{
+    uint64_t end = loop_now() + PATIENCE;
+    size_t alive = 0;
+    bool running = true;
+    for (int round = 0; round < ROUNDS && running; round++)
+        (void)signal_all(kin, SIGSTOP, &running);
+    do {
+        alive = signal_all(kin, SIGKILL, &running);
+        if (alive)
+            sys_sleep(PAUSE);
+    } while ((alive || running) && loop_now() < end);
+    return alive;
+}
+
+/* cgroup.kill is of version 2, since Linux 5.14; elsewhere one by one. How many are left. */
+static size_t kill_group(int cgroup)
+{
+    uint64_t end = loop_now() + PATIENCE;
+    char text[4096];
+    size_t alive;
+    int all = sys_openat(cgroup, "cgroup.kill", O_WRONLY | O_CLOEXEC, 0);
+    if (all >= 0)
+        (void)sys_write(all, "1", 1);
+    fd_close(&all);
+    do {
+        int list = sys_openat(cgroup, "cgroup.procs", O_RDONLY | O_CLOEXEC, 0);
+        long got = list < 0 ? 0 : sys_read(list, text, sizeof text);
+        alive = 0;
+        for (size_t at = 0, start = 0; got > 0 && at < (size_t)got; at++) {
+            uint64_t pid;
+            if (text[at] != '\n')
+                continue;
+            if (!parse_decimal(text + start, at - start, &pid) && pid) {
+                (void)sys_kill((int)pid, SIGKILL);
+                alive++;
+            }
+            start = at + 1;
+        }
+        fd_close(&list);
+        if (alive)
+            sys_sleep(PAUSE);
+    } while (alive && loop_now() < end);
+    return alive;
+}
+
+static int kin_open(struct kin *kin)
+{
+    if (arena_open(&kin->arena, MOST_PROCESSES * sizeof *kin->members))
+        return -ENOMEM;
+    kin->members = (void *)kin->arena.base;
+    return 0;
+}
+
+_Noreturn static void run_killer(struct kin *kin, int cgroup)
+{
+    size_t left = cgroup >= 0 ? kill_group(cgroup) : 0;
+    left += kin_open(kin) ? MOST_SURVIVORS : kill_kin(kin);
+    sys_exit((int)min_size(left, MOST_SURVIVORS));
+}
+
+int kill_start(struct child *child)
+{
+    struct kin kin = {.tag = child->tag, .root = child->tag ? 0 : child->pid, .holder = -1};
+    int holder = kin.root ? (int)CALL2(pidfd_open, child->pid, 0) : -1;
+    int fds[2] = {holder >= 0 ? holder : child->agent->null, child->cgroup};
+    if (child->killer)
+        return fd_close(&holder), 0;
+    int pid = fork_helper(fds, child->cgroup >= 0 ? 2 : 1);
+    if (!pid) {
+        kin.holder = holder >= 0 ? OP_CONTROL : -1;
+        run_killer(&kin, child->cgroup >= 0 ? OP_INPUT : -1);
+    }
+    fd_close(&holder);
+    if (pid > 0)
+        child->killer = pid;
+    else if (child->pid) /* not even a process: at least the group */
+        (void)sys_kill(-child->pid, SIGKILL);
+    return pid < 0 ? pid : 0;
+}
+
+void kill_conclude(struct child *child)
+{
+    struct kill_reply_message reply = {child->survivors, 0};
+    struct channel *next;
+    child->killer = 0;
+    child->killed = false;
+    for (struct channel *channel = child->channels; channel; channel = next) {
+        next = channel->next;
+        if (channel->role == ROLE_KILLER) {
+            channel_reply(channel, &kill_reply_shape, &reply);
+            channel_close(channel);
+        } else if (channel->leaving && child->state == CHILD_RUNNING) {
+            channel_error(channel, -EBUSY, "kill"); /* another user's, or stuck in the kernel: say so and let go */
+        }
+    }
+    child_push(child);
+}
+
+/* The root is this process, which is not listed: who has it for a parent is the first of the kin. */
+void kill_below(void)
+{
+    struct kin kin = {.root = sys_getpid(), .holder = -1};
+    uint64_t end = loop_now() + PATIENCE;
+    bool running;
+    if (kin_open(&kin))
+        return;
+    while (signal_all(&kin, SIGKILL, &running) && loop_now() < end)
+        while (CALL4(wait4, -1, 0, WNOHANG, 0) > 0)
+            ;
+}

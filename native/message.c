@@ -1,0 +1,81 @@
+#include "message.h"
+
+#include "kernel.h"
+
+static int read_numbers(struct reader *from, const struct shape *shape, unsigned char *to)
+{
+    for (size_t i = 0; i < shape->numbers; i++) {
+        struct reader number;
+        if (get_part(from, shape->number[i].size, &number))
+            return -EBADMSG;
+        memcpy(to + shape->number[i].offset, number.at, number.left);
+        for (size_t k = 0; shape->number[i].zero && k < number.left; k++)
+            if (number.at[k])
+                return -EBADMSG;
+    }
+    return 0;
+}
+
+static int check_value(enum field_kind kind, struct reader value)
+{
+    switch (kind) {
+    case FIELD_TEXT:
+        return check_text(value);
+    case FIELD_STRINGS:
+        return check_strings(value);
+    case FIELD_U32S:
+        return value.left % sizeof(uint32_t) ? -EBADMSG : 0;
+    case FIELD_U64S:
+        return value.left % sizeof(uint64_t) ? -EBADMSG : 0;
+    case FIELD_BYTES:
+    case FIELD_ROWS:
+        return 0;
+    }
+    return -EBADMSG;
+}
+
+/* Fields come in the order of their tags, each at most once, none of them empty: one encoding of one message. */
+int message_read(struct reader body, const struct shape *shape, void *message)
+{
+    unsigned char *to = message;
+    size_t next = 0;
+    uint16_t tag;
+    struct reader value;
+    int more;
+    for (size_t i = 0; i < shape->fields; i++)
+        *(struct reader *)(void *)(to + shape->field[i].offset) = reader_of(NULL, 0);
+    if (read_numbers(&body, shape, to))
+        return -EBADMSG;
+    while ((more = get_field(&body, &tag, &value)) == 1) {
+        while (next < shape->fields && shape->field[next].tag != tag)
+            next++;
+        if (next == shape->fields || !value.left || value.left > shape->field[next].limit)
+            return -EBADMSG;
+        if (check_value(shape->field[next].kind, value))
+            return -EBADMSG;
+        *(struct reader *)(void *)(to + shape->field[next++].offset) = value;
+    }
+    return more;
+}
+
+int message_put(struct writer *to, const struct shape *shape, const void *message)
+{
+    const unsigned char *from = message;
+    int result = 0;
+    for (size_t i = 0; i < shape->numbers && !result; i++)
+        result = put_bytes(to, from + shape->number[i].offset, shape->number[i].size);
+    for (size_t i = 0; i < shape->fields && !result; i++) {
+        const struct reader *value = (const struct reader *)(const void *)(from + shape->field[i].offset);
+        if (value->left && shape->field[i].kind != FIELD_ROWS)
+            result = put_field(to, shape->field[i].tag, value->at, value->left);
+    }
+    return result;
+}
+
+int message_put_row(struct writer *to, uint16_t tag, const struct shape *shape, const void *row)
+{
+    unsigned char bytes[2048];
+    struct writer body = writer_of(bytes, sizeof bytes);
+    int result = message_put(&body, shape, row);
+    return result ? result : put_field(to, tag, body.base, body.used);
+}

@@ -1,0 +1,98 @@
+#include "path.h"
+
+#include "sys.h"
+
+int path_of(struct op *op, struct reader field, char **path)
+{
+    op->step = "path";
+    if (!field.left || field.at[0] != '/')
+        return -EINVAL;
+    *path = arena_take(&op->arena, field.left + 2); /* path_split wants one more */
+    if (!*path)
+        return -ENOMEM;
+    memcpy(*path, field.at, field.left);
+    for (size_t size = field.left; size > 1 && (*path)[size - 1] == '/';)
+        (*path)[--size] = 0;
+    return 0;
+}
+
+size_t part_size(const char *part)
+{
+    size_t size = 0;
+    while (part[size] && part[size] != '/')
+        size++;
+    return size;
+}
+
+bool is_part(const char *part, size_t size, const char *wanted)
+{
+    return size == strlen(wanted) && !memcmp(part, wanted, size);
+}
+
+void path_tidy(char *path)
+{
+    for (const char *at = path; *at; at++)
+        if (is_part(at + 1, part_size(at + 1), "..") && *at == '/')
+            return;
+    char *to = path;
+    for (const char *at = path; *at;) {
+        size_t size = part_size(++at);
+        if (size && !is_part(at, size, ".")) {
+            *to++ = '/';
+            memmove(to, at, size);
+            to += size;
+        }
+        at += size;
+    }
+    if (to == path)
+        *to++ = '/';
+    *to = 0;
+}
+
+void path_split(char *path, const char **name)
+{
+    size_t slash = strlen(path);
+    while (slash && path[slash - 1] != '/')
+        slash--;
+    *name = path + slash;
+    if (slash <= 1) {
+        /* Of "/name" the name moves one on, so that "/" can be ended before it. Paths have a NUL and room for it. */
+        size_t size = strlen(*name) + 1;
+        memmove(path + slash + 1, *name, size);
+        path[slash] = 0;
+        *name = path + slash + 1;
+        return;
+    }
+    while (slash > 1 && path[slash - 1] == '/')
+        path[--slash] = 0;
+}
+
+int path_make(int directory, char *path)
+{
+    int fd = sys_openat(directory, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd != -ENOENT) {
+        int error = fd < 0 ? fd : 0;
+        fd_close(&fd);
+        return error;
+    }
+    for (size_t at = 1;; at++) {
+        if (path[at] && path[at] != '/')
+            continue;
+        char end = path[at];
+        path[at] = 0;
+        int error = sys_mkdirat(directory, path, 0777);
+        path[at] = end;
+        if (error && error != -EEXIST)
+            return error;
+        if (!end)
+            return 0; /* what was there already and is no directory is found out when it is opened */
+    }
+}
+
+const char *path_of_fd(int fd, char to[PATH_FD])
+{
+    static const char prefix[] = "/proc/self/fd/";
+    memcpy(to, prefix, sizeof prefix);
+    (void)decimal(to + sizeof prefix - 1, (uint64_t)fd);
+    return to;
+}

@@ -1,0 +1,125 @@
+#include "remove.h"
+
+#include "path.h"
+#include "sys.h"
+#include "trail.h"
+
+enum { REMOVE_BUFFER = 16 << 10, REMOVE_ROUNDS = 1000 };
+
+/* 0; 1: it is a directory with something in it; or -errno. */
+static int unlink_one(int directory, const char *name)
+{
+    int error = sys_unlinkat(directory, name, 0);
+    if (error == -EPERM) { /* what POSIX says of a directory; or it is not ours to remove */
+        struct statx is;
+        int unseen = sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
+        if (!unseen && (is.mode & S_IFMT) == S_IFDIR)
+            error = -EISDIR;
+    }
+    if (error != -EISDIR)
+        return error;
+    error = sys_unlinkat(directory, name, AT_REMOVEDIR);
+    return error == -ENOTEMPTY || error == -EEXIST ? 1 : error;
+}
+
+/* By a descriptor: the name may have become a link. */
+static int remove_open_up(int directory, const char *name)
+{
+    char path[PATH_FD];
+    int held = sys_openat(directory, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+    int error = held < 0 ? held : sys_fchmodat(AT_FDCWD, path_of_fd(held, path), 0700);
+    fd_close(&held);
+    return error;
+}
+
+/* Its mode protects a directory's owner from mistakes, not from the removal of all that is in it. */
+static int remove_down(struct trail *trail, const char *name)
+{
+    struct statx is;
+    int error = trail_down(trail, name);
+    if (error == -EACCES) {
+        error = remove_open_up(trail_fd(trail), name);
+        if (!error)
+            error = trail_down(trail, name);
+    }
+    if (!error && !sys_statx(trail_fd(trail), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is) && (is.mode & 0700) != 0700)
+        (void)sys_fchmod(trail_fd(trail), 0700);
+    return error;
+}
+
+/* Removes what it can of the directory that the trail has come to. 0: it is empty; 1: `*full` is a directory with
+ * something in it; or -errno. A directory may be filled while it is emptied, so there is a last round. */
+static int remove_from(int directory, char *buffer, const char **full)
+{
+    for (int round = 0; round < REMOVE_ROUNDS; round++) {
+        bool any = false;
+        long got;
+        int64_t start = sys_lseek(directory, 0, SEEK_SET);
+        if (start < 0)
+            return (int)start;
+        while ((got = sys_getdents(directory, buffer, REMOVE_BUFFER)) > 0) {
+            for (long at = 0; at < got;) {
+                const struct directory_entry *entry = (const struct directory_entry *)(void *)(buffer + at);
+                at += entry->size;
+                if (!strcmp(entry->name, ".") || !strcmp(entry->name, ".."))
+                    continue;
+                int result = unlink_one(directory, entry->name);
+                *full = entry->name;
+                if (result == 1 || (result < 0 && result != -ENOENT))
+                    return result;
+                any = true;
+            }
+        }
+        if (got < 0)
+            return (int)got;
+        if (!any)
+            return 0;
+    }
+    return -ENOTEMPTY;
+}
+
+int remove_tree(int directory, const char *name, struct arena *memory)
+{
+    char buffer[REMOVE_BUFFER] __attribute__((aligned(8)));
+    const char *full = name;
+    struct trail trail;
+    int root, error = unlink_one(directory, name);
+
+    if (error <= 0)
+        return error;
+    root = sys_openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (root < 0) /* one that can be searched, and not read, is as good: its descriptor is only looked up in */
+        root = sys_openat(directory, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    if (root < 0)
+        return root;
+    error = trail_open_take(&trail, &root, memory);
+    if (error)
+        return error;
+    error = remove_down(&trail, name);
+    while (!error) {
+        error = remove_from(trail_fd(&trail), buffer, &full);
+        if (error == 1) {
+            error = remove_down(&trail, full);
+            if (error == -ENOENT || error == -ENOTDIR) /* it has become something else: the next round sees */
+                error = 0;
+            continue;
+        }
+        if (error)
+            break;
+        const char *left = trail_name(&trail, trail.depth);
+        char copy[NAME_MAX + 1];
+        memcpy(copy, left, strlen(left) + 1);
+        error = trail_up(&trail);
+        if (error)
+            break;
+        error = unlink_one(trail_fd(&trail), copy);
+        if (error == -ENOENT)
+            error = 0;
+        if (error == 1) /* somebody has put something there: it is come to again, or at the top it is told */
+            error = trail.depth ? 0 : -ENOTEMPTY;
+        if (!trail.depth)
+            break;
+    }
+    trail_close(&trail);
+    return error;
+}

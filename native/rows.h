@@ -1,0 +1,27 @@
+/* Rows of a search, until as many as were asked for have been told, or as many bytes as an answer may have. */
+#ifndef ROWS_H
+#define ROWS_H
+
+#include "op.h"
+
+enum { ROWS_BYTES = 32 << 20, ROWS_BUFFER = 64 << 10 };
+
+struct rows {
+    struct op *op;
+    uint64_t left;
+    size_t room;
+    bool truncated;
+    size_t waiting;
+    unsigned char buffer[ROWS_BUFFER];
+};
+
+/* In the operation's memory; NULL if there is none. */
+struct rows *rows_new(struct op *, uint64_t limit);
+
+/* 1; 0: no more; or -errno. */
+int rows_add(struct rows *, const struct writer *body);
+
+/* What waits, and then the EXIT. */
+int rows_exit(struct rows *);
+
+#endif

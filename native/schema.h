@@ -1,0 +1,824 @@
+/* Generated from schema.py by tools/schema.py. */
+#ifndef SCHEMA_H
+#define SCHEMA_H
+
+#include "message.h"
+
+enum { PROTOCOL_VERSION = 3 };
+
+enum kind_number {
+    KIND_HELLO = 1,
+    KIND_OPEN = 2,
+    KIND_REPLY = 3,
+    KIND_ERROR = 4,
+    KIND_DATA = 5,
+    KIND_EOF = 6,
+    KIND_CREDIT = 7,
+    KIND_CONTROL = 8,
+    KIND_EXIT = 9,
+    KIND_CLOSE = 10,
+};
+
+enum stream_number {
+    STREAM_IN = 0,
+    STREAM_OUT = 1,
+    STREAM_ERR = 2,
+};
+
+enum op_number {
+    OP_PING = 1,
+    OP_EXEC = 16,
+    OP_ATTACH = 17,
+    OP_EXECS = 18,
+    OP_SIGNAL = 19,
+    OP_RESIZE = 20,
+    OP_KILL = 21,
+    OP_ECHO = 32,
+    OP_STAT = 33,
+    OP_MKDIR = 34,
+    OP_SET = 35,
+    OP_REMOVE = 36,
+    OP_MOVE = 37,
+    OP_COPY = 38,
+    OP_LIST = 39,
+    OP_FIND = 40,
+    OP_GREP = 41,
+    OP_READ = 42,
+    OP_WRITE = 43,
+    OP_UPLOAD = 44,
+    OP_DOWNLOAD = 45,
+    OP_WATCH = 46,
+};
+
+enum order_number {
+    ORDER_SIGNAL = 1,
+    ORDER_RESIZE = 2,
+    ORDER_KILL = 3,
+};
+
+enum limit {
+    LIMIT_BODY = 65536, /* bytes of a body, but of OPEN */
+    LIMIT_OPEN_BODY = 2162688, /* bytes of the body of an OPEN: the kernel's 2 MiB of arguments and the rest */
+    LIMIT_DESCRIPTORS = 4, /* descriptors of a frame */
+    LIMIT_CHANNELS = 256, /* open channels of a connection */
+    LIMIT_CONNECTIONS = 16, /* connections of an agent */
+    LIMIT_COMMANDS = 1024, /* commands that an agent knows, ended ones among them */
+    LIMIT_WINDOW = 262144, /* bytes that each stream may carry before the first CREDIT */
+    LIMIT_CREDIT = 67108864, /* bytes that a sender may be allowed at one time */
+    LIMIT_RING = 262144, /* bytes of output that the guest holds for a foreground command, on each stream */
+    LIMIT_BACKGROUND_RING = 16777216, /* bytes of output that it keeps of a background command, on each stream */
+    LIMIT_RINGS = 268435456, /* bytes of them all; what is asked for beyond gets a ring of a foreground command */
+    LIMIT_HELPERS = 64, /* file operations and kills at one time */
+    LIMIT_ID = 64, /* bytes of a command's id */
+    LIMIT_PATH = 4095, /* bytes of a path */
+    LIMIT_SHOWN = 1024, /* bytes of a command's arguments in a list */
+};
+
+enum exec_flags {
+    EXEC_STDIN = 1, /* stream 0, or one more descriptor, is the command's input; else that is /dev/null */
+    EXEC_TERMINAL = 2, /* a terminal of its own, with `rows` and `columns` */
+    EXEC_BACKGROUND = 4, /* lives on when the channel ends; its output is kept for ATTACH */
+    EXEC_IDENTITY = 8, /* runs as `uid`, `gid`, `groups`; else as the agent */
+    EXEC_CGROUP = 16, /* the last descriptor is the directory of the control group it starts in and is killed by */
+    EXEC_VITAL = 32, /* the agent ends with it */
+    EXEC_OOM = 64, /* `oom_score` is set */
+    EXEC_FLAGS = 127,
+};
+
+enum attach_flags {
+    ATTACH_OUT = 1, /* the output from `out` on, or from the oldest byte that is kept */
+    ATTACH_ERR = 2, /* the same of standard error, from `err` on */
+    ATTACH_NOW = 4, /* up to what there is now, without EXIT */
+    ATTACH_FLAGS = 7,
+};
+
+enum ended_flags {
+    ENDED_TIME = 1, /* killed when its time was over */
+    ENDED_OUT_OPEN = 2, /* somebody else still holds its output: what comes later is lost */
+    ENDED_ERR_OPEN = 4, /* the same of standard error */
+    ENDED_UNDRAINED = 8, /* output follows this EXIT: the host has not read it yet */
+    ENDED_FLAGS = 15,
+};
+
+enum stat_flags {
+    STAT_FOLLOW = 1, /* of what a symbolic link leads to */
+    STAT_FLAGS = 1,
+};
+
+enum mkdir_flags {
+    MKDIR_PARENTS = 1, /* with its parents; may be there already */
+    MKDIR_MODE = 2, /* `mode` is set */
+    MKDIR_FLAGS = 3,
+};
+
+enum set_flags {
+    SET_MODE = 1, /* `mode` is set */
+    SET_UID = 2, /* `uid` is set */
+    SET_GID = 4, /* `gid` is set */
+    SET_MODIFIED = 8, /* `modified` is set */
+    SET_FLAGS = 15,
+};
+
+enum remove_flags {
+    REMOVE_RECURSIVE = 1, /* with all that is in it */
+    REMOVE_MISSING_OK = 2, /* may be missing */
+    REMOVE_FLAGS = 3,
+};
+
+enum write_flags {
+    WRITE_MODE = 1, /* `mode` is set */
+    WRITE_APPEND = 2, /* in place, at its end */
+    WRITE_FLAGS = 3,
+};
+
+enum watch_flags {
+    WATCH_RECURSIVE = 1, /* all directories below, those too that are made later */
+    WATCH_FLAGS = 1,
+};
+
+enum walked_flags {
+    WALKED_TRUNCATED = 1, /* there is more: deeper, longer by path, or in a directory too large to sort */
+    WALKED_FLAGS = 1,
+};
+
+enum listed_flags {
+    LISTED_BACKGROUND = 1,
+    LISTED_ENDED = 2, /* `code` to `duration` are set */
+    LISTED_FLAGS = 3,
+};
+
+struct host_hello_message {
+    uint32_t version;
+    uint32_t zero;
+};
+static const struct shape host_hello_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct host_hello_message, version), 4, false},
+        {offsetof(struct host_hello_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct guest_hello_message {
+    uint32_t version;
+    uint32_t pid;
+    struct reader build;
+};
+static const struct shape guest_hello_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct guest_hello_message, version), 4, false},
+        {offsetof(struct guest_hello_message, pid), 4, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct guest_hello_message, build), 1, FIELD_TEXT, 64},
+    },
+};
+
+struct ping_reply_message {
+    uint32_t pid;
+    uint32_t zero;
+};
+static const struct shape ping_reply_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct ping_reply_message, pid), 4, false},
+        {offsetof(struct ping_reply_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct error_message {
+    uint32_t errno;
+    uint32_t zero;
+    struct reader step;
+    struct reader detail;
+};
+static const struct shape error_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct error_message, errno), 4, false},
+        {offsetof(struct error_message, zero), 4, true},
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct error_message, step), 1, FIELD_TEXT, 32},
+        {offsetof(struct error_message, detail), 2, FIELD_TEXT, 256},
+    },
+};
+
+struct credit_message {
+    uint32_t bytes;
+};
+static const struct shape credit_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct credit_message, bytes), 4, false},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct exec_message {
+    uint32_t flags;
+    uint32_t uid;
+    uint32_t gid;
+    int32_t oom_score;
+    uint16_t rows;
+    uint16_t columns;
+    uint32_t umask;
+    uint64_t timeout;
+    struct reader id;
+    struct reader argv;
+    struct reader env;
+    struct reader cwd;
+    struct reader groups;
+    struct reader rlimits;
+};
+static const struct shape exec_shape = {
+    .numbers = 8,
+    .number = {
+        {offsetof(struct exec_message, flags), 4, false},
+        {offsetof(struct exec_message, uid), 4, false},
+        {offsetof(struct exec_message, gid), 4, false},
+        {offsetof(struct exec_message, oom_score), 4, false},
+        {offsetof(struct exec_message, rows), 2, false},
+        {offsetof(struct exec_message, columns), 2, false},
+        {offsetof(struct exec_message, umask), 4, false},
+        {offsetof(struct exec_message, timeout), 8, false},
+    },
+    .fields = 6,
+    .field = {
+        {offsetof(struct exec_message, id), 1, FIELD_TEXT, 64},
+        {offsetof(struct exec_message, argv), 2, FIELD_STRINGS, 2097152},
+        {offsetof(struct exec_message, env), 3, FIELD_STRINGS, 2097152},
+        {offsetof(struct exec_message, cwd), 4, FIELD_TEXT, 4095},
+        {offsetof(struct exec_message, groups), 5, FIELD_U32S, 256},
+        {offsetof(struct exec_message, rlimits), 6, FIELD_U64S, 384},
+    },
+};
+
+struct exec_reply_message {
+    uint32_t pid;
+    uint32_t zero;
+};
+static const struct shape exec_reply_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct exec_reply_message, pid), 4, false},
+        {offsetof(struct exec_reply_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct exit_message {
+    int32_t code;
+    uint32_t signal;
+    uint32_t ended;
+    uint32_t zero;
+    uint64_t duration;
+};
+static const struct shape exit_shape = {
+    .numbers = 5,
+    .number = {
+        {offsetof(struct exit_message, code), 4, false},
+        {offsetof(struct exit_message, signal), 4, false},
+        {offsetof(struct exit_message, ended), 4, false},
+        {offsetof(struct exit_message, zero), 4, true},
+        {offsetof(struct exit_message, duration), 8, false},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct attach_message {
+    uint32_t flags;
+    uint32_t zero;
+    uint64_t out;
+    uint64_t err;
+    struct reader id;
+};
+static const struct shape attach_shape = {
+    .numbers = 4,
+    .number = {
+        {offsetof(struct attach_message, flags), 4, false},
+        {offsetof(struct attach_message, zero), 4, true},
+        {offsetof(struct attach_message, out), 8, false},
+        {offsetof(struct attach_message, err), 8, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct attach_message, id), 1, FIELD_TEXT, 64},
+    },
+};
+
+struct attach_reply_message {
+    uint32_t pid;
+    uint32_t zero;
+    uint64_t out;
+    uint64_t err;
+};
+static const struct shape attach_reply_shape = {
+    .numbers = 4,
+    .number = {
+        {offsetof(struct attach_reply_message, pid), 4, false},
+        {offsetof(struct attach_reply_message, zero), 4, true},
+        {offsetof(struct attach_reply_message, out), 8, false},
+        {offsetof(struct attach_reply_message, err), 8, false},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct execs_message {
+    uint64_t before;
+};
+static const struct shape execs_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct execs_message, before), 8, false},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct execs_reply_message {
+    uint64_t before;
+    struct reader execs;
+};
+static const struct shape execs_reply_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct execs_reply_message, before), 8, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct execs_reply_message, execs), 1, FIELD_ROWS, 65536},
+    },
+};
+
+struct listed_message {
+    uint64_t number;
+    uint64_t started;
+    uint32_t pid;
+    uint32_t flags;
+    int32_t code;
+    uint32_t signal;
+    uint32_t ended;
+    uint32_t zero;
+    uint64_t duration;
+    struct reader id;
+    struct reader argv;
+};
+static const struct shape listed_shape = {
+    .numbers = 9,
+    .number = {
+        {offsetof(struct listed_message, number), 8, false},
+        {offsetof(struct listed_message, started), 8, false},
+        {offsetof(struct listed_message, pid), 4, false},
+        {offsetof(struct listed_message, flags), 4, false},
+        {offsetof(struct listed_message, code), 4, false},
+        {offsetof(struct listed_message, signal), 4, false},
+        {offsetof(struct listed_message, ended), 4, false},
+        {offsetof(struct listed_message, zero), 4, true},
+        {offsetof(struct listed_message, duration), 8, false},
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct listed_message, id), 1, FIELD_TEXT, 64},
+        {offsetof(struct listed_message, argv), 2, FIELD_STRINGS, 1024},
+    },
+};
+
+struct signal_message {
+    uint32_t number;
+    uint32_t zero;
+    struct reader id;
+};
+static const struct shape signal_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct signal_message, number), 4, false},
+        {offsetof(struct signal_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct signal_message, id), 1, FIELD_TEXT, 64},
+    },
+};
+
+struct resize_message {
+    uint16_t rows;
+    uint16_t columns;
+    uint32_t zero;
+    struct reader id;
+};
+static const struct shape resize_shape = {
+    .numbers = 3,
+    .number = {
+        {offsetof(struct resize_message, rows), 2, false},
+        {offsetof(struct resize_message, columns), 2, false},
+        {offsetof(struct resize_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct resize_message, id), 1, FIELD_TEXT, 64},
+    },
+};
+
+struct kill_message {
+    struct reader id;
+};
+static const struct shape kill_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct kill_message, id), 1, FIELD_TEXT, 64},
+    },
+};
+
+struct kill_reply_message {
+    uint32_t survivors;
+    uint32_t zero;
+};
+static const struct shape kill_reply_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct kill_reply_message, survivors), 4, false},
+        {offsetof(struct kill_reply_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct file_message {
+    uint32_t kind;
+    uint32_t mode;
+    uint32_t uid;
+    uint32_t gid;
+    uint64_t size;
+    int64_t modified;
+    struct reader path;
+    struct reader target;
+};
+static const struct shape file_shape = {
+    .numbers = 6,
+    .number = {
+        {offsetof(struct file_message, kind), 4, false},
+        {offsetof(struct file_message, mode), 4, false},
+        {offsetof(struct file_message, uid), 4, false},
+        {offsetof(struct file_message, gid), 4, false},
+        {offsetof(struct file_message, size), 8, false},
+        {offsetof(struct file_message, modified), 8, false},
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct file_message, path), 1, FIELD_TEXT, 4095},
+        {offsetof(struct file_message, target), 2, FIELD_TEXT, 4095},
+    },
+};
+
+struct stat_message {
+    uint32_t flags;
+    uint32_t zero;
+    struct reader path;
+};
+static const struct shape stat_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct stat_message, flags), 4, false},
+        {offsetof(struct stat_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct stat_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct mkdir_message {
+    uint32_t flags;
+    uint32_t mode;
+    struct reader path;
+};
+static const struct shape mkdir_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct mkdir_message, flags), 4, false},
+        {offsetof(struct mkdir_message, mode), 4, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct mkdir_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct set_message {
+    uint32_t flags;
+    uint32_t mode;
+    uint32_t uid;
+    uint32_t gid;
+    int64_t modified;
+    struct reader path;
+};
+static const struct shape set_shape = {
+    .numbers = 5,
+    .number = {
+        {offsetof(struct set_message, flags), 4, false},
+        {offsetof(struct set_message, mode), 4, false},
+        {offsetof(struct set_message, uid), 4, false},
+        {offsetof(struct set_message, gid), 4, false},
+        {offsetof(struct set_message, modified), 8, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct set_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct remove_message {
+    uint32_t flags;
+    uint32_t zero;
+    struct reader path;
+};
+static const struct shape remove_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct remove_message, flags), 4, false},
+        {offsetof(struct remove_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct remove_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct move_message {
+    struct reader source;
+    struct reader destination;
+};
+static const struct shape move_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct move_message, source), 1, FIELD_TEXT, 4095},
+        {offsetof(struct move_message, destination), 2, FIELD_TEXT, 4095},
+    },
+};
+
+struct copy_message {
+    struct reader source;
+    struct reader destination;
+};
+static const struct shape copy_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct copy_message, source), 1, FIELD_TEXT, 4095},
+        {offsetof(struct copy_message, destination), 2, FIELD_TEXT, 4095},
+    },
+};
+
+struct list_message {
+    uint32_t depth;
+    uint32_t zero;
+    struct reader path;
+};
+static const struct shape list_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct list_message, depth), 4, false},
+        {offsetof(struct list_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct list_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct find_message {
+    uint64_t limit;
+    struct reader path;
+    struct reader name;
+};
+static const struct shape find_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct find_message, limit), 8, false},
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct find_message, path), 1, FIELD_TEXT, 4095},
+        {offsetof(struct find_message, name), 2, FIELD_TEXT, 4095},
+    },
+};
+
+struct grep_message {
+    uint64_t limit;
+    struct reader path;
+    struct reader name;
+    struct reader pattern;
+};
+static const struct shape grep_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct grep_message, limit), 8, false},
+    },
+    .fields = 3,
+    .field = {
+        {offsetof(struct grep_message, path), 1, FIELD_TEXT, 4095},
+        {offsetof(struct grep_message, name), 2, FIELD_TEXT, 4095},
+        {offsetof(struct grep_message, pattern), 3, FIELD_TEXT, 8192},
+    },
+};
+
+struct match_message {
+    uint64_t line_number;
+    struct reader path;
+    struct reader line;
+};
+static const struct shape match_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct match_message, line_number), 8, false},
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct match_message, path), 1, FIELD_TEXT, 4095},
+        {offsetof(struct match_message, line), 2, FIELD_BYTES, 8192},
+    },
+};
+
+struct walked_message {
+    uint32_t flags;
+    uint32_t zero;
+};
+static const struct shape walked_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct walked_message, flags), 4, false},
+        {offsetof(struct walked_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct read_message {
+    uint64_t offset;
+    uint64_t length;
+    struct reader path;
+};
+static const struct shape read_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct read_message, offset), 8, false},
+        {offsetof(struct read_message, length), 8, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct read_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct read_reply_message {
+    uint64_t size;
+};
+static const struct shape read_reply_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct read_reply_message, size), 8, false},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct write_message {
+    uint32_t flags;
+    uint32_t mode;
+    struct reader path;
+};
+static const struct shape write_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct write_message, flags), 4, false},
+        {offsetof(struct write_message, mode), 4, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct write_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct upload_message {
+    struct reader path;
+};
+static const struct shape upload_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct upload_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct download_message {
+    struct reader path;
+};
+static const struct shape download_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct download_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct watch_message {
+    uint32_t flags;
+    uint32_t zero;
+    struct reader path;
+};
+static const struct shape watch_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct watch_message, flags), 4, false},
+        {offsetof(struct watch_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct watch_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct change_message {
+    uint32_t kind;
+    uint32_t zero;
+    struct reader path;
+};
+static const struct shape change_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct change_message, kind), 4, false},
+        {offsetof(struct change_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct change_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct signal_order_message {
+    uint32_t number;
+    uint32_t zero;
+};
+static const struct shape signal_order_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct signal_order_message, number), 4, false},
+        {offsetof(struct signal_order_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct resize_order_message {
+    uint16_t rows;
+    uint16_t columns;
+    uint32_t zero;
+};
+static const struct shape resize_order_shape = {
+    .numbers = 3,
+    .number = {
+        {offsetof(struct resize_order_message, rows), 2, false},
+        {offsetof(struct resize_order_message, columns), 2, false},
+        {offsetof(struct resize_order_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+#endif

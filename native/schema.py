@@ -1,0 +1,333 @@
+"""What host and guest say to each other: plain data, the only place where it is written.
+
+`tools/schema.py` writes `native/schema.h`, `src/paddock/wire/guest.py` and `docs/design/guest-messages.md` from it.
+
+A body is the fixed numbers of its message, packed and little-endian, then fields: u16 tag, u16 0, u32 length, bytes,
+zeros up to a multiple of 8. Fields come in the order of their tags; an absent field is an empty one. There is one
+encoding of a message: whatever else arrives is an error.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+VERSION = 3
+
+KINDS = {
+    "HELLO": 1, "OPEN": 2, "REPLY": 3, "ERROR": 4, "DATA": 5,
+    "EOF": 6, "CREDIT": 7, "CONTROL": 8, "EXIT": 9, "CLOSE": 10,
+}  # fmt: skip
+STREAMS = {"IN": 0, "OUT": 1, "ERR": 2}
+"""The `code` of DATA, EOF and CREDIT. IN is into the sandbox."""
+OPS = {
+    "PING": 1,
+    "EXEC": 16, "ATTACH": 17, "EXECS": 18, "SIGNAL": 19, "RESIZE": 20, "KILL": 21,
+    "ECHO": 32,
+    "STAT": 33, "MKDIR": 34, "SET": 35, "REMOVE": 36, "MOVE": 37, "COPY": 38, "LIST": 39, "FIND": 40, "GREP": 41,
+    "READ": 42, "WRITE": 43, "UPLOAD": 44, "DOWNLOAD": 45, "WATCH": 46,
+}  # fmt: skip
+"""The `code` of OPEN."""
+ORDERS = {"SIGNAL": 1, "RESIZE": 2, "KILL": 3}
+"""The `code` of CONTROL."""
+
+LIMITS = {
+    "BODY": (1 << 16, "bytes of a body, but of OPEN"),
+    "OPEN_BODY": ((2 << 20) + (1 << 16), "bytes of the body of an OPEN: the kernel's 2 MiB of arguments and the rest"),
+    "DESCRIPTORS": (4, "descriptors of a frame"),
+    "CHANNELS": (256, "open channels of a connection"),
+    "CONNECTIONS": (16, "connections of an agent"),
+    "COMMANDS": (1024, "commands that an agent knows, ended ones among them"),
+    "WINDOW": (1 << 18, "bytes that each stream may carry before the first CREDIT"),
+    "CREDIT": (1 << 26, "bytes that a sender may be allowed at one time"),
+    "RING": (1 << 18, "bytes of output that the guest holds for a foreground command, on each stream"),
+    "BACKGROUND_RING": (1 << 24, "bytes of output that it keeps of a background command, on each stream"),
+    "RINGS": (1 << 28, "bytes of them all; what is asked for beyond gets a ring of a foreground command"),
+    "HELPERS": (64, "file operations and kills at one time"),
+    "ID": (64, "bytes of a command's id"),
+    "PATH": (4095, "bytes of a path"),
+    "SHOWN": (1024, "bytes of a command's arguments in a list"),
+}
+
+
+class Field(NamedTuple):
+    """`kind`: text (no NUL), bytes, strings (each with a NUL behind it), u32s, u64s, rows (bodies of `rows`, repeated).
+
+    Rows have the last tag of their message."""
+
+    tag: int
+    name: str
+    kind: str
+    limit: int
+    doc: str = ""
+    rows: str = ""
+
+
+class Message(NamedTuple):
+    """`sender` is host or guest. `fixed` are (name, type, meaning)."""
+
+    name: str
+    frame: str
+    sender: str
+    doc: str
+    fixed: tuple[tuple[str, str, str], ...] = ()
+    fields: tuple[Field, ...] = ()
+
+
+FLAGS = {
+    "EXEC": {
+        "STDIN": (1, "stream 0, or one more descriptor, is the command's input; else that is /dev/null"),
+        "TERMINAL": (2, "a terminal of its own, with `rows` and `columns`"),
+        "BACKGROUND": (4, "lives on when the channel ends; its output is kept for ATTACH"),
+        "IDENTITY": (8, "runs as `uid`, `gid`, `groups`; else as the agent"),
+        "CGROUP": (16, "the last descriptor is the directory of the control group it starts in and is killed by"),
+        "VITAL": (32, "the agent ends with it"),
+        "OOM": (64, "`oom_score` is set"),
+    },
+    "ATTACH": {
+        "OUT": (1, "the output from `out` on, or from the oldest byte that is kept"),
+        "ERR": (2, "the same of standard error, from `err` on"),
+        "NOW": (4, "up to what there is now, without EXIT"),
+    },
+    "ENDED": {
+        "TIME": (1, "killed when its time was over"),
+        "OUT_OPEN": (2, "somebody else still holds its output: what comes later is lost"),
+        "ERR_OPEN": (4, "the same of standard error"),
+        "UNDRAINED": (8, "output follows this EXIT: the host has not read it yet"),
+    },
+    "STAT": {"FOLLOW": (1, "of what a symbolic link leads to")},
+    "MKDIR": {"PARENTS": (1, "with its parents; may be there already"), "MODE": (2, "`mode` is set")},
+    "SET": {
+        "MODE": (1, "`mode` is set"),
+        "UID": (2, "`uid` is set"),
+        "GID": (4, "`gid` is set"),
+        "MODIFIED": (8, "`modified` is set"),
+    },
+    "REMOVE": {"RECURSIVE": (1, "with all that is in it"), "MISSING_OK": (2, "may be missing")},
+    "WRITE": {"MODE": (1, "`mode` is set"), "APPEND": (2, "in place, at its end")},
+    "WATCH": {"RECURSIVE": (1, "all directories below, those too that are made later")},
+    "WALKED": {"TRUNCATED": (1, "there is more: deeper, longer by path, or in a directory too large to sort")},
+    "LISTED": {"BACKGROUND": (1, ""), "ENDED": (2, "`code` to `duration` are set")},
+}
+
+ID = Field(1, "id", "text", LIMITS["ID"][0], "of the command")
+PATH = Field(1, "path", "text", LIMITS["PATH"][0], "absolute")
+NAME = Field(2, "name", "text", LIMITS["PATH"][0], "a shell pattern")
+SOURCE = Field(1, "source", "text", LIMITS["PATH"][0], "absolute")
+DESTINATION = Field(2, "destination", "text", LIMITS["PATH"][0], "absolute")
+_STATUS = (
+    ("code", "i32", "exit code, or -1"),
+    ("signal", "u32", "that killed it, or 0"),
+    ("ended", "u32", "flags ENDED"),
+    ("zero", "u32", ""),
+    ("duration", "u64", "nanoseconds"),
+)
+
+MESSAGES = (
+    Message("host_hello", "HELLO", "host", "First on a connection.", (("version", "u32", ""), ("zero", "u32", ""))),
+    Message(
+        "guest_hello",
+        "HELLO",
+        "guest",
+        "First on a connection. A host of another version closes it.",
+        (("version", "u32", ""), ("pid", "u32", "of the agent, as it sees itself")),
+        (Field(1, "build", "text", 64, "digest of the sources"),),
+    ),
+    Message("ping_reply", "REPLY", "guest", "", (("pid", "u32", ""), ("zero", "u32", ""))),
+    Message(
+        "error",
+        "ERROR",
+        "guest",
+        "The last word on a channel.",
+        (("errno", "u32", "of the kernel's numbering"), ("zero", "u32", "")),
+        (Field(1, "step", "text", 32, "what was tried"), Field(2, "detail", "text", 256, "a name or a path")),
+    ),
+    Message("credit", "CREDIT", "both", "May be sent on this stream beyond what was allowed.", (("bytes", "u32", ""),)),
+    Message(
+        "exec",
+        "OPEN",
+        "host",
+        "Starts a command. Descriptors: standard input if STDIN, output, error; or none, and the streams carry them.",
+        (
+            ("flags", "u32", "EXEC"),
+            ("uid", "u32", ""),
+            ("gid", "u32", ""),
+            ("oom_score", "i32", "its oom_score_adj"),
+            ("rows", "u16", ""),
+            ("columns", "u16", ""),
+            ("umask", "u32", ""),
+            ("timeout", "u64", "nanoseconds awake after which it is killed with all that it started; 0: none"),
+        ),
+        (
+            ID,
+            Field(2, "argv", "strings", 2 << 20, "a program, by path or by PATH of `env`, and its arguments"),
+            Field(3, "env", "strings", 2 << 20, "all of it: NAME=value"),
+            Field(4, "cwd", "text", 4095, "absolute"),
+            Field(5, "groups", "u32s", 4 * 64, ""),
+            Field(6, "rlimits", "u64s", 24 * 16, "resource, soft, hard of each"),
+        ),
+    ),
+    Message("exec_reply", "REPLY", "guest", "It runs.", (("pid", "u32", ""), ("zero", "u32", ""))),
+    Message("exit", "EXIT", "guest", "Its main process has ended.", _STATUS),
+    Message(
+        "attach",
+        "OPEN",
+        "host",
+        "Follows a background command to its end.",
+        (
+            ("flags", "u32", "ATTACH"),
+            ("zero", "u32", ""),
+            ("out", "u64", "offset of the first byte wanted"),
+            ("err", "u64", ""),
+        ),
+        (ID,),
+    ),
+    Message(
+        "attach_reply",
+        "REPLY",
+        "guest",
+        "What comes first on each stream. More than asked for: what is between is not kept any more.",
+        (("pid", "u32", ""), ("zero", "u32", ""), ("out", "u64", "offset"), ("err", "u64", "offset")),
+    ),
+    Message(
+        "execs",
+        "OPEN",
+        "host",
+        "What runs, and background commands that have ended, the newest first.",
+        (("before", "u64", "only those with a lower number; 0: all"),),
+    ),
+    Message(
+        "execs_reply",
+        "REPLY",
+        "guest",
+        "",
+        (("before", "u64", "there are more, to be asked for with this; 0: no"),),
+        (Field(1, "execs", "rows", LIMITS["BODY"][0], "", "listed"),),
+    ),
+    Message(
+        "listed",
+        "",
+        "guest",
+        "A row of `execs_reply`.",
+        (
+            ("number", "u64", ""),
+            ("started", "u64", "nanoseconds since 1970"),
+            ("pid", "u32", ""),
+            ("flags", "u32", "LISTED"),
+            *_STATUS,
+        ),
+        (ID, Field(2, "argv", "strings", LIMITS["SHOWN"][0], "as much as fits")),
+    ),
+    Message("signal", "OPEN", "host", "", (("number", "u32", "1 to 64"), ("zero", "u32", "")), (ID,)),
+    Message("resize", "OPEN", "host", "", (("rows", "u16", ""), ("columns", "u16", ""), ("zero", "u32", "")), (ID,)),
+    Message("kill", "OPEN", "host", "Ends a command and all that it has started.", (), (ID,)),
+    Message(
+        "kill_reply",
+        "REPLY",
+        "guest",
+        "When all are gone.",
+        (("survivors", "u32", "not killable"), ("zero", "u32", "")),
+    ),
+    Message(
+        "file",
+        "REPLY",
+        "guest",
+        "What a name stands for: of STAT, MKDIR, SET; a row of LIST and FIND; the EXIT of MOVE, COPY, WRITE, UPLOAD.",
+        (
+            ("kind", "u32", "1 file, 2 directory, 3 symbolic link, 4 something else"),
+            ("mode", "u32", "permission bits"),
+            ("uid", "u32", ""),
+            ("gid", "u32", ""),
+            ("size", "u64", "bytes"),
+            ("modified", "i64", "nanoseconds since 1970"),
+        ),
+        (PATH, Field(2, "target", "text", LIMITS["PATH"][0], "of a symbolic link")),
+    ),
+    Message("stat", "OPEN", "host", "", (("flags", "u32", "STAT"), ("zero", "u32", "")), (PATH,)),
+    Message("mkdir", "OPEN", "host", "", (("flags", "u32", "MKDIR"), ("mode", "u32", "")), (PATH,)),
+    Message(
+        "set",
+        "OPEN",
+        "host",
+        "Attributes. Of a symbolic link the owner is its own; mode and time are of what it leads to.",
+        (
+            ("flags", "u32", "SET"),
+            ("mode", "u32", ""),
+            ("uid", "u32", ""),
+            ("gid", "u32", ""),
+            ("modified", "i64", "nanoseconds since 1970"),
+        ),
+        (PATH,),
+    ),
+    Message("remove", "OPEN", "host", "", (("flags", "u32", "REMOVE"), ("zero", "u32", "")), (PATH,)),
+    Message("move", "OPEN", "host", "Renames; between file systems, copies and removes.", (), (SOURCE, DESTINATION)),
+    Message("copy", "OPEN", "host", "With all that is in it, links as links.", (), (SOURCE, DESTINATION)),
+    Message("list", "OPEN", "host", "", (("depth", "u32", "1: the directory itself"), ("zero", "u32", "")), (PATH,)),
+    Message(
+        "find",
+        "OPEN",
+        "host",
+        "Rows of those below `path` whose name matches.",
+        (("limit", "u64", "rows"),),
+        (PATH, NAME),
+    ),
+    Message(
+        "grep",
+        "OPEN",
+        "host",
+        "Rows of the lines that hold a match, in files whose name matches. Binary files are passed over.",
+        (("limit", "u64", "rows"),),
+        (PATH, NAME, Field(3, "pattern", "text", 8192, "a regular expression")),
+    ),
+    Message(
+        "match",
+        "",
+        "guest",
+        "A row of `grep`.",
+        (("line_number", "u64", "from 1"),),
+        (PATH, Field(2, "line", "bytes", 8192, "its beginning, without its end")),
+    ),
+    Message(
+        "walked", "EXIT", "guest", "Of LIST, FIND, GREP, DOWNLOAD.", (("flags", "u32", "WALKED"), ("zero", "u32", ""))
+    ),
+    Message(
+        "read",
+        "OPEN",
+        "host",
+        "A file's bytes, on stream 1.",
+        (("offset", "u64", ""), ("length", "u64", "at most so many")),
+        (PATH,),
+    ),
+    Message("read_reply", "REPLY", "guest", "", (("size", "u64", "bytes of the whole file"),)),
+    Message(
+        "write",
+        "OPEN",
+        "host",
+        "A file's new bytes, on stream 0: they replace the old ones at once, when EOF has come. Makes missing parents.",
+        (("flags", "u32", "WRITE"), ("mode", "u32", "")),
+        (PATH,),
+    ),
+    Message("upload", "OPEN", "host", "A tar archive, on stream 0, to be unpacked below `path`.", (), (PATH,)),
+    Message("download", "OPEN", "host", "What is below `path`, as a tar archive on stream 1.", (), (PATH,)),
+    Message(
+        "watch",
+        "OPEN",
+        "host",
+        "Rows of changes. Nothing that happens after the REPLY is missed.",
+        (("flags", "u32", "WATCH"), ("zero", "u32", "")),
+        (PATH,),
+    ),
+    Message(
+        "change",
+        "",
+        "guest",
+        "A row of `watch`.",
+        (
+            ("kind", "u32", "1 created, 2 modified, 3 removed, 4 moved from, 5 moved to, 6 overflow"),
+            ("zero", "u32", ""),
+        ),
+        (PATH,),
+    ),
+    Message("signal_order", "CONTROL", "host", "", (("number", "u32", ""), ("zero", "u32", ""))),
+    Message("resize_order", "CONTROL", "host", "", (("rows", "u16", ""), ("columns", "u16", ""), ("zero", "u32", ""))),
+)
+"""CLOSE, EOF, the order KILL, and replies that are not here have no body. DATA has bytes."""

@@ -1,0 +1,437 @@
+/* System calls. Each returns what the kernel returns: a value, or -errno. There is no `errno`.
+ *
+ * Calls are taken up again after EINTR (all signals are masked, but SIGSTOP and SIGCONT interrupt some of them), all
+ * but close(2), which has closed, and epoll_pwait(2), whose caller computes its time-out anew. */
+#ifndef SYS_H
+#define SYS_H
+
+#include "kernel.h"
+#include "numbers.h"
+
+#if defined __x86_64__
+static inline long raw_call(long number, long a, long b, long c, long d, long e, long f)
+{
+    long result;
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+#else
+static inline long raw_call(long number, long a, long b, long c, long d, long e, long f)
+{
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    register long x5 __asm__("x5") = f;
+    __asm__ volatile("svc 0"
+                     : "+r"(x0)
+                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+                     : "memory");
+    return x0;
+}
+#endif
+
+/* The test build counts calls and fails the n-th (fault.c); in the product this is nothing. */
+#ifdef GUEST_FAULTS
+bool fault_strikes(long number, long *result);
+#else
+static inline bool fault_strikes(long number, long *result)
+{
+    (void)number;
+    (void)result;
+    return false;
+}
+#endif
+
+static inline long call_once(long number, long a, long b, long c, long d, long e, long f)
+{
+    long result;
+    return fault_strikes(number, &result) ? result : raw_call(number, a, b, c, d, e, f);
+}
+
+static inline long call(long number, long a, long b, long c, long d, long e, long f)
+{
+    long result;
+    do
+        result = call_once(number, a, b, c, d, e, f);
+    while (result == -EINTR);
+    return result;
+}
+
+#define P(pointer) ((long)(pointer))
+#define CALL0(name) call(SYS_##name, 0, 0, 0, 0, 0, 0)
+#define CALL1(name, a) call(SYS_##name, (a), 0, 0, 0, 0, 0)
+#define CALL2(name, a, b) call(SYS_##name, (a), (b), 0, 0, 0, 0)
+#define CALL3(name, a, b, c) call(SYS_##name, (a), (b), (c), 0, 0, 0)
+#define CALL4(name, a, b, c, d) call(SYS_##name, (a), (b), (c), (d), 0, 0)
+#define CALL5(name, a, b, c, d, e) call(SYS_##name, (a), (b), (c), (d), (e), 0)
+#define CALL6(name, a, b, c, d, e, f) call(SYS_##name, (a), (b), (c), (d), (e), (f))
+
+/* -1 is no descriptor; closing it is nothing. Sets -1: one owner, closed once. */
+static inline void fd_close(int *fd)
+{
+    if (*fd >= 0)
+        (void)raw_call(SYS_close, *fd, 0, 0, 0, 0, 0);
+    *fd = -1;
+}
+
+/* The descriptor has a new owner. */
+static inline int fd_take(int *fd)
+{
+    int taken = *fd;
+    *fd = -1;
+    return taken;
+}
+
+_Noreturn static inline void sys_exit(int code)
+{
+    for (;;)
+        (void)raw_call(SYS_exit_group, code, 0, 0, 0, 0, 0);
+}
+
+/* bytes */
+
+static inline long sys_read(int fd, void *to, size_t size)
+{
+    return CALL3(read, fd, P(to), (long)size);
+}
+
+static inline long sys_write(int fd, const void *from, size_t size)
+{
+    return CALL3(write, fd, P(from), (long)size);
+}
+
+static inline long sys_pread(int fd, void *to, size_t size, int64_t offset)
+{
+    return CALL4(pread64, fd, P(to), (long)size, offset);
+}
+
+static inline long sys_pwrite(int fd, const void *from, size_t size, int64_t offset)
+{
+    return CALL4(pwrite64, fd, P(from), (long)size, offset);
+}
+
+static inline int64_t sys_lseek(int fd, int64_t offset, int whence)
+{
+    return CALL3(lseek, fd, offset, whence);
+}
+
+static inline long sys_splice(int from, int to, size_t size, unsigned flags)
+{
+    return CALL6(splice, from, 0, to, 0, (long)size, flags);
+}
+
+static inline long sys_copy_file_range(int from, int64_t *from_offset, int to, int64_t *to_offset, size_t size)
+{
+    return CALL6(copy_file_range, from, P(from_offset), to, P(to_offset), (long)size, 0);
+}
+
+/* descriptors */
+
+static inline int sys_fcntl(int fd, int command, long argument)
+{
+    return (int)CALL3(fcntl, fd, command, argument);
+}
+
+static inline int sys_dup3(int from, int to, int flags)
+{
+    return (int)CALL3(dup3, from, to, flags);
+}
+
+static inline int sys_pipe2(int ends[2], int flags)
+{
+    return (int)CALL2(pipe2, P(ends), flags);
+}
+
+static inline int sys_close_range(unsigned first, unsigned last, unsigned flags)
+{
+    return (int)CALL3(close_range, (long)first, (long)last, (long)flags);
+}
+
+static inline int sys_ioctl(int fd, unsigned long request, long argument)
+{
+    return (int)CALL3(ioctl, fd, (long)request, argument);
+}
+
+/* files, relative to a directory's descriptor */
+
+static inline int sys_openat(int directory, const char *path, int flags, unsigned mode)
+{
+    return (int)CALL4(openat, directory, P(path), flags | O_LARGEFILE, mode);
+}
+
+static inline int sys_statx(int directory, const char *path, int flags, unsigned mask, struct statx *to)
+{
+    return (int)CALL5(statx, directory, P(path), flags, mask, P(to));
+}
+
+static inline long sys_getdents(int fd, void *to, size_t size)
+{
+    return CALL3(getdents64, fd, P(to), (long)size);
+}
+
+static inline int sys_mkdirat(int directory, const char *path, unsigned mode)
+{
+    return (int)CALL3(mkdirat, directory, P(path), mode);
+}
+
+static inline int sys_unlinkat(int directory, const char *path, int flags)
+{
+    return (int)CALL3(unlinkat, directory, P(path), flags);
+}
+
+static inline int sys_renameat2(int from_directory, const char *from, int to_directory, const char *to, unsigned flags)
+{
+    return (int)CALL5(renameat2, from_directory, P(from), to_directory, P(to), flags);
+}
+
+static inline int sys_linkat(int from_directory, const char *from, int to_directory, const char *to, int flags)
+{
+    return (int)CALL5(linkat, from_directory, P(from), to_directory, P(to), flags);
+}
+
+static inline int sys_symlinkat(const char *target, int directory, const char *path)
+{
+    return (int)CALL3(symlinkat, P(target), directory, P(path));
+}
+
+static inline long sys_readlinkat(int directory, const char *path, char *to, size_t size)
+{
+    return CALL4(readlinkat, directory, P(path), P(to), (long)size);
+}
+
+static inline int sys_mknodat(int directory, const char *path, unsigned mode, uint64_t device)
+{
+    return (int)CALL4(mknodat, directory, P(path), mode, (long)device);
+}
+
+static inline int sys_fchmod(int fd, unsigned mode)
+{
+    return (int)CALL2(fchmod, fd, mode);
+}
+
+static inline int sys_fchmodat(int directory, const char *path, unsigned mode)
+{
+    return (int)CALL3(fchmodat, directory, P(path), mode);
+}
+
+static inline int sys_fchownat(int directory, const char *path, uint32_t uid, uint32_t gid, int flags)
+{
+    return (int)CALL5(fchownat, directory, P(path), uid, gid, flags);
+}
+
+static inline int sys_faccessat(int directory, const char *path, int mode)
+{
+    return (int)CALL3(faccessat, directory, P(path), mode);
+}
+
+static inline int sys_utimensat(int directory, const char *path, const struct timespec times[2], int flags)
+{
+    return (int)CALL4(utimensat, directory, P(path), P(times), flags);
+}
+
+static inline int sys_ftruncate(int fd, int64_t size)
+{
+    return (int)CALL2(ftruncate, fd, size);
+}
+
+static inline int sys_fsync(int fd)
+{
+    return (int)CALL1(fsync, fd);
+}
+
+static inline int sys_chdir(const char *path)
+{
+    return (int)CALL1(chdir, P(path));
+}
+
+static inline int sys_fchdir(int fd)
+{
+    return (int)CALL1(fchdir, fd);
+}
+
+static inline long sys_getcwd(char *to, size_t size)
+{
+    return CALL2(getcwd, P(to), (long)size);
+}
+
+static inline unsigned sys_umask(unsigned mask)
+{
+    return (unsigned)CALL1(umask, mask);
+}
+
+/* attributes */
+
+static inline long sys_lgetxattr(const char *path, const char *name, void *to, size_t size)
+{
+    return CALL4(lgetxattr, P(path), P(name), P(to), (long)size);
+}
+
+static inline long sys_fgetxattr(int fd, const char *name, void *to, size_t size)
+{
+    return CALL4(fgetxattr, fd, P(name), P(to), (long)size);
+}
+
+static inline long sys_flistxattr(int fd, char *to, size_t size)
+{
+    return CALL3(flistxattr, fd, P(to), (long)size);
+}
+
+static inline int sys_fsetxattr(int fd, const char *name, const void *from, size_t size, int flags)
+{
+    return (int)CALL5(fsetxattr, fd, P(name), P(from), (long)size, flags);
+}
+
+static inline int sys_inotify_init1(int flags)
+{
+    return (int)CALL1(inotify_init1, flags);
+}
+
+static inline int sys_inotify_add_watch(int fd, const char *path, uint32_t mask)
+{
+    return (int)CALL3(inotify_add_watch, fd, P(path), mask);
+}
+
+static inline int sys_inotify_rm_watch(int fd, int watch)
+{
+    return (int)CALL2(inotify_rm_watch, fd, watch);
+}
+
+/* sockets */
+
+static inline int sys_socketpair(int domain, int type, int ends[2])
+{
+    return (int)CALL4(socketpair, domain, type, 0, P(ends));
+}
+
+static inline int sys_accept4(int fd, int flags)
+{
+    return (int)CALL4(accept4, fd, 0, 0, flags);
+}
+
+static inline long sys_recvmsg(int fd, struct message *message, int flags)
+{
+    return CALL3(recvmsg, fd, P(message), flags);
+}
+
+static inline long sys_send(int fd, const void *from, size_t size, int flags)
+{
+    return CALL6(sendto, fd, P(from), (long)size, flags, 0, 0);
+}
+
+static inline long sys_recv(int fd, void *to, size_t size, int flags)
+{
+    return CALL6(recvfrom, fd, P(to), (long)size, flags, 0, 0);
+}
+
+static inline int sys_getsockopt(int fd, int level, int option, int *value)
+{
+    uint32_t size = sizeof *value;
+    return (int)CALL5(getsockopt, fd, level, option, P(value), P(&size));
+}
+
+/* memory */
+
+static inline void *sys_map(size_t size)
+{
+    long at = CALL6(mmap, 0, (long)size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return at < 0 && at > -4096 ? NULL : (void *)at;
+}
+
+static inline void sys_unmap(void *at, size_t size)
+{
+    (void)CALL2(munmap, P(at), (long)size);
+}
+
+/* processes and signals */
+
+static inline int sys_getpid(void)
+{
+    return (int)CALL0(getpid);
+}
+
+static inline int sys_getppid(void)
+{
+    return (int)CALL0(getppid);
+}
+
+static inline int sys_kill(int pid, int number)
+{
+    return (int)CALL2(kill, pid, number);
+}
+
+static inline int sys_prctl(int option, long argument)
+{
+    return (int)CALL5(prctl, option, argument, 0, 0, 0);
+}
+
+static inline int sys_prlimit(int pid, int resource, const struct rlimit *new_limit, struct rlimit *old_limit)
+{
+    return (int)CALL4(prlimit64, pid, resource, P(new_limit), P(old_limit));
+}
+
+static inline int sys_sigprocmask(int how, const uint64_t *mask)
+{
+    return (int)CALL4(rt_sigprocmask, how, P(mask), 0, sizeof *mask);
+}
+
+static inline int sys_sigaction(int number, const struct signal_action *action)
+{
+    return (int)CALL4(rt_sigaction, number, P(action), 0, sizeof action->mask);
+}
+
+static inline int sys_signalfd(const uint64_t *mask, int flags)
+{
+    return (int)CALL4(signalfd4, -1, P(mask), sizeof *mask, flags);
+}
+
+/* A copy of this process; 0 in the child. */
+static inline int sys_fork(void)
+{
+    return (int)CALL5(clone, SIGCHLD, 0, 0, 0, 0);
+}
+
+static inline int sys_execve(const char *path, char *const *argv, char *const *env)
+{
+    return (int)CALL3(execve, P(path), P(argv), P(env));
+}
+
+/* events and time */
+
+static inline int sys_epoll_ctl(int epoll, int command, int fd, struct epoll_event *event)
+{
+    return (int)CALL4(epoll_ctl, epoll, command, fd, P(event));
+}
+
+static inline int sys_epoll_wait(int epoll, struct epoll_event *event, int count, int milliseconds)
+{
+    return (int)call_once(SYS_epoll_pwait, epoll, P(event), count, milliseconds, 0, 8);
+}
+
+static inline uint64_t sys_now(int clock)
+{
+    struct timespec now = {0, 0};
+    (void)raw_call(SYS_clock_gettime, clock, P(&now), 0, 0, 0, 0);
+    return (uint64_t)now.seconds * 1000000000u + (uint64_t)now.nanoseconds;
+}
+
+static inline void sys_sleep(uint64_t nanoseconds)
+{
+    struct timespec time = {(int64_t)(nanoseconds / 1000000000u), (int64_t)(nanoseconds % 1000000000u)};
+    (void)raw_call(SYS_nanosleep, P(&time), 0, 0, 0, 0, 0);
+}
+
+static inline long sys_getrandom(void *to, size_t size)
+{
+    return CALL3(getrandom, P(to), (long)size, 0);
+}
+
+#endif

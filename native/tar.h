@@ -1,0 +1,62 @@
+/* Tar archives: one reader and one writer, each over a stream, each in memory of a fixed size.
+ *
+ * The reader takes ustar, pax (POSIX.1-2001) and the long names of GNU tar. Where archivers disagree about what an
+ * archive means, it takes none of the meanings: the archive is refused. `problem` names what. */
+#ifndef TAR_H
+#define TAR_H
+
+#include "tiny.h"
+
+enum {
+    TAR_BLOCK = 512,
+    TAR_EXTENSION = 64 << 10, /* bytes of an extended header */
+    TAR_PATH = 4096,          /* with its NUL */
+};
+
+enum tar_type { TAR_FILE, TAR_HARD_LINK, TAR_LINK, TAR_DIRECTORY };
+
+struct tar_member {
+    enum tar_type type;
+    unsigned mode;
+    uint64_t size; /* of a file */
+    int64_t modified; /* seconds since 1970 */
+    const char *path; /* in the reader's memory until the next member */
+    const char *target; /* of a link */
+};
+
+/* Up to `size` bytes; 0 at the end; or -errno. */
+typedef int tar_source(void *context, void *to, size_t size);
+/* All of them, or -errno. */
+typedef int tar_sink(void *context, const void *bytes, size_t size);
+
+struct tar_reader {
+    tar_source *read;
+    void *context;
+    const char *problem;
+    uint64_t left;    /* of the member's bytes */
+    uint32_t padding; /* behind them */
+    char path[TAR_PATH], target[TAR_PATH];
+    unsigned char block[TAR_BLOCK];
+    unsigned char extension[TAR_EXTENSION];
+};
+
+void tar_start(struct tar_reader *, tar_source *read, void *context);
+
+/* 1; 0: the archive's end was there; -EBADMSG: `problem`; or what `read` said. What is left of the last member is
+ * passed over. After anything but 1 there is no more. */
+int tar_next(struct tar_reader *, struct tar_member *);
+
+/* Bytes of the member: how many, at most `size`; 0 at its end; or as tar_next. */
+int tar_data(struct tar_reader *, void *to, size_t size);
+
+/* What stands before a member's bytes: a header, and an extended one where ustar cannot say it. 0, or what `write`
+ * said; -EINVAL: no such member can be. */
+int tar_put(tar_sink *write, void *context, const struct tar_member *, uint32_t uid, uint32_t gid);
+
+/* What stands behind them. */
+int tar_pad(tar_sink *write, void *context, uint64_t size);
+
+/* The archive's end. */
+int tar_finish(tar_sink *write, void *context);
+
+#endif

@@ -1,0 +1,376 @@
+#include "kernel.h"
+#include "tar.h"
+
+/* Where the fields of a header are. */
+enum {
+    HEADER_NAME = 0, HEADER_MODE = 100, HEADER_UID = 108, HEADER_GID = 116, HEADER_SIZE = 124, HEADER_MODIFIED = 136,
+    HEADER_SUM = 148, HEADER_TYPE = 156, HEADER_LINK = 157, HEADER_MAGIC = 257, HEADER_MAJOR = 329, HEADER_MINOR = 337,
+    HEADER_PREFIX = 345, HEADER_END = 500,
+};
+
+/* What the extended headers before a member have said about it. */
+struct tar_said {
+    bool path, target, size, modified, pax, gnu_path, gnu_target;
+    uint64_t size_value;
+    int64_t modified_value;
+};
+
+static int tar_refuse(struct tar_reader *tar, const char *problem)
+{
+    tar->problem = problem;
+    return -EBADMSG;
+}
+
+/* All of it, or an error. 0: the stream ended before its first byte. */
+static int tar_fill(struct tar_reader *tar, void *to, size_t size)
+{
+    size_t filled = 0;
+    while (filled < size) {
+        int got = tar->read(tar->context, (unsigned char *)to + filled, size - filled);
+        if (got < 0)
+            return got;
+        if (!got)
+            return filled ? tar_refuse(tar, "end in the middle") : 0;
+        filled += (size_t)got;
+    }
+    return 1;
+}
+
+static int tar_skip(struct tar_reader *tar, uint64_t size)
+{
+    while (size) {
+        int got = tar->read(tar->context, tar->extension, (size_t)min_u64(size, sizeof tar->extension));
+        if (got <= 0)
+            return got ? got : tar_refuse(tar, "end in the middle");
+        size -= (uint64_t)got;
+    }
+    return 1;
+}
+
+static uint32_t tar_padding(uint64_t size)
+{
+    return (uint32_t)(-size % TAR_BLOCK);
+}
+
+/* A number in octal digits, with spaces before and spaces or NULs behind; or in base 256, signed. An empty one is 0. */
+static bool tar_number(const unsigned char *field, size_t size, int64_t *number)
+{
+    uint64_t value = 0;
+    size_t at = 0;
+    if (field[0] & 0x80) {
+        unsigned char sign = field[0] == 0x80 ? 0 : 0xff;
+        if (field[0] != 0x80 && field[0] != 0xff)
+            return false;
+        for (at = 1; at + 8 < size; at++)
+            if (field[at] != sign)
+                return false;
+        value = sign ? UINT64_MAX : 0;
+        for (; at < size; at++)
+            value = value << 8 | field[at];
+        *number = (int64_t)value;
+        return (*number < 0) == (sign != 0);
+    }
+    while (at < size && field[at] == ' ')
+        at++;
+    for (; at < size && field[at] >= '0' && field[at] <= '7'; at++)
+        value = value << 3 | (uint64_t)(field[at] - '0');
+    for (; at < size; at++)
+        if (field[at] && field[at] != ' ')
+            return false;
+    *number = (int64_t)value; /* of 12 octal digits at most */
+    return true;
+}
+
+static bool tar_sum_holds(const unsigned char *block)
+{
+    uint32_t plain = 0;
+    int32_t with_signs = 0;
+    int64_t wanted;
+    for (size_t i = 0; i < TAR_BLOCK; i++) {
+        unsigned char byte = i >= HEADER_SUM && i < HEADER_SUM + 8 ? ' ' : block[i];
+        plain += byte;
+        with_signs += (signed char)byte;
+    }
+    return !(block[HEADER_SUM] & 0x80) && tar_number(block + HEADER_SUM, 8, &wanted) &&
+           (wanted == plain || wanted == with_signs);
+}
+
+static bool tar_is_zero(const unsigned char *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        if (bytes[i])
+            return false;
+    return true;
+}
+
+/* A text of a header, which ends with a NUL or with its field. */
+static size_t tar_text(const unsigned char *field, size_t size, char *to)
+{
+    const unsigned char *end = memchr(field, 0, size);
+    size_t length = end ? (size_t)(end - field) : size;
+    memcpy(to, field, length);
+    to[length] = 0;
+    return length;
+}
+
+/* pax */
+
+static bool tar_is_key(const unsigned char *key, size_t size, const char *wanted)
+{
+    return size == strlen(wanted) && !memcmp(key, wanted, size);
+}
+
+static bool tar_begins(const unsigned char *key, size_t size, const char *wanted)
+{
+    return size >= strlen(wanted) && !memcmp(key, wanted, strlen(wanted));
+}
+
+static bool tar_name_value(const unsigned char *value, size_t size, char *to)
+{
+    if (!size || size >= TAR_PATH || memchr(value, 0, size))
+        return false;
+    memcpy(to, value, size);
+    to[size] = 0;
+    return true;
+}
+
+/* Seconds, perhaps with a sign and a fraction, which is dropped downwards. */
+static bool tar_time_value(const unsigned char *value, size_t size, int64_t *seconds)
+{
+    bool negative = size && value[0] == '-';
+    const unsigned char *digits = value + negative;
+    size_t left = size - negative;
+    const unsigned char *point = left ? memchr(digits, '.', left) : NULL;
+    size_t whole = point ? (size_t)(point - digits) : left;
+    uint64_t number;
+    bool fraction = false;
+    for (size_t i = whole + 1; i < left; i++) {
+        if (digits[i] < '0' || digits[i] > '9')
+            return false;
+        fraction = fraction || digits[i] != '0';
+    }
+    if (parse_decimal((const char *)digits, whole, &number) || number >= INT64_MAX)
+        return false;
+    *seconds = negative ? -(int64_t)number - fraction : (int64_t)number;
+    return true;
+}
+
+static int tar_pax_record(struct tar_reader *tar, struct tar_said *said, bool global, const unsigned char *key,
+                          size_t key_size, const unsigned char *value, size_t size)
+{
+    bool good = true;
+    if (tar_begins(key, key_size, "GNU.sparse.") || tar_is_key(key, key_size, "SCHILY.realsize"))
+        return tar_refuse(tar, "sparse member");
+    if (tar_is_key(key, key_size, "path")) {
+        said->path = true;
+        good = !global && tar_name_value(value, size, tar->path);
+    } else if (tar_is_key(key, key_size, "linkpath")) {
+        said->target = true;
+        good = !global && tar_name_value(value, size, tar->target);
+    } else if (tar_is_key(key, key_size, "size")) {
+        said->size = true;
+        good = !global && !parse_decimal((const char *)value, size, &said->size_value) && said->size_value <= INT64_MAX;
+    } else if (tar_is_key(key, key_size, "mtime")) {
+        said->modified = true;
+        good = !global && tar_time_value(value, size, &said->modified_value);
+    } else if (tar_is_key(key, key_size, "hdrcharset")) {
+        good = tar_is_key(value, size, "BINARY") || tar_is_key(value, size, "ISO-IR 10646 2000 UTF-8");
+    } /* others say nothing that is taken over */
+    return good ? 1 : tar_refuse(tar, global ? "global extension" : "extension that means nothing");
+}
+
+/* Records of the form "LENGTH KEY=VALUE\n", nothing between them and nothing behind. */
+static int tar_pax(struct tar_reader *tar, struct tar_said *said, size_t size, bool global)
+{
+    const unsigned char *at = tar->extension, *end = at + size;
+    while (at < end) {
+        const unsigned char *space = memchr(at, ' ', min_size((size_t)(end - at), DECIMAL_SIZE));
+        uint64_t length;
+        if (!space || parse_decimal((const char *)at, (size_t)(space - at), &length) || length > (uint64_t)(end - at))
+            return tar_refuse(tar, "malformed extension");
+        const unsigned char *key = space + 1, *last = at + length - 1;
+        if (key >= last || *last != '\n')
+            return tar_refuse(tar, "malformed extension");
+        const unsigned char *equals = memchr(key, '=', (size_t)(last - key));
+        if (!equals || equals == key)
+            return tar_refuse(tar, "malformed extension");
+        int result = tar_pax_record(tar, said, global, key, (size_t)(equals - key), equals + 1, (size_t)(last - equals - 1));
+        if (result < 0)
+            return result;
+        at = last + 1;
+    }
+    return 1;
+}
+
+/* GNU tar: the whole content is the name, with a NUL at its end. */
+static int tar_gnu_name(struct tar_reader *tar, size_t size, char *to)
+{
+    const unsigned char *end = size ? memchr(tar->extension, 0, size) : NULL;
+    size_t length = end ? (size_t)(end - tar->extension) : size;
+    if (!tar_name_value(tar->extension, length, to) || !tar_is_zero(tar->extension + length, size - length))
+        return tar_refuse(tar, "long name that is none");
+    return 1;
+}
+
+/* An extended header. What it says is about the next member; two of a kind, or of two families, say nothing clear. */
+static int tar_extension(struct tar_reader *tar, struct tar_said *said, char type, uint64_t size)
+{
+    if (size > TAR_EXTENSION)
+        return tar_refuse(tar, "extension that is too large");
+    int result = size ? tar_fill(tar, tar->extension, (size_t)size) : 1;
+    unsigned char padding[TAR_BLOCK];
+    if (result > 0 && tar_padding(size))
+        result = tar_fill(tar, padding, tar_padding(size));
+    if (result <= 0)
+        return result ? result : tar_refuse(tar, "end in the middle");
+    bool gnu = said->gnu_path || said->gnu_target;
+    switch (type) {
+    case 'g':
+        if (said->pax || gnu)
+            return tar_refuse(tar, "extension before an extension");
+        return tar_pax(tar, said, (size_t)size, true);
+    case 'x':
+        if (said->pax || gnu)
+            return tar_refuse(tar, "extension before an extension");
+        said->pax = true;
+        return tar_pax(tar, said, (size_t)size, false);
+    case 'L':
+        if (said->pax || said->gnu_path)
+            return tar_refuse(tar, "extension before an extension");
+        said->gnu_path = true;
+        return tar_gnu_name(tar, (size_t)size, tar->path);
+    default:
+        if (said->pax || said->gnu_target)
+            return tar_refuse(tar, "extension before an extension");
+        said->gnu_target = true;
+        return tar_gnu_name(tar, (size_t)size, tar->target);
+    }
+}
+
+/* Names as the header itself has them. */
+static int tar_header_names(struct tar_reader *tar, bool want_path, bool want_target)
+{
+    const unsigned char *block = tar->block;
+    bool posix = !memcmp(block + HEADER_MAGIC, "ustar\0", 6);
+    size_t size = 0;
+    if (!posix && want_path && !tar_is_zero(block + HEADER_PREFIX, HEADER_END - HEADER_PREFIX))
+        return tar_refuse(tar, "old header with a prefix");
+    if (want_path) {
+        if (posix && block[HEADER_PREFIX]) {
+            size = tar_text(block + HEADER_PREFIX, HEADER_END - HEADER_PREFIX, tar->path);
+            tar->path[size++] = '/';
+        }
+        (void)tar_text(block + HEADER_NAME, 100, tar->path + size);
+    }
+    if (want_target)
+        (void)tar_text(block + HEADER_LINK, 100, tar->target);
+    return 1;
+}
+
+static int tar_type(struct tar_reader *tar, char type, enum tar_type *to)
+{
+    size_t size = strlen(tar->path);
+    switch (type) {
+    case 0: /* of old archives: a name with a slash at its end is a directory's */
+        *to = size && tar->path[size - 1] == '/' ? TAR_DIRECTORY : TAR_FILE;
+        return 1;
+    case '0':
+    case '7':
+        *to = TAR_FILE;
+        return size && tar->path[size - 1] == '/' ? tar_refuse(tar, "file with a directory's name") : 1;
+    case '1':
+        *to = TAR_HARD_LINK;
+        return 1;
+    case '2':
+        *to = TAR_LINK;
+        return 1;
+    case '5':
+        *to = TAR_DIRECTORY;
+        return 1;
+    case '3':
+    case '4':
+        return tar_refuse(tar, "device");
+    case '6':
+        return tar_refuse(tar, "FIFO");
+    case 'S':
+        return tar_refuse(tar, "sparse member");
+    default:
+        return tar_refuse(tar, "unknown type of member");
+    }
+}
+
+static int tar_header(struct tar_reader *tar, const struct tar_said *said, int64_t size, struct tar_member *member)
+{
+    int64_t mode, passed_over;
+    int result = tar_header_names(tar, !said->path && !said->gnu_path, !said->target && !said->gnu_target);
+    if (result > 0)
+        result = tar_type(tar, (char)tar->block[HEADER_TYPE], &member->type);
+    if (result < 0)
+        return result;
+    if (!tar_number(tar->block + HEADER_MODE, 8, &mode) || !tar_number(tar->block + HEADER_MODIFIED, 12, &member->modified) ||
+        !tar_number(tar->block + HEADER_UID, 8, &passed_over) || !tar_number(tar->block + HEADER_GID, 8, &passed_over) ||
+        !tar_number(tar->block + HEADER_MAJOR, 8, &passed_over) || !tar_number(tar->block + HEADER_MINOR, 8, &passed_over))
+        return tar_refuse(tar, "number that is none");
+    member->mode = (unsigned)mode & 07777u;
+    member->size = said->size ? said->size_value : (uint64_t)size;
+    if (said->modified)
+        member->modified = said->modified_value;
+    if (member->type != TAR_FILE && member->size)
+        return tar_refuse(tar, "content of what has none");
+    member->path = tar->path;
+    member->target = tar->target;
+    if (!*member->path)
+        return tar_refuse(tar, "member without a name");
+    if ((member->type == TAR_LINK || member->type == TAR_HARD_LINK) && !*member->target)
+        return tar_refuse(tar, "link without a target");
+    tar->left = member->size;
+    tar->padding = tar_padding(member->size);
+    return 1;
+}
+
+void tar_start(struct tar_reader *tar, tar_source *read, void *context)
+{
+    tar->read = read;
+    tar->context = context;
+    tar->problem = NULL;
+    tar->left = tar->padding = 0;
+}
+
+int tar_next(struct tar_reader *tar, struct tar_member *member)
+{
+    struct tar_said said = {0};
+    int result = tar_skip(tar, tar->left);
+    if (result > 0)
+        result = tar_skip(tar, tar->padding);
+    tar->left = tar->padding = 0;
+    while (result > 0) {
+        int64_t size;
+        char type;
+        result = tar_fill(tar, tar->block, sizeof tar->block);
+        if (result <= 0)
+            return result ? result : tar_refuse(tar, "no end");
+        if (tar_is_zero(tar->block, sizeof tar->block)) {
+            bool hanging = said.pax || said.gnu_path || said.gnu_target;
+            return hanging ? tar_refuse(tar, "extension without its member") : 0;
+        }
+        if (!tar_sum_holds(tar->block))
+            return tar_refuse(tar, "header that is none");
+        if (!tar_number(tar->block + HEADER_SIZE, 12, &size) || size < 0)
+            return tar_refuse(tar, "size that is none");
+        type = (char)tar->block[HEADER_TYPE];
+        if (type != 'g' && type != 'x' && type != 'L' && type != 'K')
+            return tar_header(tar, &said, size, member);
+        result = tar_extension(tar, &said, type, (uint64_t)size);
+    }
+    return result;
+}
+
+int tar_data(struct tar_reader *tar, void *to, size_t size)
+{
+    if (!tar->left || !size)
+        return 0;
+    int got = tar->read(tar->context, to, (size_t)min_u64(tar->left, min_size(size, INT32_MAX)));
+    if (got > 0)
+        tar->left -= (uint64_t)got;
+    return got ? got : tar_refuse(tar, "end in the middle");
+}

@@ -1,0 +1,167 @@
+#include "kernel.h"
+#include "tar.h"
+#include "utf8.h"
+
+struct tar_header {
+    char name[100], mode[8], uid[8], gid[8], size[12], modified[12], sum[8], type, link[100], magic[6], version[2],
+        user[32], group[32], major[8], minor[8], prefix[155], rest[12];
+};
+_Static_assert(sizeof(struct tar_header) == TAR_BLOCK, "ustar");
+
+/* Records of an extended header: four at most are written, of two paths and two numbers. */
+struct tar_records {
+    size_t used;
+    char text[2 * TAR_PATH + 256];
+};
+
+/* Octal digits that fill the field, and a NUL. False: the number has more. */
+static bool tar_put_number(char *field, size_t size, uint64_t number)
+{
+    field[size - 1] = 0;
+    for (size_t i = size - 1; i--; number >>= 3)
+        field[i] = (char)('0' + (number & 7));
+    return !number;
+}
+
+static void tar_append(struct tar_records *records, const char *text, size_t size)
+{
+    must(size <= sizeof records->text - records->used);
+    memcpy(records->text + records->used, text, size);
+    records->used += size;
+}
+
+/* "LENGTH KEY=VALUE\n", where LENGTH is that of all of it, itself included. */
+static void tar_record(struct tar_records *records, const char *key, const char *value)
+{
+    char number[DECIMAL_SIZE];
+    size_t rest = strlen(key) + strlen(value) + 3, length = rest;
+    while (length != rest + strlen(decimal(number, length)))
+        length = rest + strlen(number);
+    tar_append(records, number, strlen(number));
+    tar_append(records, " ", 1);
+    tar_append(records, key, strlen(key));
+    tar_append(records, "=", 1);
+    tar_append(records, value, strlen(value));
+    tar_append(records, "\n", 1);
+}
+
+static void tar_record_number(struct tar_records *records, const char *key, int64_t number)
+{
+    char text[DECIMAL_SIZE + 1] = "-";
+    (void)decimal(text + (number < 0), number < 0 ? -(uint64_t)number : (uint64_t)number);
+    tar_record(records, key, text);
+}
+
+static bool tar_is_ascii(const char *text)
+{
+    for (; *text; text++)
+        if (*text & 0x80)
+            return false;
+    return true;
+}
+
+/* Into name and prefix of the header, if there is a slash at the right place. */
+static bool tar_put_name(struct tar_header *header, const char *path)
+{
+    size_t size = strlen(path);
+    if (size <= sizeof header->name) {
+        memcpy(header->name, path, size);
+        return true;
+    }
+    for (size_t at = min_size(size - 1, sizeof header->prefix); at; at--)
+        if (path[at] == '/' && size - at - 1 <= sizeof header->name && size - at > 1) {
+            memcpy(header->prefix, path, at);
+            memcpy(header->name, path + at + 1, size - at - 1);
+            return true;
+        }
+    memcpy(header->name, path, sizeof header->name);
+    return false;
+}
+
+static int tar_put_header(tar_sink *write, void *context, struct tar_header *header)
+{
+    const unsigned char *bytes = (const unsigned char *)header;
+    uint32_t sum = 0;
+    memset(header->sum, ' ', sizeof header->sum);
+    for (size_t i = 0; i < sizeof *header; i++)
+        sum += bytes[i];
+    (void)tar_put_number(header->sum, 7, sum);
+    return write(context, header, sizeof *header);
+}
+
+static void tar_magic(struct tar_header *header, char type)
+{
+    header->type = type;
+    memcpy(header->magic, "ustar", 6);
+    memcpy(header->version, "00", 2);
+    (void)tar_put_number(header->major, 8, 0);
+    (void)tar_put_number(header->minor, 8, 0);
+}
+
+static int tar_put_records(tar_sink *write, void *context, const struct tar_records *records)
+{
+    static const char name[] = "././@PaxHeader";
+    struct tar_header header = {0};
+    memcpy(header.name, name, sizeof name);
+    (void)tar_put_number(header.mode, 8, 0);
+    (void)tar_put_number(header.uid, 8, 0);
+    (void)tar_put_number(header.gid, 8, 0);
+    (void)tar_put_number(header.size, 12, records->used);
+    (void)tar_put_number(header.modified, 12, 0);
+    tar_magic(&header, 'x');
+    int error = tar_put_header(write, context, &header);
+    if (!error)
+        error = write(context, records->text, records->used);
+    return error ? error : tar_pad(write, context, records->used);
+}
+
+static bool tar_valid(const char *text)
+{
+    return utf8_valid((const unsigned char *)text, strlen(text));
+}
+
+int tar_put(tar_sink *write, void *context, const struct tar_member *member, uint32_t uid, uint32_t gid)
+{
+    static const char types[] = {'0', '1', '2', '5'};
+    struct tar_header header = {0};
+    struct tar_records records = {.used = 0};
+    const char *target = member->type == TAR_LINK || member->type == TAR_HARD_LINK ? member->target : "";
+    uint64_t size = member->type == TAR_FILE ? member->size : 0;
+    size_t target_size = strlen(target);
+
+    if (!*member->path || strlen(member->path) >= TAR_PATH || target_size >= TAR_PATH || size > INT64_MAX)
+        return -EINVAL;
+    if (!tar_valid(member->path) || !tar_valid(target))
+        tar_record(&records, "hdrcharset", "BINARY");
+    if (!tar_put_name(&header, member->path) || !tar_is_ascii(member->path))
+        tar_record(&records, "path", member->path);
+    memcpy(header.link, target, min_size(target_size, sizeof header.link));
+    if (target_size > sizeof header.link || !tar_is_ascii(target))
+        tar_record(&records, "linkpath", target);
+    (void)tar_put_number(header.mode, 8, member->mode & 07777u);
+    if (!tar_put_number(header.uid, 8, uid))
+        tar_record_number(&records, "uid", uid);
+    if (!tar_put_number(header.gid, 8, gid))
+        tar_record_number(&records, "gid", gid);
+    if (!tar_put_number(header.size, 12, size))
+        tar_record_number(&records, "size", (int64_t)size);
+    if (!tar_put_number(header.modified, 12, member->modified < 0 ? 0 : (uint64_t)member->modified) || member->modified < 0)
+        tar_record_number(&records, "mtime", member->modified);
+    tar_magic(&header, types[member->type]);
+
+    int error = records.used ? tar_put_records(write, context, &records) : 0;
+    return error ? error : tar_put_header(write, context, &header);
+}
+
+int tar_pad(tar_sink *write, void *context, uint64_t size)
+{
+    static const char zeros[TAR_BLOCK];
+    size_t padding = (size_t)(-size % TAR_BLOCK);
+    return padding ? write(context, zeros, padding) : 0;
+}
+
+int tar_finish(tar_sink *write, void *context)
+{
+    static const char zeros[2 * TAR_BLOCK];
+    return write(context, zeros, sizeof zeros);
+}

@@ -1,0 +1,51 @@
+/* What the guest needs of a C library: types, memory, strings, the bottom of the system calls.
+ *
+ * The sanitizer and fuzz builds link glibc, which then provides mem* and str* (so that ASan sees them) and `main`;
+ * nothing else differs. */
+#ifndef TINY_H
+#define TINY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+void *memcpy(void *restrict to, const void *restrict from, size_t size);
+void *memmove(void *to, const void *from, size_t size);
+void *memset(void *to, int byte, size_t size);
+int memcmp(const void *a, const void *b, size_t size);
+void *memchr(const void *in, int byte, size_t size);
+size_t strlen(const char *text);
+int strcmp(const char *a, const char *b);
+
+/* The first `needle` in `hay`; NULL if there is none. An empty needle is found at once. */
+const void *find_bytes(const void *hay, size_t hay_size, const void *needle, size_t needle_size);
+
+/* Decimal digits and a NUL into `to`; returns `to`. 20 digits are the most that a uint64_t has. */
+#define DECIMAL_SIZE 21
+char *decimal(char to[DECIMAL_SIZE], uint64_t number);
+
+/* Exact: digits only, the whole of it, no overflow. 0 or -EINVAL. */
+int parse_decimal(const char *text, size_t size, uint64_t *number);
+
+/* A broken invariant of ours ends the process with this code. No byte of a peer may reach one. */
+#define must(condition) \
+    do { \
+        if (!(condition)) \
+            broken(__LINE__); \
+    } while (0)
+_Noreturn void broken(int line);
+
+#define ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))
+#define CONTAINER_OF(pointer, type, member) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
+
+static inline size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* Everything below a directory, in the order of names, without following links and without recursion. What vanishes
+ * meanwhile, and a directory that the user may not read, is passed over. */
+#ifndef WALK_H
+#define WALK_H
+
+#include "kernel.h"
+#include "trail.h"
+
+enum {
+    WALK_NAMES = 32 << 20, /* bytes: names of the directories that it stands in; in a larger one it does not look */
+    WALK_BUFFER = 32 << 10,
+};
+
+struct walk_level {
+    struct walk_level *up;
+    size_t mark;
+    const char **names;
+    size_t count, next;
+    size_t path;   /* how long the path of the directory is */
+    uint16_t mode; /* its own */
+};
+
+struct walk {
+    struct trail trail;
+    struct arena memory;
+    struct walk_level *level;
+    size_t depth, deepest;
+    bool enter;     /* what was given last is a directory, to be entered next */
+    bool paths;     /* keep `path` */
+    bool strict;    /* nothing is passed over: what cannot be looked at is an error */
+    bool truncated; /* there is more: too deep, too long a path, too large a directory */
+    const char *name; /* and mode of what was given last */
+    uint16_t mode;
+    char path[PATH_MAX]; /* from the root of the walk */
+    size_t path_room;
+    char buffer[WALK_BUFFER];
+};
+
+struct walk_entry {
+    int parent; /* its directory */
+    const char *name;
+    const char *path; /* from the root of the walk; NULL without paths */
+    struct statx is;
+};
+
+enum walk_event { WALK_END = 0, WALK_ENTRY = 1, WALK_LEFT = 2 };
+
+/* Takes over `root`; and TRAIL_MEMORY and WALK_NAMES of `memory`. `path_room`: paths of at most so many bytes are given, longer ones passed over; 0: none is, and
+ * there is no limit. `strict`: nothing is passed over. 0 or -errno. */
+int walk_open_take(struct walk *, int *root, struct arena *memory, size_t deepest, size_t path_room,
+                   bool strict);
+
+/* WALK_ENTRY; WALK_LEFT: all that is in the last directory entered has been given, and now it is `parent` that the
+ * walk is in; of what was left `is.mode` is known; WALK_END; or -errno. */
+int walk_next(struct walk *, struct walk_entry *);
+
+void walk_close(struct walk *);
+
+#endif

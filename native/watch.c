@@ -1,0 +1,394 @@
+/* WATCH: changes of files, as inotify(7) tells them. When the kernel has lost some, and when a directory cannot be
+ * watched for want of room, a change of the kind OVERFLOW says that the directory has to be looked at again. */
+#include "file.h"
+#include "ops.h"
+#include "path.h"
+#include "sys.h"
+
+enum {
+    WATCH_SLOTS = 1 << 15, /* directories */
+    WATCH_TABLE = 1 << 16,
+    WATCH_BUFFER = 64 << 10,
+    WATCH_MASK = IN_MODIFY | IN_ATTRIB | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF |
+                 IN_EXCL_UNLINK,
+    WATCH_BELOW = WATCH_MASK | IN_ONLYDIR | IN_DONT_FOLLOW,
+};
+
+enum watch_kind {
+    WATCH_CREATED = 1,
+    WATCH_MODIFIED = 2,
+    WATCH_REMOVED = 3,
+    WATCH_MOVED_FROM = 4,
+    WATCH_MOVED_TO = 5,
+    WATCH_OVERFLOW = 6,
+};
+
+/* A directory that is watched, or was and has others below it that are. */
+struct watch_slot {
+    int32_t number; /* inotify's; -1: it is not watched any more */
+    uint32_t parent; /* the root, slot 0, is its own; of a free slot, the next free one */
+    uint32_t children;
+    char name[NAME_MAX + 1];
+};
+
+struct watcher {
+    struct op *op;
+    int fd;
+    bool recursive;
+    uint32_t used, free; /* slots that were ever taken; the first of those that were given back, 0: none */
+    struct watch_slot *slots;
+    uint32_t *table;   /* by number: slot + 1; 0: free */
+    uint32_t *pending; /* directories that have to be listed */
+    size_t pending_count;
+    enum watch_kind last_kind; /* of what was told last */
+    char last[PATH_MAX];
+    char root[PATH_MAX], path[PATH_MAX], inner[PATH_MAX];
+    char buffer[WATCH_BUFFER] __attribute__((aligned(8)));
+    char entries[WATCH_BUFFER] __attribute__((aligned(8)));
+    unsigned char row[2 * PATH_MAX];
+};
+
+/* The table, by open addressing: never more than half full. */
+
+static uint32_t watch_home(int32_t number)
+{
+    return (uint32_t)number * 2654435761u >> 16;
+}
+_Static_assert(WATCH_TABLE == 1 << 16, "a hash of 16 bits");
+
+/* Where the number is, or where it would be. */
+static uint32_t watch_place(const struct watcher *watcher, int32_t number)
+{
+    uint32_t at = watch_home(number);
+    while (watcher->table[at] && watcher->slots[watcher->table[at] - 1].number != number)
+        at = (at + 1) % WATCH_TABLE;
+    return at;
+}
+
+/* What stands behind it and could not stand in its own place moves up. */
+static void watch_forget_number(struct watcher *watcher, int32_t number)
+{
+    uint32_t hole = watch_place(watcher, number);
+    for (uint32_t at = (hole + 1) % WATCH_TABLE; watcher->table[at]; at = (at + 1) % WATCH_TABLE) {
+        uint32_t home = watch_home(watcher->slots[watcher->table[at] - 1].number);
+        if ((at - home) % WATCH_TABLE >= (at - hole) % WATCH_TABLE) {
+            watcher->table[hole] = watcher->table[at];
+            hole = at;
+        }
+    }
+    watcher->table[hole] = 0;
+}
+
+/* Slots */
+
+static void watch_release(struct watcher *watcher, uint32_t slot)
+{
+    while (slot && watcher->slots[slot].number < 0 && !watcher->slots[slot].children) {
+        uint32_t parent = watcher->slots[slot].parent;
+        watcher->slots[slot].parent = watcher->free;
+        watcher->free = slot;
+        slot = parent;
+        watcher->slots[slot].children--;
+    }
+}
+
+static void watch_unwatch(struct watcher *watcher, uint32_t slot)
+{
+    watch_forget_number(watcher, watcher->slots[slot].number);
+    watcher->slots[slot].number = -1;
+    watch_release(watcher, slot);
+}
+
+static bool watch_take_slot(struct watcher *watcher, uint32_t *slot)
+{
+    if (watcher->free) {
+        *slot = watcher->free;
+        watcher->free = watcher->slots[*slot].parent;
+        return true;
+    }
+    if (watcher->used == WATCH_SLOTS)
+        return false;
+    *slot = watcher->used++;
+    return true;
+}
+
+/* Whether `slot` is `below`, or above it: then it cannot come below it, whatever somebody has moved meanwhile. */
+static bool watch_is_above(const struct watcher *watcher, uint32_t slot, uint32_t below)
+{
+    for (; below; below = watcher->slots[below].parent)
+        if (below == slot)
+            return true;
+    return !slot;
+}
+
+/* The directory of that number is now `name` in `parent`. */
+static int watch_enter(struct watcher *watcher, int32_t number, uint32_t parent, const char *name, uint32_t *slot)
+{
+    uint32_t at = watch_place(watcher, number);
+    if (watcher->table[at]) { /* it was watched already, and has been moved */
+        *slot = watcher->table[at] - 1;
+        if (watch_is_above(watcher, *slot, parent))
+            return -ELOOP;
+        uint32_t old = watcher->slots[*slot].parent;
+        watcher->slots[parent].children++;
+        watcher->slots[old].children--;
+        watcher->slots[*slot].parent = parent;
+        memcpy(watcher->slots[*slot].name, name, strlen(name) + 1);
+        watch_release(watcher, old);
+        return 0;
+    }
+    if (!watch_take_slot(watcher, slot)) {
+        (void)sys_inotify_rm_watch(watcher->fd, number);
+        return -ENOSPC;
+    }
+    struct watch_slot *entry = &watcher->slots[*slot];
+    entry->number = number;
+    entry->parent = parent;
+    entry->children = 0;
+    memcpy(entry->name, name, strlen(name) + 1);
+    watcher->table[at] = *slot + 1;
+    if (*slot)
+        watcher->slots[parent].children++;
+    return 0;
+}
+
+/* The path of `name` (or, if it is empty, of the directory itself) into `to`. False: it is too long to be told. */
+static bool watch_path(const struct watcher *watcher, uint32_t slot, const char *name, char to[PATH_MAX])
+{
+    size_t at = PATH_MAX - 1, root = strcmp(watcher->root, "/") ? strlen(watcher->root) : 0;
+    to[at] = 0;
+    for (bool last = true;; last = false) {
+        const char *part = last ? name : watcher->slots[slot].name;
+        size_t size = strlen(part);
+        if (!last && !slot)
+            break;
+        if (size) {
+            if (size + 1 > at)
+                return false;
+            at -= size;
+            memcpy(to + at, part, size);
+            to[--at] = '/';
+        }
+        if (!last)
+            slot = watcher->slots[slot].parent;
+    }
+    if (root > at)
+        return false;
+    memmove(to + root, to + at, PATH_MAX - at);
+    memcpy(to, watcher->root, root);
+    if (!*to)
+        memcpy(to, "/", 2);
+    return true;
+}
+
+/* What is told */
+
+static int watch_tell(struct watcher *watcher, enum watch_kind kind, const char *path)
+{
+    struct change_message message = {.kind = (uint32_t)kind, .path = text_of(path)};
+    uint32_t size;
+    struct writer body = writer_of(watcher->row + sizeof size, sizeof watcher->row - sizeof size);
+    /* A file that is written in small pieces is told of once. */
+    if (kind == watcher->last_kind && !strcmp(path, watcher->last))
+        return 0;
+    watcher->last_kind = kind;
+    memcpy(watcher->last, path, strlen(path) + 1);
+    int error = message_put(&body, &change_shape, &message);
+    size = (uint32_t)body.used;
+    memcpy(watcher->row, &size, sizeof size);
+    return error ? error : op_write(watcher->op, watcher->row, sizeof size + size);
+}
+
+static int watch_tell_overflow(struct watcher *watcher, uint32_t slot)
+{
+    return watch_path(watcher, slot, "", watcher->inner) ? watch_tell(watcher, WATCH_OVERFLOW, watcher->inner) : 0;
+}
+
+/* Directories below */
+
+/* Watches `name` in `parent`, to be listed then. 0 also if it has vanished, is no directory, or is not the user's to
+ * watch; -ENOSPC: there is no room. */
+static int watch_add(struct watcher *watcher, uint32_t parent, const char *name)
+{
+    uint32_t slot;
+    if (!watch_path(watcher, parent, name, watcher->path))
+        return 0;
+    int number = sys_inotify_add_watch(watcher->fd, watcher->path, WATCH_BELOW);
+    if (number == -ENOSPC || number == -ENOMEM)
+        return -ENOSPC;
+    if (number < 0)
+        return 0;
+    int error = watch_enter(watcher, number, parent, name, &slot);
+    if (error)
+        return error == -ENOSPC ? error : 0;
+    if (watcher->pending_count == WATCH_SLOTS)
+        return -ENOSPC;
+    watcher->pending[watcher->pending_count++] = slot;
+    return 0;
+}
+
+static bool watch_is_directory(int directory, const struct directory_entry *entry)
+{
+    struct statx is;
+    if (entry->type != DT_UNKNOWN)
+        return entry->type == DT_DIR;
+    return !sys_statx(directory, entry->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is) && (is.mode & S_IFMT) == S_IFDIR;
+}
+
+static int watch_list_entry(struct watcher *watcher, uint32_t slot, int fd, const struct directory_entry *entry, bool tell)
+{
+    if (!strcmp(entry->name, ".") || !strcmp(entry->name, ".."))
+        return 0;
+    int error = watch_is_directory(fd, entry) ? watch_add(watcher, slot, entry->name) : 0;
+    if (error == -ENOSPC && tell)
+        error = watch_tell_overflow(watcher, slot);
+    if (!error && tell && watch_path(watcher, slot, entry->name, watcher->inner))
+        error = watch_tell(watcher, WATCH_CREATED, watcher->inner);
+    return error;
+}
+
+static int watch_list(struct watcher *watcher, uint32_t slot, bool tell)
+{
+    long got;
+    int error = 0;
+    if (!watch_path(watcher, slot, "", watcher->path))
+        return 0;
+    int fd = sys_openat(AT_FDCWD, watcher->path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
+    if (fd < 0)
+        return 0;
+    while (!error && (got = sys_getdents(fd, watcher->entries, sizeof watcher->entries)) > 0) {
+        for (long at = 0; !error && at < got;) {
+            const struct directory_entry *entry = (const struct directory_entry *)(void *)(watcher->entries + at);
+            at += entry->size;
+            error = watch_list_entry(watcher, slot, fd, entry, tell);
+        }
+    }
+    fd_close(&fd);
+    return error;
+}
+
+/* Watches every directory that is pending, and those in them. If `tell`, all that is there is told of, for it may have
+ * come before the watch did. */
+static int watch_below(struct watcher *watcher, bool tell)
+{
+    int error = 0;
+    while (!error && watcher->pending_count)
+        error = watch_list(watcher, watcher->pending[--watcher->pending_count], tell);
+    return error;
+}
+
+/* Events */
+
+static int watch_bits(struct watcher *watcher, uint32_t slot, uint32_t mask, const char *name)
+{
+    static const struct {
+        uint32_t bit;
+        enum watch_kind kind;
+    } kinds[] = {
+        {IN_MODIFY, WATCH_MODIFIED},     {IN_ATTRIB, WATCH_MODIFIED}, {IN_MOVED_FROM, WATCH_MOVED_FROM},
+        {IN_MOVED_TO, WATCH_MOVED_TO},   {IN_CREATE, WATCH_CREATED},  {IN_DELETE, WATCH_REMOVED},
+        {IN_DELETE_SELF, WATCH_REMOVED}, {IN_MOVE_SELF, WATCH_MOVED_FROM},
+    };
+    int error = 0;
+    if (!watch_path(watcher, slot, name, watcher->inner))
+        return 0;
+    for (size_t i = 0; !error && i < ARRAY_SIZE(kinds); i++)
+        if (mask & kinds[i].bit)
+            error = watch_tell(watcher, kinds[i].kind, watcher->inner);
+    return error;
+}
+
+static int watch_event(struct watcher *watcher, const struct inotify_event *event)
+{
+    uint32_t found, slot;
+    const char *name = event->size ? event->name : "";
+    if (event->mask & IN_Q_OVERFLOW)
+        return watch_tell_overflow(watcher, 0);
+    found = watcher->table[watch_place(watcher, event->watch)];
+    if (!found)
+        return 0;
+    slot = found - 1;
+    if (event->mask & IN_IGNORED) {
+        watch_unwatch(watcher, slot);
+        return 0;
+    }
+    if (slot && event->mask & (IN_DELETE_SELF | IN_MOVE_SELF))
+        return 0; /* its parent tells */
+    int error = watch_bits(watcher, slot, event->mask, name);
+    if (!error && watcher->recursive && event->mask & IN_ISDIR && event->mask & (IN_CREATE | IN_MOVED_TO)) {
+        error = watch_add(watcher, slot, name);
+        if (error == -ENOSPC)
+            error = watch_tell_overflow(watcher, slot);
+        if (!error)
+            error = watch_below(watcher, true);
+    }
+    return error;
+}
+
+static int watch_events(struct watcher *watcher)
+{
+    long got = sys_read(watcher->fd, watcher->buffer, sizeof watcher->buffer);
+    int error = got < 0 ? (int)got : 0;
+    watcher->last_kind = 0;
+    for (long at = 0; !error && at < got;) {
+        const struct inotify_event *event = (const struct inotify_event *)(void *)(watcher->buffer + at);
+        at += (long)(sizeof *event + event->size);
+        error = watch_event(watcher, event);
+    }
+    return error;
+}
+
+static int watch_start(struct watcher *watcher)
+{
+    uint32_t slot;
+    struct statx is;
+    watcher->fd = sys_inotify_init1(O_CLOEXEC);
+    if (watcher->fd < 0)
+        return watcher->fd;
+    int number = sys_inotify_add_watch(watcher->fd, watcher->root, WATCH_MASK);
+    int error = number < 0 ? number : watch_enter(watcher, number, 0, "", &slot);
+    if (!error)
+        error = sys_statx(AT_FDCWD, watcher->root, 0, STATX_BASIC_STATS, &is);
+    if (error || !watcher->recursive || (is.mode & S_IFMT) != S_IFDIR)
+        return error;
+    watcher->pending[watcher->pending_count++] = slot;
+    return watch_below(watcher, false);
+}
+
+static void *watch_array(struct op *op, size_t size)
+{
+    struct arena part;
+    return arena_split(&op->arena, size, &part) ? NULL : part.base; /* zeros: nobody has touched it */
+}
+
+int serve_watch(struct op *op)
+{
+    struct watch_message request;
+    struct watcher *watcher = arena_take(&op->arena, sizeof *watcher);
+    char *path;
+    int error = message_read(op->request, &watch_shape, &request);
+    if (!error && request.flags & ~(uint32_t)WATCH_FLAGS)
+        error = -EBADMSG;
+    if (!error)
+        error = watcher ? path_of(op, request.path, &path) : -ENOMEM;
+    if (error)
+        return error;
+    path_tidy(path);
+    if (strlen(path) >= sizeof watcher->root)
+        return -ENAMETOOLONG;
+    memcpy(watcher->root, path, strlen(path) + 1);
+    watcher->op = op;
+    watcher->recursive = request.flags & WATCH_RECURSIVE;
+    watcher->slots = watch_array(op, WATCH_SLOTS * sizeof *watcher->slots);
+    watcher->table = watch_array(op, WATCH_TABLE * sizeof *watcher->table);
+    watcher->pending = watch_array(op, WATCH_SLOTS * sizeof *watcher->pending);
+    if (!watcher->slots || !watcher->table || !watcher->pending)
+        return -ENOMEM;
+    op->step = "watch";
+    error = watch_start(watcher);
+    if (!error)
+        error = op_reply(op, NULL);
+    while (!error && watcher->slots[0].number >= 0)
+        error = watch_events(watcher);
+    return error;
+}

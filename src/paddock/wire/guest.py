@@ -1,0 +1,953 @@
+"""The messages of a guest. Generated from native/schema.py by tools/schema.py."""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from struct import Struct
+
+from ._message import Field, Message, Shape
+
+VERSION = 3
+
+
+class Kind(IntEnum):
+    HELLO = 1
+    OPEN = 2
+    REPLY = 3
+    ERROR = 4
+    DATA = 5
+    EOF = 6
+    CREDIT = 7
+    CONTROL = 8
+    EXIT = 9
+    CLOSE = 10
+
+
+class Stream(IntEnum):
+    IN = 0
+    OUT = 1
+    ERR = 2
+
+
+class Op(IntEnum):
+    PING = 1
+    EXEC = 16
+    ATTACH = 17
+    EXECS = 18
+    SIGNAL = 19
+    RESIZE = 20
+    KILL = 21
+    ECHO = 32
+    STAT = 33
+    MKDIR = 34
+    SET = 35
+    REMOVE = 36
+    MOVE = 37
+    COPY = 38
+    LIST = 39
+    FIND = 40
+    GREP = 41
+    READ = 42
+    WRITE = 43
+    UPLOAD = 44
+    DOWNLOAD = 45
+    WATCH = 46
+
+
+class Order(IntEnum):
+    SIGNAL = 1
+    RESIZE = 2
+    KILL = 3
+
+
+class Limit:
+    BODY = 65536
+    # Bytes of a body, but of OPEN.
+    OPEN_BODY = 2162688
+    # Bytes of the body of an OPEN: the kernel's 2 MiB of arguments and the rest.
+    DESCRIPTORS = 4
+    # Descriptors of a frame.
+    CHANNELS = 256
+    # Open channels of a connection.
+    CONNECTIONS = 16
+    # Connections of an agent.
+    COMMANDS = 1024
+    # Commands that an agent knows, ended ones among them.
+    WINDOW = 262144
+    # Bytes that each stream may carry before the first CREDIT.
+    CREDIT = 67108864
+    # Bytes that a sender may be allowed at one time.
+    RING = 262144
+    # Bytes of output that the guest holds for a foreground command, on each stream.
+    BACKGROUND_RING = 16777216
+    # Bytes of output that it keeps of a background command, on each stream.
+    RINGS = 268435456
+    # Bytes of them all; what is asked for beyond gets a ring of a foreground command.
+    HELPERS = 64
+    # File operations and kills at one time.
+    ID = 64
+    # Bytes of a command's id.
+    PATH = 4095
+    # Bytes of a path.
+    SHOWN = 1024
+    # Bytes of a command's arguments in a list.
+
+
+class ExecFlags(IntFlag):
+    STDIN = 1
+    TERMINAL = 2
+    BACKGROUND = 4
+    IDENTITY = 8
+    CGROUP = 16
+    VITAL = 32
+    OOM = 64
+
+
+class AttachFlags(IntFlag):
+    OUT = 1
+    ERR = 2
+    NOW = 4
+
+
+class EndedFlags(IntFlag):
+    TIME = 1
+    OUT_OPEN = 2
+    ERR_OPEN = 4
+    UNDRAINED = 8
+
+
+class StatFlags(IntFlag):
+    FOLLOW = 1
+
+
+class MkdirFlags(IntFlag):
+    PARENTS = 1
+    MODE = 2
+
+
+class SetFlags(IntFlag):
+    MODE = 1
+    UID = 2
+    GID = 4
+    MODIFIED = 8
+
+
+class RemoveFlags(IntFlag):
+    RECURSIVE = 1
+    MISSING_OK = 2
+
+
+class WriteFlags(IntFlag):
+    MODE = 1
+    APPEND = 2
+
+
+class WatchFlags(IntFlag):
+    RECURSIVE = 1
+
+
+class WalkedFlags(IntFlag):
+    TRUNCATED = 1
+
+
+class ListedFlags(IntFlag):
+    BACKGROUND = 1
+    ENDED = 2
+
+
+class HostHello(Message):
+    """First on a connection."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("version",),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        version: int = 0,
+    ) -> None:
+        self.version = version
+
+
+class GuestHello(Message):
+    """First on a connection. A host of another version closes it."""
+
+    SHAPE = Shape(
+        Struct("<II"),
+        ("version", "pid"),
+        (),
+        (Field(1, "build", "text", 64),),
+    )
+
+    def __init__(
+        self,
+        version: int = 0,
+        pid: int = 0,
+        build: bytes = b"",
+    ) -> None:
+        self.version = version
+        self.pid = pid
+        self.build = build
+
+
+class PingReply(Message):
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("pid",),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        pid: int = 0,
+    ) -> None:
+        self.pid = pid
+
+
+class Error(Message):
+    """The last word on a channel."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("errno",),
+        ((4, 8),),
+        (
+            Field(1, "step", "text", 32),
+            Field(2, "detail", "text", 256),
+        ),
+    )
+
+    def __init__(
+        self,
+        errno: int = 0,
+        step: bytes = b"",
+        detail: bytes = b"",
+    ) -> None:
+        self.errno = errno
+        self.step = step
+        self.detail = detail
+
+
+class Credit(Message):
+    """May be sent on this stream beyond what was allowed."""
+
+    SHAPE = Shape(
+        Struct("<I"),
+        ("bytes",),
+        (),
+        (),
+    )
+
+    def __init__(
+        self,
+        bytes: int = 0,
+    ) -> None:
+        self.bytes = bytes
+
+
+class Exec(Message):
+    """Starts a command. Descriptors: standard input if STDIN, output, error; or none, and the streams carry them."""
+
+    SHAPE = Shape(
+        Struct("<IIIiHHIQ"),
+        ("flags", "uid", "gid", "oom_score", "rows", "columns", "umask", "timeout"),
+        (),
+        (
+            Field(1, "id", "text", 64),
+            Field(2, "argv", "strings", 2097152),
+            Field(3, "env", "strings", 2097152),
+            Field(4, "cwd", "text", 4095),
+            Field(5, "groups", "u32s", 256),
+            Field(6, "rlimits", "u64s", 384),
+        ),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        uid: int = 0,
+        gid: int = 0,
+        oom_score: int = 0,
+        rows: int = 0,
+        columns: int = 0,
+        umask: int = 0,
+        timeout: int = 0,
+        id: bytes = b"",
+        argv: tuple[bytes, ...] = (),
+        env: tuple[bytes, ...] = (),
+        cwd: bytes = b"",
+        groups: tuple[int, ...] = (),
+        rlimits: tuple[int, ...] = (),
+    ) -> None:
+        self.flags = flags
+        self.uid = uid
+        self.gid = gid
+        self.oom_score = oom_score
+        self.rows = rows
+        self.columns = columns
+        self.umask = umask
+        self.timeout = timeout
+        self.id = id
+        self.argv = argv
+        self.env = env
+        self.cwd = cwd
+        self.groups = groups
+        self.rlimits = rlimits
+
+
+class ExecReply(Message):
+    """It runs."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("pid",),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        pid: int = 0,
+    ) -> None:
+        self.pid = pid
+
+
+class Exit(Message):
+    """Its main process has ended."""
+
+    SHAPE = Shape(
+        Struct("<iIIxxxxQ"),
+        ("code", "signal", "ended", "duration"),
+        ((12, 16),),
+        (),
+    )
+
+    def __init__(
+        self,
+        code: int = 0,
+        signal: int = 0,
+        ended: int = 0,
+        duration: int = 0,
+    ) -> None:
+        self.code = code
+        self.signal = signal
+        self.ended = ended
+        self.duration = duration
+
+
+class Attach(Message):
+    """Follows a background command to its end."""
+
+    SHAPE = Shape(
+        Struct("<IxxxxQQ"),
+        ("flags", "out", "err"),
+        ((4, 8),),
+        (Field(1, "id", "text", 64),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        out: int = 0,
+        err: int = 0,
+        id: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.out = out
+        self.err = err
+        self.id = id
+
+
+class AttachReply(Message):
+    """What comes first on each stream. More than asked for: what is between is not kept any more."""
+
+    SHAPE = Shape(
+        Struct("<IxxxxQQ"),
+        ("pid", "out", "err"),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        pid: int = 0,
+        out: int = 0,
+        err: int = 0,
+    ) -> None:
+        self.pid = pid
+        self.out = out
+        self.err = err
+
+
+class Execs(Message):
+    """What runs, and background commands that have ended, the newest first."""
+
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("before",),
+        (),
+        (),
+    )
+
+    def __init__(
+        self,
+        before: int = 0,
+    ) -> None:
+        self.before = before
+
+
+class Listed(Message):
+    """A row of `execs_reply`."""
+
+    SHAPE = Shape(
+        Struct("<QQIIiIIxxxxQ"),
+        ("number", "started", "pid", "flags", "code", "signal", "ended", "duration"),
+        ((36, 40),),
+        (
+            Field(1, "id", "text", 64),
+            Field(2, "argv", "strings", 1024),
+        ),
+    )
+
+    def __init__(
+        self,
+        number: int = 0,
+        started: int = 0,
+        pid: int = 0,
+        flags: int = 0,
+        code: int = 0,
+        signal: int = 0,
+        ended: int = 0,
+        duration: int = 0,
+        id: bytes = b"",
+        argv: tuple[bytes, ...] = (),
+    ) -> None:
+        self.number = number
+        self.started = started
+        self.pid = pid
+        self.flags = flags
+        self.code = code
+        self.signal = signal
+        self.ended = ended
+        self.duration = duration
+        self.id = id
+        self.argv = argv
+
+
+class Signal(Message):
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("number",),
+        ((4, 8),),
+        (Field(1, "id", "text", 64),),
+    )
+
+    def __init__(
+        self,
+        number: int = 0,
+        id: bytes = b"",
+    ) -> None:
+        self.number = number
+        self.id = id
+
+
+class Resize(Message):
+    SHAPE = Shape(
+        Struct("<HHxxxx"),
+        ("rows", "columns"),
+        ((4, 8),),
+        (Field(1, "id", "text", 64),),
+    )
+
+    def __init__(
+        self,
+        rows: int = 0,
+        columns: int = 0,
+        id: bytes = b"",
+    ) -> None:
+        self.rows = rows
+        self.columns = columns
+        self.id = id
+
+
+class Kill(Message):
+    """Ends a command and all that it has started."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (Field(1, "id", "text", 64),),
+    )
+
+    def __init__(
+        self,
+        id: bytes = b"",
+    ) -> None:
+        self.id = id
+
+
+class KillReply(Message):
+    """When all are gone."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("survivors",),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        survivors: int = 0,
+    ) -> None:
+        self.survivors = survivors
+
+
+class File(Message):
+    """What a name stands for: of STAT, MKDIR, SET; a row of LIST and FIND; the EXIT of MOVE, COPY, WRITE, UPLOAD."""
+
+    SHAPE = Shape(
+        Struct("<IIIIQq"),
+        ("kind", "mode", "uid", "gid", "size", "modified"),
+        (),
+        (
+            Field(1, "path", "text", 4095),
+            Field(2, "target", "text", 4095),
+        ),
+    )
+
+    def __init__(
+        self,
+        kind: int = 0,
+        mode: int = 0,
+        uid: int = 0,
+        gid: int = 0,
+        size: int = 0,
+        modified: int = 0,
+        path: bytes = b"",
+        target: bytes = b"",
+    ) -> None:
+        self.kind = kind
+        self.mode = mode
+        self.uid = uid
+        self.gid = gid
+        self.size = size
+        self.modified = modified
+        self.path = path
+        self.target = target
+
+
+class Stat(Message):
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("flags",),
+        ((4, 8),),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.path = path
+
+
+class Mkdir(Message):
+    SHAPE = Shape(
+        Struct("<II"),
+        ("flags", "mode"),
+        (),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        mode: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.mode = mode
+        self.path = path
+
+
+class Set(Message):
+    """Attributes. Of a symbolic link the owner is its own; mode and time are of what it leads to."""
+
+    SHAPE = Shape(
+        Struct("<IIIIq"),
+        ("flags", "mode", "uid", "gid", "modified"),
+        (),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        mode: int = 0,
+        uid: int = 0,
+        gid: int = 0,
+        modified: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.mode = mode
+        self.uid = uid
+        self.gid = gid
+        self.modified = modified
+        self.path = path
+
+
+class Remove(Message):
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("flags",),
+        ((4, 8),),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.path = path
+
+
+class Move(Message):
+    """Renames; between file systems, copies and removes."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (
+            Field(1, "source", "text", 4095),
+            Field(2, "destination", "text", 4095),
+        ),
+    )
+
+    def __init__(
+        self,
+        source: bytes = b"",
+        destination: bytes = b"",
+    ) -> None:
+        self.source = source
+        self.destination = destination
+
+
+class Copy(Message):
+    """With all that is in it, links as links."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (
+            Field(1, "source", "text", 4095),
+            Field(2, "destination", "text", 4095),
+        ),
+    )
+
+    def __init__(
+        self,
+        source: bytes = b"",
+        destination: bytes = b"",
+    ) -> None:
+        self.source = source
+        self.destination = destination
+
+
+class List(Message):
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("depth",),
+        ((4, 8),),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        depth: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.depth = depth
+        self.path = path
+
+
+class Find(Message):
+    """Rows of those below `path` whose name matches."""
+
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("limit",),
+        (),
+        (
+            Field(1, "path", "text", 4095),
+            Field(2, "name", "text", 4095),
+        ),
+    )
+
+    def __init__(
+        self,
+        limit: int = 0,
+        path: bytes = b"",
+        name: bytes = b"",
+    ) -> None:
+        self.limit = limit
+        self.path = path
+        self.name = name
+
+
+class Grep(Message):
+    """Rows of the lines that hold a match, in files whose name matches. Binary files are passed over."""
+
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("limit",),
+        (),
+        (
+            Field(1, "path", "text", 4095),
+            Field(2, "name", "text", 4095),
+            Field(3, "pattern", "text", 8192),
+        ),
+    )
+
+    def __init__(
+        self,
+        limit: int = 0,
+        path: bytes = b"",
+        name: bytes = b"",
+        pattern: bytes = b"",
+    ) -> None:
+        self.limit = limit
+        self.path = path
+        self.name = name
+        self.pattern = pattern
+
+
+class Match(Message):
+    """A row of `grep`."""
+
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("line_number",),
+        (),
+        (
+            Field(1, "path", "text", 4095),
+            Field(2, "line", "bytes", 8192),
+        ),
+    )
+
+    def __init__(
+        self,
+        line_number: int = 0,
+        path: bytes = b"",
+        line: bytes = b"",
+    ) -> None:
+        self.line_number = line_number
+        self.path = path
+        self.line = line
+
+
+class Walked(Message):
+    """Of LIST, FIND, GREP, DOWNLOAD."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("flags",),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+    ) -> None:
+        self.flags = flags
+
+
+class Read(Message):
+    """A file's bytes, on stream 1."""
+
+    SHAPE = Shape(
+        Struct("<QQ"),
+        ("offset", "length"),
+        (),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        offset: int = 0,
+        length: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.offset = offset
+        self.length = length
+        self.path = path
+
+
+class ReadReply(Message):
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("size",),
+        (),
+        (),
+    )
+
+    def __init__(
+        self,
+        size: int = 0,
+    ) -> None:
+        self.size = size
+
+
+class Write(Message):
+    """A file's new bytes, on stream 0: they replace the old ones at once, when EOF has come. Makes missing parents."""
+
+    SHAPE = Shape(
+        Struct("<II"),
+        ("flags", "mode"),
+        (),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        mode: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.mode = mode
+        self.path = path
+
+
+class Upload(Message):
+    """A tar archive, on stream 0, to be unpacked below `path`."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        path: bytes = b"",
+    ) -> None:
+        self.path = path
+
+
+class Download(Message):
+    """What is below `path`, as a tar archive on stream 1."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        path: bytes = b"",
+    ) -> None:
+        self.path = path
+
+
+class Watch(Message):
+    """Rows of changes. Nothing that happens after the REPLY is missed."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("flags",),
+        ((4, 8),),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.path = path
+
+
+class Change(Message):
+    """A row of `watch`."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("kind",),
+        ((4, 8),),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        kind: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.kind = kind
+        self.path = path
+
+
+class SignalOrder(Message):
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("number",),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        number: int = 0,
+    ) -> None:
+        self.number = number
+
+
+class ResizeOrder(Message):
+    SHAPE = Shape(
+        Struct("<HHxxxx"),
+        ("rows", "columns"),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        rows: int = 0,
+        columns: int = 0,
+    ) -> None:
+        self.rows = rows
+        self.columns = columns
+
+
+class ExecsReply(Message):
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("before",),
+        (),
+        (Field(1, "execs", "rows", 65536, Listed),),
+    )
+
+    def __init__(
+        self,
+        before: int = 0,
+        execs: tuple[Listed, ...] = (),
+    ) -> None:
+        self.before = before
+        self.execs = execs

@@ -1,0 +1,112 @@
+/* Answers requests about patterns and accounts, so that Python can compare the answers with its own.
+ *
+ * A request is a letter and two texts, each with its length before it (u32); an answer is one text with its length. */
+#include "glob.h"
+#include "passwd.h"
+#include "regex.h"
+#include "sys.h"
+
+enum { LARGEST = 1 << 22 };
+
+static bool read_all(void *to, size_t size)
+{
+    unsigned char *at = to;
+
+    while (size) {
+        long got = sys_read(0, at, size);
+
+        if (got <= 0)
+            return false;
+        at += got;
+        size -= (size_t)got;
+    }
+    return true;
+}
+
+static void answer(const void *text, uint32_t size)
+{
+    (void)sys_write(1, &size, sizeof size);
+    (void)sys_write(1, text, size);
+}
+
+/* In a block of exactly its size, so that a read beyond it is seen. */
+static struct reader text(void)
+{
+    uint32_t size;
+    unsigned char *block;
+
+    if (!read_all(&size, sizeof size) || size > LARGEST)
+        sys_exit(2);
+    block = __builtin_malloc(size + !size);
+    if (!block || !read_all(block, size))
+        sys_exit(2);
+    return reader_of(block, size);
+}
+
+static void forget(struct reader block)
+{
+    __builtin_free((void *)(uintptr_t)block.at);
+}
+
+static void search(struct reader pattern, struct reader in)
+{
+    struct regex *regex = __builtin_malloc(sizeof *regex);
+    struct regex_run *run = __builtin_calloc(1, sizeof *run);
+    struct regex_error error;
+
+    if (!regex_compile(regex, pattern.at, pattern.left, &error))
+        answer(error.what, (uint32_t)strlen(error.what));
+    else
+        answer(regex_search(regex, run, in.at, in.left) ? "+" : "-", 1);
+    __builtin_free(regex);
+    __builtin_free(run);
+}
+
+static void account(struct reader file, struct reader name)
+{
+    struct account found;
+    char number[DECIMAL_SIZE];
+    unsigned char line[8192];
+    struct writer to = writer_of(line, sizeof line);
+
+    if (passwd_by_name(file, name, &found)) {
+        answer("", 0);
+        return;
+    }
+    (void)put_bytes(&to, number, strlen(decimal(number, found.uid)));
+    (void)put_u8(&to, ':');
+    (void)put_bytes(&to, number, strlen(decimal(number, found.gid)));
+    (void)put_u8(&to, ':');
+    (void)put_bytes(&to, found.home.at, found.home.left);
+    (void)put_u8(&to, ':');
+    (void)put_bytes(&to, found.shell.at, found.shell.left);
+    answer(line, (uint32_t)to.used);
+}
+
+static void groups(struct reader file, struct reader name)
+{
+    uint32_t ids[64];
+
+    answer(ids, (uint32_t)(group_ids(file, name, 0, ids, ARRAY_SIZE(ids)) * sizeof ids[0]));
+}
+
+int main(void)
+{
+    char kind;
+
+    while (read_all(&kind, 1)) {
+        struct reader first = text(), second = text();
+
+        if (kind == 'g')
+            answer(glob_match(first.at, first.left, second.at, second.left) ? "+" : "-", 1);
+        else if (kind == 'r')
+            search(first, second);
+        else if (kind == 'p')
+            account(first, second);
+        else if (kind == 'm')
+            groups(first, second);
+        forget(first);
+        forget(second);
+    }
+    return 0;
+}

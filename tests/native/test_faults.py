@@ -1,0 +1,94 @@
+"""The n-th system call fails, for every n: nothing crashes, nothing hangs, nothing is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from paddock.wire.guest import AttachFlags, ExecFlags, Kill, Kind, Op
+from tests.native.driver import Connection, Ended, GuestError, build_module, frame, start
+from tests.native.test_commands import attach, background
+from tests.native.test_echo import echo
+
+STEP = 7
+"""Every seventh call of a conversation with some hundreds of them; `make test-all` takes every one."""
+PATIENCE_SECONDS = 30
+
+
+def converse(host: Connection) -> None:
+    """What a host asks in its life. Any of it may be refused."""
+    for ask in (
+        lambda: host.run("cat", stdin=b"some bytes"),
+        lambda: host.sh("echo out; echo err >&2; exit 3"),
+        lambda: host.run("true", flags=ExecFlags.TERMINAL, rows=5, columns=5),
+        lambda: echo(host, b"some bytes"),
+        lambda: follow(host),
+        lambda: let_go(host),
+    ):
+        try:
+            ask()
+        except GuestError:
+            pass
+
+
+def follow(host: Connection) -> None:
+    id = background(host, "sh", "-c", "echo early; exit 6")
+    attach(host, id, flags=AttachFlags.OUT).finish()
+    host.call(Op.KILL, Kill(id=id).pack())
+
+
+def let_go(host: Connection) -> None:
+    command = host.exec("sleep", "600")
+    host.send(frame(Kind.CLOSE, channel=command.channel))
+    if command.next(Kind.CLOSE, Kind.ERROR).kind == Kind.ERROR:
+        os.kill(command.pid, signal.SIGKILL)  # no helper could be made, it said so
+
+
+def struck(program: Path, n: int, error: int) -> bool:
+    """Whether there was an n-th call; False once the whole conversation went well."""
+    ours, its = socket.socketpair()
+    pid = start(program, [its.fileno()], argv=(f"guest {n} {error}",))
+    its.close()
+    failed = False
+    try:
+        host = Connection(ours)
+        host.peer.settimeout(PATIENCE_SECONDS)
+        converse(host)
+    except (Ended, BrokenPipeError, ConnectionResetError):
+        failed = True
+    ours.close()
+    end = time.monotonic() + PATIENCE_SECONDS
+    while (found := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+        time.sleep(0.001)
+    if found[0] == 0:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise AssertionError(f"with call {n} failing the guest does not end")
+    code = os.waitstatus_to_exitcode(found[1])
+    assert code in (0, 125), f"with call {n} failing the guest ended with {code}"
+    assert failed or code == 0
+    return failed
+
+
+@pytest.fixture(scope="session")
+def faulty() -> Path:
+    return build_module().build(sanitize=True, faults=True)
+
+
+@pytest.mark.parametrize("error", [errno.ENOMEM, errno.EMFILE, errno.EIO], ids=lambda number: errno.errorcode[number])
+def test_any_system_call_may_fail(faulty: Path, error: int) -> None:
+    for n in range(1 + error % STEP, 450, STEP):
+        struck(faulty, n, error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [errno.ENOMEM, errno.EAGAIN], ids=lambda number: errno.errorcode[number])
+def test_every_system_call_may_fail(faulty: Path, error: int) -> None:
+    for n in range(1, 450):
+        struck(faulty, n, error)

@@ -1,0 +1,186 @@
+"""The program's start, and the program itself."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.native.driver import ROOT, Connection, Guest, build_module, end, start
+
+REFUSED = 125
+BUILD = build_module()
+
+
+def ended(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_whoever_starts_it_without_a_descriptor_gets_nothing(program: Path) -> None:
+    assert subprocess.run([program], check=False).returncode == REFUSED
+
+
+def test_with_arguments_it_does_nothing(program: Path) -> None:
+    ours, its = socket.socketpair()
+    assert ended(start(program, [its.fileno()], argv=("guest", "--help"))) == REFUSED
+    its.close()
+    assert ours.recv(1) == b""
+    ours.close()
+
+
+def test_a_script_whose_interpreter_it_is_does_nothing(program: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(f"#!{program}\n")
+    script.chmod(0o755)
+    ours, its = socket.socketpair()
+    assert ended(start(script, [its.fileno()])) == REFUSED
+    its.close()
+    ours.close()
+
+
+def test_one_connection_is_served_to_its_end(program: Path) -> None:
+    ours, its = socket.socketpair()
+    pid = start(program, [its.fileno()])
+    its.close()
+    host = Connection(ours)
+    assert host.run("echo", "hi").out == b"hi\n"
+    host.close()
+    assert ended(pid) == 0
+
+
+def test_it_runs_from_a_sealed_file_that_nobody_can_write(program: Path) -> None:
+    memory = os.memfd_create("guest", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(memory, program.read_bytes())
+    os.fchmod(memory, 0o555)
+    fcntl.fcntl(
+        memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    )
+    ours, its = socket.socketpair()
+    pid = start(Path(f"/proc/self/fd/{memory}"), [its.fileno()])
+    its.close()
+    host = Connection(ours)
+    assert host.run("true").exit.code == 0
+    if os.getuid() == 0:  # for others it is not dumpable, so not even this link can be followed
+        with pytest.raises(OSError):
+            os.open(f"/proc/{pid}/exe", os.O_RDWR)
+    else:
+        with pytest.raises(PermissionError):
+            os.readlink(f"/proc/{pid}/exe")
+    host.close()
+    assert ended(pid) == 0
+    os.close(memory)
+
+
+def test_closed_and_stray_descriptors_of_its_starter(program: Path) -> None:
+    """It may be started with 0, 1, 2 closed, and with others open: no command ever sees them."""
+    ours, its = socket.socketpair()
+    strays = [fcntl.fcntl(its.fileno(), fcntl.F_DUPFD, 100 + n) for n in range(3)]
+    for fd in strays:
+        os.set_inheritable(fd, True)
+    own = fcntl.fcntl(its.fileno(), fcntl.F_DUPFD_CLOEXEC, 64)
+    actions = [(os.POSIX_SPAWN_DUP2, own, 3), *((os.POSIX_SPAWN_CLOSE, fd) for fd in (0, 1, 2))]
+    pid = os.posix_spawn(program, ["guest"], {"ASAN_OPTIONS": "detect_leaks=0"}, file_actions=actions)
+    for fd in (*strays, own):
+        os.close(fd)
+    its.close()
+    host = Connection(ours)
+    assert host.run("ls", "/proc/self/fd").out.split() == [b"0", b"1", b"2", b"3"]
+    assert host.run("readlink", "/proc/self/fd/0").out == b"/dev/null\n"
+    host.close()
+    assert ended(pid) == 0, "and a copy of its own socket would have kept it"
+
+
+def test_its_memory_is_not_to_be_read(guest: Guest, host: Connection) -> None:
+    if os.getuid() == 0:
+        found = host.sh(f"stat -c %U /proc/{guest.pid}/maps").out
+        assert found == b"root\n"
+    else:
+        with pytest.raises(PermissionError):
+            os.close(os.open(f"/proc/{guest.pid}/mem", os.O_RDONLY))
+
+
+def test_an_idle_guest_is_small(tmp_path: Path) -> None:
+    with Guest(BUILD.build(), tmp_path / "s") as guest:
+        host = guest.connect()
+        host.run("true")
+        assert guest.resident_kib() < 300
+        host.close()
+
+
+# the program
+
+
+def test_the_program_is_small_and_static() -> None:
+    program = BUILD.build()
+    assert program.stat().st_size < 150_000
+    assert b"/lib64/ld-linux" not in program.read_bytes()
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_the_same_sources_give_the_same_bytes(tmp_path: Path, compiler: str) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed: make check installs it")
+    found: list[bytes] = []
+    for name in ("a", "longer-name"):
+        copy = tmp_path / name
+        shutil.copytree(ROOT / "native", copy)
+        env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / f"cache-{name}")}
+        order = [sys.executable, str(copy / "build.py"), "--compiler", compiler]
+        done = subprocess.run(order, env=env, capture_output=True, text=True, check=True)
+        found.append(Path(done.stdout.strip()).read_bytes())
+    assert found[0] == found[1]
+
+
+def test_a_second_build_takes_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = BUILD.build()
+    made = first.stat().st_mtime_ns
+    assert BUILD.build() == first
+    assert first.stat().st_mtime_ns == made
+
+
+def test_it_runs_on_the_other_architecture(tmp_path: Path) -> None:
+    emulator = shutil.which("qemu-aarch64-static")
+    if platform.machine() != "x86_64" or emulator is None or not shutil.which("clang") or not shutil.which("ld.lld"):
+        pytest.skip("needs clang, lld and qemu-user-static on x86_64")
+    guest = BUILD.build(compiler="clang", arch="aarch64")
+    assert ended(os.posix_spawn(emulator, [emulator, str(guest)], {})) == REFUSED
+    ours, its = socket.socketpair()
+    pid = start(Path(emulator), [its.fileno()], argv=(emulator, str(guest)))
+    its.close()
+    host = Connection(ours)
+    assert host.sh("echo out; exit 3").exit.code == 3
+    with pytest.raises(Exception, match="exec"):
+        host.exec("no-such-program")
+    host.close()
+    end(pid)
+
+
+def test_numbers_of_system_calls_are_the_kernel_s() -> None:
+    generic, x86_64 = Path("/usr/include/asm-generic/unistd.h"), Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
+    if not generic.exists() or not x86_64.exists():
+        pytest.skip("the kernel's headers are not installed: apt-get install linux-libc-dev")
+    row = re.compile(r"SYS_(\w+) = NUMBER\((\d+), (\d+)\)")
+    numbers = row.findall((ROOT / "native" / "numbers.h").read_text())
+    assert len(numbers) > 100
+    theirs = dict(re.findall(r"#define __NR_(\w+) (\d+)", x86_64.read_text()))
+    others = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", generic.read_text()))
+    others["newfstatat"] = others["fstatat"]
+    for name, ours, its in numbers:
+        assert (ours, its) == (theirs[name], others[name]), name
+
+
+def test_no_signal_has_a_handler() -> None:
+    """A handler that did too much was CVE-2024-6387. The only action that the guest sets is the default one."""
+    found = [line.strip() for path in (ROOT / "native").glob("*.c") for line in path.read_text().splitlines()]
+    calls = [line for line in found if "sys_sigaction(" in line]
+    assert calls == ["(void)sys_sigaction(number, &standard); /* what our starter ignores, commands would ignore */"]
+    assert "struct signal_action standard = {0};" in found
