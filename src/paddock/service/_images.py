@@ -4,19 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypeVar
 
 from paddock.backends._threads import in_its_own_thread
 from paddock.errors import NotConfigured, PaddockError
 from paddock.model import Check, GarbageItem, Image, ListImages, PullImage, RemoveImage
 
-from ._context import Component
+from ._context import Component, Context
 from ._garbage import Candidate, measured
 from ._gate import Entry
 from ._handlers import handles
 from ._providers import Images
+from ._tasks import in_thread
 
+T = TypeVar("T")
+LANE = "images"
 _log = logging.getLogger("paddock")
+
+
+@asynccontextmanager
+async def getting(context: Context, reference: str, get: Callable[..., T], *args: object) -> AsyncGenerator[T]:
+    """Call `get` in a thread: for one reference, one caller at a time. Nothing of an image is deleted before the block
+    ends, nor before the thread, which goes on when its caller leaves."""
+    async with AsyncExitStack() as holds, AsyncExitStack() as turn:
+        await holds.enter_async_context(context.lanes.shared(LANE))
+        await turn.enter_async_context(context.lanes.exclusive(f"{LANE} {reference}"))
+        work, name = in_its_own_thread(get, reference, *args), f"get image {reference}"
+        doing = context.tasks.start(work, name=name, awaited=True)
+        try:
+            await asyncio.wait((doing,))
+        except asyncio.CancelledError:
+            holds.push_async_exit(turn.pop_all())
+            holds.push_async_callback(asyncio.wait, (doing,))
+            context.tasks.start(holds.pop_all().aclose(), name=name)
+            raise
+        await turn.aclose()
+        yield doing.result()
 
 
 class ImageRoom(Component):
@@ -29,15 +54,17 @@ class ImageRoom(Component):
     @handles(RemoveImage)
     async def remove(self, action: RemoveImage, entry: Entry) -> None:
         images = self._source()
-        for tree in await asyncio.to_thread(images.remove, action.image):
-            if tree not in self._needs.by_tree():
-                await asyncio.to_thread(images.discard, tree)
+        async with self._lanes.exclusive(LANE):
+            for tree in await in_thread(images.remove, action.image):
+                if tree not in self._needs.by_tree():
+                    await in_thread(images.discard, tree)
 
     @handles(PullImage)
     async def pull(self, action: PullImage, entry: Entry) -> Image:
         images = self._source()
         fetch = images.pull if action.refresh else images.get
-        image = (await in_its_own_thread(fetch, action.reference, _log.info)).image
+        async with getting(self._context, action.reference, fetch, _log.info) as record:
+            image = record.image
         entry.done({"reference": image.reference, "digest": image.digest})
         return image
 
@@ -74,11 +101,14 @@ class ImageRoom(Component):
 
     async def take(self, item: GarbageItem) -> str | None:
         assert self._images is not None
-        users = self._needs.by_tree().get(item.what)
-        if users:  # who has taken it into use since it was looked at may have ended, and his sandbox lives on
-            return users[0].told
-        if await asyncio.to_thread(self._images().discard, item.what):
-            return None
+        if not self._lanes.is_free(LANE):  # a slow registry holds no sweep up, nor those who would queue behind it
+            return "an image is being pulled, used or removed"
+        async with self._lanes.exclusive(LANE):
+            users = self._needs.by_tree().get(item.what)
+            if users:  # who has taken it into use since it was looked at may have ended, and his sandbox lives on
+                return users[0].told
+            if await in_thread(self._images().discard, item.what):
+                return None
         return "a program that runs uses it"
 
     def _source(self) -> Images:

@@ -1,4 +1,4 @@
-"""Lanes: the order of verbs on one sandbox, workspace, snapshot or repository. See docs/design/order.md.
+"""Lanes: the order of verbs on one sandbox, workspace, snapshot, repository or image. See docs/design/order.md.
 
 A lane is a fair readers-writer lock in the memory of the one process that owns the state directory.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import msgspec
 
@@ -63,6 +63,7 @@ from ._context import Component, Context
 from ._disk_sleep import DiskSleep
 from ._gate import Entry
 from ._handlers import handles
+from ._images import getting
 from ._lane import Hold, Overtaken
 from ._live import LIVE, SESSION_ENDED, Held, Live
 from ._making import Birth, Making
@@ -107,32 +108,34 @@ class Sandboxes(Component):
         _validate.check_spec(spec)
         key = self._key(action)
         source, origin = None, None
-        if spec.snapshot is None:
-            template = await self._template(spec.template)
-        else:
-            source = self._snapshots.find(spec.snapshot, entry.principal.id)
-            template, spec, origin = source.template, await self._snapshots.spec_from(source, spec), source.id
-        needs = _validate.needs(spec, source)
-        backend = self._backends.choose(spec.level)
-        for need in needs:
-            backend.capabilities.require(need, backend.name)
-        if source is not None:
-            if backend.capabilities.memory and spec.limits == Limits():  # what has memory has a size
-                spec = replace(spec, limits=source.snapshot.spec.limits)
-            self._snapshots.fits(source, spec.limits, backend, self._backends)
-        if spec.mounts:
-            self._check_layers(spec.mounts)
-        owner, policy = entry.principal.id, None
-        if spec.policy is not None:
-            policy = await self._policies.keep(spec.policy)
-        elif source is not None and source.snapshot.policy is not None:
-            policy = await self._policies.of(source.snapshot.policy)
-        outer = self._allotment.outer(entry.principal)
-        if outer is not None:
-            self._allotment.check(outer, spec, 1)
-        of = None if source is None else source.workspace
-        taking = nullcontext() if spec.workspace is None else self._workspaces.holding(spec.workspace, owner)
-        async with taking as workspace:
+        async with AsyncExitStack() as holds:  # until the row says what it needs
+            if spec.snapshot is None:
+                template = await self._template(spec.template, holds)
+            else:
+                source = self._snapshots.find(spec.snapshot, entry.principal.id)
+                template, spec, origin = source.template, await self._snapshots.spec_from(source, spec), source.id
+            needs = _validate.needs(spec, source)
+            backend = self._backends.choose(spec.level)
+            for need in needs:
+                backend.capabilities.require(need, backend.name)
+            if source is not None:
+                if backend.capabilities.memory and spec.limits == Limits():  # what has memory has a size
+                    spec = replace(spec, limits=source.snapshot.spec.limits)
+                self._snapshots.fits(source, spec.limits, backend, self._backends)
+            if spec.mounts:
+                self._check_layers(spec.mounts)
+            owner, policy = entry.principal.id, None
+            if spec.policy is not None:
+                policy = await self._policies.keep(spec.policy)
+            elif source is not None and source.snapshot.policy is not None:
+                policy = await self._policies.of(source.snapshot.policy)
+            outer = self._allotment.outer(entry.principal)
+            if outer is not None:
+                self._allotment.check(outer, spec, 1)
+            of = None if source is None else source.workspace
+            workspace = None
+            if spec.workspace is not None:
+                workspace = await holds.enter_async_context(self._workspaces.holding(spec.workspace, owner))
             of_it = (spec, template, owner, backend.name, backend.level, origin, workspace)
             row = self._making.row(*of_it, copy_of=of, policy=policy)
             known = self._store.add(row, key, also=None if workspace is None else self._workspaces.take)
@@ -513,11 +516,13 @@ class Sandboxes(Component):
         _validate.check_key(action.idempotency_key)
         return Key(action.idempotency_key, hashlib.sha256(_spec_bytes(action.spec)).hexdigest())
 
-    async def _template(self, name: str) -> Template:
+    async def _template(self, name: str, holds: AsyncExitStack) -> Template:
         try:
+            if is_image(name):  # which is looked for again each time
+                return await holds.enter_async_context(getting(self._context, name, self._templates.get))
             if name in self._built:
                 return self._templates.get(name)  # a look-up from now on
-            # Whatever it takes: what makes one, or a registry that says nothing, keeps no thread from the others.
+            # Whatever it takes: what makes one keeps no thread from the others.
             template = await in_its_own_thread(self._templates.get, name)
         except NotFound:
             if is_image(name):
@@ -528,6 +533,5 @@ class Sandboxes(Component):
                 hint="name one of those",
                 templates=known,
             ) from None
-        if not is_image(name):  # which is looked for again each time
-            self._built.add(name)
+        self._built.add(name)
         return template
