@@ -63,6 +63,7 @@ async def _begun(family: Family) -> bool:
     return bool(_images(family))
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_killed_while_it_is_saved_leaves_no_copy(microvms: MicrovmHarness) -> None:
     async def test(family: Family) -> None:
         parent, other = await family.begin(), await family.begin()

@@ -23,6 +23,7 @@ def test_the_repository_fails_its_own_suite(tmp_path: Path) -> None:
     assert "5 failed, 13 passed" in run.stdout
 
 
+@pytest.mark.slow  # every time, `make demo`
 def test_every_claim_of_the_demonstration_holds(sandbox: SandboxFactory) -> None:
     sandbox()  # skips with the reason where no sandbox can be had
     run = demonstration.demonstrate(quiet=True)

@@ -221,6 +221,7 @@ def _keeper_dies(machine: Machine, work: str, step: int, state_dir: Path) -> Non
     machine.goes_on()
 
 
+@pytest.mark.slow  # every time, the simulation
 @pytest.mark.timeout(900)
 def test_some_steps(machine: Callable[[], Machine], shared_state: Path) -> None:
     one = machine()

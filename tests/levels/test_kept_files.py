@@ -28,7 +28,7 @@ mv .git/refs/a .git/refs/b; rm -r src2; echo z > new; mv new other; cat .git/ref
 """
 
 
-@pytest.fixture(params=("container", "gvisor", "microvm"))
+@pytest.fixture(params=("container", "gvisor", pytest.param("microvm", marks=pytest.mark.slow)))
 def level(request: pytest.FixtureRequest) -> str:
     return request.param
 

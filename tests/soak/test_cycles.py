@@ -49,6 +49,7 @@ def at_rest(state: Path) -> Snapshot:
     return seen[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cycles", [200, MANY])
 def test_hundreds_of_cycles_leave_nothing_behind(sandbox: SandboxFactory, shared_state: Path, cycles: int) -> None:
     sandbox().kill()  # skips with the reason where no sandbox can be had

@@ -376,6 +376,7 @@ def run(state_dir: Path, **options: Any) -> None:
             service.close()
 
 
+@pytest.mark.slow  # every time, the simulation
 def test_a_few_interleavings_lose_nothing(state_dir: Path) -> None:
     run(state_dir, max_examples=2, stateful_step_count=25, derandomize=True)
 
