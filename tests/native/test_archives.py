@@ -15,7 +15,7 @@ import pytest
 from paddock.wire.guest import Op, Upload
 from tests.native.driver import Connection, GuestError
 from tests.native.filing import Files, Operation
-from tests.native.test_files import plant, refused, snapshot
+from tests.native.test_guest_files import plant, refused, snapshot
 
 
 @pytest.fixture

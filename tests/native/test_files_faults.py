@@ -17,7 +17,7 @@ from paddock.wire.guest import RemoveFlags
 from tests.native.driver import Connection, Ended, GuestError, start
 from tests.native.filing import Files
 from tests.native.test_archives import hard, link, member, tar
-from tests.native.test_faults import PATIENCE_SECONDS, faulty
+from tests.native.test_guest_faults import PATIENCE_SECONDS, faulty
 
 __all__ = ["faulty"]
 STEP = 11

@@ -116,6 +116,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*map(values, arguments))
     if typing.get_origin(kind) is typing.Literal:
         return st.sampled_from(arguments)
+    if typing.get_origin(kind) is tuple and arguments[-1] is not ...:
+        return st.tuples(*map(values, arguments))
     if typing.get_origin(kind) is tuple:
         return st.lists(values(arguments[0]), max_size=2).map(tuple)
     if typing.get_origin(kind) is dict:

@@ -109,5 +109,6 @@ class ProcessInstance(GuestInstance):
             self.ending = Ending(limit=Limit.TTL, reason="its time was up")
         else:
             self.ending = Ending(limit=None, reason=f"its init ended with {self._process.returncode}")
+        self.close_connections()  # an agent that still lives would say that the directory is gone
         shutil.rmtree(self._run, ignore_errors=True)
         self._ended.set()
