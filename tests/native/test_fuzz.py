@@ -14,7 +14,7 @@ from tests.native.driver import build_module
 from tests.native.test_archives import HOSTILE, hard, link, member, tar
 from tests.native.test_protocol import CONVERSATION
 
-RUNS = 50_000
+RUNS = 10_000
 
 
 def sample(format: int) -> bytes:

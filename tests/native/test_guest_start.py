@@ -124,6 +124,7 @@ def test_the_program_is_small_and_static() -> None:
     assert b"/lib64/ld-linux" not in program.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_the_same_sources_give_the_same_bytes(tmp_path: Path, compiler: str) -> None:
     if shutil.which(compiler) is None:
