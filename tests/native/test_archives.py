@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,10 @@ from tests.native.test_guest_files import plant, refused, snapshot
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "r").mkdir()
-    return tmp_path / "r"
+    yield tmp_path / "r"
+    subprocess.run(["rm", "-rf", tmp_path / "r"], check=True)  # pytest's own removal recurses, and some are deep
 
 
 @pytest.fixture
