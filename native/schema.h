@@ -67,7 +67,7 @@ enum limit {
     LIMIT_CREDIT = 67108864, /* bytes that a sender may be allowed at one time */
     LIMIT_RING = 262144, /* bytes of output that the guest holds for a foreground command, on each stream */
     LIMIT_BACKGROUND_RING = 16777216, /* bytes of output that it keeps of a background command, on each stream */
-    LIMIT_RINGS = 268435456, /* bytes of them all; what is asked for beyond gets a ring of a foreground command */
+    LIMIT_RINGS = 268435456, /* bytes of all rings together; when they are used up, a command gets the ring of a foreground one */
     LIMIT_HELPERS = 64, /* file operations and kills at one time */
     LIMIT_ID = 64, /* bytes of a command's id */
     LIMIT_PATH = 4095, /* bytes of a path */
@@ -94,7 +94,7 @@ enum attach_flags {
 
 enum ended_flags {
     ENDED_TIME = 1, /* killed when its time was over */
-    ENDED_OUT_OPEN = 2, /* somebody else still holds its output: what comes later is lost */
+    ENDED_OUT_OPEN = 2, /* another process still holds its output; later output is lost */
     ENDED_ERR_OPEN = 4, /* the same of standard error */
     ENDED_UNDRAINED = 8, /* output follows this EXIT: the host has not read it yet */
     ENDED_FLAGS = 15,

@@ -41,7 +41,10 @@ LIMITS = {
     "CREDIT": (1 << 26, "bytes that a sender may be allowed at one time"),
     "RING": (1 << 18, "bytes of output that the guest holds for a foreground command, on each stream"),
     "BACKGROUND_RING": (1 << 24, "bytes of output that it keeps of a background command, on each stream"),
-    "RINGS": (1 << 28, "bytes of them all; what is asked for beyond gets a ring of a foreground command"),
+    "RINGS": (
+        1 << 28,
+        "bytes of all rings together; when they are used up, a command gets the ring of a foreground one",
+    ),
     "HELPERS": (64, "file operations and kills at one time"),
     "ID": (64, "bytes of a command's id"),
     "PATH": (4095, "bytes of a path"),
@@ -90,7 +93,7 @@ FLAGS = {
     },
     "ENDED": {
         "TIME": (1, "killed when its time was over"),
-        "OUT_OPEN": (2, "somebody else still holds its output: what comes later is lost"),
+        "OUT_OPEN": (2, "another process still holds its output; later output is lost"),
         "ERR_OPEN": (4, "the same of standard error"),
         "UNDRAINED": (8, "output follows this EXIT: the host has not read it yet"),
     },

@@ -34,13 +34,11 @@ from paddock.wire.guest import (
     Stream,
 )
 from tests.native.driver import ENV, PATIENCE_SECONDS, Command, Connection, Finished, Guest, GuestError, frame
+from tests.orphans import wait_until
 
 
 def eventually(what: str, check: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not check():
-        assert time.monotonic() < end, f"never: {what}"
-        time.sleep(0.005)
+    assert wait_until(check, seconds=PATIENCE_SECONDS), f"never: {what}"
 
 
 def alive(marker: str) -> list[int]:

@@ -46,7 +46,7 @@ class DiffWorkspace(Action["WorkspaceDiff"], tag="workspace.diff", repeatable=Tr
 
 
 class PushBranch(Action["PushedBranch"], tag="workspace.branch"):
-    """Pushes what it holds to its remote, by a credential of the caller's. What is not committed becomes a commit with
+    """Push the workspace to its remote, with the caller's credential. What is not committed becomes a commit with
     `message`; the workspace itself stays as it is. The daemon answers with a plan; the caller's process pushes.
 
     `branch=None` is the one that was pushed last, or `paddock/NAME`. What the remote has at it must be among what is

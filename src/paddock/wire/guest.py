@@ -82,7 +82,7 @@ class Limit:
     BACKGROUND_RING = 16777216
     # Bytes of output that it keeps of a background command, on each stream.
     RINGS = 268435456
-    # Bytes of them all; what is asked for beyond gets a ring of a foreground command.
+    # Bytes of all rings together; when they are used up, a command gets the ring of a foreground one.
     HELPERS = 64
     # File operations and kills at one time.
     ID = 64
