@@ -5,6 +5,7 @@ What was asked of the door is written to `DIRECTORY/performed` at the end.
 
 from __future__ import annotations
 
+import fcntl
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from paddock.cli import main
 from paddock.client import session
+from paddock.client._daemon import LOCK
 from paddock.keeper.layout import default_state_dir
 from paddock.model import AuditReport
 from tests.client.door import FakeDoor, Served
@@ -22,6 +24,8 @@ door = FakeDoor(state_dir)
 if (state_dir / "useless").exists():
     door.jail = "missing"
     door.audit = AuditReport(ok=False, segments=1, records=2, head="abc", problem="line 3\x1b]0;title\x07")
+lock = (state_dir / LOCK).open("w")  # until this process has ended: a thread that copies starts no real daemon
+fcntl.flock(lock, fcntl.LOCK_EX)
 served = Served(door, state_dir)
 try:
     code = main(sys.argv[2:])

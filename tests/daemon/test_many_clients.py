@@ -98,6 +98,20 @@ def test_a_client_that_reads_no_answer_is_read_no_further(rig: Rig) -> None:
         assert Sandbox.list(transport=rig.transport)
 
 
+def test_the_log_names_who_broke_the_protocol_and_nobody_who_was_interrupted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path)
+    with contextlib.closing(rig):
+        with rig.session.open_socket() as interrupted:
+            interrupted.sendall(pack(Kind.OPEN, 1, _body(ListSandboxes())))
+            assert select.select((interrupted,), (), (), 10)[0]
+        with contextlib.closing(_greeted(rig)) as breaks:
+            breaks.send(Kind.REPLY, 1, b"")
+            assert breaks.receive() is None
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["REPLY on channel 1"]
+
+
 _MANY_UNDER_WAY = """
 import array, asyncio, contextlib, resource, socket, sys
 from pathlib import Path

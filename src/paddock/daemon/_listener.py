@@ -178,6 +178,9 @@ class _Connection:
 
     def _break(self, why: str) -> None:
         _log.warning("a connection of process %d is closed: %s", self._pid, why)
+        self._lost()
+
+    def _lost(self) -> None:
         self._is_broken = True
         self.close()
 
@@ -225,7 +228,9 @@ class _Connection:
                 self._take(frame)
         except BlockingIOError:
             return
-        except (OSError, WireError) as error:  # ECONNRESET: it was closed before all answers were read (unix(7))
+        except ConnectionError:  # the client closed it before it had read all answers (unix(7)): it was interrupted
+            self._lost()
+        except (OSError, WireError) as error:
             self._break(str(error))
 
     def _take(self, frame: Frame) -> None:
@@ -331,6 +336,9 @@ class _Connection:
         except BlockingIOError:
             loop.add_writer(self._peer.fileno(), self._writable)
             self._waits_for_room = True
+            return
+        except ConnectionError:
+            self._lost()
             return
         except OSError as error:
             exhausted = exhaustion(error)
