@@ -129,7 +129,7 @@ class DiskSleep(Component):
     def _take(self, row: Row, snapshot: str | None, times: Paused | None = None) -> Row:
         """From here on a daemon that dies leaves one that sleeps. Who has seen it as it was before can do nothing to
         it."""
-        taken = self._lifecycle.move(row, State.RESTORING, restoring=snapshot, incarnation=row.incarnation + 1)
+        taken = self._store.move(row, State.RESTORING, restoring=snapshot, incarnation=row.incarnation + 1)
         stands = taken if times is None else paused(taken, self._clock, times)
         stands = hibernated(stands, self._clock, self._config.retention_seconds)
         if stands is not taken:
@@ -139,7 +139,7 @@ class DiskSleep(Component):
     async def _lie_down(self, taken: Row, backend: Backend) -> Row:
         """Nothing of it runs any more."""
         await backend.forget(taken.id)
-        return self._lifecycle.move(taken, State.PAUSED, restoring=taken.restoring, reason=ASLEEP)
+        return self._store.move(taken, State.PAUSED, restoring=taken.restoring, reason=ASLEEP)
 
     def _for_sleep(self, row: Row) -> bool:
         found = None if row.restoring is None else self._snapshots.get(row.restoring)

@@ -126,7 +126,7 @@ class Making(Component):
                     if birth.policy is not None:
                         undo.push_async_exit(undo_async(lambda row=birth.row: self._egress.close(row)))
                         await self._egress.open(birth.row, birth.policy)
-                running = tuple(self._lifecycle.move(birth.row, State.RUNNING) for birth in births)
+                running = tuple(self._store.move(birth.row, State.RUNNING) for birth in births)
                 recorded()
                 for row, birth, instance in zip(running, births, instances, strict=True):
                     self._live.admit(row, birth.backend, instance)
@@ -168,7 +168,7 @@ class Making(Component):
             if error is None or hold.overtaken:  # then the kill records it
                 return
             try:
-                self._lifecycle.move(row, State.FAILED, reason=words(error), release_key=True)
+                self._store.move(row, State.FAILED, reason=words(error), release_key=True)
             except PaddockError as another:
                 error.add_note(f"and this could not be recorded: {another}")
 

@@ -61,9 +61,7 @@ class Remains(Component):
         disk, or is being restored, so only its row says that it lives.
         """
         try:
-            ended = self._lifecycle.move(
-                row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING
-            )
+            ended = self._store.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)
         except ResourceExhausted:
             if row.restoring is not None:
                 raise

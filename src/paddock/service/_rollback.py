@@ -57,7 +57,7 @@ class Rollback(Component):
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._snapshots.find(action.snapshot, entry.principal.id)
         await self._check(row, held, snapshot)
-        row = self._lifecycle.move(row, State.RESTORING, restoring=snapshot.id)
+        row = self._store.move(row, State.RESTORING, restoring=snapshot.id)
         try:
             trees = self.trees(row, snapshot)
             await self._copy(row, [tree.copy for tree in trees])
@@ -78,7 +78,7 @@ class Rollback(Component):
         the sandbox alone. ResourceExhausted: it stays as it is, until there is room."""
         backend = self._backends.named(row.sandbox.backend)
         # What was made before, or will be told to have been, is none of ours.
-        row = self._lifecycle.move(row, State.RESTORING, restoring=row.restoring, incarnation=row.incarnation + 1)
+        row = self._store.move(row, State.RESTORING, restoring=row.restoring, incarnation=row.incarnation + 1)
         instance = await backend.adopt(row.id)
         try:
             trees = await self._copy_the_rest(row)
@@ -116,7 +116,7 @@ class Rollback(Component):
     async def _stay(self, row: Row) -> Row:
         """It is as before: it runs, or stands still, or has died of something else meanwhile."""
         await in_thread(_copies.discard, self._pool(), besides(row))
-        return await self._live.check(self._lifecycle.move(row, State.RUNNING), paused=True)
+        return await self._live.check(self._store.move(row, State.RUNNING), paused=True)
 
     async def _lay(self, row: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside]) -> Row:
         """The trees of a dead sandbox become those of the snapshot, and it lives again."""
@@ -131,7 +131,7 @@ class Rollback(Component):
         return self.admit(row, next, backend, instance)
 
     async def _failed(self, row: Row, error: BaseException) -> None:
-        self._lifecycle.move(row, State.FAILED, reason=f"rollback failed: {words(error)}")
+        self._store.move(row, State.FAILED, reason=f"rollback failed: {words(error)}")
         await in_thread(_copies.discard, self._pool(), (*own_trees(row), *besides(row)))
 
     def trees(self, row: Row, snapshot: SnapshotRow) -> tuple[Beside, ...]:
@@ -168,7 +168,7 @@ class Rollback(Component):
 
     def admit(self, row: Row, next: Row, backend: Backend, instance: Instance) -> Row:
         """It runs."""
-        running = self._lifecycle.move(row, State.RUNNING, incarnation=next.incarnation)
+        running = self._store.move(row, State.RUNNING, incarnation=next.incarnation)
         self._live.admit(running, backend, instance)
         return running
 
