@@ -6,8 +6,8 @@ from paddock.errors import InvalidArgument, InvalidState, ResourceExhausted, San
 from paddock.model import Limits, Principal, SandboxSpec, nested_principal, replace
 
 from ._context import Component
-from ._remains import died, has_ended
-from ._store import Row
+from ._remains import died
+from ._store import Row, has_ended
 
 _SHARED = ("cpus", "memory_mib", "swap_mib", "processes", "disk_mib", "inodes", "tmp_mib")
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 
 import msgspec
 
@@ -111,14 +110,13 @@ class ApprovalStore:
         found = self._store.execute(f"{_SELECT} WHERE owner = ? AND id = ?", (owner, id)).fetchone()
         return None if found is None else _approval(found)
 
-    def by_prefix(self, owner: str, prefix: str, most: int) -> tuple[Approval, ...]:
-        sql = f"{_SELECT} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT ?"
-        return _approvals(self._store.execute(sql, (owner, prefix, prefix + "\x7f", most)).fetchall())
+    def by_prefix(self, owner: str, prefix: str) -> tuple[Approval, ...]:
+        return tuple(map(_approval, self._store.beginning(_SELECT, owner, prefix)))
 
     def list(self, owner: str, *, all: bool) -> tuple[Approval, ...]:
         where = "1 = 1" if all else "state = 'pending'"
         sql = f"{_SELECT} WHERE owner = ? AND {where} ORDER BY created_at, id"
-        return _approvals(self._store.execute(sql, (owner,)).fetchall())
+        return tuple(map(_approval, self._store.execute(sql, (owner,)).fetchall()))
 
     @staticmethod
     def _moved(db: sqlite3.Connection, one: Approval, to: ApprovalState, now: Moment) -> Approval | None:
@@ -126,10 +124,6 @@ class ApprovalStore:
         sql = "UPDATE approvals SET state = ?, used_at = ? WHERE id = ? AND state = ?"
         done = db.execute(sql, (to.value, now.wall, one.id, one.state.value)).rowcount
         return replace(one, state=to) if done else None
-
-
-def _approvals(rows: Sequence[tuple[object, ...]]) -> tuple[Approval, ...]:
-    return tuple(map(_approval, rows))
 
 
 def _approval(row: tuple[object, ...]) -> Approval:

@@ -21,11 +21,11 @@ from ._context import Component, Context
 from ._egress import Egress
 from ._gate import Entry
 from ._live import Held, Live, end
-from ._remains import died, has_ended
+from ._remains import died
 from ._rollback import Rollback, besides
 from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
-from ._store import Row
+from ._store import Row, has_ended
 from ._tasks import in_thread
 from ._ttl import hibernated, paused, running
 

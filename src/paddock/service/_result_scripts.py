@@ -14,7 +14,7 @@ import msgspec
 from paddock.errors import PlatformError
 from paddock.model import Change, ChangeKind, FileKind
 
-from ._plain_files import PLAIN_FILES
+from ._workshop import PLAIN_FILES
 from ._workspace_tree import REPOSITORY, WORKSPACE
 
 MOST_CHANGES = 100_000

@@ -13,11 +13,10 @@ from paddock.model import Workspace
 
 from ._gate import Entry
 from ._live import Held, Live
-from ._plain_files import SECONDS
 from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
 from ._store import Row
-from ._workshop import Workshop, Workshops
+from ._workshop import READING_SECONDS, Workshop, Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE, WorkspaceTree
 from ._workspaces import Begun, Workspaces
 
@@ -107,5 +106,5 @@ class Sources:
         trees = [TreeMount(tree=name, target=WORKSPACE, writable=False, layers=tree.layers)]
         if tree.repository is not None:
             trees.append(TreeMount(tree=tree.repository, target=REPOSITORY, writable=False))
-        async with self._workshops.open(trees, entry, command_seconds=SECONDS) as workshop:
+        async with self._workshops.open(trees, entry, command_seconds=READING_SECONDS) as workshop:
             yield workshop

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from functools import partial
 
 from ._allotment import Allotment
 from ._approvals import Approvals
@@ -25,7 +24,6 @@ from ._forks import Forks
 from ._garbage import Garbage
 from ._handlers import table
 from ._images import ImageRoom
-from ._judge import judge
 from ._live import LIVE, Live
 from ._making import Making
 from ._mount_results import MountResults
@@ -70,7 +68,7 @@ class Rooms:
                 exits=lambda row: context.backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True),
                 tasks=context.tasks,
                 audit=context.audit,
-                judge=partial(judge, context.store, approvals),
+                judge=approvals.judge,
                 secrets=leases.packed,
             )
             leases.changed = self._doors.secret

@@ -68,17 +68,15 @@ from ._lane import Hold, Overtaken
 from ._live import LIVE, SESSION_ENDED, Held, Live
 from ._making import Birth, Making
 from ._policies import Policies
-from ._remains import Remains, died, has_ended
+from ._remains import Remains, died
 from ._rollback import Rollback, besides
 from ._snapshots import Snapshots
-from ._store import Key, Row
+from ._store import LEAST_PREFIX, Key, Row, has_ended, the_one
 from ._tasks import in_thread
 from ._ttl import running
 from ._workspace_store import WorkspaceStore
 from ._workspace_tree import Workspaces
 
-_LEAST_PREFIX = 6
-_CANDIDATES = 8
 _spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -343,19 +341,10 @@ class Sandboxes(Component):
         if row is not None:
             return row
         if reference.startswith(Noun.SANDBOX):
-            if len(reference) < _LEAST_PREFIX:
-                raise InvalidArgument(f"{reference!r} is too short: a prefix has {_LEAST_PREFIX} characters or more")
-            found = self._store.by_prefix(owner, reference, _CANDIDATES + 1)
-            if len(found) == 1:
-                return found[0]
-            if found:
-                candidates = [candidate.id for candidate in found[:_CANDIDATES]]
-                more = " and more" if len(found) > _CANDIDATES else ""
-                raise InvalidArgument(
-                    f"{reference!r} is the beginning of {', '.join(candidates)}{more}",
-                    hint="give more characters",
-                    candidates=candidates,
-                )
+            if len(reference) < LEAST_PREFIX:
+                raise InvalidArgument(f"{reference!r} is too short: a prefix has {LEAST_PREFIX} characters or more")
+            if found := self._store.by_prefix(owner, reference):
+                return the_one(found, "sandbox", reference, hint="")
         row = self._store.by_name(owner, reference, living=False)
         if row is not None:
             return row

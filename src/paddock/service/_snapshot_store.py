@@ -86,13 +86,9 @@ class SnapshotStore:
     def get(self, id: str) -> SnapshotRow | None:
         return next(iter(self._all(f"{_SELECT} WHERE id = ?", (id,))), None)
 
-    def find(self, owner: str, reference: str, most: int) -> tuple[SnapshotRow, ...]:
+    def find(self, owner: str, reference: str) -> tuple[SnapshotRow, ...]:
         """The one of that id or name; else those whose ids begin so."""
-        exact = self._all(f"{_SELECT} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2", (owner, reference, reference))
-        return exact or self._all(
-            f"{_SELECT} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT ?",
-            (owner, reference, reference + "\x7f", most),
-        )
+        return tuple(map(_row, self._store.named(_SELECT, owner, reference)))
 
     def list(self, owner: str | None = None, source: str | None = None) -> tuple[SnapshotRow, ...]:
         where = "(? IS NULL OR owner = ?) AND (? IS NULL OR source = ?)"

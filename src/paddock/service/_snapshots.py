@@ -11,7 +11,6 @@ from paddock.errors import (
     InvalidArgument,
     InvalidState,
     KeeperUnavailable,
-    NotFound,
     PaddockError,
     SandboxDied,
 )
@@ -38,11 +37,9 @@ from ._held import Held
 from ._lane import Overtaken
 from ._providers import Backends
 from ._snapshot_store import SnapshotRow, SnapshotStore
-from ._store import Row
+from ._store import Row, the_one
 from ._tasks import in_thread
 from ._workspace_tree import WORKSPACE_OF, copied
-
-_CANDIDATES = 8
 
 
 class Snapshots(Component):
@@ -158,17 +155,11 @@ class Snapshots(Component):
 
     def find(self, reference: str, owner: str) -> SnapshotRow:
         """By id, name, or unique prefix of an id; whole ones only. NotFound, InvalidArgument, InvalidState."""
-        found = self._rows.find(owner, reference, _CANDIDATES + 1)
-        if len(found) > 1:
-            candidates = [row.id for row in found[:_CANDIDATES]]
-            raise InvalidArgument(
-                f"{reference!r} is the beginning of {', '.join(candidates)}", hint="give more characters"
-            )
-        if not found:
-            raise NotFound(f"no snapshot {reference!r}", hint="`paddock snapshots` lists them", snapshot=reference)
-        if not found[0].is_whole:
-            raise InvalidState(f"snapshot {found[0].id} is still being made", hint="wait until it is whole")
-        return found[0]
+        found = self._rows.find(owner, reference)
+        row = the_one(found, "snapshot", reference, hint="`paddock snapshots` lists them")
+        if not row.is_whole:
+            raise InvalidState(f"snapshot {row.id} is still being made", hint="wait until it is whole")
+        return row
 
     def get(self, id: str) -> SnapshotRow | None:
         return self._rows.get(id)
@@ -233,7 +224,9 @@ class Snapshots(Component):
 
     @handles(DeleteSnapshot)
     async def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
-        await self._asking.snapshot_deletion(action, self.find(action.snapshot, entry.principal.id), entry)
+        row = self.find(action.snapshot, entry.principal.id)
+        what = f"delete the snapshot {row.id} of {row.snapshot.source}"
+        await self._asking.ask("delete", action, entry, about=row.id, own=row.snapshot.policy, what=what)
         await self._remove(self.find(action.snapshot, entry.principal.id).id)
 
     def _of(self, row: Row, owner: str) -> Snapshot:

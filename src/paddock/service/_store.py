@@ -13,13 +13,14 @@ import sqlite3
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from paddock.errors import (
     AlreadyExists,
     InternalError,
+    InvalidArgument,
     InvalidState,
     NotConfigured,
     NotFound,
@@ -32,6 +33,8 @@ from . import _schema
 from ._clock import Clock
 from ._workspace_tree import WorkspaceTree
 
+LEAST_PREFIX = 6
+_CANDIDATES = 8
 LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _OF_SANDBOX = (
@@ -87,6 +90,33 @@ class Row(msgspec.Struct, frozen=True):
     def asleep(self) -> bool:
         """On disk: nothing of it runs anywhere, and `restoring` is what it wakes from."""
         return self.restoring is not None and self.state is State.PAUSED
+
+
+class HasId(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+T = TypeVar("T", bound=HasId)
+
+
+def the_one(found: Sequence[T], noun: str, reference: str, *, hint: str) -> T:
+    """The one that a caller means. NotFound, InvalidArgument: none was found, or several."""
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NotFound(f"no {noun} {reference[:64]!r}", hint=hint, **{noun: reference})
+    candidates = [one.id for one in found[:_CANDIDATES]]
+    more = " and more" if len(found) > _CANDIDATES else ""
+    raise InvalidArgument(
+        f"{reference!r} is the beginning of {', '.join(candidates)}{more}",
+        hint="give more characters",
+        candidates=candidates,
+    )
+
+
+def has_ended(row: Row) -> bool:
+    return not LEGAL[row.state]
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -163,12 +193,20 @@ class Store:
             f"{_SELECT} WHERE owner = ? AND name = ? AND {state} ORDER BY created_at DESC LIMIT 1", (owner, name)
         )
 
-    def by_prefix(self, owner: str, prefix: str, most: int) -> tuple[Row, ...]:
+    def by_prefix(self, owner: str, prefix: str) -> tuple[Row, ...]:
+        return tuple(_row(found) for found in self.beginning(_SELECT, owner, prefix))
+
+    def beginning(self, select: str, owner: str, prefix: str) -> list[tuple[Any, ...]]:
+        """What `select` says of those of the owner whose ids begin so, and of no more than `the_one` tells."""
         # A range, so that the primary key is used and no wildcard of the caller's is one.
-        return self._all(
-            f"{_SELECT} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT ?",
-            (owner, prefix, prefix + "\x7f", most),
-        )
+        sql = f"{select} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT {_CANDIDATES + 1}"
+        return self.execute(sql, (owner, prefix, prefix + "\x7f")).fetchall()
+
+    def named(self, select: str, owner: str, reference: str) -> list[tuple[Any, ...]]:
+        """What `select` says of the one of that id or name; else of those whose ids begin so."""
+        exact = f"{select} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2"
+        found = self.execute(exact, (owner, reference, reference)).fetchall()
+        return found or self.beginning(select, owner, reference)
 
     def list(self, owner: str | None = None, *, ended: bool = False) -> tuple[Row, ...]:
         where = ["1 = 1" if ended else _ALIVE]

@@ -7,8 +7,7 @@ from paddock.model import Workspace, replace
 
 from ._context import Component, Context
 from ._live import Live
-from ._remains import has_ended
-from ._store import Row
+from ._store import Row, has_ended
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 
 

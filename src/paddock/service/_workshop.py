@@ -31,14 +31,32 @@ from ._collect import Collector
 from ._context import Component
 from ._gate import Entry
 from ._tasks import in_thread
+from ._workspace_tree import WORKSPACE
 
 TEMPLATE = "host"
 LIMITS = Limits(memory_mib=4096, disk_mib=1024, processes=256, tmp_mib=1024)
 OUTPUT_BYTES = 16 << 20
 SECONDS = 1800.0
+READING_SECONDS = 60.0
+"""What git may take in a workshop that reads an attacker's repository, all commands together. What the names below
+miss, such as a pipe behind a link, ends then."""
 _STREAM_BYTES = 1 << 20
 _CHUNK = 1 << 18
 _WORDS_BYTES = 4096
+
+# The first step of each script that lets git read a workspace: what git would wait for, or never finish, is named.
+# Git opens these by name, whatever they are. It opens no hook here, and to a socket nothing can be opened; fsmonitor
+# leaves one. Links to plain files and directories are an everyday thing.
+PLAIN_FILES = f"""
+odd=$(find {WORKSPACE} \\( -path '*/.git/hooks' -o -name fsmonitor--daemon.ipc \\) -prune -o \\
+    \\( -path '*/.git/*' -o -name .gitignore -o -name .gitattributes -o -name .gitmodules -o -name .git \\) \\
+    \\( -xtype p -o -xtype b -o -xtype c -o -xtype s -o -type f -size +256M ! -path '*/.git/objects/*' \\) \\
+    -print -quit 2>/dev/null) || :  # where find may not look, git may not either
+if [ -n "$odd" ]; then
+    echo "$odd is a pipe, device or socket, or larger than 256 MiB, and git would read it" >&2
+    exit 1
+fi
+"""
 
 
 class Workshop:

@@ -28,11 +28,10 @@ from ._asking import Asking, Exact
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._plain_files import SECONDS
 from ._result_source import Origin, Source, Sources
 from ._result_store import ResultStore
 from ._shelf import Shelf
-from ._workshop import Workshop
+from ._workshop import READING_SECONDS, Workshop
 
 if TYPE_CHECKING:  # with all that git needs, which a sandbox does not
     from ._publication import Publication, Publishing
@@ -181,7 +180,7 @@ class WorkspaceResults(Component):
     ) -> None:
         own = None if source.running is None else source.running[0].sandbox.policy
         workspace = None if source.begun is None else source.begun.workspace.id
-        await self._asking.result(
+        await self._asking.ask(
             deed, action, entry, about=source.id, own=own, workspace=workspace, exact=exact, what=what
         )
 
@@ -220,7 +219,7 @@ async def _check(
     result = await workshop.run(argv, env=env or scripts.environment(), input=input, output_bytes=output_bytes)
     if result.limit is Limit.TIME:
         raise InvalidState(
-            f"git did not come to an end with what is in the workspace in {SECONDS:.0f} seconds",
+            f"git did not come to an end with what is in the workspace in {READING_SECONDS:.0f} seconds",
             hint="git status inside",
         )
     if result.limit is not None:

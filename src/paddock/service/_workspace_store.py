@@ -73,13 +73,9 @@ class WorkspaceStore:
     def named(self, owner: str, name: str) -> WorkspaceRow | None:
         return next(iter(self._all(f"{_SELECT} WHERE owner = ? AND name = ?", (owner, name))), None)
 
-    def find(self, owner: str, reference: str, most: int) -> tuple[WorkspaceRow, ...]:
+    def find(self, owner: str, reference: str) -> tuple[WorkspaceRow, ...]:
         """The one of that id or name; else those whose ids begin so."""
-        exact = self._all(f"{_SELECT} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2", (owner, reference, reference))
-        return exact or self._all(
-            f"{_SELECT} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT ?",
-            (owner, reference, reference + "\x7f", most),
-        )
+        return tuple(map(_row, self._store.named(_SELECT, owner, reference)))
 
     def list(self, owner: str | None = None) -> tuple[WorkspaceRow, ...]:
         """Those used least recently first."""

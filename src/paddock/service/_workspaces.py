@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from paddock.errors import InvalidArgument, InvalidState, NotFound
+from paddock.errors import InvalidState
 from paddock.model import (
     DeleteWorkspace,
     GetWorkspace,
@@ -33,13 +33,12 @@ from ._grounds import Grounds
 from ._handlers import handles
 from ._live import Live
 from ._shelf import Shelf
-from ._store import Row
+from ._store import Row, the_one
 from ._tenancy import Tenancy
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 from ._workspace_tree import WorkspaceTree
 
 DISK_MIB = 10_240
-_CANDIDATES = 8
 
 
 class Begun(NamedTuple):
@@ -89,8 +88,9 @@ class Workspaces(Component):
 
     @handles(DeleteWorkspace)
     async def delete(self, action: DeleteWorkspace, entry: Entry) -> None:
-        await self._asking.workspace_deletion(action, self.find(action.workspace, entry.principal.id), entry)
-        id = self.find(action.workspace, entry.principal.id).id
+        row = self.find(action.workspace, entry.principal.id)
+        id, what = row.id, f"delete the workspace {row.workspace.name} ({row.id})"
+        await self._asking.ask("delete", action, entry, about=id, workspace=id, what=what)
         async with self._lanes.exclusive(id):
             row = self.find(id, entry.principal.id)
             self._tenancy.check_epoch(row, action.epoch)
@@ -102,14 +102,8 @@ class Workspaces(Component):
 
     def find(self, reference: str, owner: str) -> WorkspaceRow:
         """By id, name, or unique prefix of an id. NotFound, InvalidArgument."""
-        found = self._rows.find(owner, reference, _CANDIDATES + 1)
-        if not found:
-            raise NotFound(f"no workspace {reference!r}", hint="`paddock workspaces` lists them", workspace=reference)
-        row, *more = found
-        if more:
-            candidates = ", ".join(row.id for row in found[:_CANDIDATES])
-            raise InvalidArgument(f"{reference!r} is the beginning of {candidates}", hint="give more characters")
-        return row
+        found = self._rows.find(owner, reference)
+        return the_one(found, "workspace", reference, hint="`paddock workspaces` lists them")
 
     @asynccontextmanager
     async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
