@@ -1,9 +1,7 @@
 # ruff: noqa: S608 (statements are put together from the constants below, never from values)
-"""Rows of approvals. Each move is one statement that names the state it starts from: of two who race, one moves."""
+"""Rows of approvals, in the store's file and transactions."""
 
 from __future__ import annotations
-
-import sqlite3
 
 import msgspec
 
@@ -54,7 +52,11 @@ class ApprovalStore:
                 if found is None:
                     continue
                 one = _approval(found)
-                return self._moved(db, one, ApprovalState.USED, now) if state is ApprovalState.GRANTED else one
+                if state is ApprovalState.GRANTED:
+                    one = replace(one, state=ApprovalState.USED)
+                    sql = "UPDATE approvals SET state = ?, used_at = ? WHERE id = ?"
+                    db.execute(sql, (one.state.value, now.wall, one.id))
+                return one
         return None
 
     def ask(
@@ -117,13 +119,6 @@ class ApprovalStore:
         where = "1 = 1" if all else "state = 'pending'"
         sql = f"{_SELECT} WHERE owner = ? AND {where} ORDER BY created_at, id"
         return tuple(map(_approval, self._store.execute(sql, (owner,)).fetchall()))
-
-    @staticmethod
-    def _moved(db: sqlite3.Connection, one: Approval, to: ApprovalState, now: Moment) -> Approval | None:
-        assert to in APPROVAL_MOVES[one.state]
-        sql = "UPDATE approvals SET state = ?, used_at = ? WHERE id = ? AND state = ?"
-        done = db.execute(sql, (to.value, now.wall, one.id, one.state.value)).rowcount
-        return replace(one, state=to) if done else None
 
 
 def _approval(row: tuple[object, ...]) -> Approval:

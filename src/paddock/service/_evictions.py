@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from paddock.errors import InvalidState, NotFound, PaddockError
+from paddock.errors import InvalidState, PaddockError
 from paddock.keeper.layout import KEPT
 from paddock.model import GarbageItem, WorkspaceState, WorkspaceStatus
 from paddock.storage._kept import KeptArchives
 from paddock.storage._trees import sync_tree
 
 from ._context import Component, Context
-from ._garbage import Candidate
+from ._garbage import Candidate, measured
 from ._gate import Entry
 from ._grounds import Grounds
 from ._keeping import Keeping
@@ -23,16 +22,6 @@ from ._tasks import in_thread
 from ._tenancy import Tenancy
 from ._workshop import Workshops
 from ._workspace_store import WorkspaceRow, WorkspaceStore
-
-
-class Evictable(NamedTuple):
-    """A workspace whose files are in the pool. `why` it may go, or `refusal`: why it may not."""
-
-    id: str
-    name: str
-    why: str
-    clean: bool
-    refusal: str | None
 
 
 class Evictions(Component):
@@ -66,21 +55,7 @@ class Evictions(Component):
         await in_thread(self._keeping.archives.remove, row.id)
         return ready
 
-    async def evictable(self, *, look: bool, entry: Entry | None = None) -> tuple[Evictable, ...]:
-        """All that are laid out, in the order in which they may go: clean ones, then those with work in them, which is
-        kept; of each, those used least recently first. Last, those that may not go, and why.
-
-        Without `look` no workshop is opened to find out what is in them: each may hold work.
-        """
-        found: list[tuple[bool, bool, float, Evictable]] = []
-        for row in self._rows.list():
-            if row.state is not WorkspaceState.EVICTED:
-                used = self._tenancy.last_used(row)
-                one = await self._evictable(row, used, look, entry)
-                found.append((one.refusal is not None, not one.clean, used, one))
-        return tuple(one for *_, one in sorted(found, key=lambda entry: entry[:3]))
-
-    async def evict(self, id: str, entry: Entry | None = None) -> None:
+    async def evict(self, id: str) -> None:
         """Its work is on the disk, outside of the pool, before its tree goes. InvalidState: it may not go. Any other
         error: it could not be kept, and so it stays."""
         async with self._lanes.exclusive(id):
@@ -93,7 +68,7 @@ class Evictions(Component):
                 raise InvalidState(f"workspace {row.workspace.name!r} stays: {refusal}", workspace=row.id)
             evicting = self._rows.settle(row, WorkspaceState.EVICTING)
             try:
-                kept = await self._keeping.keep(evicting, entry)
+                kept = await self._keeping.keep(evicting, None)
             except BaseException:
                 self._rows.settle(row, WorkspaceState.READY)
                 await in_thread(self._keeping.archives.remove, id)
@@ -141,36 +116,34 @@ class Evictions(Component):
         self._audit.event("workspace.unfinished", workspace=row.id, message=f"it was {row.state.value}; put right")
 
     async def candidates(self) -> Sequence[Candidate]:
-        pool, found = self._pool(), list[Candidate]()
-        # None goes from a pool that has room; then it does not matter which one would be first.
+        """All that are laid out, in the order in which they may go: clean ones, then those with work in them, which is
+        kept; of each, those used least recently first. Last, those that may not go, and why."""
+        pool = self._pool()
+        # None goes from a pool that has room; then no workshop is opened to find out what is in them.
         full = pool.marks.reached(await asyncio.to_thread(pool.space))
-        for one in await self.evictable(look=full):
-            try:
-                size = await asyncio.to_thread(pool.measure, one.id)
-            except NotFound:
-                continue  # it was deleted meanwhile
-            why = f"workspace {one.name}: {one.why}"
-            item = GarbageItem(what=one.id, kind="workspace", why=why, bytes=size, kept_because=one.refusal)
-            found.append(Candidate(item=item, only_when_full=True))
-        return found
+        found: list[tuple[bool, bool, float, Candidate]] = []
+        for row in self._rows.list():
+            if row.state is WorkspaceState.EVICTED or (size := await measured(pool, row.id)) is None:
+                continue
+            used = self._tenancy.last_used(row)
+            why, refusal, clean = f"not used for {_span(self._clock.wall() - used)}", self._refusal(row), False
+            if full and refusal is None:
+                try:
+                    status = await self._keeping.status(row, None)
+                except PaddockError as error:
+                    refusal = f"what is in it cannot be made out: {error.message}"
+                else:
+                    clean = status.clean
+                    why += ", nothing is only here" if clean else f", keeps {status.only_here}"
+            why = f"workspace {row.workspace.name}: {why}"
+            item = GarbageItem(what=row.id, kind="workspace", why=why, bytes=size, kept_because=refusal)
+            found.append((refusal is not None, not clean, used, Candidate(item=item, only_when_full=True)))
+        return [one for *_, one in sorted(found, key=lambda each: each[:3])]
 
     async def take(self, item: GarbageItem) -> str | None:
         await self.evict(item.what)
         self._audit.event("workspace.evicted", workspace=item.what, message=item.why)
         return None
-
-    async def _evictable(self, row: WorkspaceRow, used: float, look: bool, entry: Entry | None) -> Evictable:
-        refusal, clean = self._refusal(row), False
-        why = f"not used for {_span(self._clock.wall() - used)}"
-        if look and refusal is None:
-            try:
-                status = await self._keeping.status(row, entry)
-            except PaddockError as error:
-                refusal = f"what is in it cannot be made out: {error.message}"
-            else:
-                clean = status.clean
-                why += ", nothing is only here" if clean else f", keeps {status.only_here}"
-        return Evictable(row.id, row.workspace.name, why, clean, refusal)
 
     def _refusal(self, row: WorkspaceRow) -> str | None:
         """Why it may not be evicted, if it may not."""

@@ -88,12 +88,12 @@ class Rooms:
         sandboxes = self.sandboxes = Sandboxes(
             context, live, remains, making, snapshots, policies, rollback, disk_sleep, allotment, workspaces or spaces
         )
-        forks = Forks(context, sandboxes, live, making, snapshots, policies, allotment)
+        forks = Forks(context, sandboxes, making, snapshots, policies, allotment)
         recordings = Recordings(sandboxes, policies, self._doors)
         conduct = Conduct(context, policies, approvals)
         execs = Execs(context, sandboxes, live, remains, leases, conduct)
         files = Files(sandboxes, live, conduct)
-        promotion = Promotion(sandboxes, live)
+        promotion = Promotion(sandboxes)
         self.evidence = Evidence(
             context.state_dir,
             context.audit,
@@ -104,8 +104,8 @@ class Rooms:
         )
         images = ImageRoom(context)
         reports = Reports(context, sandboxes, self.evidence, images)
-        mount_results = MountResults(context, sandboxes, live, snapshots)
-        sources = Sources(sandboxes, live, snapshots, spaces, shelf.workshops)
+        mount_results = MountResults(context, sandboxes, snapshots)
+        sources = Sources(sandboxes, snapshots, spaces, shelf.workshops)
         artifacts = ArtifactResults(context, sources)
         results = WorkspaceResults(context, sources, shelf, asking)
         sweepers = (

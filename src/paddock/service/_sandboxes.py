@@ -168,9 +168,9 @@ class Sandboxes(Component):
 
         protect = () if policy is None else protected(policy.document, template)
         birth = Birth(row, template, backend, policy, protect)
-        async with self._unless_killed():
+        async with self.told(row):
             (running,) = await self._making.bear((birth,), fill, recorded)
-            return running.sandbox
+        return running.sandbox
 
     @handles(GetSandbox)
     async def get(self, action: GetSandbox, entry: Entry) -> Sandbox:
@@ -231,7 +231,7 @@ class Sandboxes(Component):
         row = self.find(action.sandbox, entry)
 
         async def turn() -> Sandbox:
-            async with self._unless_killed(), self._lanes.exclusive(row.id):
+            async with self._lanes.exclusive(row.id):
                 now = await self._disk_sleep.settled(self._now(row.id))
                 if now.asleep and (now := await self._live.check(now)).asleep:
                     return now.sandbox
@@ -263,10 +263,8 @@ class Sandboxes(Component):
 
     async def _turned(self, work: Coroutine[None, None, Sandbox], row: Row) -> Sandbox:
         """Once begun it goes on, whatever becomes of the caller."""
-        try:
+        async with self.told(row):
             return await self._tasks.finish(work, name=f"undo sandbox {row.id}: pause, resume, rollback or extend")
-        except SandboxDied:
-            raise await self._live.dead(row) from None
 
     @handles(GetUsage)
     async def usage(self, action: GetUsage, entry: Entry) -> Usage:
@@ -274,21 +272,16 @@ class Sandboxes(Component):
             disk = await asyncio.to_thread(self._pool().usage, asleep.id)
             return Usage(memory_bytes=0, processes=0, disk_bytes=disk.used_bytes)
         row, held = await self.reach(action.sandbox, entry)
-        try:
-            usage = await held.instance.usage()
-        except SandboxDied:
-            raise await self._live.dead(row) from None
-        return await self._live.with_disk(held, usage)
+        async with self.told(row):
+            return await self._live.with_disk(held, await held.instance.usage())
 
     @handles(ListProcesses)
     async def processes(self, action: ListProcesses, entry: Entry) -> tuple[Process, ...]:
         if self.find(action.sandbox, entry).asleep:
             return ()
         row, held = await self.reach(action.sandbox, entry)
-        try:
+        async with self.told(row):
             return await held.instance.processes()
-        except SandboxDied:
-            raise await self._live.dead(row) from None
 
     @handles(InspectSandbox)
     async def inspect(self, action: InspectSandbox, entry: Entry) -> Inspection:
@@ -366,42 +359,36 @@ class Sandboxes(Component):
         it again in the block, which is to end once what was begun is in the guest's table. SandboxDied says when and
         why it does not run any more."""
         row = self.find(reference, entry)
-        try:
-            async with self._lanes.shared(row.id) as hold:
-                row = self._now(row.id)
-                if row.restoring is not None or row.state is State.CREATING:
-                    await hold.exclude()
-                    row, held = await self._held(await self._there(self._now(row.id), entry))
-                    hold.share()
-                else:
-                    row, held = await self._held(row)
-                if awake:
-                    row = await self._awake(row, held, hold, entry)
-                yield row, held
-        except Overtaken as overtaken:
-            raise await self._killed_by(overtaken) from None
+        async with self.told(row), self._lanes.shared(row.id) as hold:
+            row = self._now(row.id)
+            if row.restoring is not None or row.state is State.CREATING:
+                await hold.exclude()
+                row, held = await self._held(await self._there(self._now(row.id), entry))
+                hold.share()
+            else:
+                row, held = await self._held(row)
+            if awake:
+                row = await self._awake(row, held, hold, entry)
+            yield row, held
 
     async def _awake(self, row: Row, held: Held, hold: Hold, entry: Entry) -> Row:
         """Of many that use it at once, one wakes it. If it falls asleep by itself, it stays awake until the outcome of
         the use is known."""
-        try:
+        if row.state is State.PAUSED or held.instance.stillness.now:
+            await hold.exclude()
+            row, held = await self._held(await self._there(self._now(row.id), entry))
             if row.state is State.PAUSED or held.instance.stillness.now:
-                await hold.exclude()
-                row, held = await self._held(await self._there(self._now(row.id), entry))
-                if row.state is State.PAUSED or held.instance.stillness.now:
-                    row = await self._live.sleeping.wake(row, held, entry)
-                hold.share()
-            if row.sandbox.spec.idle_seconds is not None:
-                entry.at_the_end(await held.instance.stay_awake())
-            return row
-        except SandboxDied:
-            raise await self._live.dead(row) from None
+                row = await self._live.sleeping.wake(row, held, entry)
+            hold.share()
+        if row.sandbox.spec.idle_seconds is not None:
+            entry.at_the_end(await held.instance.stay_awake())
+        return row
 
     @asynccontextmanager
     async def alone(self, reference: str, entry: Entry) -> AsyncGenerator[tuple[Row, Held]]:
         """Hold the lane of a sandbox alone. One that is paused stays so; one that sleeps on disk is woken."""
         row = self.find(reference, entry)
-        async with self._unless_killed(), self._lanes.exclusive(row.id):
+        async with self.told(row), self._lanes.exclusive(row.id):
             yield await self._held(await self._there(self._now(row.id), entry))
 
     async def reach(self, reference: str, entry: Entry) -> tuple[Row, Held]:
@@ -432,12 +419,17 @@ class Sandboxes(Component):
         return row
 
     @asynccontextmanager
-    async def _unless_killed(self) -> AsyncGenerator[None]:
-        """A verb that a kill has cancelled says so once the kill is over."""
+    async def told(self, row: Row) -> AsyncGenerator[None]:
+        """Where the block ends with the sandbox, the error says when and why that was; where a kill has cancelled the
+        block, once the kill is over."""
         try:
             yield
         except Overtaken as overtaken:
             raise await self._killed_by(overtaken) from None
+        except SandboxDied as error:
+            if error.details.get("sandbox") not in (None, row.id):
+                raise
+            raise await self._live.dead(row) from None
 
     async def _killed_by(self, overtaken: Overtaken) -> PaddockError:
         async with self._lanes.shared(overtaken.id):

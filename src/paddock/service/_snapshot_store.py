@@ -71,9 +71,9 @@ class SnapshotStore:
                     f"a snapshot is already named {s.name!r}", hint=f"delete it or take another name: {s.name}"
                 ) from None
 
-    def whole(self, id: str) -> bool:
-        """From now on it can be used. False if it was deleted meanwhile."""
-        return bool(self._store.execute("UPDATE snapshots SET is_whole = 1 WHERE id = ?", (id,)).rowcount)
+    def whole(self, id: str) -> None:
+        """From now on it can be used."""
+        self._store.execute("UPDATE snapshots SET is_whole = 1 WHERE id = ?", (id,))
 
     def slept_on(self, id: str) -> bool:
         """A living sandbox wakes from it."""

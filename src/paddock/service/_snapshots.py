@@ -12,7 +12,6 @@ from paddock.errors import (
     InvalidState,
     KeeperUnavailable,
     PaddockError,
-    SandboxDied,
 )
 from paddock.model import (
     CreateSnapshot,
@@ -34,7 +33,6 @@ from ._file_changes import FileChanges
 from ._gate import Entry
 from ._handlers import handles
 from ._held import Held
-from ._lane import Overtaken
 from ._providers import Backends
 from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row, the_one
@@ -75,12 +73,9 @@ class Snapshots(Component):
         snapshot = self._of(row, row.sandbox.owner)
         # As one that is being made: if the daemon dies, the next one deletes it.
         async with self._unless_kept(SnapshotRow(snapshot, held.instance.template)):
-            try:
-                async with self._lanes.exclusive(row.id):
-                    await self.copy(held, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
-                yield snapshot.id
-            except Overtaken as overtaken:
-                raise SandboxDied(str(overtaken), sandbox=row.id) from None
+            async with self._lanes.exclusive(row.id):
+                await self.copy(held, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
+            yield snapshot.id
 
     @asynccontextmanager
     async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[tuple[SnapshotRow, Paused]]:
