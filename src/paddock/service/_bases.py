@@ -70,9 +70,7 @@ class Bases(Component):
         try:
             if await in_thread(self._spares.take, base.id, name, limit_bytes=limit_bytes):
                 return ()
-            # In a thread: some drivers copy. Not left alone half-way: the undo would miss what comes later.
-            work = asyncio.to_thread(self._pool().derive, base.id, name, limit_bytes=limit_bytes)
-            return await self._tasks.complete(work, name=f"derive {name}")
+            return await in_thread(self._pool().derive, base.id, name, limit_bytes=limit_bytes)
         finally:
             self._spares.make(base.id)
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from paddock.errors import InvalidArgument
 from paddock.model import Acquired
 
-from ._workshop import Workshop
-from ._workspace_tree import REPOSITORY, WORKSPACE
+from ._workshop import Workshop, git_environment
 
 _PAST_SECONDS = 60
 
@@ -54,25 +53,9 @@ git status --porcelain > /dev/null
 git status --porcelain > /dev/null
 """
 
-# No program that a repository or the template could name runs: there is none to run, and it is not asked for.
 ENVIRONMENT = {
-    "WORKSPACE": WORKSPACE,
-    "REPOSITORY": REPOSITORY,
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_ALLOW_PROTOCOL": "none",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_CONFIG_COUNT": "5",
-    "GIT_CONFIG_KEY_0": "core.hooksPath",
-    "GIT_CONFIG_VALUE_0": "/dev/null",
-    "GIT_CONFIG_KEY_1": "core.fsmonitor",
-    "GIT_CONFIG_VALUE_1": "false",
-    "GIT_CONFIG_KEY_2": "core.protectNTFS",
-    "GIT_CONFIG_VALUE_2": "true",
-    "GIT_CONFIG_KEY_3": "core.protectHFS",
-    "GIT_CONFIG_VALUE_3": "true",
-    "GIT_CONFIG_KEY_4": "safe.directory",
-    "GIT_CONFIG_VALUE_4": "*",
+    **git_environment({"core.protectNTFS": "true", "core.protectHFS": "true"}),
+    "GIT_OPTIONAL_LOCKS": "1",  # the index is made here, and nobody else writes it
 }
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,16 +28,10 @@ from ._malware_lists import MalwareLists
 from ._store import Row
 from ._tasks import Tasks
 
+if TYPE_CHECKING:
+    from paddock.egress._authority import Authority
+
 _LONGEST_PAUSE_SECONDS = 30.0
-
-
-class Authority(Protocol):
-    """Of one sandbox; both in PEM. The key is in memory only."""
-
-    @property
-    def certificate(self) -> bytes: ...
-    @property
-    def key(self) -> bytes: ...
 
 
 def _make_authority() -> Authority:

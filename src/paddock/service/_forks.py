@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from paddock.errors import InvalidState
 from paddock.model import ForkSandbox, Sandbox, replace
 
@@ -17,6 +15,7 @@ from ._making import Birth, Making
 from ._policies import Policies
 from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
+from ._tasks import in_thread
 
 MOST = 1000
 
@@ -72,8 +71,7 @@ class Forks(Component):
             async with self._sandboxes.alone(parent.id, entry) as (_, held):
                 await self._snapshots.copy(held, copies)
             more = [_copies.plan(pool, first.id, o.id, limit, first.workspace, o.workspace) for o in others]
-            copying = asyncio.to_thread(lambda: [_copies.make(pool, copies) for copies in more])
-            await self._tasks.complete(copying, name=f"copy {first.id}")
+            await in_thread(lambda: [_copies.make(pool, copies) for copies in more])
 
         def recorded() -> None:
             now = self._store.get(parent.id)

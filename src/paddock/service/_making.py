@@ -19,7 +19,7 @@ from ._clock import boot_id
 from ._context import Component, Context
 from ._egress import Egress, Snapshot
 from ._lane import Hold
-from ._live import Live
+from ._live import Live, end
 from ._nested import Nested
 from ._remains import words
 from ._secret_leases import Leases
@@ -155,11 +155,8 @@ class Making(Component):
 
     async def _kill_unborn(self, backend: Backend, instance: Instance) -> None:
         async def kill() -> None:
-            try:
-                await instance.kill()
-                await backend.forget(instance.id)
-            finally:
-                await instance.aclose()
+            await end(instance)
+            await backend.forget(instance.id)
 
         await self._tasks.complete(kill(), name=f"create {instance.id}")
 

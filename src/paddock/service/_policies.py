@@ -23,10 +23,7 @@ _KEEP = (
     "INSERT INTO policies (revision, document, kept_at) VALUES (?, ?, ?)"
     " ON CONFLICT (revision) DO UPDATE SET kept_at = excluded.kept_at"
 )
-_SET = (
-    "UPDATE sandboxes SET policy = ? WHERE id = ? AND policy IS ? AND incarnation = coalesce(?, incarnation)"
-    " AND state IN ('running', 'paused')"
-)
+_SET = "UPDATE sandboxes SET policy = ? WHERE id = ? AND state IN ('running', 'paused')"
 _PRUNE = (
     "DELETE FROM policies WHERE kept_at < ? AND revision NOT IN (SELECT policy FROM sandboxes WHERE policy IS NOT NULL)"
     " AND revision NOT IN (SELECT policy FROM snapshots WHERE policy IS NOT NULL)"
@@ -90,32 +87,31 @@ class Policies(Component):
         return PolicyRevision(revision=revision, document=(await self.of(revision)).document)
 
     async def resume(self, row: Row) -> None:
-        """Sees to the ways out of a sandbox that another service has made. Nothing gets out where that fails."""
-        revision = row.sandbox.policy
-        if revision is None:
-            return
-        await self._egress.open(row, await self.of(revision))
-        now = self._store.get(row.id)
-        if now is not None and now.incarnation == row.incarnation and now.sandbox.policy != revision:
-            await self._apply(row.id, revision)  # whoever set another meanwhile may have told the gateway before us
+        """See to the ways out of a sandbox again. Nothing gets out where that fails."""
+        async with self._lanes.exclusive(_lane(row)):
+            row = self._store.get(row.id) or row
+            if row.sandbox.policy is not None:
+                await self._egress.open(row, await self.of(row.sandbox.policy))
 
     async def set(self, action: SetPolicy, row: Row, entry: Entry) -> Sandbox:
+        """The caller shares the lane of the sandbox: it is not made again meanwhile."""
         if Principal(row.sandbox.owner).sandbox is not None:
             raise PolicyDenied(f"{row.id} was made by a program inside a sandbox: those have no network")
-        before, expected = row.sandbox.policy, action.expect_revision
-        if expected is not None and expected != before:
-            raise _changed(row, before)
-        snapshot = None if action.policy is None else await self.keep(action.policy)
-        if snapshot is not None:
-            await self._check_files(row, snapshot.document)
-            await self._leases.extend(row, snapshot.document.secrets)
-        now = None if snapshot is None else snapshot.revision
-        if not self._record(row.id, before=before, now=now):
-            raise _changed(row, None)
-        # Once recorded it has to hold, whatever becomes of the caller.
-        await self._tasks.finish(self._apply(row.id, before), name=f"undo sandbox {row.id}: policy")
-        entry.done({"policy": now, "before": before})
+        async with self._lanes.exclusive(_lane(row)):
+            row = self._store.get(row.id) or row
+            before, expected = row.sandbox.policy, action.expect_revision
+            if expected is not None and expected != before:
+                raise InvalidState(
+                    f"the policy of {row.id} was changed meanwhile", hint=f"paddock policy show {row.id}", policy=before
+                )
+            snapshot = None if action.policy is None else await self.keep(action.policy)
+            if snapshot is not None:
+                await self._check_files(row, snapshot.document)
+                await self._leases.extend(row, snapshot.document.secrets)
+            # Once recorded it has to hold, whatever becomes of the caller.
+            await self._tasks.complete(self._change(row, snapshot), name=f"sandbox {row.id}: policy")
         row = self._store.get(row.id) or row
+        entry.done({"policy": None if snapshot is None else snapshot.revision, "before": before})
         return row.sandbox
 
     async def _check_files(self, row: Row, document: PolicyDocument) -> None:
@@ -132,30 +128,21 @@ class Policies(Component):
                 hint="take a snapshot of it, and make another one from that under this policy",
             )
 
-    async def _apply(self, id: str, before: str | None) -> None:
-        """What is recorded at last holds at last, whoever else sets a policy meanwhile."""
-        while (row := self._store.get(id)) is not None:
-            revision = row.sandbox.policy
-            if revision is None:
-                await self._egress.close(row)
-            elif before is None:
-                try:
-                    await self._egress.open(row, await self.of(revision))
-                except BaseException:
-                    # Not of one that was made again meanwhile: that one has what was recorded.
-                    self._record(id, before=revision, now=None, of=row.incarnation)
-                    raise
-            else:
-                await self._egress.revise(row, await self.of(revision))
-            after = self._store.get(id)
-            if after is None or after.sandbox.policy == revision:
-                return
-            before = revision
-
-    def _record(self, sandbox: str, *, before: str | None, now: str | None, of: int | None = None) -> bool:
-        """False if it was not `before` any more, or the sandbox has ended, is not incarnation `of`, or is being made
-        again: then it gets what was recorded before."""
-        return bool(self._store.execute(_SET, (now, sandbox, before, of)).rowcount)
+    async def _change(self, row: Row, snapshot: Snapshot | None) -> None:
+        before, now = row.sandbox.policy, None if snapshot is None else snapshot.revision
+        if not self._store.execute(_SET, (now, row.id)).rowcount:
+            raise InvalidState(f"sandbox {row.id} has ended meanwhile", hint=f"paddock inspect {row.id}")
+        row = self._store.get(row.id) or row
+        if snapshot is None:
+            await self._egress.close(row)
+        elif before is not None:
+            await self._egress.revise(row, snapshot)
+        else:
+            try:
+                await self._egress.open(row, snapshot)
+            except BaseException:
+                self._store.execute(_SET, (None, row.id))
+                raise
 
     def _remember(self, snapshot: Snapshot) -> Snapshot:
         while len(self._compiled) >= _MOST_KEPT:
@@ -164,7 +151,6 @@ class Policies(Component):
         return snapshot
 
 
-def _changed(row: Row, now: str | None) -> InvalidState:
-    return InvalidState(
-        f"the policy of {row.id} was changed meanwhile", hint=f"paddock policy show {row.id}", policy=now
-    )
+def _lane(row: Row) -> str:
+    """Of those who set the policy of one sandbox, one after the other."""
+    return f"policy of {row.id}"

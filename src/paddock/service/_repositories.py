@@ -256,10 +256,8 @@ class Repositories(Component):
         await self.remove(self._find(reference, principal.id).id)
 
     async def remove(self, id: str) -> None:
-        """InvalidState: a workspace or a snapshot needs it."""
         async with self._lanes.exclusive(id):
-            path = self._directory / id
-            owners = await asyncio.to_thread(pins.owners, path)
+            owners = await asyncio.to_thread(pins.owners, self._directory / id)
             needed = [owner for owner in owners if not owner.startswith(Noun.BASE)]
             if needed:
                 raise InvalidState(f"repository {id} is needed by {', '.join(needed[:8])}", hint="delete those first")

@@ -60,7 +60,7 @@ class Rollback(Component):
         row = self._store.move(row, State.RESTORING, restoring=snapshot.id)
         try:
             trees = self.trees(row, snapshot)
-            await self._copy(row, [tree.copy for tree in trees])
+            await in_thread(_copies.make, self._pool(), [tree.copy for tree in trees], anew=True)
         except BaseException:
             await self._stay(row)
             raise
@@ -91,26 +91,23 @@ class Rollback(Component):
             raise
         if instance is not None:
             await end(instance)
-        return await self._lay(row, backend, self._snapshot_of(row), trees)
+        return await self._lay(row, backend, self.snapshot_of(row), trees)
 
     async def _copy_the_rest(self, row: Row) -> tuple[Beside, ...]:
         """Whatever the dead daemon had come to: what is beside may be of an earlier rollback, unless its place is
         empty."""
-        trees = self.trees(row, self._snapshot_of(row))
+        trees = self.trees(row, self.snapshot_of(row))
         pool = self._pool()
         names = set(await asyncio.to_thread(pool.names))
         missing = [tree.copy for tree in trees if tree.place in names or tree.copy.name not in names]
-        await self._copy(row, missing)
+        await in_thread(_copies.make, pool, missing, anew=True)
         return trees
 
-    async def _copy(self, row: Row, copies: Sequence[Copy]) -> None:
-        making = asyncio.to_thread(_copies.make, self._pool(), copies, anew=True)
-        await self._tasks.complete(making, name=f"copy {row.id}")
-
-    def _snapshot_of(self, row: Row) -> SnapshotRow:
+    def snapshot_of(self, row: Row) -> SnapshotRow:
         snapshot = None if row.restoring is None else self._snapshots.get(row.restoring)
         if snapshot is None:
-            raise InvalidState(f"the snapshot that {row.id} was being taken back to is gone", sandbox=row.id)
+            hint = f"paddock kill {row.id}"
+            raise InvalidState(f"the snapshot that {row.id} comes back from is gone", hint=hint, sandbox=row.id)
         return snapshot
 
     async def _stay(self, row: Row) -> Row:
@@ -153,8 +150,7 @@ class Rollback(Component):
             await end(stray)
         await backend.forget(row.id)
         _put_in_place(self._pool(), trees)
-        discarding = asyncio.to_thread(_copies.discard, self._pool(), [tree.copy.name for tree in trees])
-        await self._tasks.complete(discarding, name=f"discard {row.id}")
+        await in_thread(_copies.discard, self._pool(), [tree.copy.name for tree in trees])
         plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan(self._config.retention_seconds))
         instance = await backend.create(plan)
         try:
@@ -196,7 +192,7 @@ class Rollback(Component):
             )
         if snapshot.snapshot.spec.mounts != row.sandbox.spec.mounts:
             raise InvalidState(f"snapshot {snapshot.id} has other mounts than {row.id}")
-        self._snapshots.fits(snapshot, row.sandbox.spec.limits, held.backend, self._backends)
+        self._snapshots.fits(snapshot, row.sandbox.spec.limits, held.backend)
         theirs, own = snapshot.workspace, row.workspace
         if (theirs and (theirs.layers, theirs.repository)) != (own and (own.layers, own.repository)):
             ours = "another" if theirs and own else _kind(own)

@@ -122,7 +122,7 @@ class Rooms:
         self.expiry = Expiry(context, live, policies, self.recovery, self.garbage, period_seconds)
         of_sandboxes = (sandboxes, snapshots, forks, execs, files, promotion, recordings)
         of_work = (shelf, spaces, mount_results, artifacts, results)
-        of_the_machine = (images, reports, self.garbage, self.storage, leases, approvals)
+        of_the_machine = (images, reports, self.evidence, self.garbage, self.storage, leases, approvals)
         self.handlers = table((*of_sandboxes, *of_work, *of_the_machine))
 
     async def resume(self) -> None:

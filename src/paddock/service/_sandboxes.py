@@ -119,7 +119,7 @@ class Sandboxes(Component):
             if source is not None:
                 if backend.capabilities.memory and spec.limits == Limits():  # what has memory has a size
                     spec = replace(spec, limits=source.snapshot.spec.limits)
-                self._snapshots.fits(source, spec.limits, backend, self._backends)
+                self._snapshots.fits(source, spec.limits, backend)
             if spec.mounts:
                 self._check_layers(spec.mounts)
             owner, policy = entry.principal.id, None
@@ -152,8 +152,7 @@ class Sandboxes(Component):
                 without = None if source.snapshot.spec.level is backend.level else FROZEN
                 trees = (source.workspace, row.workspace)
                 copies = _copies.plan(pool, source.id, row.id, limit, *trees, without=without)
-                copying = asyncio.to_thread(_copies.make, pool, copies)
-                await self._tasks.complete(copying, name=f"copy {row.id}")
+                await in_thread(_copies.make, pool, copies)
 
         def recorded() -> None:
             # An outcome that cannot be recorded undoes the sandbox as well.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from paddock.backends._base import Backend, Instance, Paused
+from paddock.backends._base import Backend, Paused
 from paddock.errors import (
     InvalidArgument,
     InvalidState,
@@ -33,7 +33,6 @@ from ._file_changes import FileChanges
 from ._gate import Entry
 from ._handlers import handles
 from ._held import Held
-from ._providers import Backends
 from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row, the_one
 from ._tasks import in_thread
@@ -91,7 +90,7 @@ class Snapshots(Component):
                 async with held.instance.frozen():
                     # A freeze ends with the supervisor, a pause does not.
                     times = await held.instance.pause()
-                    await self._make(held.instance, copies)
+                    await in_thread(_copies.make, self._pool(), copies)
                     self._rows.whole(snapshot.id)
                     yield made, times
             finally:
@@ -132,21 +131,16 @@ class Snapshots(Component):
         await self._flush(copies)
         try:
             async with held.instance.frozen():
-                return await self._make(held.instance, copies)
+                return await in_thread(_copies.make, self._pool(), copies)
         except KeeperUnavailable as error:
             if not error.details.get("lost"):
                 raise
         async with held.instance.frozen():
-            await self._make(held.instance, copies, anew=True)
+            await in_thread(_copies.make, self._pool(), copies, anew=True)
 
     async def _flush(self, copies: Sequence[Copy]) -> None:
         if _copies.much_is_dirty():  # else the kernel would write it while the sandbox stands
             await asyncio.to_thread(_copies.flush, self._pool(), copies)
-
-    async def _make(self, instance: Instance, copies: Sequence[Copy], *, anew: bool = False) -> None:
-        """In a thread: it writes what is dirty by now. Not left alone half-way: the source would go on meanwhile."""
-        copying = asyncio.to_thread(_copies.make, self._pool(), copies, anew=anew)
-        await self._tasks.complete(copying, name=f"copy {instance.id}")
 
     def find(self, reference: str, owner: str) -> SnapshotRow:
         """By id, name, or unique prefix of an id; whole ones only. NotFound, InvalidArgument, InvalidState."""
@@ -180,7 +174,7 @@ class Snapshots(Component):
             level=asked.level or of.spec.level,
         )
 
-    def fits(self, row: SnapshotRow, limits: Limits, backend: Backend, backends: Backends) -> None:
+    def fits(self, row: SnapshotRow, limits: Limits, backend: Backend) -> None:
         """InvalidArgument if either is of a level that copies memory as well, and the other is not; or if that would
         be of another size."""
         of, size = row.snapshot.spec.level, row.snapshot.spec.limits
@@ -192,7 +186,7 @@ class Snapshots(Component):
             )
         if of is None or of is backend.level:
             return
-        made_by = next((one for one in backends.all() if one.level is of), None)
+        made_by = next((one for one in self._backends.all() if one.level is of), None)
         if made_by is None or made_by.capabilities.memory or backend.capabilities.memory:
             raise InvalidArgument(
                 f"snapshot {row.id} was made at level {of.value!r} and cannot go on at level {backend.level.value!r}",

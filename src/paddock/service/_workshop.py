@@ -30,8 +30,9 @@ from ._capture import Capture
 from ._collect import Collector
 from ._context import Component
 from ._gate import Entry
+from ._live import end
 from ._tasks import in_thread
-from ._workspace_tree import WORKSPACE
+from ._workspace_tree import REPOSITORY, WORKSPACE
 
 TEMPLATE = "host"
 LIMITS = Limits(memory_mib=4096, disk_mib=1024, processes=256, tmp_mib=1024)
@@ -57,6 +58,45 @@ if [ -n "$odd" ]; then
     exit 1
 fi
 """
+
+
+def git_environment(settings: Mapping[str, str] = {}, author: str = "", email: str = "") -> dict[str, str]:
+    """For git in a workshop. No program that a repository or the template could name runs, and nothing is fetched."""
+    settings = {
+        "core.hooksPath": "/dev/null",
+        "core.fsmonitor": "false",
+        "core.excludesFile": "/dev/null",
+        "core.attributesFile": "/dev/null",
+        "core.quotePath": "true",
+        "core.autocrlf": "false",
+        "core.safecrlf": "false",
+        "commit.gpgSign": "false",
+        "gc.auto": "0",
+        "advice.addEmbeddedRepo": "false",
+        "safe.directory": "*",
+        **settings,
+    }
+    numbered = {f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(settings)}
+    numbered |= {f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(settings.values())}
+    return {
+        "WORKSPACE": WORKSPACE,
+        "REPOSITORY": REPOSITORY,
+        "LC_ALL": "C",
+        "HOME": "/nonexistent",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_CONFIG_COUNT": str(len(settings)),
+        "GIT_ALLOW_PROTOCOL": "none",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_GRAFT_FILE": "/dev/null",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_AUTHOR_NAME": author,
+        "GIT_AUTHOR_EMAIL": email,
+        "GIT_COMMITTER_NAME": author,
+        "GIT_COMMITTER_EMAIL": email,
+        **numbered,
+    }
 
 
 class Workshop:
@@ -205,12 +245,8 @@ class Workshops(Component):
     async def _end(self, id: SandboxId) -> None:
         """Row last: until then the next daemon tries again."""
         for backend in self._backends.loaded():
-            instance = await backend.adopt(id)
-            if instance is not None:
-                try:
-                    await instance.kill()
-                finally:
-                    await instance.aclose()
+            if (instance := await backend.adopt(id)) is not None:
+                await end(instance)
                 await backend.forget(id)
         await in_thread(self._pool().delete, id)
         self._store.execute("DELETE FROM workshops WHERE id = ?", (id,))

@@ -31,7 +31,7 @@ from ._handlers import handles
 from ._result_source import Origin, Source, Sources
 from ._result_store import ResultStore
 from ._shelf import Shelf
-from ._workshop import READING_SECONDS, Workshop
+from ._workshop import READING_SECONDS, Workshop, git_environment
 
 if TYPE_CHECKING:  # with all that git needs, which a sandbox does not
     from ._publication import Publication, Publishing
@@ -85,7 +85,7 @@ class WorkspaceResults(Component):
         ours = there is not None and self._rows.last_pushed(entry.principal.id, source.id, ref) == (ref, there)
         name, email = _identity(action.author or _AUTHOR)
         message = (action.message or f"Work of {source.name}").encode()
-        environment = scripts.environment(name, email)
+        environment = git_environment(author=name, email=email)
         async with self._sources.workshop(source, entry) as workshop:
             await _check(workshop, scripts.TREE, began)
             arguments = (began, there or "", "ours" if ours else "")
@@ -216,7 +216,7 @@ async def _check(
 ) -> bytes:
     """What the script prints. InvalidState: git cannot work with what is in the workspace, or it is too much."""
     argv: Sequence[str] = ("/bin/sh", "-c", script, "results", *arguments)
-    result = await workshop.run(argv, env=env or scripts.environment(), input=input, output_bytes=output_bytes)
+    result = await workshop.run(argv, env=env or git_environment(), input=input, output_bytes=output_bytes)
     if result.limit is Limit.TIME:
         raise InvalidState(
             f"git did not come to an end with what is in the workspace in {READING_SECONDS:.0f} seconds",
