@@ -31,9 +31,8 @@ from paddock.model import (
     State,
     nested_principal,
 )
-from paddock.policy.egress import compile
+from paddock.policy.egress import Snapshot, compile
 from paddock.service import Service
-from paddock.service._egress import Snapshot
 from paddock.service._store import Row
 
 pytestmark = pytest.mark.anyio

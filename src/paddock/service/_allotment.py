@@ -71,13 +71,5 @@ class Allotment(Component):
 def share(spec: SandboxSpec) -> Limits:
     """What each of its children may have."""
     of, parts = spec.limits, max(1, spec.nested)
-    return replace(
-        of,
-        cpus=of.cpus / parts,
-        memory_mib=of.memory_mib // parts,
-        swap_mib=of.swap_mib // parts,
-        processes=of.processes // parts,
-        disk_mib=of.disk_mib // parts,
-        inodes=of.inodes // parts,
-        tmp_mib=max(1, of.tmp_mib // parts),
-    )
+    parted = {name: getattr(of, name) // parts for name in _SHARED}
+    return replace(of, **{**parted, "cpus": of.cpus / parts, "tmp_mib": max(1, parted["tmp_mib"])})

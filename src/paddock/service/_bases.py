@@ -13,13 +13,12 @@ from paddock.keeper.layout import REPOSITORIES
 from paddock.model import Acquired, BaseId, GarbageItem, Noun, RepositoryId, mint
 from paddock.storage._trees import sync_tree
 
-from ._checkout import check_out, settle
+from ._checkout import DEEPEST, Submodule, Submodules, check_out, home_of, mounts, settle
 from ._context import Component, Context
 from ._garbage import Candidate, measured
 from ._gate import Entry
 from ._needs import Need
 from ._spare_trees import SpareTrees
-from ._submodules import DEEPEST, Submodule, Submodules, home_of, mounts
 from ._tasks import in_thread
 from ._workshop import Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE

@@ -23,13 +23,14 @@ from paddock.errors import GatewayUnavailable, InternalError, NotConfigured, Not
 from paddock.model import PolicyDocument, Recording, SandboxId, State
 
 from . import _trust
-from ._egress import Egress, Snapshot
+from ._egress import Egress
 from ._malware_lists import MalwareLists
 from ._store import Row
 from ._tasks import Tasks
 
 if TYPE_CHECKING:
     from paddock.egress._authority import Authority
+    from paddock.policy.egress import Snapshot
 
 _LONGEST_PAUSE_SECONDS = 30.0
 
@@ -91,8 +92,6 @@ class Doors:
             await self.open(row, snapshot)
             return
         async with door.lock:
-            if door.row.incarnation > row.incarnation:
-                return  # it was made again since, under what was recorded then
             door.row, door.snapshot = row, snapshot
             self._doors[row.id] = door  # an `open` that has failed dropped it
             unread = await self._read_lists(door)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -17,7 +17,7 @@ from paddock.model import Sandbox as SandboxInfo
 
 from ._clock import boot_id
 from ._context import Component, Context
-from ._egress import Egress, Snapshot
+from ._egress import Egress
 from ._lane import Hold
 from ._live import Live, end
 from ._nested import Nested
@@ -26,6 +26,9 @@ from ._secret_leases import Leases
 from ._store import Row
 from ._tasks import in_thread
 from ._workspace_tree import WorkspaceTree, copied, own_trees
+
+if TYPE_CHECKING:
+    from paddock.policy.egress import Snapshot
 
 Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 
@@ -116,7 +119,7 @@ class Making(Component):
                         undo.push_async_exit(undo_async(lambda tree=tree: in_thread(self._pool().delete, tree)))
                 if (policy := births[0].policy) is not None:  # all that begin together have one
                     for birth in births:
-                        undo.push(undo_step(lambda id=birth.row.id: self._leases.drop(id)))
+                        undo.callback(self._leases.drop, birth.row.id)
                     await self._leases.prepare([birth.row for birth in births], policy.document.secrets)
                 await fill()
                 instances = await self._create(births, undo)
@@ -172,20 +175,9 @@ class Making(Component):
         return fail
 
 
-def undo_step(step: Callable[[], None]) -> Exit:
+def undo_async(step: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     """A step of an undo that cannot hide why there is one, nor stop the others. What it leaves, a sweep finds."""
 
-    def run(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            step()
-        except Exception as another:
-            if error is not None:
-                error.add_note(f"and undoing it failed: {words(another)}")
-
-    return run
-
-
-def undo_async(step: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     async def run(kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await step()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from paddock.errors import InternalError, InvalidState, PolicyDenied
-from paddock.model import PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy
+from paddock.model import Action, PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy
+from paddock.model.policy import Deed
 
+from ._approvals import Approvals
 from ._context import Component, Context
 from ._egress import Egress
 from ._gate import Entry
@@ -19,6 +22,7 @@ from ._store import Row
 if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
 
+Exact: TypeAlias = Callable[[], Awaitable[Sequence[str]]]
 _KEEP = (
     "INSERT INTO policies (revision, document, kept_at) VALUES (?, ?, ?)"
     " ON CONFLICT (revision) DO UPDATE SET kept_at = excluded.kept_at"
@@ -32,14 +36,15 @@ _IN_WORKSPACE = (
     "SELECT policy FROM sandboxes WHERE policy IS NOT NULL AND json_extract(CAST(workspace AS TEXT), '$.workspace') = ?"
     " GROUP BY policy ORDER BY max(created_at) DESC"
 )
+"""The revisions under which sandboxes have worked in it, the latest first; as long as those are recorded."""
 _MOST_KEPT = 64
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Policies(Component):
-    def __init__(self, context: Context, egress: Egress, leases: Leases) -> None:
+    def __init__(self, context: Context, egress: Egress, leases: Leases, approvals: Approvals) -> None:
         super().__init__(context)
-        self._egress, self._leases = egress, leases
+        self._egress, self._leases, self._approvals = egress, leases, approvals
         self._compiled: dict[str, Snapshot] = {}
         self._of_text: dict[bytes, Snapshot] = {}
         """By what they were compiled from: most sandboxes of a program have the same."""
@@ -71,10 +76,6 @@ class Policies(Component):
         if snapshot.revision != revision:
             raise InternalError(f"what is kept as policy {revision} is {snapshot.revision}")
         return self._remember(snapshot)
-
-    def in_workspace(self, workspace: str) -> tuple[str, ...]:
-        """The revisions under which sandboxes have worked in it, the latest first; as long as those are recorded."""
-        return tuple(row[0] for row in self._store.execute(_IN_WORKSPACE, (workspace,)).fetchall())
 
     def prune(self, before: float) -> None:
         """Forget those that no sandbox and no snapshot has, and that nobody has asked for since."""
@@ -113,6 +114,31 @@ class Policies(Component):
         row = self._store.get(row.id) or row
         entry.done({"policy": None if snapshot is None else snapshot.revision, "before": before})
         return row.sandbox
+
+    async def ask(
+        self,
+        deed: Deed,
+        action: Action[object],
+        entry: Entry,
+        *,
+        about: str,
+        what: str,
+        own: str | None = None,
+        workspace: str | None = None,
+        exact: Exact | None = None,
+    ) -> None:
+        """Ask a person before something of `workspace` leaves or goes, or of what is under the policy `own`. `exact`
+        says what it is, where somebody is asked; without, it is `about`. ApprovalNeeded, PolicyDenied.
+
+        Of a workspace, the policies of all sandboxes count that have worked in it: that they have ended, or that a
+        later one has a wider policy, makes nothing of what they have left there less theirs.
+        """
+        rows = () if workspace is None else self._store.execute(_IN_WORKSPACE, (workspace,)).fetchall()
+        for revision in (own, *(row[0] for row in rows)):
+            if revision is not None and deed in (await self.of(revision)).document.approve:
+                exactly = (about,) if exact is None else await exact()
+                self._approvals.require(deed, action, entry, about=about, revision=revision, what=what, exact=exactly)
+                return
 
     async def _check_files(self, row: Row, document: PolicyDocument) -> None:
         """What nobody inside may change is mounted so when a sandbox is made, and never later."""

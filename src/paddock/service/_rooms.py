@@ -8,7 +8,6 @@ import os
 from ._allotment import Allotment
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
-from ._asking import Asking
 from ._collectors import AbandonedVessels, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._conduct import Conduct
 from ._context import Context
@@ -73,10 +72,9 @@ class Rooms:
             )
             leases.changed = self._doors.secret
         egress = LeasedEgress(egress or NoEgress(), leases)
-        policies = self.policies = Policies(context, egress, leases)
-        asking = Asking(policies, approvals)
+        policies = self.policies = Policies(context, egress, leases, approvals)
         changes = FileChanges(context, policies)
-        snapshots = self.snapshots = Snapshots(context, changes, asking)
+        snapshots = self.snapshots = Snapshots(context, changes, policies)
         remains = Remains(context, egress, changes, snapshots)
         allotment = Allotment(context)
         live = self.live = Live(context, remains, leases, Nested(context, allotment))
@@ -84,7 +82,7 @@ class Rooms:
         rollback = Rollback(context, live, snapshots, egress, policies, leases)
         disk_sleep = DiskSleep(context, live, snapshots, rollback, egress)
         shelf = self.shelf = Shelf(context)
-        spaces = self.workspaces = Spaces(context, live, shelf, asking)
+        spaces = self.workspaces = Spaces(context, live, shelf, policies)
         sandboxes = self.sandboxes = Sandboxes(
             context, live, remains, making, snapshots, policies, rollback, disk_sleep, allotment, workspaces or spaces
         )
@@ -107,7 +105,7 @@ class Rooms:
         mount_results = MountResults(context, sandboxes, snapshots)
         sources = Sources(sandboxes, snapshots, spaces, shelf.workshops)
         artifacts = ArtifactResults(context, sources)
-        results = WorkspaceResults(context, sources, shelf, asking)
+        results = WorkspaceResults(context, sources, shelf, policies)
         sweepers = (
             Unfinished(context),
             Orphans(context),

@@ -88,7 +88,7 @@ class Leases(Component):
         held = self._bounds.get(row.id)
         if held is None:
             leases = self._rows.of(row.id)
-            held = self._hold(row.id, leases, await self._fetch_there(leases))
+            held = self._hold(row.id, leases, await self._fetch_all(leases, spared=True))
             self._late[row.id] = {lease.name: lease.placeholder for lease in leases}  # some may have been
         return held
 
@@ -98,7 +98,7 @@ class Leases(Component):
         for lease in self._rows.of(row.id) if held else ():
             before = held[lease.name].value
             if before is None or is_kept(lease.rule.source):
-                (now,) = await self._fetch_there([lease])
+                (now,) = await self._fetch_all([lease], spared=True)
                 if before != (None if now is None else now.value):
                     held[lease.name] = self._bound(lease, now)
                     self._keep_fresh(lease, held[lease.name])
@@ -140,23 +140,16 @@ class Leases(Component):
             Lease(row.id, row.sandbox.owner, name, known[name].placeholder if name in known else mint(rule.shape), rule)
             for name, rule in new.items()
         ]
-        await self._held(row)
+        held, late = await self._held(row), self._late.setdefault(row.id, {})
         fetched = await self._fetch_all(leases)
         self._rows.add(leases, self._clock.wall())
-        for bound in await self._add(row, leases, fetched):
-            await self.changed(row.id, bound)
-
-    async def _add(self, row: Row, leases: Sequence[Lease], fetched: Sequence[Fetched | None]) -> list[Bound]:
-        held, late = await self._held(row), self._late.setdefault(row.id, {})
-        added: list[Bound] = []
         for lease, one in zip(leases, fetched, strict=True):
-            bound = held[lease.name] = self._bound(lease, one)
+            held[lease.name] = self._bound(lease, one)
             late[lease.name] = lease.placeholder
-            self._keep_fresh(lease, bound)
-            added.append(bound)
-        if added:
-            self._redact(row.id, tuple(held.values()))
-        return added
+            self._keep_fresh(lease, held[lease.name])
+        self._redact(row.id, tuple(held.values()))
+        for lease in leases:
+            await self.changed(row.id, held[lease.name])
 
     @handles(SetSecret)
     async def set_secret(self, action: SetSecret, entry: Entry) -> Secret:
@@ -193,22 +186,16 @@ class Leases(Component):
         self._late.pop(sandbox, None)
         self._redactions.pop(sandbox, None)
 
-    async def _fetch_all(self, leases: Sequence[Lease]) -> list[Fetched]:
-        """All are tried before the first failure is told: no other goes on behind it."""
-        fetched: list[Fetched] = []
+    async def _fetch_all(self, leases: Sequence[Lease], *, spared: bool = False) -> list[Fetched | None]:
+        """All are tried before the first failure is told: no other goes on behind it. `spared`: None stands for one
+        that cannot be had."""
+        fetched: list[Fetched | None] = []
         for one in await asyncio.gather(*map(self._fetch, leases), return_exceptions=True):
+            if spared and isinstance(one, SecretUnavailable):
+                one = None
             if isinstance(one, BaseException):
                 raise one
             fetched.append(one)
-        return fetched
-
-    async def _fetch_there(self, leases: Sequence[Lease]) -> list[Fetched | None]:
-        """None of those that cannot be had."""
-        fetched: list[Fetched | None] = []
-        for one in await asyncio.gather(*map(self._fetch, leases), return_exceptions=True):
-            if isinstance(one, BaseException) and not isinstance(one, SecretUnavailable):
-                raise one
-            fetched.append(None if isinstance(one, BaseException) else one)
         return fetched
 
     async def _fetch(self, lease: Lease) -> Fetched:

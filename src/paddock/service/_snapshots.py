@@ -26,13 +26,13 @@ from paddock.model import (
 )
 
 from . import _copies, _validate
-from ._asking import Asking
 from ._context import Component, Context
 from ._copies import Copy
 from ._file_changes import FileChanges
 from ._gate import Entry
 from ._handlers import handles
 from ._held import Held
+from ._policies import Policies
 from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row, the_one
 from ._tasks import in_thread
@@ -40,9 +40,9 @@ from ._workspace_tree import WORKSPACE_OF, copied
 
 
 class Snapshots(Component):
-    def __init__(self, context: Context, changes: FileChanges, asking: Asking) -> None:
+    def __init__(self, context: Context, changes: FileChanges, policies: Policies) -> None:
         super().__init__(context)
-        self._changes, self._asking, self._rows = changes, asking, SnapshotStore(self._store)
+        self._changes, self._policies, self._rows = changes, policies, SnapshotStore(self._store)
         self._making: set[str] = set()
         self._unwanted: set[str] = set()
         """Whole, and to be deleted."""
@@ -215,7 +215,7 @@ class Snapshots(Component):
     async def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
         row = self.find(action.snapshot, entry.principal.id)
         what = f"delete the snapshot {row.id} of {row.snapshot.source}"
-        await self._asking.ask("delete", action, entry, about=row.id, own=row.snapshot.policy, what=what)
+        await self._policies.ask("delete", action, entry, about=row.id, own=row.snapshot.policy, what=what)
         await self._remove(self.find(action.snapshot, entry.principal.id).id)
 
     def _of(self, row: Row, owner: str) -> Snapshot:

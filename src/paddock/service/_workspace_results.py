@@ -24,10 +24,10 @@ from paddock.model import (
 from paddock.model.policy import Deed
 
 from . import _result_scripts as scripts
-from ._asking import Asking, Exact
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
+from ._policies import Exact, Policies
 from ._result_source import Origin, Source, Sources
 from ._result_store import ResultStore
 from ._shelf import Shelf
@@ -46,9 +46,9 @@ _MESSAGE_CHARS = 64 << 10
 
 
 class WorkspaceResults(Component):
-    def __init__(self, context: Context, sources: Sources, shelf: Shelf, asking: Asking) -> None:
+    def __init__(self, context: Context, sources: Sources, shelf: Shelf, policies: Policies) -> None:
         super().__init__(context)
-        self._sources, self._shelf, self._asking = sources, shelf, asking
+        self._sources, self._shelf, self._policies = sources, shelf, policies
         self._rows = ResultStore(self._store)
 
     @cached_property
@@ -180,7 +180,7 @@ class WorkspaceResults(Component):
     ) -> None:
         own = None if source.running is None else source.running[0].sandbox.policy
         workspace = None if source.begun is None else source.begun.workspace.id
-        await self._asking.ask(
+        await self._policies.ask(
             deed, action, entry, about=source.id, own=own, workspace=workspace, exact=exact, what=what
         )
 

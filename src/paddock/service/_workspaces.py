@@ -25,13 +25,13 @@ from paddock.model import (
 )
 
 from . import _validate
-from ._asking import Asking
 from ._context import Component, Context
 from ._evictions import Evictions
 from ._gate import Entry
 from ._grounds import Grounds
 from ._handlers import handles
 from ._live import Live
+from ._policies import Policies
 from ._shelf import Shelf
 from ._store import Row, the_one
 from ._tenancy import Tenancy
@@ -49,9 +49,9 @@ class Begun(NamedTuple):
 
 
 class Workspaces(Component):
-    def __init__(self, context: Context, live: Live, shelf: Shelf, asking: Asking) -> None:
+    def __init__(self, context: Context, live: Live, shelf: Shelf, policies: Policies) -> None:
         super().__init__(context)
-        self._asking, self._rows = asking, WorkspaceStore(self._store)
+        self._policies, self._rows = policies, WorkspaceStore(self._store)
         self._tenancy, self._grounds = Tenancy(context, live), Grounds(context, shelf)
         self.evictions = Evictions(context, self._tenancy, self._grounds, shelf.workshops)
 
@@ -90,7 +90,7 @@ class Workspaces(Component):
     async def delete(self, action: DeleteWorkspace, entry: Entry) -> None:
         row = self.find(action.workspace, entry.principal.id)
         id, what = row.id, f"delete the workspace {row.workspace.name} ({row.id})"
-        await self._asking.ask("delete", action, entry, about=id, workspace=id, what=what)
+        await self._policies.ask("delete", action, entry, about=id, workspace=id, what=what)
         async with self._lanes.exclusive(id):
             row = self.find(id, entry.principal.id)
             self._tenancy.check_epoch(row, action.epoch)
