@@ -56,8 +56,8 @@ class CopiedKeeping:
         files = sorted(path.name for path in (self._pool / row.id).iterdir())
         return WorkspaceStatus(workspace=row.workspace, untracked=len(files), paths=tuple(files))
 
-    async def keep(self, row: WorkspaceRow, entry: object) -> Kept:
-        status = await self.status(row, entry)
+    async def keep(self, row: WorkspaceRow) -> Kept:
+        status = await self.status(row, None)
         self.trip("keep")
         content = io.BytesIO()
         with tarfile.open(fileobj=content, mode="w") as tar:

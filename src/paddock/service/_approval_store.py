@@ -14,8 +14,11 @@ _COLUMNS = (
     " reason"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM approvals"
-_EXACTLY = "owner = ? AND kind = ? AND sandbox = ? AND incarnation = ? AND revision = ? AND digest = ?"
 _IN_TIME = "boot_id = ? AND deadline > ?"
+_OF_SANDBOX = "owner = :owner AND sandbox = :sandbox AND boot_id = :boot AND deadline > :clock"
+_EXACTLY = (
+    f"{_OF_SANDBOX} AND kind = :kind AND incarnation = :incarnation AND revision = :revision AND digest = :digest"
+)
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -33,22 +36,11 @@ class ApprovalStore:
     def claim(self, owner: str, request: ApprovalRequest, now: Moment) -> Approval | None:
         """Uses up one that was granted for exactly this: then its state is used. Otherwise the one that waits for an
         answer or was denied, or None."""
-        exactly = (
-            owner,
-            request.kind,
-            request.sandbox,
-            request.incarnation,
-            request.revision,
-            request.digest,
-            now.boot,
-            now.clock,
-        )
+        values = _values(owner, request, now)
         with self._store.writing() as db:
             for state in (ApprovalState.GRANTED, ApprovalState.PENDING, ApprovalState.DENIED):
-                found = db.execute(
-                    f"{_SELECT} WHERE {_EXACTLY} AND {_IN_TIME} AND state = ? ORDER BY created_at, id LIMIT 1",
-                    (*exactly, state.value),
-                ).fetchone()
+                sql = f"{_SELECT} WHERE {_EXACTLY} AND state = :state ORDER BY created_at, id LIMIT 1"
+                found = db.execute(sql, {**values, "state": state.value}).fetchone()
                 if found is None:
                     continue
                 one = _approval(found)
@@ -63,21 +55,16 @@ class ApprovalStore:
         self, id: ApprovalId, owner: str, request: ApprovalRequest, now: Moment, seconds: float, most: int
     ) -> Approval | None:
         """A new one that waits; None: `most` of that sandbox wait already."""
-        with self._store.writing() as db:
-            waiting = db.execute(
-                f"SELECT count(*) FROM approvals WHERE owner = ? AND sandbox = ? AND state = 'pending' AND {_IN_TIME}",
-                (owner, request.sandbox, now.boot, now.clock),
-            ).fetchone()[0]
-            if waiting >= most:
-                return None
-            db.execute(
-                "INSERT INTO approvals (id, owner, kind, sandbox, incarnation, revision, digest, summary, state,"
-                " created_at, expires_at, deadline, boot_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?, ?)",
-                (
-                    *(id, owner, request.kind, request.sandbox, request.incarnation, request.revision),
-                    *(request.digest, request.summary, now.wall, now.wall + seconds, now.clock + seconds, now.boot),
-                ),
-            )
+        values = {**_values(owner, request, now), "id": id, "seconds": seconds}
+        sql = f"SELECT count(*) FROM approvals WHERE {_OF_SANDBOX} AND state = 'pending'"
+        if self._store.execute(sql, values).fetchone()[0] >= most:
+            return None
+        self._store.execute(
+            "INSERT INTO approvals (id, owner, kind, sandbox, incarnation, revision, digest, summary, state,"
+            " created_at, expires_at, deadline, boot_id) VALUES (:id, :owner, :kind, :sandbox, :incarnation,"
+            " :revision, :digest, :summary, 'pending', :wall, :wall + :seconds, :clock + :seconds, :boot)",
+            values,
+        )
         return self.get(owner, id)
 
     def decide(
@@ -119,6 +106,12 @@ class ApprovalStore:
         where = "1 = 1" if all else "state = 'pending'"
         sql = f"{_SELECT} WHERE owner = ? AND {where} ORDER BY created_at, id"
         return tuple(map(_approval, self._store.execute(sql, (owner,)).fetchall()))
+
+
+def _values(owner: str, request: ApprovalRequest, now: Moment) -> dict[str, object]:
+    """By what the statements call them."""
+    of_request = {name: getattr(request, name) for name in ApprovalRequest.__fields__}
+    return {**of_request, "owner": owner, "wall": now.wall, "boot": now.boot, "clock": now.clock}
 
 
 def _approval(row: tuple[object, ...]) -> Approval:

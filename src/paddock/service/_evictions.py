@@ -68,7 +68,7 @@ class Evictions(Component):
                 raise InvalidState(f"workspace {row.workspace.name!r} stays: {refusal}", workspace=row.id)
             evicting = self._rows.settle(row, WorkspaceState.EVICTING)
             try:
-                kept = await self._keeping.keep(evicting, None)
+                kept = await self._keeping.keep(evicting)
             except BaseException:
                 self._rows.settle(row, WorkspaceState.READY)
                 await in_thread(self._keeping.archives.remove, id)

@@ -6,12 +6,12 @@ from paddock.errors import InvalidState
 from paddock.model import ForkSandbox, Sandbox, replace
 
 from . import _copies, _validate
-from ._allotment import Allotment
 from ._conduct import protected
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
 from ._making import Birth, Making
+from ._nested import Allotment
 from ._policies import Policies
 from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots

@@ -50,18 +50,13 @@ class Grounds(Component):
         return replace(row, workspace=workspace, base=base.id, layers=layers)
 
     async def _base(self, row: WorkspaceRow, acquired: Acquired, entry: Entry | None) -> Base:
-        """One that is still there when it is recorded that this workspace needs it."""
-
-        async def get() -> Base:
-            return await self._shelf.bases.get(
-                acquired, acquired.branch or "", entry, submodules=row.workspace.submodules
-            )
-
-        while True:
-            base = await get()
-            self._rows.lie_over(row.id, (base.id,))
-            if (await get()).id == base.id:
-                return base
+        """One that is there when it is recorded that this workspace needs it: no await comes between."""
+        branch, submodules = acquired.branch or "", row.workspace.submodules
+        base = await self._shelf.bases.get(acquired, branch, entry, submodules=submodules)
+        while self._shelf.bases.ready(acquired, branch, submodules=submodules) != base.id:  # collected meanwhile
+            base = await self._shelf.bases.get(acquired, branch, entry, submodules=submodules)
+        self._rows.lie_over(row.id, (base.id,))
+        return base
 
     def release(self, row: WorkspaceRow) -> None:
         """It needs nothing any more."""

@@ -142,9 +142,9 @@ class Keeping:
         async with self._workshops.open(mounts, entry, command_seconds=READING_SECONDS) as shop:
             return await self._status(row, shop)
 
-    async def keep(self, row: WorkspaceRow, entry: Entry | None) -> Kept:
+    async def keep(self, row: WorkspaceRow) -> Kept:
         """An archive of it, on the disk when this returns. The tree is only read. PaddockError: it is not kept."""
-        async with self._workshops.open(_mounts(row, writable=False), entry) as shop:
+        async with self._workshops.open(_mounts(row, writable=False), None) as shop:
             status = await self._status(row, shop)
             with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:
                 argv = _sh(_KEEP_ALL) if row.repository is None else _sh(_KEEP, _commit(row))

@@ -50,22 +50,19 @@ class Promotion:
 
     async def _replace(self, child: Row, source: Instance, target: Instance, path: str) -> int:
         new, old = f"{path}/{_NEW}", f"{path}/{_OLD}"
-        id = target.id
+        await _remove(target, new, old)
         for left in (new, old):
-            await target.file(RemoveFile(sandbox=id, path=left, recursive=True, missing_ok=True))
-            await target.file(MakeDirectory(sandbox=id, path=left))
+            await target.file(MakeDirectory(sandbox=target.id, path=left))
         try:
             async with self._sandboxes.told(child):
                 await _carry(source, target, path, new)
-            await target.file(RemoveFile(sandbox=id, path=f"{new}/{_NEW}", recursive=True, missing_ok=True))
-            await target.file(RemoveFile(sandbox=id, path=f"{new}/{_OLD}", recursive=True, missing_ok=True))
+            await _remove(target, f"{new}/{_NEW}", f"{new}/{_OLD}")
             before = [entry for entry in await _entries(target, path) if _name(entry) not in (_NEW, _OLD)]
             after = await _entries(target, new)
             await _swap(target, path, before, after)
         finally:
             with suppress(PaddockError):  # it ended, or is full: what is left says what it is by its name
-                for left in (new, old):
-                    await target.file(RemoveFile(sandbox=id, path=left, recursive=True, missing_ok=True))
+                await _remove(target, new, old)
         return len(after)
 
 
@@ -80,6 +77,11 @@ async def _carry(source: Instance, target: Instance, path: str, new: str) -> Non
             await writer.abort()
             raise
         await writer.aclose()
+
+
+async def _remove(target: Instance, *paths: str) -> None:
+    for path in paths:
+        await target.file(RemoveFile(sandbox=target.id, path=path, recursive=True, missing_ok=True))
 
 
 async def _entries(instance: Instance, path: str) -> list[FileInfo]:

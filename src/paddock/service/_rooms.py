@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 
-from ._allotment import Allotment
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
 from ._collectors import AbandonedVessels, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
@@ -26,7 +25,7 @@ from ._images import ImageRoom
 from ._live import LIVE, Live
 from ._making import Making
 from ._mount_results import MountResults
-from ._nested import Nested
+from ._nested import Allotment, Nested
 from ._policies import Policies
 from ._promotion import Promotion
 from ._recordings import Recordings

@@ -57,7 +57,6 @@ from paddock.model import (
 )
 
 from . import _copies, _validate
-from ._allotment import Allotment
 from ._conduct import protected
 from ._context import Component, Context
 from ._disk_sleep import DiskSleep
@@ -67,6 +66,7 @@ from ._images import getting
 from ._lane import Hold, Overtaken
 from ._live import LIVE, SESSION_ENDED, Held, Live
 from ._making import Birth, Making
+from ._nested import Allotment
 from ._policies import Policies
 from ._remains import Remains, died
 from ._rollback import Rollback, besides

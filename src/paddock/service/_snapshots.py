@@ -216,7 +216,7 @@ class Snapshots(Component):
         row = self.find(action.snapshot, entry.principal.id)
         what = f"delete the snapshot {row.id} of {row.snapshot.source}"
         await self._policies.ask("delete", action, entry, about=row.id, own=row.snapshot.policy, what=what)
-        await self._remove(self.find(action.snapshot, entry.principal.id).id)
+        await self._remove(row.id)
 
     def _of(self, row: Row, owner: str) -> Snapshot:
         return Snapshot(

@@ -113,21 +113,19 @@ class Workshop:
         self,
         argv: Sequence[str],
         *,
-        cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         input: bytes | None = None,
         output_bytes: int = OUTPUT_BYTES,
-        timeout_seconds: float = SECONDS,
     ) -> ExecResult:
         """All that it prints, which is at most `output_bytes` on each stream: with more, it is ended (Limit.OUTPUT).
         Commands share the seconds of the workshop."""
         began = time.monotonic()
-        spec = ExecSpec(argv=tuple(argv), cwd=cwd, env=dict(env or {}), stdin=input is not None)
+        spec = ExecSpec(argv=tuple(argv), env=dict(env or {}), stdin=input is not None)
         out, err = Capture(2 * output_bytes, ""), Capture(2 * output_bytes, "")  # never full: nothing is put aside
         handle = await self.instance.start(spec, id=ExecId(id := mint(Noun.EXEC)), background=False)
         try:
             collector = Collector(handle, out, err, input=input, most_bytes=output_bytes)
-            status = await collector.run(min(timeout_seconds, self._left))
+            status = await collector.run(self._left)
         finally:
             self._left = max(0.0, self._left - (time.monotonic() - began))
             await handle.aclose()
@@ -194,8 +192,6 @@ class Workshops(Component):
         trees: Sequence[TreeMount],
         entry: Entry | None,
         *,
-        limits: Limits = LIMITS,
-        seconds: float = SECONDS,
         command_seconds: float = SECONDS,
     ) -> AsyncGenerator[Workshop]:
         """While the block lasts, a workshop with `trees`; afterwards it is dead. `entry`: the action that needs it.
@@ -210,16 +206,16 @@ class Workshops(Component):
         plan = SandboxPlan(
             id=id,
             hostname="workshop",
-            spec=SandboxSpec(template=TEMPLATE, limits=limits, ttl_seconds=seconds),
+            spec=SandboxSpec(template=TEMPLATE, limits=LIMITS, ttl_seconds=SECONDS),
             template=template,
             tree=id,
-            deadline=self._clock.boottime() + seconds,
+            deadline=self._clock.boottime() + SECONDS,
             trees=tuple(trees),
         )
         done: list[dict[str, object]] = []
         self._store.execute("INSERT INTO workshops (id) VALUES (?)", (id,))
         try:
-            limit = limits.disk_mib << 20
+            limit = LIMITS.disk_mib << 20
             await in_thread(self._pool().create, id, layers=template.layers, limit_bytes=limit)
             instance = await backend.create(plan)
             try:

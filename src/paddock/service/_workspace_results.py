@@ -31,6 +31,7 @@ from ._policies import Exact, Policies
 from ._result_source import Origin, Source, Sources
 from ._result_store import ResultStore
 from ._shelf import Shelf
+from ._tenancy import check_epoch
 from ._workshop import READING_SECONDS, Workshop, git_environment
 
 if TYPE_CHECKING:  # with all that git needs, which a sandbox does not
@@ -77,10 +78,7 @@ class WorkspaceResults(Component):
         source = await self._sources.find(action.workspace, entry)
         origin = source.origin()
         url, began = origin.url, origin.commit
-        if action.epoch is not None and action.epoch != origin.workspace.epoch:
-            raise InvalidState(
-                f"{source.name!r} is at epoch {origin.workspace.epoch}, not {action.epoch}", hint="look at it again"
-            )
+        check_epoch(origin.workspace, action.epoch)
         ref, there = await self._target(action, source, origin, entry)
         ours = there is not None and self._rows.last_pushed(entry.principal.id, source.id, ref) == (ref, there)
         name, email = _identity(action.author or _AUTHOR)

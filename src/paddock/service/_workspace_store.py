@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,13 +58,8 @@ class WorkspaceStore:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def add(self, row: WorkspaceRow) -> bool:
-        """False: the name is taken."""
-        try:
-            self._store.execute(_INSERT, _values(row))
-        except sqlite3.IntegrityError:
-            return False
-        return True
+    def add(self, row: WorkspaceRow) -> None:
+        self._store.execute(_INSERT, _values(row))
 
     def get(self, id: str) -> WorkspaceRow | None:
         return next(iter(self._all(f"{_SELECT} WHERE id = ?", (id,))), None)

@@ -34,7 +34,7 @@ from ._live import Live
 from ._policies import Policies
 from ._shelf import Shelf
 from ._store import Row, the_one
-from ._tenancy import Tenancy
+from ._tenancy import Tenancy, check_epoch
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 from ._workspace_tree import WorkspaceTree
 
@@ -93,7 +93,7 @@ class Workspaces(Component):
         await self._policies.ask("delete", action, entry, about=id, workspace=id, what=what)
         async with self._lanes.exclusive(id):
             row = self.find(id, entry.principal.id)
-            self._tenancy.check_epoch(row, action.epoch)
+            check_epoch(row.workspace, action.epoch)
             await self._tenancy.free(row)
             if not action.discard:
                 _refuse_loss(row, await self.evictions.status(row, entry))
@@ -126,22 +126,19 @@ class Workspaces(Component):
         self._tenancy.take(row)
 
     async def _opened(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow:
-        while True:
-            row = self._rows.named(entry.principal.id, action.name)
-            if row is None:
-                row = await self._make(action, entry)
-                if row is not None:
-                    return row
-                continue  # another caller has just made it: that one is as good
-            self._check_same(row.workspace, action, entry.principal)
-            async with self._lanes.exclusive(row.id):
-                row = await self.evictions.laid_out(row.id, entry)
+        owner = entry.principal.id
+        async with self._lanes.exclusive(f"workspace {action.name} of {owner}"):
+            row = self._rows.named(owner, action.name)
             if row is not None:
-                self._rows.touch(row.id, self._clock.wall())
-                return row
+                self._check_same(row.workspace, action, entry.principal)
+                async with self._lanes.exclusive(row.id):
+                    row = await self.evictions.laid_out(row.id, entry)
+            if row is None:
+                return await self._make(action, entry)
+            self._rows.touch(row.id, self._clock.wall())
+            return row
 
-    async def _make(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow | None:
-        """None: the name is taken by now."""
+    async def _make(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow:
         found = await self._grounds.find(action, entry.principal)
         now = self._clock.wall()
         workspace = Workspace(
@@ -160,8 +157,7 @@ class Workspaces(Component):
         )
         row = WorkspaceRow(workspace, repository=found and found.repository)
         async with self._lanes.exclusive(row.id):
-            if not self._rows.add(row):
-                return None
+            self._rows.add(row)
             try:
                 return self._rows.settle(await self._grounds.begin(row, entry), WorkspaceState.READY)
             except BaseException:
