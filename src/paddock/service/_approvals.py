@@ -84,14 +84,7 @@ class Approvals(Component):
             or (row.incarnation, row.sandbox.policy) != (claim.incarnation, claim.revision)
         ):
             return _NO
-        request = ApprovalRequest(
-            kind=claim.kind,
-            sandbox=claim.sandbox,
-            incarnation=claim.incarnation,
-            revision=claim.revision,
-            digest=claim.digest,
-            summary=claim.summary,
-        )
+        request = ApprovalRequest(**{name: getattr(claim, name) for name in ApprovalRequest.__fields__})
         try:
             answer = self.claim(row.sandbox.owner, request)
         except PaddockError:  # it cannot be asked, or not be recorded

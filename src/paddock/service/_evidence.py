@@ -35,11 +35,11 @@ from paddock.audit import (
 from paddock.errors import InvalidState, NotConfigured, Unrecorded
 from paddock.model import AuditKey, AuditReport, AuditStatement, GetAuditKey, VerifyAudit
 
-from ._activity import Activity
 from ._clock import Clock
 from ._gate import Entry
 from ._handlers import handles
 from ._store import Row
+from ._tasks import Activity
 
 SIGN_SECONDS = 10.0
 _BEFORE = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from ._store import Row
 if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
 
+K = TypeVar("K")
 Exact: TypeAlias = Callable[[], Awaitable[Sequence[str]]]
 _KEEP = (
     "INSERT INTO policies (revision, document, kept_at) VALUES (?, ?, ?)"
@@ -57,11 +58,9 @@ class Policies(Component):
         snapshot = self._of_text.get(text)
         if snapshot is None:
             snapshot = await asyncio.to_thread(compile, document)
-            while len(self._of_text) >= _MOST_KEPT:
-                del self._of_text[next(iter(self._of_text))]
-            self._of_text[text] = snapshot
+            _remember(self._of_text, text, snapshot)
         self._store.execute(_KEEP, (snapshot.revision, snapshot.to_bytes(), self._clock.wall()))
-        return self._remember(snapshot)
+        return _remember(self._compiled, snapshot.revision, snapshot)
 
     async def of(self, revision: str) -> Snapshot:
         found = self._compiled.get(revision)
@@ -75,7 +74,7 @@ class Policies(Component):
         snapshot = await asyncio.to_thread(Snapshot.from_bytes, kept[0])
         if snapshot.revision != revision:
             raise InternalError(f"what is kept as policy {revision} is {snapshot.revision}")
-        return self._remember(snapshot)
+        return _remember(self._compiled, snapshot.revision, snapshot)
 
     def prune(self, before: float) -> None:
         """Forget those that no sandbox and no snapshot has, and that nobody has asked for since."""
@@ -170,13 +169,14 @@ class Policies(Component):
                 self._store.execute(_SET, (None, row.id))
                 raise
 
-    def _remember(self, snapshot: Snapshot) -> Snapshot:
-        while len(self._compiled) >= _MOST_KEPT:
-            del self._compiled[next(iter(self._compiled))]
-        self._compiled[snapshot.revision] = snapshot
-        return snapshot
-
 
 def _lane(row: Row) -> str:
     """Of those who set the policy of one sandbox, one after the other."""
     return f"policy of {row.id}"
+
+
+def _remember(cache: dict[K, Snapshot], key: K, snapshot: Snapshot) -> Snapshot:
+    while len(cache) >= _MOST_KEPT:
+        del cache[next(iter(cache))]
+    cache[key] = snapshot
+    return snapshot

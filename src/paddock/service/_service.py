@@ -22,7 +22,6 @@ from paddock.model import (
 from paddock.policy import Policy
 from paddock.storage._base import Pool
 
-from ._activity import Activity
 from ._clock import Clock
 from ._config import Config
 from ._context import Context
@@ -33,7 +32,7 @@ from ._needs import Needs
 from ._providers import Backends, Images, Templates
 from ._rooms import Rooms
 from ._store import Store
-from ._tasks import Tasks
+from ._tasks import Activity, Tasks
 from ._workspace_tree import Workspaces
 
 if TYPE_CHECKING:

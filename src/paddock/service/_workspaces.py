@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from paddock.errors import InvalidState
 from paddock.model import (
+    Acquired,
     DeleteWorkspace,
     GetWorkspace,
     InspectWorkspace,
@@ -28,7 +29,6 @@ from . import _validate
 from ._context import Component, Context
 from ._evictions import Evictions
 from ._gate import Entry
-from ._grounds import Grounds
 from ._handlers import handles
 from ._live import Live
 from ._policies import Policies
@@ -52,8 +52,8 @@ class Workspaces(Component):
     def __init__(self, context: Context, live: Live, shelf: Shelf, policies: Policies) -> None:
         super().__init__(context)
         self._policies, self._rows = policies, WorkspaceStore(self._store)
-        self._tenancy, self._grounds = Tenancy(context, live), Grounds(context, shelf)
-        self.evictions = Evictions(context, self._tenancy, self._grounds, shelf.workshops)
+        self._tenancy, self._shelf = Tenancy(context, live), shelf
+        self.evictions = Evictions(context, self._tenancy, shelf)
 
     @handles(GetWorkspace)
     async def get(self, action: GetWorkspace, entry: Entry) -> Workspace:
@@ -139,7 +139,7 @@ class Workspaces(Component):
             return row
 
     async def _make(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow:
-        found = await self._grounds.find(action, entry.principal)
+        found = await self._commit(action, entry.principal)
         now = self._clock.wall()
         workspace = Workspace(
             id=WorkspaceId(mint(Noun.WORKSPACE)),
@@ -159,14 +159,26 @@ class Workspaces(Component):
         async with self._lanes.exclusive(row.id):
             self._rows.add(row)
             try:
-                return self._rows.settle(await self._grounds.begin(row, entry), WorkspaceState.READY)
+                return self._rows.settle(await self.evictions.begin(row, entry), WorkspaceState.READY)
             except BaseException:
                 await self.evictions.remove(row)
                 raise
 
+    async def _commit(self, action: OpenWorkspace, principal: Principal) -> Acquired | None:
+        """What a new workspace begins with, here by now; `branch` is what it will be on."""
+        if action.url is None:
+            return None
+        ref = action.branch if action.ref is None else action.ref
+        found = await self._shelf.repositories.acquire(action.url, ref, action.max_age_seconds, principal)
+        return replace(found, branch=action.branch or found.branch or action.name)
+
     def _check_same(self, workspace: Workspace, action: OpenWorkspace, principal: Principal) -> None:
         """InvalidState if it is there and is not what is asked for: its files are not thrown away for others."""
-        url = None if action.url is None else self._grounds.spelling(action.url, principal)
+        url = None
+        if action.url is not None:  # as repositories are recorded, without a credential
+            from paddock.storage.repositories import parse
+
+            url = parse(action.url, local=principal.id.startswith("local:"))[0].url
         if url is not None and f"{url}.git" == workspace.repository:
             url = workspace.repository  # its server knows it by that name only
         for field, asked, has in (
