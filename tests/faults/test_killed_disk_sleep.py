@@ -75,8 +75,8 @@ slept = [s.pause(to_disk=True, force=True) for _ in range(5)]
 say(slept=len(slept))
 """
 WORK = {"sleep": "s.pause(to_disk=True, force=True)", "wake": "s.exec('true')"}
-# Of 42 and 62: while it is saved, when it is to end; when it is made and nobody knows.
-SOME = (("sleep", 15), ("sleep", 28), ("wake", 52))
+# Of some 40 and 60: while it is saved, when it is to end; when it is made and nobody knows.
+SOME = (("sleep", 15), ("sleep", 28), ("wake", 50))
 # It has a number in memory and nowhere else, and says it, one more each time, when asked; each time, two files grow.
 # Who asks may be gone before he is answered.
 COUNTER = """
