@@ -102,7 +102,6 @@ class Recovery(Component):
         super().__init__(context)
         self._live, self._remains, self._snapshots = live, remains, snapshots
         self._disk_sleep, self._evictions, self._shelf = disk_sleep, workspaces.evictions, shelf
-        self._adopting = asyncio.Semaphore(_AT_ONCE)
 
     async def recover(self) -> None:
         """Put right what the daemon before this one has left. A step that fails is recorded, and stops no other."""
@@ -129,6 +128,7 @@ class Recovery(Component):
             living = await self._living(backend)
             rows, workshops = {row.id: row for row in self._store.list()}, self._shelf.workshops.living()
             work: list[Awaitable[None]] = []
+            adopted: list[Row] = []
             for id in {*living, *(id for id, row in rows.items() if row.sandbox.backend == name)} - workshops:
                 row = rows.get(id)
                 if row is not None and (row.sandbox.backend != name or _has_begun(row, before.get(id))):
@@ -138,8 +138,14 @@ class Recovery(Component):
                 step = TABLE[recorded(row), lives]
                 if step is Step.NOTHING or (step is Step.FORGET and id not in living):
                     continue
-                if backend is not None and self._lanes.is_free(id):
+                if backend is None or not self._lanes.is_free(id):
+                    continue
+                if step is not Step.ADOPT:
                     work.append(self._do(step, id, backend, ending))
+                elif row is not None and self._live.get(row) is None:
+                    adopted.append(row)
+            if adopted:
+                self._tasks.start(self._adopt(adopted), name="adopt ahead")
             await asyncio.gather(*work)
 
     async def _do(self, step: Step, id: SandboxId, backend: Backend, ending: Ending | None) -> None:
@@ -152,8 +158,6 @@ class Recovery(Component):
     async def _act(self, step: Step, id: SandboxId, backend: Backend, ending: Ending | None) -> None:
         row = self._store.get(id)
         match step:
-            case Step.ADOPT if row is not None and self._live.get(row) is None:
-                self._tasks.start(self._adopt(row), name=f"adopt {id} ahead")
             case Step.FINALIZE if row is not None:
                 await self._live.ended(row, None if ending is _GONE else ending)
             case Step.KILL_AND_FAIL if row is not None:
@@ -176,11 +180,16 @@ class Recovery(Component):
             await end(instance)
         await backend.forget(id)
 
-    async def _adopt(self, row: Row) -> None:
+    async def _adopt(self, rows: list[Row]) -> None:
         """Ahead of the first use, which waits for its own sandbox only."""
-        async with self._adopting:
-            with suppress(PaddockError, OSError):  # the first use is told
-                await self._live.hold(row)
+        left = iter(rows)
+
+        async def some() -> None:
+            for row in left:
+                with suppress(PaddockError, OSError):  # the first use is told
+                    await self._live.hold(row)
+
+        await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
 
     async def _pauses(self) -> None:
         """A daemon that died may not have recorded that a sandbox stands still, or goes on."""

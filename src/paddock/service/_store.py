@@ -139,8 +139,10 @@ class Store:
     def __init__(self, path: Path, clock: Clock | None = None, *, busy_seconds: float = 10.0) -> None:
         self.path, self._clock = path, clock or Clock()
         self._rows: dict[str, Row] = {}
+        self._living: tuple[Row, ...] | None = None
+        """What `list` returned."""
         self._written = 0
-        """The number of rows that the connection had written when `_rows` were read."""
+        """The number of rows that the connection had written when `_rows` and `_living` were read."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _translated(path):
             self._db = _connect(path, busy_seconds)
@@ -179,12 +181,15 @@ class Store:
     def get(self, id: str) -> Row | None:
         """Every verb asks for its sandbox, most of them twice: what was read is true until something is written."""
         if self._db.total_changes != self._written or len(self._rows) > _ROWS:
-            self._rows.clear()
-            self._written = self._db.total_changes
+            self._forget()
         row = self._rows.get(id)
         if row is None and (row := self._one(f"{_SELECT} WHERE id = ?", (id,))) is not None:
             self._rows[id] = row
         return row
+
+    def _forget(self) -> None:
+        self._rows.clear()
+        self._living, self._written = None, self._db.total_changes
 
     def by_name(self, owner: str, name: str, *, living: bool) -> Row | None:
         """The living one of that name, or the one that ended last."""
@@ -209,6 +214,18 @@ class Store:
         return found or self.beginning(select, owner, reference)
 
     def list(self, owner: str | None = None, *, ended: bool = False) -> tuple[Row, ...]:
+        if owner is not None or ended:
+            return self._list(owner, ended)
+        if self._db.total_changes != self._written:
+            self._forget()
+        if (living := self._living) is None:
+            living = self._list(None, False)
+            if len(living) <= _ROWS:
+                self._living = living
+                self._rows.update((row.id, row) for row in living)
+        return living
+
+    def _list(self, owner: str | None, ended: bool) -> tuple[Row, ...]:
         where = ["1 = 1" if ended else _ALIVE]
         if owner is not None:  # what programs inside his sandboxes have made is his as well
             where.append("(owner = ?1 OR owner IN (SELECT 'nested:' || id FROM sandboxes WHERE owner = ?1))")
@@ -306,7 +323,7 @@ class Store:
                 yield self._db
             except BaseException:
                 self._db.execute("ROLLBACK")
-                self._rows.clear()  # what was read in the transaction has not come to be
+                self._forget()  # what was read in the transaction has not come to be
                 raise
             self._db.execute("COMMIT")
 
