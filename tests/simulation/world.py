@@ -229,7 +229,7 @@ class SimulatedStore(Store):
         self._world = world
         world.disk.roll_back()
         self._db: Any = world.disk
-        self._rows, self._written = {}, 0
+        self._rows, self._living, self._written = {}, None, 0
 
     def checkpoint(self) -> None:
         self._world.check_alive()

@@ -146,11 +146,11 @@ class Doors:
             self._tasks.start(self._shut(without), name="tell the gateway who has no policy")
 
     async def _shut(self, rows: list[Row]) -> None:
-        from paddock.policy.egress import compile
-
-        nothing = compile(PolicyDocument()).to_bytes()
         with suppress(GatewayUnavailable):  # then it serves no sandbox, and its successor is told the rules that hold
             if await self._client.connect(start=False):
+                from paddock.policy.egress import compile
+
+                nothing = compile(PolicyDocument()).to_bytes()
                 for row in rows:
                     with suppress(NotFound):
                         if row.id not in self._doors:  # it was given a policy since
