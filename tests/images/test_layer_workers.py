@@ -78,6 +78,7 @@ def test_a_layer_that_is_too_much_is_refused_and_the_next_image_is_taken_in(
     assert play(write_layout(tmp_path / "layout", BASE)) in pool.names()
 
 
+@pytest.mark.both
 def test_a_layer_that_takes_over_its_worker_ends_within_seconds_and_memory(
     pool: Pool, tmp_path: Path, play: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ def busybox() -> bytes:
     return found
 
 
+@pytest.mark.both
 def test_an_image_of_busybox_is_what_it_says_at_every_level(
     create: SandboxFactory, tmp_path: Path, busybox: bytes
 ) -> None:

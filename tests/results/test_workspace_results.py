@@ -280,6 +280,7 @@ def test_a_push_is_recorded_before_and_after(opened: Opener, remote: Path) -> No
     assert len(begun.detail["pack_sha256"]) == 64
 
 
+@pytest.mark.both
 def test_the_caller_s_process_pushes_and_the_daemon_has_no_part_in_it(
     opened: Opener, remote: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ SHAPE = """find . -path ./.git -prune -o -path ./build -prune -o '(' -type d -o 
     -printf '%p %m %u:%g\\n' | sort"""
 
 
+@pytest.mark.both
 def test_g6_a_checkout_comes_back_byte_for_byte_but_for_what_git_ignores(
     opened: Opener, over: Over, evict: Evict, origin: Origin, shared_state: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_g6_a_checkout_comes_back_byte_for_byte_but_for_what_git_ignores(
     assert not archive.exists()
 
 
+@pytest.mark.both
 def test_g6_without_a_repository_everything_comes_back(opened: Opener, over: Over, evict: Evict) -> None:
     workspace = opened()
     first = over(workspace)
@@ -106,7 +108,9 @@ def test_files_of_all_owners_come_back(opened: Opener, over: Over, evict: Evict)
         "rm -rf .git; ln -s /tmp .git",
         "rm -rf .git; echo 'gitdir: /nowhere' >.git",
         "echo '[' >.git/config",
-        "git config core.fsmonitor 'touch /workspace/ran'; git config core.worktree /",
+        pytest.param(
+            "git config core.fsmonitor 'touch /workspace/ran'; git config core.worktree /", marks=pytest.mark.both
+        ),
         "git config filter.nothing.clean 'touch /workspace/ran; cat'; git config filter.nothing.required true",
         "rm -rf .git/objects; mkfifo .git/objects",
         "git update-index --split-index",
@@ -135,6 +139,7 @@ def test_g4_g6_whatever_became_of_its_git_nothing_of_the_rest_is_lost(
     assert second.exec("test -e ran").exit_code == 1
 
 
+@pytest.mark.both
 def test_g5_what_is_only_here_is_computed_whatever_the_index_says(opened: Opener, over: Over, origin: Origin) -> None:
     workspace = opened(url=origin.url)
     assert workspace.status().clean
@@ -161,6 +166,7 @@ def test_g5_a_clean_one_is_deleted_and_needs_nothing_any_more(
     assert list(pins.glob(f"*/refs/pins/{workspace.id}")) == []
 
 
+@pytest.mark.both
 def test_g1_it_says_which_commit_it_got_and_when_that_was_seen(opened: Opener, origin: Origin) -> None:
     first = opened(url=origin.url)
     assert first.info.commit == origin.git("rev-parse", "HEAD")
