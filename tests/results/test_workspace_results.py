@@ -129,6 +129,7 @@ def test_a_fork_has_a_difference_of_its_own(opened: Opener, remote: Path) -> Non
         assert told("parent") == {"A mine"}
 
 
+@pytest.mark.both
 def test_what_a_workspace_configures_runs_nowhere_and_hides_nothing(opened: Opener, remote: Path) -> None:
     box = opened(remote)
     box.exec(
