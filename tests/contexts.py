@@ -10,7 +10,6 @@ from paddock.keeper.layout import AUDIT, DATABASE
 from paddock.model import Action, Principal
 from paddock.service._clock import Clock
 from paddock.service._context import Context
-from paddock.service._lifecycle import Lifecycle
 from paddock.service._needs import Needs
 from paddock.service._providers import Backends
 from paddock.service._store import Store
@@ -43,7 +42,8 @@ def context(state_dir: Path, **given: Any) -> Context:
     def failed(name: str, error: BaseException) -> None:
         raise error
 
-    store, clock = Store(state_dir / DATABASE), given.pop("clock", Clock())
+    clock = given.pop("clock", Clock())
+    store = Store(state_dir / DATABASE, clock)
     defaults: dict[str, Any] = {
         "audit": AuditLog(state_dir / AUDIT),
         "backends": Backends(()),
@@ -52,6 +52,5 @@ def context(state_dir: Path, **given: Any) -> Context:
         "templates": NoTemplates(),
         "perform": perform,
         "needs": Needs(store),
-        "lifecycle": Lifecycle(store, clock),
     }
     return Context(state_dir=state_dir, store=store, clock=clock, **{**defaults, **given})

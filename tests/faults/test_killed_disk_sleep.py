@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 180  # for a machine whose processor is emulated, beside othe
 STEPS = """
 import contextlib, os, signal, sys, threading
 FILES = tuple("/paddock/" + name + ".py" for name in (
-    "service/_disk_sleep", "service/_rollback", "service/_snapshots", "service/_copies", "service/_lifecycle",
+    "service/_disk_sleep", "service/_rollback", "service/_snapshots", "service/_copies",
     "backends/microvm/_images",
 ))
 seen, last, at, victim = -1, "", 0, 0
@@ -75,8 +75,8 @@ slept = [s.pause(to_disk=True, force=True) for _ in range(5)]
 say(slept=len(slept))
 """
 WORK = {"sleep": "s.pause(to_disk=True, force=True)", "wake": "s.exec('true')"}
-# Of 42 and 62: while it is saved, when it is to end; when it is made and nobody knows.
-SOME = (("sleep", 15), ("sleep", 28), ("wake", 52))
+# Of some 40 and 60: while it is saved, when it is to end; when it is made and nobody knows.
+SOME = (("sleep", 15), ("sleep", 28), ("wake", 50))
 # It has a number in memory and nowhere else, and says it, one more each time, when asked; each time, two files grow.
 # Who asks may be gone before he is answered.
 COUNTER = """

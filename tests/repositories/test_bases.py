@@ -31,7 +31,7 @@ from paddock.model import (
 )
 from paddock.service import Service
 from paddock.service._bases import Base
-from paddock.service._submodules import Submodule, Submodules
+from paddock.service._checkout import Submodule, Submodules
 from paddock.service._workspace_tree import WorkspaceTree
 from tests.repositories.git_servers import HttpServer, Origin, address
 

@@ -27,9 +27,8 @@ from paddock.model import (
     StartExec,
 )
 from paddock.model.policy import CommandRule, CommandRules, FileRules
-from paddock.policy.egress import compile
+from paddock.policy.egress import Snapshot, compile
 from paddock.service import Service
-from paddock.service._egress import Snapshot
 from paddock.service._store import Row
 
 pytestmark = pytest.mark.anyio

@@ -150,15 +150,14 @@ async def test_only_legal_moves_change_a_state(rig: Rig, start: State, to: State
         seen = service._store.get(made.id)  # which is old by the time it is used
         assert seen is not None
         put(service, made.id, start)
-        lifecycle = service._rooms.sandboxes._lifecycle
         if to in LEGAL[start]:
-            moved = lifecycle.move(seen, to)
+            moved = service._store.move(seen, to)
             assert moved.state is to
             assert moved == service._store.get(made.id)
             assert (moved.sandbox.ended_at is not None) is (not LEGAL[to])
         else:
             with pytest.raises(InvalidState):
-                lifecycle.move(seen, to)
+                service._store.move(seen, to)
 
 
 async def test_a_closed_service_says_so(rig: Rig) -> None:

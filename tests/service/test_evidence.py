@@ -11,9 +11,9 @@ import pytest
 from paddock.audit import AuditLog, read_records, verify
 from paddock.model import ListAudit
 from paddock.service import _evidence
-from paddock.service._activity import Activity
 from paddock.service._clock import Clock
 from paddock.service._evidence import Evidence
+from paddock.service._tasks import Activity
 
 
 class Times:

@@ -31,9 +31,8 @@ from paddock.model import (
     State,
     nested_principal,
 )
-from paddock.policy.egress import compile
+from paddock.policy.egress import Snapshot, compile
 from paddock.service import Service
-from paddock.service._egress import Snapshot
 from paddock.service._store import Row
 
 pytestmark = pytest.mark.anyio
@@ -162,9 +161,11 @@ async def test_of_two_who_set_one_the_last_that_is_recorded_holds(rig: Rig, door
         doors.hold = slow = asyncio.Event()
         first = asyncio.ensure_future(service.perform(SetPolicy(sandbox=id, policy=TWO), ME))
         await until(lambda: "revise" in doors.told)
-        await service.perform(SetPolicy(sandbox=id, policy=document("three.test")), ME)
+        second = asyncio.ensure_future(service.perform(SetPolicy(sandbox=id, policy=document("three.test")), ME))
+        for _ in range(20):
+            await asyncio.sleep(0)
         slow.set()
-        await first
+        await asyncio.gather(first, second)
         last = (await service.perform(GetSandbox(sandbox=id), ME)).policy
         assert doors.open_ == {(id, 0): last}
         assert last == compile(document("three.test")).revision

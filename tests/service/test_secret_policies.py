@@ -30,8 +30,8 @@ from paddock.model import (
     SetPolicy,
     SetSecret,
 )
+from paddock.policy.egress import Snapshot
 from paddock.service import Service
-from paddock.service._egress import Snapshot
 from paddock.service._store import Row
 
 VALUE = SecretValue(b"correct-horse-battery-staple")

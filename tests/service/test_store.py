@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import AlreadyExists, InternalError, NotConfigured, ResourceExhausted
-from paddock.model import Level, Sandbox, SandboxId, SandboxSpec, State, replace
+from paddock.model import Level, Sandbox, SandboxId, SandboxSpec, State
 from paddock.service import _schema
+from paddock.service._clock import Clock
 from paddock.service._store import Key, Row, Store
 from paddock.service._workspace_tree import WorkspaceTree
 from tests.databases import schema_of
@@ -36,11 +37,6 @@ def row(
         owner=owner,
     )
     return Row(sandbox, 5.0, "boot", workspace=workspace)
-
-
-def ended(row: Row, at: float) -> Row:
-    sandbox = replace(row.sandbox, state=State.KILLED, ended_at=at)
-    return replace(row, sandbox=sandbox)
 
 
 @pytest.mark.parametrize("before", [None, 0o644])
@@ -161,7 +157,7 @@ def test_a_name_is_free_again_when_its_sandbox_has_ended(tmp_path: Path) -> None
     with pytest.raises(AlreadyExists):
         store.add(row("sb_b", name="n"))
     store.add(row("sb_c", name="n", owner="other"))
-    store.move(ended(row("sb_a", name="n"), 9.0))
+    store.move(row("sb_a", name="n"), State.FAILED)
     store.add(row("sb_b", name="n"))
     found = store.by_name("me", "n", living=True)
     assert found is not None
@@ -208,11 +204,12 @@ def test_what_was_written_survives_kill_9(tmp_path: Path) -> None:
 
 
 def test_pruning_forgets_only_what_ended_long_ago(tmp_path: Path) -> None:
-    store = Store(tmp_path / "db")
+    times = iter((10.0, 20.0))
+    store = Store(tmp_path / "db", Clock(wall=lambda: next(times)))
     for id in ("sb_a", "sb_b", "sb_c"):
         store.add(row(id), Key(id, "d"))
-    store.move(ended(row("sb_a"), 10.0))
-    store.move(ended(row("sb_b"), 20.0))
+    store.move(row("sb_a"), State.FAILED)
+    store.move(row("sb_b"), State.FAILED)
     assert store.prune(15.0) == 1
     assert [r.id for r in store.list(ended=True)] == ["sb_b", "sb_c"]
     assert store.add(row("sb_d"), Key("sb_a", "d")) is None

@@ -56,8 +56,8 @@ class CopiedKeeping:
         files = sorted(path.name for path in (self._pool / row.id).iterdir())
         return WorkspaceStatus(workspace=row.workspace, untracked=len(files), paths=tuple(files))
 
-    async def keep(self, row: WorkspaceRow, entry: object) -> Kept:
-        status = await self.status(row, entry)
+    async def keep(self, row: WorkspaceRow) -> Kept:
+        status = await self.status(row, None)
         self.trip("keep")
         content = io.BytesIO()
         with tarfile.open(fileobj=content, mode="w") as tar:
@@ -370,14 +370,13 @@ async def test_what_goes_first_is_clean_then_old_and_never_what_is_held_or_pinne
         await service.perform(PinWorkspace(workspace="pinned", seconds=60), ME)
         for age, name in enumerate(("new", "dirty", "old")):
             service._store.execute("UPDATE workspaces SET used_at = ? WHERE name = ?", (1000.0 - age, name))
-        found = await workspaces_of(service).evictions.evictable(look=True)
-        assert [(one.name, one.clean) for one in found if one.refusal is None] == [
-            ("old", True),
-            ("new", True),
-            ("dirty", False),
-        ]
-        refused = {one.name: one.refusal for one in found if one.refusal is not None}
-        assert set(refused) == {"held", "pinned"}
+        rig.pool.used_bytes = 1 << 40
+        found = [each.item for each in await workspaces_of(service).evictions.candidates()]
+        names = [item.why.partition(":")[0].removeprefix("workspace ") for item in found]
+        assert [item.kept_because is None for item in found] == [True, True, True, False, False]
+        assert names[:3] == ["old", "new", "dirty"]
+        assert ["nothing is only here" in item.why for item in found[:3]] == [True, True, False]
+        assert set(names[3:]) == {"held", "pinned"}
         for name, why in (("held", "has workspace"), ("pinned", "pinned for")):
             with pytest.raises(InvalidState, match=why):
                 await workspaces_of(service).evictions.evict(made[name].id)

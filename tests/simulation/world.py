@@ -46,6 +46,7 @@ from paddock.model import (
     Template,
     Usage,
 )
+from paddock.service._clock import Clock
 from paddock.service._store import Store
 from tests.stand_ins import WithoutDisk, info_of
 
@@ -169,14 +170,15 @@ class Disk:
     def __init__(self, world: World) -> None:
         self.world, self.db = world, _fresh_database()
 
-    def execute(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+    def execute(self, sql: str, values: Sequence[object] | Mapping[str, object] = ()) -> sqlite3.Cursor:
         if sql.startswith("SELECT"):
             self.world.check_alive()
         elif sql.startswith(("ROLLBACK", "BEGIN")):
             if sql == "BEGIN IMMEDIATE":
                 self.world.check_alive()
         else:
-            self.world.effect("write", sql[:24], *values[:1], *values[-1:])
+            told = (values["id"],) if isinstance(values, Mapping) else (*values[:1], *values[-1:])
+            self.world.effect("write", sql[:24], *told)
             if self.world.disk_is_full and sql != "COMMIT":
                 error = sqlite3.OperationalError("database or disk is full")
                 error.sqlite_errorname = "SQLITE_FULL"
@@ -223,7 +225,7 @@ class SimulatedStore(Store):
     """`Store` over the world's disk."""
 
     def __init__(self, world: World) -> None:
-        self.path = Path("/simulated")
+        self.path, self._clock = Path("/simulated"), Clock(world.wall, world.boottime)
         self._world = world
         world.disk.roll_back()
         self._db: Any = world.disk

@@ -1,10 +1,7 @@
 # ruff: noqa: S608 (statements are put together from the constants below, never from values)
-"""Rows of approvals. Each move is one statement that names the state it starts from: of two who race, one moves."""
+"""Rows of approvals, in the store's file and transactions."""
 
 from __future__ import annotations
-
-import sqlite3
-from collections.abc import Sequence
 
 import msgspec
 
@@ -17,8 +14,11 @@ _COLUMNS = (
     " reason"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM approvals"
-_EXACTLY = "owner = ? AND kind = ? AND sandbox = ? AND incarnation = ? AND revision = ? AND digest = ?"
 _IN_TIME = "boot_id = ? AND deadline > ?"
+_OF_SANDBOX = "owner = :owner AND sandbox = :sandbox AND boot_id = :boot AND deadline > :clock"
+_EXACTLY = (
+    f"{_OF_SANDBOX} AND kind = :kind AND incarnation = :incarnation AND revision = :revision AND digest = :digest"
+)
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -36,47 +36,35 @@ class ApprovalStore:
     def claim(self, owner: str, request: ApprovalRequest, now: Moment) -> Approval | None:
         """Uses up one that was granted for exactly this: then its state is used. Otherwise the one that waits for an
         answer or was denied, or None."""
-        exactly = (
-            owner,
-            request.kind,
-            request.sandbox,
-            request.incarnation,
-            request.revision,
-            request.digest,
-            now.boot,
-            now.clock,
-        )
+        values = _values(owner, request, now)
         with self._store.writing() as db:
             for state in (ApprovalState.GRANTED, ApprovalState.PENDING, ApprovalState.DENIED):
-                found = db.execute(
-                    f"{_SELECT} WHERE {_EXACTLY} AND {_IN_TIME} AND state = ? ORDER BY created_at, id LIMIT 1",
-                    (*exactly, state.value),
-                ).fetchone()
+                sql = f"{_SELECT} WHERE {_EXACTLY} AND state = :state ORDER BY created_at, id LIMIT 1"
+                found = db.execute(sql, {**values, "state": state.value}).fetchone()
                 if found is None:
                     continue
                 one = _approval(found)
-                return self._moved(db, one, ApprovalState.USED, now) if state is ApprovalState.GRANTED else one
+                if state is ApprovalState.GRANTED:
+                    one = replace(one, state=ApprovalState.USED)
+                    sql = "UPDATE approvals SET state = ?, used_at = ? WHERE id = ?"
+                    db.execute(sql, (one.state.value, now.wall, one.id))
+                return one
         return None
 
     def ask(
         self, id: ApprovalId, owner: str, request: ApprovalRequest, now: Moment, seconds: float, most: int
     ) -> Approval | None:
         """A new one that waits; None: `most` of that sandbox wait already."""
-        with self._store.writing() as db:
-            waiting = db.execute(
-                f"SELECT count(*) FROM approvals WHERE owner = ? AND sandbox = ? AND state = 'pending' AND {_IN_TIME}",
-                (owner, request.sandbox, now.boot, now.clock),
-            ).fetchone()[0]
-            if waiting >= most:
-                return None
-            db.execute(
-                "INSERT INTO approvals (id, owner, kind, sandbox, incarnation, revision, digest, summary, state,"
-                " created_at, expires_at, deadline, boot_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?, ?)",
-                (
-                    *(id, owner, request.kind, request.sandbox, request.incarnation, request.revision),
-                    *(request.digest, request.summary, now.wall, now.wall + seconds, now.clock + seconds, now.boot),
-                ),
-            )
+        values = {**_values(owner, request, now), "id": id, "seconds": seconds}
+        sql = f"SELECT count(*) FROM approvals WHERE {_OF_SANDBOX} AND state = 'pending'"
+        if self._store.execute(sql, values).fetchone()[0] >= most:
+            return None
+        self._store.execute(
+            "INSERT INTO approvals (id, owner, kind, sandbox, incarnation, revision, digest, summary, state,"
+            " created_at, expires_at, deadline, boot_id) VALUES (:id, :owner, :kind, :sandbox, :incarnation,"
+            " :revision, :digest, :summary, 'pending', :wall, :wall + :seconds, :clock + :seconds, :boot)",
+            values,
+        )
         return self.get(owner, id)
 
     def decide(
@@ -111,25 +99,19 @@ class ApprovalStore:
         found = self._store.execute(f"{_SELECT} WHERE owner = ? AND id = ?", (owner, id)).fetchone()
         return None if found is None else _approval(found)
 
-    def by_prefix(self, owner: str, prefix: str, most: int) -> tuple[Approval, ...]:
-        sql = f"{_SELECT} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT ?"
-        return _approvals(self._store.execute(sql, (owner, prefix, prefix + "\x7f", most)).fetchall())
+    def by_prefix(self, owner: str, prefix: str) -> tuple[Approval, ...]:
+        return tuple(map(_approval, self._store.beginning(_SELECT, owner, prefix)))
 
     def list(self, owner: str, *, all: bool) -> tuple[Approval, ...]:
         where = "1 = 1" if all else "state = 'pending'"
         sql = f"{_SELECT} WHERE owner = ? AND {where} ORDER BY created_at, id"
-        return _approvals(self._store.execute(sql, (owner,)).fetchall())
-
-    @staticmethod
-    def _moved(db: sqlite3.Connection, one: Approval, to: ApprovalState, now: Moment) -> Approval | None:
-        assert to in APPROVAL_MOVES[one.state]
-        sql = "UPDATE approvals SET state = ?, used_at = ? WHERE id = ? AND state = ?"
-        done = db.execute(sql, (to.value, now.wall, one.id, one.state.value)).rowcount
-        return replace(one, state=to) if done else None
+        return tuple(map(_approval, self._store.execute(sql, (owner,)).fetchall()))
 
 
-def _approvals(rows: Sequence[tuple[object, ...]]) -> tuple[Approval, ...]:
-    return tuple(map(_approval, rows))
+def _values(owner: str, request: ApprovalRequest, now: Moment) -> dict[str, object]:
+    """By what the statements call them."""
+    of_request = {name: getattr(request, name) for name in ApprovalRequest.__fields__}
+    return {**of_request, "owner": owner, "wall": now.wall, "boot": now.boot, "clock": now.clock}
 
 
 def _approval(row: tuple[object, ...]) -> Approval:

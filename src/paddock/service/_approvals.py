@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import msgspec
 
-from paddock.errors import ApprovalNeeded, InvalidArgument, InvalidState, NotFound, PolicyDenied
+from paddock.egress._control import Claim, Claimed
+from paddock.errors import ApprovalNeeded, InvalidState, PaddockError, PolicyDenied
 from paddock.model import (
     Action,
     Approval,
@@ -24,18 +26,18 @@ from paddock.model import (
 from paddock.model.approval import arguments_digest
 
 from ._approval_store import ApprovalStore, Moment
-from ._bell import ring
 from ._clock import boot_id
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
+from ._store import LEAST_PREFIX, has_ended, the_one
 
 WAIT_SECONDS = 900.0
 """So long a question waits for an answer, and an answer for what was asked to be done."""
 MOST_WAITING = 32
 KEPT_SECONDS = 7 * 86_400
 _SUMMARY_CHARS = 512
-_LEAST_PREFIX = 6
+_NO = Claimed(state="denied")
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -62,13 +64,32 @@ class Approvals(Component):
                 reason = f"{MOST_WAITING} others of this sandbox wait for an answer already"
                 return ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason=reason)
             self._audit.event("approval.asked", sandbox=request.sandbox, approval=found.id, what=_told(request))
-            ring(self._context, found)
+            if os.environ.get("PADDOCK_APPROVAL_WEBHOOK"):
+                from ._webhook import tell  # with all that HTTP needs
+
+                tell(self._context, found)
         elif found.state is ApprovalState.USED:
             # Recorded before it happens; if it cannot be, it is used up all the same.
             self._audit.event("approval.used", sandbox=request.sandbox, approval=found.id, what=_told(request))
         return ApprovalAnswer(
             granted=found.state is ApprovalState.USED, id=found.id, state=found.state, reason=found.reason or ""
         )
+
+    def judge(self, claim: Claim) -> Claimed:
+        """Answer what the gateway asks: may this be done in that sandbox, once?"""
+        row = self._store.get(claim.sandbox)
+        if (
+            row is None
+            or has_ended(row)
+            or (row.incarnation, row.sandbox.policy) != (claim.incarnation, claim.revision)
+        ):
+            return _NO
+        request = ApprovalRequest(**{name: getattr(claim, name) for name in ApprovalRequest.__fields__})
+        try:
+            answer = self.claim(row.sandbox.owner, request)
+        except PaddockError:  # it cannot be asked, or not be recorded
+            return _NO
+        return Claimed(state=answer.state.value, approval=answer.id, reason=answer.reason)
 
     def require(
         self,
@@ -133,13 +154,9 @@ class Approvals(Component):
         found = self._rows.get(owner, reference)
         if found is not None:
             return found
-        if reference.startswith(Noun.APPROVAL) and len(reference) >= _LEAST_PREFIX:
-            several = self._rows.by_prefix(owner, reference, 2)
-            if len(several) == 1:
-                return several[0]
-            if several:
-                raise InvalidArgument(f"{reference!r} is the beginning of several", hint="give more characters")
-        raise NotFound(f"no approval {reference[:64]!r}", hint="paddock approvals ls --all")
+        prefix = reference.startswith(Noun.APPROVAL) and len(reference) >= LEAST_PREFIX
+        several = self._rows.by_prefix(owner, reference) if prefix else ()
+        return the_one(several, "approval", reference, hint="paddock approvals ls --all")
 
     def _now(self) -> Moment:
         return Moment(self._clock.wall(), self._boot, self._clock.boottime())

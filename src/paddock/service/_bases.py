@@ -13,13 +13,12 @@ from paddock.keeper.layout import REPOSITORIES
 from paddock.model import Acquired, BaseId, GarbageItem, Noun, RepositoryId, mint
 from paddock.storage._trees import sync_tree
 
-from ._checkout import check_out, settle
+from ._checkout import DEEPEST, Submodule, Submodules, check_out, home_of, mounts, settle
 from ._context import Component, Context
 from ._garbage import Candidate, measured
 from ._gate import Entry
 from ._needs import Need
 from ._spare_trees import SpareTrees
-from ._submodules import DEEPEST, Submodule, Submodules, home_of, mounts
 from ._tasks import in_thread
 from ._workshop import Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE
@@ -70,9 +69,7 @@ class Bases(Component):
         try:
             if await in_thread(self._spares.take, base.id, name, limit_bytes=limit_bytes):
                 return ()
-            # In a thread: some drivers copy. Not left alone half-way: the undo would miss what comes later.
-            work = asyncio.to_thread(self._pool().derive, base.id, name, limit_bytes=limit_bytes)
-            return await self._tasks.complete(work, name=f"derive {name}")
+            return await in_thread(self._pool().derive, base.id, name, limit_bytes=limit_bytes)
         finally:
             self._spares.make(base.id)
 
@@ -83,7 +80,8 @@ class Bases(Component):
             await in_thread(self._lay, base)
             unfetched = await self._fill(base, acquired, entry)
             await asyncio.to_thread(sync_tree, self._pool(), base.id)
-            self._finish(base, unfetched)
+            sql = "UPDATE bases SET is_whole = 1, unfetched = ? WHERE id = ?"
+            self._store.execute(sql, (unfetched, base.id))
         except BaseException:
             await self.delete(base)
             raise
@@ -120,6 +118,7 @@ class Bases(Component):
         return 0 if base.submodules else len(listed)
 
     def _scope(self, repository: str) -> str:
+        """Whose it is. InvalidState: it was deleted."""
         row = self._store.execute("SELECT scope FROM repositories WHERE id = ?", (repository,)).fetchone()
         if row is None:
             raise InvalidState(f"repository {repository} was deleted", hint="acquire it again")
@@ -127,19 +126,12 @@ class Bases(Component):
 
     def _begin(self, base: Base) -> None:
         """InvalidState: the repository was deleted."""
+        self._scope(base.repository)
         now = self._clock.wall()
-        with self._store.writing() as db:
-            if db.execute("SELECT 1 FROM repositories WHERE id = ?", (base.repository,)).fetchone() is None:
-                raise InvalidState(f"repository {base.repository} was deleted", hint="acquire it again")
-            db.execute(
-                f"INSERT INTO bases ({_COLUMNS}, created_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
-                (base.id, base.repository, base.commit, base.branch, base.submodules, base.is_whole, now, now),
-            )
-
-    def _finish(self, base: Base, unfetched: int) -> None:
-        sql = "UPDATE bases SET is_whole = 1, unfetched = ? WHERE id = ?"
-        if not self._store.execute(sql, (unfetched, base.id)).rowcount:
-            raise InvalidState(f"base {base.id} was deleted while it was being made", hint="try again")
+        self._store.execute(
+            f"INSERT INTO bases ({_COLUMNS}, created_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            (base.id, base.repository, base.commit, base.branch, base.submodules, base.is_whole, now, now),
+        )
 
     def _lay(self, base: Base) -> None:
         from paddock.storage.repositories import pins
@@ -168,20 +160,15 @@ class Bases(Component):
     def forget(self, repository: str) -> Callable[[], None]:
         """All bases of a repository. Returns what deletes their trees, for a thread. InvalidState: one of them is
         needed, or the repository is."""
-        with self._store.writing():  # nobody comes to need them between the look and the deed
-            needed, bases = self._needs.by_tree(), self.of(repository)
-            users = [need.by for need in needed.get(repository, ())]
-            if users:
-                raise InvalidState(
-                    f"repository {repository} is needed by {', '.join(users[:8])}", hint="end those first"
-                )
-            for base in bases:
-                kept = _kept_because(base, needed)
-                if kept is not None:
-                    raise InvalidState(
-                        f"repository {repository} cannot go: {kept}", hint="try again when that has gone"
-                    )
-                self._unrecord(base)
+        needed, bases = self._needs.by_tree(), self.of(repository)
+        users = [need.by for need in needed.get(repository, ())]
+        if users:
+            raise InvalidState(f"repository {repository} is needed by {', '.join(users[:8])}", hint="end those first")
+        for base in bases:
+            if (kept := _kept_because(base, needed)) is not None:
+                raise InvalidState(f"repository {repository} cannot go: {kept}", hint="try again when that has gone")
+        for base in bases:
+            self._unrecord(base)
 
         def discard() -> None:
             for base in bases:
@@ -205,13 +192,10 @@ class Bases(Component):
         return found
 
     async def take(self, item: GarbageItem) -> str | None:
-        with self._store.writing():  # nobody comes to lie over it between the look and the deed
-            found = self._all("WHERE id = ?", item.what)
-            kept = _kept_because(found[0], self._needs.by_tree()) if found else None
-            if found and kept is None:
-                self._unrecord(found[0])
+        found = self._all("WHERE id = ?", item.what)
+        kept = _kept_because(found[0], self._needs.by_tree()) if found else None
         if found and kept is None:
-            await in_thread(self._discard, found[0])
+            await self.delete(found[0])
         return kept
 
     async def recover(self) -> None:

@@ -1,15 +1,64 @@
-"""Checking a commit out, in a workshop: its git, its files and an index that knows them."""
+"""Checking a commit out, in a workshop: its git, its files and an index that knows them; and its submodules, each from
+a cache of its own, with its objects copied in, as deep as they go.
+
+What a repository says of its submodules is an attacker's: only repositories on the network, by URLs that are looked at
+as a caller's are, at public addresses or at the origin of the repository itself, and only with what proves access to
+it; a public one's are fetched as nobody.
+They are fetched only if the caller asked for them. Whatever is refused is left empty, as it is after `git clone`, and
+recorded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Awaitable, Callable, Sequence
 
-from paddock.errors import InvalidArgument
-from paddock.model import Acquired
+import msgspec
 
-from ._workshop import Workshop
-from ._workspace_tree import REPOSITORY, WORKSPACE
+from paddock.audit import AuditLog
+from paddock.backends._base import TreeMount
+from paddock.errors import InvalidArgument, RequestError
+from paddock.model import Acquired, Principal
 
+from ._repository_store import NOBODY, PUBLIC
+from ._workshop import Workshop, git_environment
+
+Acquire = Callable[[str, str, Principal, str], Awaitable[Acquired]]
+"""By URL, commit, principal and the origin that may be at any address."""
+
+_MOST = 64
+DEEPEST = 4
+_PLACE = "/run/paddock/submodules"
+_LISTED_BYTES = 1 << 20
+_LINK = re.compile(r"160000 ([0-9a-f]{40}|[0-9a-f]{64}) 0\t(.+)", re.DOTALL)
+_KEY = re.compile(r"submodule\.(.+)\.(path|url)\n(.*)", re.DOTALL)
+
+# $1: the directory in the workspace whose submodules these are.
+_LIST = r"""
+cd "$WORKSPACE/$1"
+git ls-files --stage -z | grep --null-data '^160000 ' || :
+printf '\0\0'
+git config --blob HEAD:.gitmodules -z --get-regexp '^submodule\..*\.(path|url)$' || :
+"""
+# $1 where it belongs, $2 its commit, $3 its URL, $4 where its repository is, $5 a name for its git directory, $6 whose
+# it is, $7 what it is called there.
+_LAY_OUT = r"""
+set -eu
+git -C "$WORKSPACE/$6" config "submodule.$7.url" "$3"
+cd "$WORKSPACE"
+modules="$WORKSPACE/.git/modules/$5"
+mkdir -p "$WORKSPACE/.git/modules"
+git init --quiet --template= --separate-git-dir="$modules" -- "$1"
+cp -R --no-preserve=all "$4/objects/pack" "$modules/objects/"
+if [ -f "$4/shallow" ]; then cp "$4/shallow" "$modules/shallow"; fi
+cd "$1"
+for setting in core.checkStat=minimal core.trustctime=false remote.origin.url="$3" \
+    remote.origin.fetch='+refs/heads/*:refs/remotes/origin/*'; do
+    git config "${setting%%=*}" "${setting#*=}"
+done
+git update-ref --no-deref HEAD "$2"
+git reset --quiet --hard
+"""
 _PAST_SECONDS = 60
 
 # $1 branch, $2 commit, $3 URL, $4 sha1 or sha256.
@@ -54,25 +103,9 @@ git status --porcelain > /dev/null
 git status --porcelain > /dev/null
 """
 
-# No program that a repository or the template could name runs: there is none to run, and it is not asked for.
 ENVIRONMENT = {
-    "WORKSPACE": WORKSPACE,
-    "REPOSITORY": REPOSITORY,
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_ALLOW_PROTOCOL": "none",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_CONFIG_COUNT": "5",
-    "GIT_CONFIG_KEY_0": "core.hooksPath",
-    "GIT_CONFIG_VALUE_0": "/dev/null",
-    "GIT_CONFIG_KEY_1": "core.fsmonitor",
-    "GIT_CONFIG_VALUE_1": "false",
-    "GIT_CONFIG_KEY_2": "core.protectNTFS",
-    "GIT_CONFIG_VALUE_2": "true",
-    "GIT_CONFIG_KEY_3": "core.protectHFS",
-    "GIT_CONFIG_VALUE_3": "true",
-    "GIT_CONFIG_KEY_4": "safe.directory",
-    "GIT_CONFIG_VALUE_4": "*",
+    **git_environment({"core.protectNTFS": "true", "core.protectHFS": "true"}),
+    "GIT_OPTIONAL_LOCKS": "1",  # the index is made here, and nobody else writes it
 }
 
 
@@ -92,3 +125,109 @@ async def settle(workshop: Workshop, submodules: Sequence[str], now: float) -> N
     """The last step: from here on git trusts the index in every copy."""
     words = (str(int(now) - _PAST_SECONDS), *submodules)
     await workshop.check(["/bin/sh", "-c", _SETTLE, "settle", *words], env=ENVIRONMENT)
+
+
+class Submodule(msgspec.Struct, frozen=True):
+    """`path` and that of its `parent` are relative to the workspace."""
+
+    path: str
+    commit: str
+    url: str
+    parent: str
+    name: str
+
+
+class Submodules:
+    def __init__(self, acquire: Acquire, audit: AuditLog) -> None:
+        self._acquire, self._audit = acquire, audit
+
+    async def listed(self, workshop: Workshop, parent: Acquired, path: str) -> list[Submodule]:
+        """Return those of the repository `parent`, which is checked out at `path` of the workspace."""
+        said = await workshop.check(["/bin/sh", "-c", _LIST, "list", path], env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
+        return _listed(said, path, parent.url)
+
+    async def fetch(
+        self, listed: Sequence[Submodule], parent: Acquired, scope: str, home: str
+    ) -> list[tuple[Submodule, Acquired]]:
+        """Fetch those of `parent`. `home` is `home_of` the repository at the root of the workspace.
+        PlatformError: one cannot be reached now."""
+        found: list[tuple[Submodule, Acquired]] = []
+        for submodule in listed:
+            principal = NOBODY if scope == PUBLIC else Principal(scope)
+            try:
+                found.append((submodule, await self._one(submodule, principal, home)))
+            except RequestError as error:
+                self._audit.event(
+                    "submodule.empty", repository=parent.repository, path=submodule.path, message=error.message[:1024]
+                )
+        return found
+
+    async def _one(self, submodule: Submodule, principal: Principal, home: str) -> Acquired:
+        if not submodule.url.startswith(("https://", "http://", "git://")) or "@" in submodule.url:
+            raise InvalidArgument(
+                "a submodule is fetched from the network, by a URL without a credential, or not at all"
+            )
+        return await self._acquire(submodule.url, submodule.commit, principal, home)
+
+    async def lay_out(self, workshop: Workshop, found: Sequence[tuple[Submodule, Acquired]], first: int) -> None:
+        for number, (submodule, acquired) in enumerate(found, first):
+            words = (
+                submodule.path,
+                submodule.commit,
+                acquired.url,
+                place(acquired),
+                str(number),
+                submodule.parent,
+                submodule.name,
+            )
+            await workshop.check(["/bin/sh", "-c", _LAY_OUT, "lay-out", *words], env=ENVIRONMENT)
+
+
+def home_of(root: Acquired, scope: str) -> str:
+    """Return the origin that the caller's URL has named, and that may be at any address therefore. A public repository
+    has none: it is at public addresses, and its name could lead elsewhere by now."""
+    return "" if scope == PUBLIC else "/".join(root.url.split("/")[:3])
+
+
+def place(acquired: Acquired) -> str:
+    return f"{_PLACE}/{acquired.repository}"
+
+
+def mounts(found: Sequence[tuple[Submodule, Acquired]]) -> list[TreeMount]:
+    """Their repositories, once each."""
+    needed = {acquired.repository: acquired for _, acquired in found}
+    return [TreeMount(tree=id, target=place(acquired), writable=False) for id, acquired in needed.items()]
+
+
+def _listed(said: bytes, path: str, base: str) -> list[Submodule]:
+    """At most so many. What is not UTF-8, has no URL or leads out of the tree is passed over."""
+    links, _, keys = said.decode(errors="replace").partition("\0\0")
+    paths: dict[str, str] = {}
+    urls: dict[str, str] = {}
+    for match in filter(None, map(_KEY.fullmatch, keys.split("\0"))):
+        (paths if match[2] == "path" else urls)[match[1]] = match[3]
+    named = {paths[name]: (name, url) for name, url in urls.items() if name in paths}
+    found: list[Submodule] = []
+    for match in filter(None, map(_LINK.fullmatch, links.split("\0"))):
+        commit, where = match[1], match[2]
+        name, url = named.get(where, ("", ""))
+        if not url or "\ufffd" in where or {"", ".", ".."} & set(where.split("/")) or where.startswith("-"):
+            continue
+        found.append(Submodule(f"{path}/{where}".lstrip("/"), commit, resolve(base, url), path, name))
+    return found[:_MOST]
+
+
+def resolve(base: str, url: str) -> str:
+    """A URL that begins with ./ or ../ is relative to that of its repository (gitmodules(5))."""
+    if not url.startswith(("./", "../")):
+        return url
+    scheme, separator, rest = base.partition("://")
+    host, *parts = rest.split("/")
+    for part in url.split("/"):
+        if part == "..":
+            if not parts:
+                return ""
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    return f"{scheme}{separator}{host}/{'/'.join(parts)}"

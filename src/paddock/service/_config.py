@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -12,15 +14,21 @@ from paddock.keeper.layout import CONFIG, LEVELS, RETENTION_SECONDS
 from paddock.model import Level
 
 _LEVELS = ("container", "jail", "gvisor", "microvm")
-ACCEPTED = {
-    "level": f"one of {', '.join(_LEVELS)}",
-    "idle_exit_seconds": "1 or more",
-    "paused_retention_days": "more than 0",
-    "audit_mib": "0 (no limit) or more",
-    "audit_days": "0 (no limit) or more",
-}
-"""Each key and what it may be."""
 _MOST_DAYS = 36_500
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+ACCEPTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "level": (f"one of {', '.join(_LEVELS)}", lambda value: value in _LEVELS),
+    "idle_exit_seconds": ("1 or more", lambda value: _is_number(value) and 1 <= value < 1e9),
+    "paused_retention_days": ("more than 0", lambda value: _is_number(value) and 0 < value <= _MOST_DAYS),
+    "audit_mib": ("0 (no limit) or more", lambda value: type(value) is int and 0 <= value < 1e9),
+    "audit_days": ("0 (no limit) or more", lambda value: type(value) is int and 0 <= value < 1e9),
+}
+"""What each key may be."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,28 +71,17 @@ def read_config(state_dir: Path) -> Config:
         values = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _refused(file, f"isn't valid TOML: {error}") from None
-    for key in values:
+    for key, value in values.items():
         if key not in ACCEPTED:
             raise _refused(file, f"there is no key {key!r}")
-    level = values.get("level", Config().level)
-    if level not in _LEVELS:
-        raise _refused(file, f"level = {level!r} isn't valid")
-    idle = values.get("idle_exit_seconds", Config().idle_exit_seconds)
-    if isinstance(idle, bool) or not isinstance(idle, int | float) or not 1 <= idle < 1e9:
-        raise _refused(file, f"idle_exit_seconds = {idle!r} isn't valid")
-    days = values.get("paused_retention_days", Config().paused_retention_days)
-    if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= _MOST_DAYS:
-        raise _refused(file, f"paused_retention_days = {days!r} isn't valid")
-    kept: dict[str, int] = {}
-    for key in ("audit_mib", "audit_days"):
-        kept[key] = values.get(key, getattr(Config(), key))
-        if type(kept[key]) is not int or not 0 <= kept[key] < 1e9:
-            raise _refused(file, f"{key} = {kept[key]!r} isn't valid")
-    return Config(level=Level(level), idle_exit_seconds=float(idle), paused_retention_days=float(days), **kept)
+        if not ACCEPTED[key][1](value):
+            raise _refused(file, f"{key} = {value!r} isn't valid")
+    level = Level(values.pop("level", Level.JAIL))
+    return Config(level=level, **values)
 
 
 def _refused(file: Path, why: str) -> InvalidArgument:
-    keys = "; ".join(f"{key} ({values})" for key, values in ACCEPTED.items())
+    keys = "; ".join(f"{key} ({words})" for key, (words, _) in ACCEPTED.items())
     return InvalidArgument(f"{file}: {why}", hint=f"accepted keys: {keys}")
 
 

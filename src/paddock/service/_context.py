@@ -15,7 +15,6 @@ from paddock.storage._base import Pool
 from ._clock import Clock
 from ._config import Config
 from ._lane import Lanes
-from ._lifecycle import Lifecycle
 from ._needs import Needs
 from ._providers import Backends, Images, Templates
 from ._store import Store
@@ -39,7 +38,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     templates: Templates
     perform: Perform
     needs: Needs
-    lifecycle: Lifecycle
     images: Callable[[], Images] | None = None
     credentials: CredentialSource | None = None
     config: Config = Config()
@@ -54,6 +52,6 @@ class Component:
         self._context = context
         self._state_dir, self._config, self._clock = context.state_dir, context.config, context.clock
         self._store, self._audit, self._tasks = context.store, context.audit, context.tasks
-        self._lanes, self._lifecycle, self._needs = context.lanes, context.lifecycle, context.needs
+        self._lanes, self._needs = context.lanes, context.needs
         self._backends, self._pool, self._templates = context.backends, context.pool, context.templates
         self._images, self._credentials, self._perform = context.images, context.credentials, context.perform

@@ -7,13 +7,12 @@ it runs anywhere. What is broken off leaves `restoring`, and the next one who ho
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 
 import msgspec
 
 from paddock.backends._base import Backend, Paused
-from paddock.errors import InvalidState, PaddockError, Unsupported
+from paddock.errors import PaddockError, Unsupported
 from paddock.model import State
 
 from . import _copies
@@ -21,11 +20,10 @@ from ._context import Component, Context
 from ._egress import Egress
 from ._gate import Entry
 from ._live import Held, Live, end
-from ._remains import died, has_ended
+from ._remains import died
 from ._rollback import Rollback, besides
-from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
-from ._store import Row
+from ._store import Row, has_ended
 from ._tasks import in_thread
 from ._ttl import hibernated, paused, running
 
@@ -74,16 +72,9 @@ class DiskSleep(Component):
         if not self._for_sleep(row):
             return await self._rollback.finish(row)
         taken = self._take(row, row.restoring)
-        await self.alone(taken)
+        await self._live.confirm_dead(taken)
         await in_thread(_copies.discard, self._pool(), besides(taken))
         return await self._lie_down(taken, self._backends.named(row.sandbox.backend))
-
-    async def alone(self, row: Row) -> None:
-        """End what lives under the id of one that sleeps: the daemon before this one had asked for it."""
-        backend = self._backends.named(row.sandbox.backend)
-        if (instance := await backend.adopt(row.id)) is not None:
-            await end(instance)
-            await backend.forget(row.id)
 
     async def awake(self, row: Row, entry: Entry) -> Row:
         """Of one with a snapshot to come back from. SandboxDied; what keeps it from waking, as ResourceExhausted,
@@ -108,10 +99,9 @@ class DiskSleep(Component):
         backend = self._backends.named(row.sandbox.backend)
         try:
             taken = running(taken, self._clock)
-            snapshot = self._snapshot_of(taken)
+            snapshot = self._rollback.snapshot_of(taken)
             trees = self._rollback.trees(taken, snapshot)
-            copying = asyncio.to_thread(_copies.make, self._pool(), [tree.copy for tree in trees], anew=True)
-            await self._tasks.complete(copying, name=f"copy {row.id}")
+            await in_thread(_copies.make, self._pool(), [tree.copy for tree in trees], anew=True)
             next = msgspec.structs.replace(taken, incarnation=taken.incarnation + 1)
             instance = await self._rollback.bear(taken, next, backend, snapshot, trees)
         except BaseException:
@@ -129,7 +119,7 @@ class DiskSleep(Component):
     def _take(self, row: Row, snapshot: str | None, times: Paused | None = None) -> Row:
         """From here on a daemon that dies leaves one that sleeps. Who has seen it as it was before can do nothing to
         it."""
-        taken = self._lifecycle.move(row, State.RESTORING, restoring=snapshot, incarnation=row.incarnation + 1)
+        taken = self._store.move(row, State.RESTORING, restoring=snapshot, incarnation=row.incarnation + 1)
         stands = taken if times is None else paused(taken, self._clock, times)
         stands = hibernated(stands, self._clock, self._config.retention_seconds)
         if stands is not taken:
@@ -139,17 +129,11 @@ class DiskSleep(Component):
     async def _lie_down(self, taken: Row, backend: Backend) -> Row:
         """Nothing of it runs any more."""
         await backend.forget(taken.id)
-        return self._lifecycle.move(taken, State.PAUSED, restoring=taken.restoring, reason=ASLEEP)
+        return self._store.move(taken, State.PAUSED, restoring=taken.restoring, reason=ASLEEP)
 
     def _for_sleep(self, row: Row) -> bool:
         found = None if row.restoring is None else self._snapshots.get(row.restoring)
         return found is not None and found.for_sleep
-
-    def _snapshot_of(self, row: Row) -> SnapshotRow:
-        found = None if row.restoring is None else self._snapshots.get(row.restoring)
-        if found is None:
-            raise InvalidState(f"what {row.id} slept on is gone", hint=f"paddock kill {row.id}", sandbox=row.id)
-        return found
 
 
 def _check(row: Row, backend: Backend) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,21 +23,16 @@ from paddock.errors import GatewayUnavailable, InternalError, NotConfigured, Not
 from paddock.model import PolicyDocument, Recording, SandboxId, State
 
 from . import _trust
-from ._egress import Egress, Snapshot
+from ._egress import Egress
 from ._malware_lists import MalwareLists
 from ._store import Row
 from ._tasks import Tasks
 
+if TYPE_CHECKING:
+    from paddock.egress._authority import Authority
+    from paddock.policy.egress import Snapshot
+
 _LONGEST_PAUSE_SECONDS = 30.0
-
-
-class Authority(Protocol):
-    """Of one sandbox; both in PEM. The key is in memory only."""
-
-    @property
-    def certificate(self) -> bytes: ...
-    @property
-    def key(self) -> bytes: ...
 
 
 def _make_authority() -> Authority:
@@ -97,8 +92,6 @@ class Doors:
             await self.open(row, snapshot)
             return
         async with door.lock:
-            if door.row.incarnation > row.incarnation:
-                return  # it was made again since, under what was recorded then
             door.row, door.snapshot = row, snapshot
             self._doors[row.id] = door  # an `open` that has failed dropped it
             unread = await self._read_lists(door)

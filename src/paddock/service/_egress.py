@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from paddock.errors import NotConfigured
-from paddock.model import EgressPolicy, PolicyDocument
 
 from ._secret_leases import Leases
 from ._store import Row
 
-
-class Snapshot(EgressPolicy, Protocol):
-    """A compiled policy: `paddock.policy.egress.Snapshot`."""
-
-    @property
-    def document(self) -> PolicyDocument:
-        """What it was compiled from, canonical: rules by index, secrets with their bindings."""
-        ...
-
-    def to_bytes(self) -> bytes: ...
+if TYPE_CHECKING:
+    from paddock.policy.egress import Snapshot
 
 
 class Egress(Protocol):

@@ -1,49 +1,63 @@
-"""Workspaces that leave the pool and come back: never before their work is on the disk elsewhere."""
+"""Workspaces in the pool: what they begin with, and how they leave it and come back, never before their work is on the
+disk elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from paddock.errors import InvalidState, NotFound, PaddockError
+from paddock.errors import InternalError, InvalidState, PaddockError
 from paddock.keeper.layout import KEPT
-from paddock.model import GarbageItem, WorkspaceState, WorkspaceStatus
+from paddock.model import Acquired, GarbageItem, RepositoryId, WorkspaceState, WorkspaceStatus, replace
 from paddock.storage._kept import KeptArchives
 from paddock.storage._trees import sync_tree
 
+from ._bases import Base
 from ._context import Component, Context
-from ._garbage import Candidate
+from ._garbage import Candidate, measured
 from ._gate import Entry
-from ._grounds import Grounds
 from ._keeping import Keeping
+from ._shelf import Shelf
 from ._tasks import in_thread
 from ._tenancy import Tenancy
-from ._workshop import Workshops
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 
 
-class Evictable(NamedTuple):
-    """A workspace whose files are in the pool. `why` it may go, or `refusal`: why it may not."""
-
-    id: str
-    name: str
-    why: str
-    clean: bool
-    refusal: str | None
-
-
 class Evictions(Component):
-    def __init__(self, context: Context, tenancy: Tenancy, grounds: Grounds, workshops: Workshops) -> None:
+    def __init__(self, context: Context, tenancy: Tenancy, shelf: Shelf) -> None:
         super().__init__(context)
-        self._tenancy, self._grounds, self._rows = tenancy, grounds, WorkspaceStore(self._store)
-        self._keeping = Keeping(workshops, KeptArchives(self._state_dir / KEPT))
+        self._tenancy, self._shelf, self._rows = tenancy, shelf, WorkspaceStore(self._store)
+        self._keeping = Keeping(shelf.workshops, KeptArchives(self._state_dir / KEPT))
 
     async def status(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceStatus:
         """Of one that was evicted: as it was then, for nothing can have changed."""
         return row.kept.status if row.kept is not None else await self._keeping.status(row, entry)
+
+    async def begin(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceRow:
+        """Makes the tree as it was before anybody wrote to it."""
+        limit = row.workspace.disk_mib << 20
+        if row.repository is None:
+            await in_thread(self._pool().create, row.id, limit_bytes=limit)
+            return row
+        from paddock.storage.repositories import pins
+
+        acquired = _acquired(row)
+        # Before anything lies over it: from here on neither the commit nor the repository goes.
+        like = self._shelf.bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
+        await in_thread(pins.pin, self._shelf.directory / row.repository, row.id, acquired.commit, like=like)
+        base = await self._base(row, acquired, entry)
+        layers = await self._shelf.bases.derive(base, row.id, limit_bytes=limit)
+        workspace = replace(row.workspace, unfetched=base.unfetched)
+        return replace(row, workspace=workspace, base=base.id, layers=layers)
+
+    async def _base(self, row: WorkspaceRow, acquired: Acquired, entry: Entry | None) -> Base:
+        """One that is there when it is recorded that this workspace needs it: no await comes between."""
+        branch, submodules = acquired.branch or "", row.workspace.submodules
+        base = await self._shelf.bases.get(acquired, branch, entry, submodules=submodules)
+        while self._shelf.bases.ready(acquired, branch, submodules=submodules) != base.id:  # collected meanwhile
+            base = await self._shelf.bases.get(acquired, branch, entry, submodules=submodules)
+        self._rows.lie_over(row.id, (base.id,))
+        return base
 
     async def laid_out(self, id: str, entry: Entry | None) -> WorkspaceRow | None:
         """Return it with its files in the pool; None if it is gone. The caller holds its lane alone."""
@@ -55,7 +69,7 @@ class Evictions(Component):
         restoring = self._rows.settle(row, WorkspaceState.RESTORING)
         try:
             await in_thread(self._pool().delete, row.id)  # a daemon that died while it evicted it may have left it
-            laid = await self._grounds.begin(restoring, entry)
+            laid = await self.begin(restoring, entry)
             await self._keeping.lay(laid, entry)
             await asyncio.to_thread(sync_tree, self._pool(), row.id)
             ready = self._rows.settle(replace(laid, kept=None), WorkspaceState.READY)
@@ -66,21 +80,7 @@ class Evictions(Component):
         await in_thread(self._keeping.archives.remove, row.id)
         return ready
 
-    async def evictable(self, *, look: bool, entry: Entry | None = None) -> tuple[Evictable, ...]:
-        """All that are laid out, in the order in which they may go: clean ones, then those with work in them, which is
-        kept; of each, those used least recently first. Last, those that may not go, and why.
-
-        Without `look` no workshop is opened to find out what is in them: each may hold work.
-        """
-        found: list[tuple[bool, bool, float, Evictable]] = []
-        for row in self._rows.list():
-            if row.state is not WorkspaceState.EVICTED:
-                used = self._tenancy.last_used(row)
-                one = await self._evictable(row, used, look, entry)
-                found.append((one.refusal is not None, not one.clean, used, one))
-        return tuple(one for *_, one in sorted(found, key=lambda entry: entry[:3]))
-
-    async def evict(self, id: str, entry: Entry | None = None) -> None:
+    async def evict(self, id: str) -> None:
         """Its work is on the disk, outside of the pool, before its tree goes. InvalidState: it may not go. Any other
         error: it could not be kept, and so it stays."""
         async with self._lanes.exclusive(id):
@@ -93,7 +93,7 @@ class Evictions(Component):
                 raise InvalidState(f"workspace {row.workspace.name!r} stays: {refusal}", workspace=row.id)
             evicting = self._rows.settle(row, WorkspaceState.EVICTING)
             try:
-                kept = await self._keeping.keep(evicting, entry)
+                kept = await self._keeping.keep(evicting)
             except BaseException:
                 self._rows.settle(row, WorkspaceState.READY)
                 await in_thread(self._keeping.archives.remove, id)
@@ -109,7 +109,10 @@ class Evictions(Component):
     def _remove(self, row: WorkspaceRow) -> None:
         self._pool().delete(row.id)
         self._keeping.archives.remove(row.id)
-        self._grounds.release(row)
+        if row.repository is not None:
+            from paddock.storage.repositories import pins
+
+            pins.unpin(self._shelf.directory / row.repository, row.id)
 
     async def recover(self) -> None:
         """Finish or undo what the daemon before this one was doing, and delete archives that no row knows."""
@@ -141,36 +144,34 @@ class Evictions(Component):
         self._audit.event("workspace.unfinished", workspace=row.id, message=f"it was {row.state.value}; put right")
 
     async def candidates(self) -> Sequence[Candidate]:
-        pool, found = self._pool(), list[Candidate]()
-        # None goes from a pool that has room; then it does not matter which one would be first.
+        """All that are laid out, in the order in which they may go: clean ones, then those with work in them, which is
+        kept; of each, those used least recently first. Last, those that may not go, and why."""
+        pool = self._pool()
+        # None goes from a pool that has room; then no workshop is opened to find out what is in them.
         full = pool.marks.reached(await asyncio.to_thread(pool.space))
-        for one in await self.evictable(look=full):
-            try:
-                size = await asyncio.to_thread(pool.measure, one.id)
-            except NotFound:
-                continue  # it was deleted meanwhile
-            why = f"workspace {one.name}: {one.why}"
-            item = GarbageItem(what=one.id, kind="workspace", why=why, bytes=size, kept_because=one.refusal)
-            found.append(Candidate(item=item, only_when_full=True))
-        return found
+        found: list[tuple[bool, bool, float, Candidate]] = []
+        for row in self._rows.list():
+            if row.state is WorkspaceState.EVICTED or (size := await measured(pool, row.id)) is None:
+                continue
+            used = self._tenancy.last_used(row)
+            why, refusal, clean = f"not used for {_span(self._clock.wall() - used)}", self._refusal(row), False
+            if full and refusal is None:
+                try:
+                    status = await self._keeping.status(row, None)
+                except PaddockError as error:
+                    refusal = f"what is in it cannot be made out: {error.message}"
+                else:
+                    clean = status.clean
+                    why += ", nothing is only here" if clean else f", keeps {status.only_here}"
+            why = f"workspace {row.workspace.name}: {why}"
+            item = GarbageItem(what=row.id, kind="workspace", why=why, bytes=size, kept_because=refusal)
+            found.append((refusal is not None, not clean, used, Candidate(item=item, only_when_full=True)))
+        return [one for *_, one in sorted(found, key=lambda each: each[:3])]
 
     async def take(self, item: GarbageItem) -> str | None:
         await self.evict(item.what)
         self._audit.event("workspace.evicted", workspace=item.what, message=item.why)
         return None
-
-    async def _evictable(self, row: WorkspaceRow, used: float, look: bool, entry: Entry | None) -> Evictable:
-        refusal, clean = self._refusal(row), False
-        why = f"not used for {_span(self._clock.wall() - used)}"
-        if look and refusal is None:
-            try:
-                status = await self._keeping.status(row, entry)
-            except PaddockError as error:
-                refusal = f"what is in it cannot be made out: {error.message}"
-            else:
-                clean = status.clean
-                why += ", nothing is only here" if clean else f", keeps {status.only_here}"
-        return Evictable(row.id, row.workspace.name, why, clean, refusal)
 
     def _refusal(self, row: WorkspaceRow) -> str | None:
         """Why it may not be evicted, if it may not."""
@@ -186,3 +187,17 @@ class Evictions(Component):
 def _span(seconds: float) -> str:
     hours = seconds / 3600
     return f"{hours:.0f} h" if hours >= 2 else f"{max(0.0, seconds) / 60:.0f} min"
+
+
+def _acquired(row: WorkspaceRow) -> Acquired:
+    w = row.workspace
+    if row.repository is None or w.repository is None or w.commit is None or w.branch is None:
+        raise InternalError(f"the row of workspace {row.id} does not say what it began with")
+    return Acquired(
+        repository=RepositoryId(row.repository),
+        url=w.repository,
+        commit=w.commit,
+        ref=None,
+        branch=w.branch,
+        observed_at=w.observed_at or 0.0,
+    )

@@ -33,12 +33,13 @@ from paddock.audit import (
     verify,
 )
 from paddock.errors import InvalidState, NotConfigured, Unrecorded
-from paddock.model import AuditKey, AuditReport, AuditStatement
+from paddock.model import AuditKey, AuditReport, AuditStatement, GetAuditKey, VerifyAudit
 
-from ._activity import Activity
 from ._clock import Clock
 from ._gate import Entry
+from ._handlers import handles
 from ._store import Row
+from ._tasks import Activity
 
 SIGN_SECONDS = 10.0
 _BEFORE = 60.0
@@ -104,10 +105,12 @@ class Evidence:
             if self._clock.boottime() - self._since >= SIGN_SECONDS or self._age() > _UNSIGNED_SECONDS:
                 self.sign()  # here: where a program ends, there may be no other thread any more
 
-    async def verify(self) -> AuditReport:
+    @handles(VerifyAudit)
+    async def verify(self, action: VerifyAudit, entry: Entry) -> AuditReport:
         return await asyncio.to_thread(verify, self._audit.directory)
 
-    async def key(self) -> AuditKey:
+    @handles(GetAuditKey)
+    async def key(self, action: GetAuditKey, entry: Entry) -> AuditKey:
         found = await asyncio.to_thread(self._key)
         return AuditKey(id=found.id, pem=public_pem(found.public))
 

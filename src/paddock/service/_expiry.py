@@ -10,12 +10,12 @@ import contextlib
 
 from paddock.errors import Unrecorded
 
-from ._activity import Activity
 from ._context import Component, Context
 from ._garbage import Garbage
 from ._live import Live
 from ._policies import Policies
 from ._recover import Recovery
+from ._tasks import Activity
 
 PERIOD_SECONDS = 30.0
 KEEP_ENDED_SECONDS = 7 * 86_400.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from paddock.errors import PaddockError
 from paddock.storage import Listing, list_changes
@@ -35,7 +35,7 @@ class FileChanges(Component):
             return
         for tree in trees:
             try:
-                found = await _aside(lambda tree=tree: self._look(tree, own))
+                found = await asyncio.to_thread(self._look, tree, own)
             except (OSError, PaddockError) as error:
                 self._audit.event("files.changed", sandbox=row.id, message=str(error)[:1024], at=at)
                 continue
@@ -57,10 +57,3 @@ class FileChanges(Component):
             return list_changes(fd, first=_NAMED, own=own)
         finally:
             os.close(fd)
-
-
-async def _aside(look: Callable[[], Listing]) -> Listing:
-    try:
-        return await asyncio.to_thread(look)
-    except RuntimeError:  # the program ends, and there are no threads any more
-        return look()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from paddock.backends._pump import Meter
-from paddock.errors import SandboxDied
 from paddock.model import (
     Action,
     ByteReader,
@@ -79,7 +78,4 @@ class Files:
         async with self._sandboxes.use(reference, entry) as (row, held):
             if row.sandbox.policy is not None:
                 await self._conduct.file(action, row, held.instance.template, entry)
-            try:
-                return row, await held.instance.file(action)
-            except SandboxDied:
-                raise await self._live.dead(row) from None
+            return row, await held.instance.file(action)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from paddock.errors import InvalidState, SandboxDied
+from paddock.errors import InvalidState
 from paddock.model import ForkSandbox, Sandbox, replace
 
 from . import _copies, _validate
-from ._allotment import Allotment
 from ._conduct import protected
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._live import Live
 from ._making import Birth, Making
+from ._nested import Allotment
 from ._policies import Policies
 from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
+from ._tasks import in_thread
 
 MOST = 1000
 
@@ -27,14 +25,13 @@ class Forks(Component):
         self,
         context: Context,
         sandboxes: Sandboxes,
-        live: Live,
         making: Making,
         snapshots: Snapshots,
         policies: Policies,
         allotment: Allotment,
     ) -> None:
         super().__init__(context)
-        self._sandboxes, self._live, self._making = sandboxes, live, making
+        self._sandboxes, self._making = sandboxes, making
         self._snapshots, self._policies, self._allotment = snapshots, policies, allotment
 
     @handles(ForkSandbox)
@@ -71,14 +68,10 @@ class Forks(Component):
         async def fill() -> None:
             pool, (first, *others) = self._pool(), rows
             copies = _copies.plan(pool, parent.id, first.id, limit, parent.workspace, first.workspace)
-            try:
-                async with self._sandboxes.alone(parent.id, entry) as (_, held):
-                    await self._snapshots.copy(held, copies)
-            except SandboxDied:
-                raise await self._live.dead(parent) from None
+            async with self._sandboxes.alone(parent.id, entry) as (_, held):
+                await self._snapshots.copy(held, copies)
             more = [_copies.plan(pool, first.id, o.id, limit, first.workspace, o.workspace) for o in others]
-            copying = asyncio.to_thread(lambda: [_copies.make(pool, copies) for copies in more])
-            await self._tasks.complete(copying, name=f"copy {first.id}")
+            await in_thread(lambda: [_copies.make(pool, copies) for copies in more])
 
         def check() -> None:
             now = self._store.get(parent.id)

@@ -14,8 +14,7 @@ from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
 from paddock.storage._kept import KeptArchives
 
 from ._gate import Entry
-from ._plain_files import PLAIN_FILES, SECONDS
-from ._workshop import Workshop, Workshops
+from ._workshop import PLAIN_FILES, READING_SECONDS, Workshop, Workshops
 from ._workspace_store import Kept, WorkspaceRow
 from ._workspace_tree import REPOSITORY, WORKSPACE
 
@@ -140,12 +139,12 @@ class Keeping:
     async def status(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceStatus:
         """What it holds that is nowhere else. What cannot be made out is said, and never counts as nothing."""
         mounts = _mounts(row, writable=False)
-        async with self._workshops.open(mounts, entry, command_seconds=SECONDS) as shop:
+        async with self._workshops.open(mounts, entry, command_seconds=READING_SECONDS) as shop:
             return await self._status(row, shop)
 
-    async def keep(self, row: WorkspaceRow, entry: Entry | None) -> Kept:
+    async def keep(self, row: WorkspaceRow) -> Kept:
         """An archive of it, on the disk when this returns. The tree is only read. PaddockError: it is not kept."""
-        async with self._workshops.open(_mounts(row, writable=False), entry) as shop:
+        async with self._workshops.open(_mounts(row, writable=False), None) as shop:
             status = await self._status(row, shop)
             with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:
                 argv = _sh(_KEEP_ALL) if row.repository is None else _sh(_KEEP, _commit(row))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -17,15 +17,18 @@ from paddock.model import Sandbox as SandboxInfo
 
 from ._clock import boot_id
 from ._context import Component, Context
-from ._egress import Egress, Snapshot
+from ._egress import Egress
 from ._lane import Hold
-from ._live import Live
+from ._live import Live, end
 from ._nested import Nested
 from ._remains import words
 from ._secret_leases import Leases
 from ._store import Row
 from ._tasks import in_thread
 from ._workspace_tree import WorkspaceTree, copied, own_trees
+
+if TYPE_CHECKING:
+    from paddock.policy.egress import Snapshot
 
 Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 
@@ -121,7 +124,7 @@ class Making(Component):
                         undo.push_async_exit(undo_async(lambda tree=tree: in_thread(self._pool().delete, tree)))
                 if (policy := births[0].policy) is not None:  # all that begin together have one
                     for birth in births:
-                        undo.push(undo_step(lambda id=birth.row.id: self._leases.drop(id)))
+                        undo.callback(self._leases.drop, birth.row.id)
                     await self._leases.prepare([birth.row for birth in births], policy.document.secrets)
                 await fill()
                 instances = await self._create(births, undo)
@@ -133,7 +136,7 @@ class Making(Component):
                         await self._egress.open(birth.row, birth.policy)
                 check()
                 with self._store.writing():  # a death leaves all of them or none
-                    running = tuple(self._lifecycle.move(birth.row, State.RUNNING) for birth in births)
+                    running = tuple(self._store.move(birth.row, State.RUNNING) for birth in births)
                 recorded()
                 for row, birth, instance in zip(running, births, instances, strict=True):
                     self._live.admit(row, birth.backend, instance)
@@ -162,11 +165,8 @@ class Making(Component):
 
     async def _kill_unborn(self, backend: Backend, instance: Instance) -> None:
         async def kill() -> None:
-            try:
-                await instance.kill()
-                await backend.forget(instance.id)
-            finally:
-                await instance.aclose()
+            await end(instance)
+            await backend.forget(instance.id)
 
         await self._tasks.complete(kill(), name=f"create {instance.id}")
 
@@ -175,27 +175,16 @@ class Making(Component):
             if error is None or hold.overtaken:  # then the kill records it
                 return
             try:
-                self._lifecycle.move(row, State.FAILED, reason=words(error), release_key=True)
+                self._store.move(row, State.FAILED, reason=words(error), release_key=True)
             except PaddockError as another:
                 error.add_note(f"and this could not be recorded: {another}")
 
         return fail
 
 
-def undo_step(step: Callable[[], None]) -> Exit:
+def undo_async(step: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     """A step of an undo that cannot hide why there is one, nor stop the others. What it leaves, a sweep finds."""
 
-    def run(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            step()
-        except Exception as another:
-            if error is not None:
-                error.add_note(f"and undoing it failed: {words(another)}")
-
-    return run
-
-
-def undo_async(step: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     async def run(kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await step()

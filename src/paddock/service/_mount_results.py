@@ -11,14 +11,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
-from paddock.errors import InvalidArgument, PlatformError, SandboxDied
+from paddock.errors import InvalidArgument, PlatformError
 from paddock.model import Change, DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
 from paddock.storage import MountChanges, Plan, Seen, keep_promoted, mount_changes
 
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._live import Held, Live
+from ._live import Held
 from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
 from ._store import Row
@@ -38,9 +38,9 @@ def _sha256(data: bytes) -> str:
 class MountResults(Component):
     """Reads a copy of the sandbox's layers that was made at one instant, as an attacker's."""
 
-    def __init__(self, context: Context, sandboxes: Sandboxes, live: Live, snapshots: Snapshots) -> None:
+    def __init__(self, context: Context, sandboxes: Sandboxes, snapshots: Snapshots) -> None:
         super().__init__(context)
-        self._sandboxes, self._live, self._snapshots = sandboxes, live, snapshots
+        self._sandboxes, self._snapshots = sandboxes, snapshots
 
     @handles(DiffMount)
     async def diff(self, action: DiffMount, entry: Entry) -> MountDiff:
@@ -109,12 +109,9 @@ class MountResults(Component):
             stack.callback(os.close, tree)
             return stack.enter_context(mount_changes(tree, number, mount.source, paths))
 
-        try:
-            async with self._snapshots.momentary(row, held, ours=True) as copy:
-                with ExitStack() as stack:
-                    return await work(await asyncio.to_thread(look, copy, stack))
-        except SandboxDied:
-            raise await self._live.dead(row) from None
+        async with self._sandboxes.told(row), self._snapshots.momentary(row, held, ours=True) as copy:
+            with ExitStack() as stack:
+                return await work(await asyncio.to_thread(look, copy, stack))
 
     def _remember(self, name: str, number: int, promoted: Seen) -> None:
         tree = self._pool().open(name)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
 from paddock.errors import InternalError, InvalidState, PolicyDenied
-from paddock.model import PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy
+from paddock.model import Action, PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy
+from paddock.model.policy import Deed
 
+from ._approvals import Approvals
 from ._context import Component, Context
 from ._egress import Egress
 from ._gate import Entry
@@ -19,14 +22,13 @@ from ._store import Row
 if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
 
+K = TypeVar("K")
+Exact: TypeAlias = Callable[[], Awaitable[Sequence[str]]]
 _KEEP = (
     "INSERT INTO policies (revision, document, kept_at) VALUES (?, ?, ?)"
     " ON CONFLICT (revision) DO UPDATE SET kept_at = excluded.kept_at"
 )
-_SET = (
-    "UPDATE sandboxes SET policy = ? WHERE id = ? AND policy IS ? AND incarnation = coalesce(?, incarnation)"
-    " AND state IN ('running', 'paused')"
-)
+_SET = "UPDATE sandboxes SET policy = ? WHERE id = ? AND state IN ('running', 'paused')"
 _PRUNE = (
     "DELETE FROM policies WHERE kept_at < ? AND revision NOT IN (SELECT policy FROM sandboxes WHERE policy IS NOT NULL)"
     " AND revision NOT IN (SELECT policy FROM snapshots WHERE policy IS NOT NULL)"
@@ -35,14 +37,15 @@ _IN_WORKSPACE = (
     "SELECT policy FROM sandboxes WHERE policy IS NOT NULL AND json_extract(CAST(workspace AS TEXT), '$.workspace') = ?"
     " GROUP BY policy ORDER BY max(created_at) DESC"
 )
+"""The revisions under which sandboxes have worked in it, the latest first; as long as those are recorded."""
 _MOST_KEPT = 64
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Policies(Component):
-    def __init__(self, context: Context, egress: Egress, leases: Leases) -> None:
+    def __init__(self, context: Context, egress: Egress, leases: Leases, approvals: Approvals) -> None:
         super().__init__(context)
-        self._egress, self._leases = egress, leases
+        self._egress, self._leases, self._approvals = egress, leases, approvals
         self._compiled: dict[str, Snapshot] = {}
         self._of_text: dict[bytes, Snapshot] = {}
         """By what they were compiled from: most sandboxes of a program have the same."""
@@ -55,11 +58,9 @@ class Policies(Component):
         snapshot = self._of_text.get(text)
         if snapshot is None:
             snapshot = await asyncio.to_thread(compile, document)
-            while len(self._of_text) >= _MOST_KEPT:
-                del self._of_text[next(iter(self._of_text))]
-            self._of_text[text] = snapshot
+            _remember(self._of_text, text, snapshot)
         self._store.execute(_KEEP, (snapshot.revision, snapshot.to_bytes(), self._clock.wall()))
-        return self._remember(snapshot)
+        return _remember(self._compiled, snapshot.revision, snapshot)
 
     async def of(self, revision: str) -> Snapshot:
         found = self._compiled.get(revision)
@@ -73,11 +74,7 @@ class Policies(Component):
         snapshot = await asyncio.to_thread(Snapshot.from_bytes, kept[0])
         if snapshot.revision != revision:
             raise InternalError(f"what is kept as policy {revision} is {snapshot.revision}")
-        return self._remember(snapshot)
-
-    def in_workspace(self, workspace: str) -> tuple[str, ...]:
-        """The revisions under which sandboxes have worked in it, the latest first; as long as those are recorded."""
-        return tuple(row[0] for row in self._store.execute(_IN_WORKSPACE, (workspace,)).fetchall())
+        return _remember(self._compiled, snapshot.revision, snapshot)
 
     def prune(self, before: float) -> None:
         """Forget those that no sandbox and no snapshot has, and that nobody has asked for since."""
@@ -90,33 +87,57 @@ class Policies(Component):
         return PolicyRevision(revision=revision, document=(await self.of(revision)).document)
 
     async def resume(self, row: Row) -> None:
-        """Sees to the ways out of a sandbox that another service has made. Nothing gets out where that fails."""
-        revision = row.sandbox.policy
-        if revision is None:
-            return
-        await self._egress.open(row, await self.of(revision))
-        now = self._store.get(row.id)
-        if now is not None and now.incarnation == row.incarnation and now.sandbox.policy != revision:
-            await self._apply(row.id, revision)  # whoever set another meanwhile may have told the gateway before us
+        """See to the ways out of a sandbox again. Nothing gets out where that fails."""
+        async with self._lanes.exclusive(_lane(row)):
+            row = self._store.get(row.id) or row
+            if row.sandbox.policy is not None:
+                await self._egress.open(row, await self.of(row.sandbox.policy))
 
     async def set(self, action: SetPolicy, row: Row, entry: Entry) -> Sandbox:
+        """The caller shares the lane of the sandbox: it is not made again meanwhile."""
         if Principal(row.sandbox.owner).sandbox is not None:
             raise PolicyDenied(f"{row.id} was made by a program inside a sandbox: those have no network")
-        before, expected = row.sandbox.policy, action.expect_revision
-        if expected is not None and expected != before:
-            raise _changed(row, before)
-        snapshot = None if action.policy is None else await self.keep(action.policy)
-        if snapshot is not None:
-            await self._check_files(row, snapshot.document)
-            await self._leases.extend(row, snapshot.document.secrets)
-        now = None if snapshot is None else snapshot.revision
-        if not self._record(row.id, before=before, now=now):
-            raise _changed(row, None)
-        # Once recorded it has to hold, whatever becomes of the caller.
-        await self._tasks.finish(self._apply(row.id, before), name=f"undo sandbox {row.id}: policy")
-        entry.done({"policy": now, "before": before})
+        async with self._lanes.exclusive(_lane(row)):
+            row = self._store.get(row.id) or row
+            before, expected = row.sandbox.policy, action.expect_revision
+            if expected is not None and expected != before:
+                raise InvalidState(
+                    f"the policy of {row.id} was changed meanwhile", hint=f"paddock policy show {row.id}", policy=before
+                )
+            snapshot = None if action.policy is None else await self.keep(action.policy)
+            if snapshot is not None:
+                await self._check_files(row, snapshot.document)
+                await self._leases.extend(row, snapshot.document.secrets)
+            # Once recorded it has to hold, whatever becomes of the caller.
+            await self._tasks.complete(self._change(row, snapshot), name=f"sandbox {row.id}: policy")
         row = self._store.get(row.id) or row
+        entry.done({"policy": None if snapshot is None else snapshot.revision, "before": before})
         return row.sandbox
+
+    async def ask(
+        self,
+        deed: Deed,
+        action: Action[object],
+        entry: Entry,
+        *,
+        about: str,
+        what: str,
+        own: str | None = None,
+        workspace: str | None = None,
+        exact: Exact | None = None,
+    ) -> None:
+        """Ask a person before something of `workspace` leaves or goes, or of what is under the policy `own`. `exact`
+        says what it is, where somebody is asked; without, it is `about`. ApprovalNeeded, PolicyDenied.
+
+        Of a workspace, the policies of all sandboxes count that have worked in it: that they have ended, or that a
+        later one has a wider policy, makes nothing of what they have left there less theirs.
+        """
+        rows = () if workspace is None else self._store.execute(_IN_WORKSPACE, (workspace,)).fetchall()
+        for revision in (own, *(row[0] for row in rows)):
+            if revision is not None and deed in (await self.of(revision)).document.approve:
+                exactly = (about,) if exact is None else await exact()
+                self._approvals.require(deed, action, entry, about=about, revision=revision, what=what, exact=exactly)
+                return
 
     async def _check_files(self, row: Row, document: PolicyDocument) -> None:
         """What nobody inside may change is mounted so when a sandbox is made, and never later."""
@@ -132,39 +153,30 @@ class Policies(Component):
                 hint="take a snapshot of it, and make another one from that under this policy",
             )
 
-    async def _apply(self, id: str, before: str | None) -> None:
-        """What is recorded at last holds at last, whoever else sets a policy meanwhile."""
-        while (row := self._store.get(id)) is not None:
-            revision = row.sandbox.policy
-            if revision is None:
-                await self._egress.close(row)
-            elif before is None:
-                try:
-                    await self._egress.open(row, await self.of(revision))
-                except BaseException:
-                    # Not of one that was made again meanwhile: that one has what was recorded.
-                    self._record(id, before=revision, now=None, of=row.incarnation)
-                    raise
-            else:
-                await self._egress.revise(row, await self.of(revision))
-            after = self._store.get(id)
-            if after is None or after.sandbox.policy == revision:
-                return
-            before = revision
-
-    def _record(self, sandbox: str, *, before: str | None, now: str | None, of: int | None = None) -> bool:
-        """False if it was not `before` any more, or the sandbox has ended, is not incarnation `of`, or is being made
-        again: then it gets what was recorded before."""
-        return bool(self._store.execute(_SET, (now, sandbox, before, of)).rowcount)
-
-    def _remember(self, snapshot: Snapshot) -> Snapshot:
-        while len(self._compiled) >= _MOST_KEPT:
-            del self._compiled[next(iter(self._compiled))]
-        self._compiled[snapshot.revision] = snapshot
-        return snapshot
+    async def _change(self, row: Row, snapshot: Snapshot | None) -> None:
+        before, now = row.sandbox.policy, None if snapshot is None else snapshot.revision
+        if not self._store.execute(_SET, (now, row.id)).rowcount:
+            raise InvalidState(f"sandbox {row.id} has ended meanwhile", hint=f"paddock inspect {row.id}")
+        row = self._store.get(row.id) or row
+        if snapshot is None:
+            await self._egress.close(row)
+        elif before is not None:
+            await self._egress.revise(row, snapshot)
+        else:
+            try:
+                await self._egress.open(row, snapshot)
+            except BaseException:
+                self._store.execute(_SET, (None, row.id))
+                raise
 
 
-def _changed(row: Row, now: str | None) -> InvalidState:
-    return InvalidState(
-        f"the policy of {row.id} was changed meanwhile", hint=f"paddock policy show {row.id}", policy=now
-    )
+def _lane(row: Row) -> str:
+    """Of those who set the policy of one sandbox, one after the other."""
+    return f"policy of {row.id}"
+
+
+def _remember(cache: dict[K, Snapshot], key: K, snapshot: Snapshot) -> Snapshot:
+    while len(cache) >= _MOST_KEPT:
+        del cache[next(iter(cache))]
+    cache[key] = snapshot
+    return snapshot

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable
 from contextlib import aclosing, suppress
-from typing import TypeVar
 
 from paddock.backends._base import Instance
-from paddock.errors import InvalidArgument, InvalidState, PaddockError, SandboxDied
+from paddock.errors import InvalidArgument, InvalidState, PaddockError
 from paddock.model import (
     DownloadTree,
     FileInfo,
@@ -22,11 +20,9 @@ from paddock.model import (
 
 from ._gate import Entry
 from ._handlers import handles
-from ._live import Live
 from ._sandboxes import Sandboxes
 from ._store import Row
 
-T = TypeVar("T")
 _CHUNK_BYTES = 1 << 18
 _NEW, _OLD = ".paddock-promoted", ".paddock-replaced"
 
@@ -34,8 +30,8 @@ _NEW, _OLD = ".paddock-promoted", ".paddock-replaced"
 class Promotion:
     """Both guests do the work, each by the sandbox's own user: the archive of one is unpacked inside the other."""
 
-    def __init__(self, sandboxes: Sandboxes, live: Live) -> None:
-        self._sandboxes, self._live = sandboxes, live
+    def __init__(self, sandboxes: Sandboxes) -> None:
+        self._sandboxes = sandboxes
 
     @handles(PromoteChild)
     async def promote(self, action: PromoteChild, entry: Entry) -> None:
@@ -48,35 +44,26 @@ class Promotion:
             pass  # an archive of an hour delays no pause
         if child.id == outer.id:
             raise InvalidState("a sandbox cannot take its own place", hint="name one of its children")
-        moved = await self._guarded(outer, self._replace(child, from_.instance, into.instance, action.path))
+        async with self._sandboxes.told(outer):
+            moved = await self._replace(child, from_.instance, into.instance, action.path)
         entry.done({"child": child.id, "path": action.path, "entries": moved})
 
     async def _replace(self, child: Row, source: Instance, target: Instance, path: str) -> int:
         new, old = f"{path}/{_NEW}", f"{path}/{_OLD}"
-        id = target.id
+        await _remove(target, new, old)
         for left in (new, old):
-            await target.file(RemoveFile(sandbox=id, path=left, recursive=True, missing_ok=True))
-            await target.file(MakeDirectory(sandbox=id, path=left))
+            await target.file(MakeDirectory(sandbox=target.id, path=left))
         try:
-            await self._guarded(child, _carry(source, target, path, new))
-            await target.file(RemoveFile(sandbox=id, path=f"{new}/{_NEW}", recursive=True, missing_ok=True))
-            await target.file(RemoveFile(sandbox=id, path=f"{new}/{_OLD}", recursive=True, missing_ok=True))
+            async with self._sandboxes.told(child):
+                await _carry(source, target, path, new)
+            await _remove(target, f"{new}/{_NEW}", f"{new}/{_OLD}")
             before = [entry for entry in await _entries(target, path) if _name(entry) not in (_NEW, _OLD)]
             after = await _entries(target, new)
             await _swap(target, path, before, after)
         finally:
             with suppress(PaddockError):  # it ended, or is full: what is left says what it is by its name
-                for left in (new, old):
-                    await target.file(RemoveFile(sandbox=id, path=left, recursive=True, missing_ok=True))
+                await _remove(target, new, old)
         return len(after)
-
-    async def _guarded(self, row: Row, work: Awaitable[T]) -> T:
-        try:
-            return await work
-        except SandboxDied as error:
-            if error.details.get("sandbox") not in (None, row.id):
-                raise
-            raise await self._live.dead(row) from None
 
 
 async def _carry(source: Instance, target: Instance, path: str, new: str) -> None:
@@ -90,6 +77,11 @@ async def _carry(source: Instance, target: Instance, path: str, new: str) -> Non
             await writer.abort()
             raise
         await writer.aclose()
+
+
+async def _remove(target: Instance, *paths: str) -> None:
+    for path in paths:
+        await target.file(RemoveFile(sandbox=target.id, path=path, recursive=True, missing_ok=True))
 
 
 async def _entries(instance: Instance, path: str) -> list[FileInfo]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from paddock.backends._base import Ending
 from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied
 from paddock.keeper.layout import OUTPUTS
-from paddock.model import LEGAL, Limit, Sandbox, State, replace
+from paddock.model import Limit, Sandbox, State, replace
 
 from ._clock import boot_id
 from ._context import Component, Context
@@ -16,6 +16,7 @@ from ._egress import Egress
 from ._file_changes import FileChanges
 from ._snapshots import Snapshots
 from ._store import Row
+from ._store import has_ended as has_ended
 from ._tasks import in_thread
 from ._workspace_tree import own_trees
 
@@ -61,9 +62,7 @@ class Remains(Component):
         disk, or is being restored, so only its row says that it lives.
         """
         try:
-            ended = self._lifecycle.move(
-                row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING
-            )
+            ended = self._store.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)
         except ResourceExhausted:
             if row.restoring is not None:
                 raise
@@ -141,10 +140,6 @@ def died(sandbox: Sandbox) -> SandboxDied:
         limit=sandbox.limit and sandbox.limit.value,
         reason=sandbox.reason,
     )
-
-
-def has_ended(row: Row) -> bool:
-    return not LEGAL[row.state]
 
 
 def words(error: BaseException) -> str:

@@ -7,23 +7,20 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from paddock.audit import MOST_RECORDS, Choice, Cursor, Eyes, read_cursor, read_records
+from paddock.audit import MOST_RECORDS, Choice, Cursor, Eyes, read_cursor, read_records, verify
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied
 from paddock.keeper import layout
 from paddock.model import (
-    AuditKey,
     AuditRecord,
     AuditReport,
     AuditStatement,
     Check,
     Diagnose,
     Diagnosis,
-    GetAuditKey,
     GetAuditStatement,
     Level,
     ListAudit,
     StreamAudit,
-    VerifyAudit,
     replace,
 )
 
@@ -99,7 +96,7 @@ class Reports(Component):
         checks = [check for check in checks if check.area != "level"]  # `levels` says more of them
         checks += await asyncio.to_thread(self._storage)
         checks += await asyncio.to_thread(self._image_room.checks)
-        report = await self._evidence.verify()
+        report = await asyncio.to_thread(verify, self._audit.directory)
         checks.append(
             Check(
                 area="audit",
@@ -126,14 +123,6 @@ class Reports(Component):
             config_file=str(self._state_dir / layout.CONFIG),
             config=self._config.shown(),
         )
-
-    @handles(VerifyAudit)
-    async def verify(self, action: VerifyAudit, entry: Entry) -> AuditReport:
-        return await self._evidence.verify()
-
-    @handles(GetAuditKey)
-    async def key(self, action: GetAuditKey, entry: Entry) -> AuditKey:
-        return await self._evidence.key()
 
     @handles(GetAuditStatement)
     async def statement(self, action: GetAuditStatement, entry: Entry) -> AuditStatement:

@@ -39,6 +39,7 @@ from paddock.storage.repositories import (
 from ._clock import boot_id
 from ._context import Component, Context
 from ._repository_store import NOBODY, PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
+from ._store import LEAST_PREFIX, the_one
 from ._tasks import in_thread
 
 CredentialSource = Callable[[Principal, Remote], Awaitable[Proof | None]]
@@ -46,7 +47,6 @@ CredentialSource = Callable[[Principal, Remote], Awaitable[Proof | None]]
 
 _log = logging.getLogger("paddock")
 _HEADS, _TAGS = "refs/heads/", "refs/tags/"
-_LEAST_PREFIX = 6
 _UNPROVEN = "git credential approve tells git what to prove that with"
 _NO_KEY = "ssh-add -l lists your agent's keys; GIT_SSH_COMMAND='ssh -i FILE' names another"
 _NOT_TAKEN = "wrong, expired or without the right to it: git credential reject, then approve another"
@@ -256,10 +256,8 @@ class Repositories(Component):
         await self.remove(self._find(reference, principal.id).id)
 
     async def remove(self, id: str) -> None:
-        """InvalidState: a workspace or a snapshot needs it."""
         async with self._lanes.exclusive(id):
-            path = self._directory / id
-            owners = await asyncio.to_thread(pins.owners, path)
+            owners = await asyncio.to_thread(pins.owners, self._directory / id)
             needed = [owner for owner in owners if not owner.startswith(Noun.BASE)]
             if needed:
                 raise InvalidState(f"repository {id} is needed by {', '.join(needed[:8])}", hint="delete those first")
@@ -277,15 +275,9 @@ class Repositories(Component):
     def _find(self, reference: str, owner: str) -> Repository:
         every = self._rows.list(owner)
         found = [one for one in every if reference in (one.id, one.url)]
-        if not found and reference.startswith(Noun.REPOSITORY) and len(reference) >= _LEAST_PREFIX:
+        if not found and reference.startswith(Noun.REPOSITORY) and len(reference) >= LEAST_PREFIX:
             found = [one for one in every if one.id.startswith(reference)]
-        if len(found) > 1:
-            raise InvalidArgument(
-                f"{reference!r} may be {', '.join(one.id for one in found[:8])}", hint="name one of them"
-            )
-        if not found:
-            raise NotFound(f"no repository {reference!r}", hint="`paddock repos ls` lists them", repository=reference)
-        return found[0]
+        return the_one(found, "repository", reference, hint="`paddock repos ls` lists them")
 
 
 async def _outside(remote: Remote, home: str) -> Remote:

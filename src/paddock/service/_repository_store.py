@@ -66,14 +66,10 @@ class RepositoryStore:
 
     def make(self, id: RepositoryId, scope: str, url: str, now: float) -> RepositoryRow:
         """The one of that scope and URL: a new one of that id, if there is none."""
-        with self._store.writing() as db:
-            db.execute(
-                "INSERT OR IGNORE INTO repositories (id, scope, url, used_at) VALUES (?, ?, ?, ?)",
-                (id, scope, url, now),
-            )
+        sql = "INSERT OR IGNORE INTO repositories (id, scope, url, used_at) VALUES (?, ?, ?, ?)"
+        self._store.execute(sql, (id, scope, url, now))
         row = self.find(scope, url)
-        if row is None:
-            raise InvalidState(f"{url} was deleted while it was being fetched", hint="try again")
+        assert row is not None
         return row
 
     def refs(self, id: str) -> Mapping[str, KnownRef]:

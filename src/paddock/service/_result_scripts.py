@@ -14,8 +14,7 @@ import msgspec
 from paddock.errors import PlatformError
 from paddock.model import Change, ChangeKind, FileKind
 
-from ._plain_files import PLAIN_FILES
-from ._workspace_tree import REPOSITORY, WORKSPACE
+from ._workshop import PLAIN_FILES
 
 MOST_CHANGES = 100_000
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -90,44 +89,6 @@ PACK = f"""{_PRELUDE}
 }} >revisions
 own pack-objects --quiet --revs --stdout --delta-base-offset --threads=1 <revisions
 """
-
-
-def environment(author: str = "", email: str = "") -> dict[str, str]:
-    """For each of these scripts. Nothing that a repository could name is run, and nothing fetched."""
-    settings = {
-        "core.hooksPath": "/dev/null",
-        "core.fsmonitor": "false",
-        "core.excludesFile": "/dev/null",
-        "core.attributesFile": "/dev/null",
-        "core.quotePath": "true",
-        "core.autocrlf": "false",
-        "core.safecrlf": "false",
-        "commit.gpgSign": "false",
-        "gc.auto": "0",
-        "advice.addEmbeddedRepo": "false",
-        "safe.directory": "*",
-    }
-    numbered = {f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(settings)}
-    numbered |= {f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(settings.values())}
-    return {
-        "WORKSPACE": WORKSPACE,
-        "REPOSITORY": REPOSITORY,
-        "LC_ALL": "C",
-        "HOME": "/nonexistent",
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": "/dev/null",
-        "GIT_CONFIG_COUNT": str(len(settings)),
-        "GIT_ALLOW_PROTOCOL": "none",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_NO_REPLACE_OBJECTS": "1",
-        "GIT_GRAFT_FILE": "/dev/null",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_AUTHOR_NAME": author,
-        "GIT_AUTHOR_EMAIL": email,
-        "GIT_COMMITTER_NAME": author,
-        "GIT_COMMITTER_EMAIL": email,
-        **numbered,
-    }
 
 
 def read_commit(said: bytes) -> str:

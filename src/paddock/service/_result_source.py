@@ -12,12 +12,11 @@ from paddock.errors import InvalidState, NotFound, SandboxDied
 from paddock.model import Workspace
 
 from ._gate import Entry
-from ._live import Held, Live
-from ._plain_files import SECONDS
+from ._live import Held
 from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
 from ._store import Row
-from ._workshop import Workshop, Workshops
+from ._workshop import READING_SECONDS, Workshop, Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE, WorkspaceTree
 from ._workspaces import Begun, Workspaces
 
@@ -54,9 +53,9 @@ class Source(msgspec.Struct, frozen=True):
 
 class Sources:
     def __init__(
-        self, sandboxes: Sandboxes, live: Live, snapshots: Snapshots, workspaces: Workspaces, workshops: Workshops
+        self, sandboxes: Sandboxes, snapshots: Snapshots, workspaces: Workspaces, workshops: Workshops
     ) -> None:
-        self._sandboxes, self._live, self._snapshots = sandboxes, live, snapshots
+        self._sandboxes, self._snapshots = sandboxes, snapshots
         self._workspaces, self._workshops = workspaces, workshops
 
     async def find(self, reference: str, entry: Entry) -> Source:
@@ -95,17 +94,14 @@ class Sources:
                 yield workshop
             return
         row, held = source.running
-        try:
-            copying = self._snapshots.momentary(row, held, tree=tree.tree)
-            async with copying as copy, self._open(tree, copy, entry) as workshop:
-                yield workshop
-        except SandboxDied:
-            raise await self._live.dead(row) from None
+        copying = self._snapshots.momentary(row, held, tree=tree.tree)
+        async with self._sandboxes.told(row), copying as copy, self._open(tree, copy, entry) as workshop:
+            yield workshop
 
     @asynccontextmanager
     async def _open(self, tree: WorkspaceTree, name: str, entry: Entry) -> AsyncGenerator[Workshop]:
         trees = [TreeMount(tree=name, target=WORKSPACE, writable=False, layers=tree.layers)]
         if tree.repository is not None:
             trees.append(TreeMount(tree=tree.repository, target=REPOSITORY, writable=False))
-        async with self._workshops.open(trees, entry, command_seconds=SECONDS) as workshop:
+        async with self._workshops.open(trees, entry, command_seconds=READING_SECONDS) as workshop:
             yield workshop

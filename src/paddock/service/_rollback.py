@@ -57,10 +57,10 @@ class Rollback(Component):
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._snapshots.find(action.snapshot, entry.principal.id)
         await self._check(row, held, snapshot)
-        row = self._lifecycle.move(row, State.RESTORING, restoring=snapshot.id)
+        row = self._store.move(row, State.RESTORING, restoring=snapshot.id)
         try:
             trees = self.trees(row, snapshot)
-            await self._copy(row, [tree.copy for tree in trees])
+            await in_thread(_copies.make, self._pool(), [tree.copy for tree in trees], anew=True)
         except BaseException:
             await self._stay(row)
             raise
@@ -78,7 +78,7 @@ class Rollback(Component):
         the sandbox alone. ResourceExhausted: it stays as it is, until there is room."""
         backend = self._backends.named(row.sandbox.backend)
         # What was made before, or will be told to have been, is none of ours.
-        row = self._lifecycle.move(row, State.RESTORING, restoring=row.restoring, incarnation=row.incarnation + 1)
+        row = self._store.move(row, State.RESTORING, restoring=row.restoring, incarnation=row.incarnation + 1)
         instance = await backend.adopt(row.id)
         try:
             trees = await self._copy_the_rest(row)
@@ -91,32 +91,29 @@ class Rollback(Component):
             raise
         if instance is not None:
             await end(instance)
-        return await self._lay(row, backend, self._snapshot_of(row), trees)
+        return await self._lay(row, backend, self.snapshot_of(row), trees)
 
     async def _copy_the_rest(self, row: Row) -> tuple[Beside, ...]:
         """Whatever the dead daemon had come to: what is beside may be of an earlier rollback, unless its place is
         empty."""
-        trees = self.trees(row, self._snapshot_of(row))
+        trees = self.trees(row, self.snapshot_of(row))
         pool = self._pool()
         names = set(await asyncio.to_thread(pool.names))
         missing = [tree.copy for tree in trees if tree.place in names or tree.copy.name not in names]
-        await self._copy(row, missing)
+        await in_thread(_copies.make, pool, missing, anew=True)
         return trees
 
-    async def _copy(self, row: Row, copies: Sequence[Copy]) -> None:
-        making = asyncio.to_thread(_copies.make, self._pool(), copies, anew=True)
-        await self._tasks.complete(making, name=f"copy {row.id}")
-
-    def _snapshot_of(self, row: Row) -> SnapshotRow:
+    def snapshot_of(self, row: Row) -> SnapshotRow:
         snapshot = None if row.restoring is None else self._snapshots.get(row.restoring)
         if snapshot is None:
-            raise InvalidState(f"the snapshot that {row.id} was being taken back to is gone", sandbox=row.id)
+            hint = f"paddock kill {row.id}"
+            raise InvalidState(f"the snapshot that {row.id} comes back from is gone", hint=hint, sandbox=row.id)
         return snapshot
 
     async def _stay(self, row: Row) -> Row:
         """It is as before: it runs, or stands still, or has died of something else meanwhile."""
         await in_thread(_copies.discard, self._pool(), besides(row))
-        return await self._live.check(self._lifecycle.move(row, State.RUNNING), paused=True)
+        return await self._live.check(self._store.move(row, State.RUNNING), paused=True)
 
     async def _lay(self, row: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside]) -> Row:
         """The trees of a dead sandbox become those of the snapshot, and it lives again."""
@@ -131,7 +128,7 @@ class Rollback(Component):
         return self.admit(row, next, backend, instance)
 
     async def _failed(self, row: Row, error: BaseException) -> None:
-        self._lifecycle.move(row, State.FAILED, reason=f"rollback failed: {words(error)}")
+        self._store.move(row, State.FAILED, reason=f"rollback failed: {words(error)}")
         await in_thread(_copies.discard, self._pool(), (*own_trees(row), *besides(row)))
 
     def trees(self, row: Row, snapshot: SnapshotRow) -> tuple[Beside, ...]:
@@ -153,8 +150,7 @@ class Rollback(Component):
             await end(stray)
         await backend.forget(row.id)
         _put_in_place(self._pool(), trees)
-        discarding = asyncio.to_thread(_copies.discard, self._pool(), [tree.copy.name for tree in trees])
-        await self._tasks.complete(discarding, name=f"discard {row.id}")
+        await in_thread(_copies.discard, self._pool(), [tree.copy.name for tree in trees])
         plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan(self._config.retention_seconds))
         instance = await backend.create(plan)
         try:
@@ -168,7 +164,7 @@ class Rollback(Component):
 
     def admit(self, row: Row, next: Row, backend: Backend, instance: Instance) -> Row:
         """It runs."""
-        running = self._lifecycle.move(row, State.RUNNING, incarnation=next.incarnation)
+        running = self._store.move(row, State.RUNNING, incarnation=next.incarnation)
         self._live.admit(running, backend, instance)
         return running
 
@@ -196,7 +192,7 @@ class Rollback(Component):
             )
         if snapshot.snapshot.spec.mounts != row.sandbox.spec.mounts:
             raise InvalidState(f"snapshot {snapshot.id} has other mounts than {row.id}")
-        self._snapshots.fits(snapshot, row.sandbox.spec.limits, held.backend, self._backends)
+        self._snapshots.fits(snapshot, row.sandbox.spec.limits, held.backend)
         theirs, own = snapshot.workspace, row.workspace
         if (theirs and (theirs.layers, theirs.repository)) != (own and (own.layers, own.repository)):
             ours = "another" if theirs and own else _kind(own)

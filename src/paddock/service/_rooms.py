@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from functools import partial
 
-from ._allotment import Allotment
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
-from ._asking import Asking
 from ._collectors import AbandonedVessels, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._conduct import Conduct
 from ._context import Context
@@ -25,11 +22,10 @@ from ._forks import Forks
 from ._garbage import Garbage
 from ._handlers import table
 from ._images import ImageRoom
-from ._judge import judge
 from ._live import LIVE, Live
 from ._making import Making
 from ._mount_results import MountResults
-from ._nested import Nested
+from ._nested import Allotment, Nested
 from ._policies import Policies
 from ._promotion import Promotion
 from ._recordings import Recordings
@@ -70,15 +66,14 @@ class Rooms:
                 exits=lambda row: context.backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True),
                 tasks=context.tasks,
                 audit=context.audit,
-                judge=partial(judge, context.store, approvals),
+                judge=approvals.judge,
                 secrets=leases.packed,
             )
             leases.changed = self._doors.secret
         egress = LeasedEgress(egress or NoEgress(), leases)
-        policies = self.policies = Policies(context, egress, leases)
-        asking = Asking(policies, approvals)
+        policies = self.policies = Policies(context, egress, leases, approvals)
         changes = FileChanges(context, policies)
-        snapshots = self.snapshots = Snapshots(context, changes, asking)
+        snapshots = self.snapshots = Snapshots(context, changes, policies)
         remains = Remains(context, egress, changes, snapshots)
         allotment = Allotment(context)
         live = self.live = Live(context, remains, leases, Nested(context, allotment))
@@ -86,16 +81,16 @@ class Rooms:
         rollback = Rollback(context, live, snapshots, egress, policies, leases)
         disk_sleep = DiskSleep(context, live, snapshots, rollback, egress)
         shelf = self.shelf = Shelf(context)
-        spaces = self.workspaces = Spaces(context, live, shelf, asking)
+        spaces = self.workspaces = Spaces(context, live, shelf, policies)
         sandboxes = self.sandboxes = Sandboxes(
             context, live, remains, making, snapshots, policies, rollback, disk_sleep, allotment, workspaces or spaces
         )
-        forks = Forks(context, sandboxes, live, making, snapshots, policies, allotment)
+        forks = Forks(context, sandboxes, making, snapshots, policies, allotment)
         recordings = Recordings(sandboxes, policies, self._doors)
         conduct = Conduct(context, policies, approvals)
         execs = Execs(context, sandboxes, live, remains, leases, conduct)
         files = Files(sandboxes, live, conduct)
-        promotion = Promotion(sandboxes, live)
+        promotion = Promotion(sandboxes)
         self.evidence = Evidence(
             context.state_dir,
             context.audit,
@@ -106,10 +101,10 @@ class Rooms:
         )
         images = ImageRoom(context)
         reports = Reports(context, sandboxes, self.evidence, images)
-        mount_results = MountResults(context, sandboxes, live, snapshots)
-        sources = Sources(sandboxes, live, snapshots, spaces, shelf.workshops)
+        mount_results = MountResults(context, sandboxes, snapshots)
+        sources = Sources(sandboxes, snapshots, spaces, shelf.workshops)
         artifacts = ArtifactResults(context, sources)
-        results = WorkspaceResults(context, sources, shelf, asking)
+        results = WorkspaceResults(context, sources, shelf, policies)
         sweepers = (
             Unfinished(context),
             Orphans(context),
@@ -124,7 +119,7 @@ class Rooms:
         self.expiry = Expiry(context, live, policies, self.recovery, self.garbage, period_seconds)
         of_sandboxes = (sandboxes, snapshots, forks, execs, files, promotion, recordings)
         of_work = (shelf, spaces, mount_results, artifacts, results)
-        of_the_machine = (images, reports, self.garbage, self.storage, leases, approvals)
+        of_the_machine = (images, reports, self.evidence, self.garbage, self.storage, leases, approvals)
         self.handlers = table((*of_sandboxes, *of_work, *of_the_machine))
 
     async def resume(self) -> None:

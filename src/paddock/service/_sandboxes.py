@@ -57,7 +57,6 @@ from paddock.model import (
 )
 
 from . import _copies, _validate
-from ._allotment import Allotment
 from ._conduct import protected
 from ._context import Component, Context
 from ._disk_sleep import DiskSleep
@@ -67,18 +66,17 @@ from ._images import getting
 from ._lane import Hold, Overtaken
 from ._live import LIVE, SESSION_ENDED, Held, Live
 from ._making import Birth, Making
+from ._nested import Allotment
 from ._policies import Policies
-from ._remains import Remains, died, has_ended
+from ._remains import Remains, died
 from ._rollback import Rollback, besides
 from ._snapshots import Snapshots
-from ._store import Key, Row
+from ._store import LEAST_PREFIX, Key, Row, has_ended, the_one
 from ._tasks import in_thread
 from ._ttl import running
 from ._workspace_store import WorkspaceStore
 from ._workspace_tree import Workspaces
 
-_LEAST_PREFIX = 6
-_CANDIDATES = 8
 _spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -121,7 +119,7 @@ class Sandboxes(Component):
             if source is not None:
                 if backend.capabilities.memory and spec.limits == Limits():  # what has memory has a size
                     spec = replace(spec, limits=source.snapshot.spec.limits)
-                self._snapshots.fits(source, spec.limits, backend, self._backends)
+                self._snapshots.fits(source, spec.limits, backend)
             if spec.mounts:
                 self._check_layers(spec.mounts)
             owner, policy = entry.principal.id, None
@@ -154,8 +152,7 @@ class Sandboxes(Component):
                 without = None if source.snapshot.spec.level is backend.level else FROZEN
                 trees = (source.workspace, row.workspace)
                 copies = _copies.plan(pool, source.id, row.id, limit, *trees, without=without)
-                copying = asyncio.to_thread(_copies.make, pool, copies)
-                await self._tasks.complete(copying, name=f"copy {row.id}")
+                await in_thread(_copies.make, pool, copies)
 
         def recorded() -> None:
             # An outcome that cannot be recorded undoes the sandbox as well.
@@ -170,9 +167,9 @@ class Sandboxes(Component):
 
         protect = () if policy is None else protected(policy.document, template)
         birth = Birth(row, template, backend, policy, protect)
-        async with self._unless_killed():
+        async with self.told(row):
             (running,) = await self._making.bear((birth,), fill, recorded)
-            return running.sandbox
+        return running.sandbox
 
     @handles(GetSandbox)
     async def get(self, action: GetSandbox, entry: Entry) -> Sandbox:
@@ -233,7 +230,7 @@ class Sandboxes(Component):
         row = self.find(action.sandbox, entry)
 
         async def turn() -> Sandbox:
-            async with self._unless_killed(), self._lanes.exclusive(row.id):
+            async with self._lanes.exclusive(row.id):
                 now = await self._disk_sleep.settled(self._now(row.id))
                 if now.asleep and (now := await self._live.check(now)).asleep:
                     return now.sandbox
@@ -265,10 +262,8 @@ class Sandboxes(Component):
 
     async def _turned(self, work: Coroutine[None, None, Sandbox], row: Row) -> Sandbox:
         """Once begun it goes on, whatever becomes of the caller."""
-        try:
+        async with self.told(row):
             return await self._tasks.finish(work, name=f"undo sandbox {row.id}: pause, resume, rollback or extend")
-        except SandboxDied:
-            raise await self._live.dead(row) from None
 
     @handles(GetUsage)
     async def usage(self, action: GetUsage, entry: Entry) -> Usage:
@@ -276,21 +271,16 @@ class Sandboxes(Component):
             disk = await asyncio.to_thread(self._pool().usage, asleep.id)
             return Usage(memory_bytes=0, processes=0, disk_bytes=disk.used_bytes)
         row, held = await self.reach(action.sandbox, entry)
-        try:
-            usage = await held.instance.usage()
-        except SandboxDied:
-            raise await self._live.dead(row) from None
-        return await self._live.with_disk(held, usage)
+        async with self.told(row):
+            return await self._live.with_disk(held, await held.instance.usage())
 
     @handles(ListProcesses)
     async def processes(self, action: ListProcesses, entry: Entry) -> tuple[Process, ...]:
         if self.find(action.sandbox, entry).asleep:
             return ()
         row, held = await self.reach(action.sandbox, entry)
-        try:
+        async with self.told(row):
             return await held.instance.processes()
-        except SandboxDied:
-            raise await self._live.dead(row) from None
 
     @handles(InspectSandbox)
     async def inspect(self, action: InspectSandbox, entry: Entry) -> Inspection:
@@ -343,19 +333,10 @@ class Sandboxes(Component):
         if row is not None:
             return row
         if reference.startswith(Noun.SANDBOX):
-            if len(reference) < _LEAST_PREFIX:
-                raise InvalidArgument(f"{reference!r} is too short: a prefix has {_LEAST_PREFIX} characters or more")
-            found = self._store.by_prefix(owner, reference, _CANDIDATES + 1)
-            if len(found) == 1:
-                return found[0]
-            if found:
-                candidates = [candidate.id for candidate in found[:_CANDIDATES]]
-                more = " and more" if len(found) > _CANDIDATES else ""
-                raise InvalidArgument(
-                    f"{reference!r} is the beginning of {', '.join(candidates)}{more}",
-                    hint="give more characters",
-                    candidates=candidates,
-                )
+            if len(reference) < LEAST_PREFIX:
+                raise InvalidArgument(f"{reference!r} is too short: a prefix has {LEAST_PREFIX} characters or more")
+            if found := self._store.by_prefix(owner, reference):
+                return the_one(found, "sandbox", reference, hint="")
         row = self._store.by_name(owner, reference, living=False)
         if row is not None:
             return row
@@ -377,42 +358,36 @@ class Sandboxes(Component):
         it again in the block, which is to end once what was begun is in the guest's table. SandboxDied says when and
         why it does not run any more."""
         row = self.find(reference, entry)
-        try:
-            async with self._lanes.shared(row.id) as hold:
-                row = self._now(row.id)
-                if row.restoring is not None or row.state is State.CREATING:
-                    await hold.exclude()
-                    row, held = await self._held(await self._there(self._now(row.id), entry))
-                    hold.share()
-                else:
-                    row, held = await self._held(row)
-                if awake:
-                    row = await self._awake(row, held, hold, entry)
-                yield row, held
-        except Overtaken as overtaken:
-            raise await self._killed_by(overtaken) from None
+        async with self.told(row), self._lanes.shared(row.id) as hold:
+            row = self._now(row.id)
+            if row.restoring is not None or row.state is State.CREATING:
+                await hold.exclude()
+                row, held = await self._held(await self._there(self._now(row.id), entry))
+                hold.share()
+            else:
+                row, held = await self._held(row)
+            if awake:
+                row = await self._awake(row, held, hold, entry)
+            yield row, held
 
     async def _awake(self, row: Row, held: Held, hold: Hold, entry: Entry) -> Row:
         """Of many that use it at once, one wakes it. If it falls asleep by itself, it stays awake until the outcome of
         the use is known."""
-        try:
+        if row.state is State.PAUSED or held.instance.stillness.now:
+            await hold.exclude()
+            row, held = await self._held(await self._there(self._now(row.id), entry))
             if row.state is State.PAUSED or held.instance.stillness.now:
-                await hold.exclude()
-                row, held = await self._held(await self._there(self._now(row.id), entry))
-                if row.state is State.PAUSED or held.instance.stillness.now:
-                    row = await self._live.sleeping.wake(row, held, entry)
-                hold.share()
-            if row.sandbox.spec.idle_seconds is not None:
-                entry.at_the_end(await held.instance.stay_awake())
-            return row
-        except SandboxDied:
-            raise await self._live.dead(row) from None
+                row = await self._live.sleeping.wake(row, held, entry)
+            hold.share()
+        if row.sandbox.spec.idle_seconds is not None:
+            entry.at_the_end(await held.instance.stay_awake())
+        return row
 
     @asynccontextmanager
     async def alone(self, reference: str, entry: Entry) -> AsyncGenerator[tuple[Row, Held]]:
         """Hold the lane of a sandbox alone. One that is paused stays so; one that sleeps on disk is woken."""
         row = self.find(reference, entry)
-        async with self._unless_killed(), self._lanes.exclusive(row.id):
+        async with self.told(row), self._lanes.exclusive(row.id):
             yield await self._held(await self._there(self._now(row.id), entry))
 
     async def reach(self, reference: str, entry: Entry) -> tuple[Row, Held]:
@@ -443,12 +418,17 @@ class Sandboxes(Component):
         return row
 
     @asynccontextmanager
-    async def _unless_killed(self) -> AsyncGenerator[None]:
-        """A verb that a kill has cancelled says so once the kill is over."""
+    async def told(self, row: Row) -> AsyncGenerator[None]:
+        """Where the block ends with the sandbox, the error says when and why that was; where a kill has cancelled the
+        block, once the kill is over."""
         try:
             yield
         except Overtaken as overtaken:
             raise await self._killed_by(overtaken) from None
+        except SandboxDied as error:
+            if error.details.get("sandbox") not in (None, row.id):
+                raise
+            raise await self._live.dead(row) from None
 
     async def _killed_by(self, overtaken: Overtaken) -> PaddockError:
         async with self._lanes.shared(overtaken.id):

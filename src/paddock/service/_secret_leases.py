@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
+import msgspec
+
 from paddock.backends._base import SandboxPlan
 from paddock.egress._placeholders import check_shape, mint
 from paddock.egress._redact import Redaction
@@ -30,17 +32,70 @@ from paddock.storage.secret_sources import Fetched, Fetcher, is_kept
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._lease_store import Lease, LeaseStore
 from ._secrets import Secrets, check_name, check_value
-from ._store import Row
+from ._store import LIVING, Row, Store
 
 AHEAD_SECONDS = 300.0
 """So long before its end a value is renewed; of one that is good for a short time, a fifth of that."""
 _RETRY_SECONDS = 20.0
 _MOST_PAST = 16
+_KEPT_SECONDS = 3600.0
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(SecretRule).decode
 
 Changed: TypeAlias = Callable[[str, Bound], Awaitable[None]]
 """Tells the gateway that a secret of that sandbox has another value, or none: it holds when this returns."""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A secret that a sandbox may use. `owner` is whose it is."""
+
+    sandbox: str
+    owner: str
+    name: str
+    placeholder: str
+    rule: SecretRule
+
+
+class LeaseStore:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(self, leases: Sequence[Lease], now: float) -> None:
+        """Or other rules of those that are there. And forgets those of sandboxes that are forgotten. (A new one's own
+        row may come a little later.)"""
+        with self._store.writing() as db:
+            db.execute(
+                "DELETE FROM sandbox_secrets WHERE created_at < ? AND sandbox NOT IN (SELECT id FROM sandboxes)",
+                (now - _KEPT_SECONDS,),
+            )
+            db.executemany(
+                "INSERT INTO sandbox_secrets (sandbox, name, owner, placeholder, rule, stored, created_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sandbox, name) DO UPDATE SET rule = excluded.rule,"
+                " stored = excluded.stored",
+                [
+                    (one.sandbox, one.name, one.owner, one.placeholder, _encode(one.rule), one.rule.source.stored, now)
+                    for one in leases
+                ],
+            )
+
+    def of(self, sandbox: str) -> tuple[Lease, ...]:
+        sql = "SELECT sandbox, owner, name, placeholder, rule FROM sandbox_secrets WHERE sandbox = ? ORDER BY name"
+        return tuple(map(_lease, self._store.execute(sql, (sandbox,)).fetchall()))
+
+    def users(self, owner: str, stored: str) -> tuple[Lease, ...]:
+        """Those of living sandboxes whose value is kept under that name."""
+        rows = self._store.execute(
+            "SELECT s.sandbox, s.owner, s.name, s.placeholder, s.rule FROM sandbox_secrets s"
+            " JOIN sandboxes b ON b.id = s.sandbox WHERE s.owner = ? AND s.stored = ? AND b.state IN (?, ?, ?, ?)",
+            (owner, stored, *(state.value for state in LIVING)),
+        ).fetchall()
+        return tuple(map(_lease, rows))
+
+
+def _lease(row: tuple[str, str, str, str, bytes]) -> Lease:
+    sandbox, owner, name, placeholder, rule = row
+    return Lease(sandbox, owner, name, placeholder, _decode(rule))
 
 
 class Leases(Component):
@@ -88,7 +143,7 @@ class Leases(Component):
         held = self._bounds.get(row.id)
         if held is None:
             leases = self._rows.of(row.id)
-            held = self._hold(row.id, leases, await self._fetch_there(leases))
+            held = self._hold(row.id, leases, await self._fetch_all(leases, spared=True))
             self._late[row.id] = {lease.name: lease.placeholder for lease in leases}  # some may have been
         return held
 
@@ -98,7 +153,7 @@ class Leases(Component):
         for lease in self._rows.of(row.id) if held else ():
             before = held[lease.name].value
             if before is None or is_kept(lease.rule.source):
-                (now,) = await self._fetch_there([lease])
+                (now,) = await self._fetch_all([lease], spared=True)
                 if before != (None if now is None else now.value):
                     held[lease.name] = self._bound(lease, now)
                     self._keep_fresh(lease, held[lease.name])
@@ -140,23 +195,16 @@ class Leases(Component):
             Lease(row.id, row.sandbox.owner, name, known[name].placeholder if name in known else mint(rule.shape), rule)
             for name, rule in new.items()
         ]
-        await self._held(row)
+        held, late = await self._held(row), self._late.setdefault(row.id, {})
         fetched = await self._fetch_all(leases)
         self._rows.add(leases, self._clock.wall())
-        for bound in await self._add(row, leases, fetched):
-            await self.changed(row.id, bound)
-
-    async def _add(self, row: Row, leases: Sequence[Lease], fetched: Sequence[Fetched | None]) -> list[Bound]:
-        held, late = await self._held(row), self._late.setdefault(row.id, {})
-        added: list[Bound] = []
         for lease, one in zip(leases, fetched, strict=True):
-            bound = held[lease.name] = self._bound(lease, one)
+            held[lease.name] = self._bound(lease, one)
             late[lease.name] = lease.placeholder
-            self._keep_fresh(lease, bound)
-            added.append(bound)
-        if added:
-            self._redact(row.id, tuple(held.values()))
-        return added
+            self._keep_fresh(lease, held[lease.name])
+        self._redact(row.id, tuple(held.values()))
+        for lease in leases:
+            await self.changed(row.id, held[lease.name])
 
     @handles(SetSecret)
     async def set_secret(self, action: SetSecret, entry: Entry) -> Secret:
@@ -193,22 +241,16 @@ class Leases(Component):
         self._late.pop(sandbox, None)
         self._redactions.pop(sandbox, None)
 
-    async def _fetch_all(self, leases: Sequence[Lease]) -> list[Fetched]:
-        """All are tried before the first failure is told: no other goes on behind it."""
-        fetched: list[Fetched] = []
+    async def _fetch_all(self, leases: Sequence[Lease], *, spared: bool = False) -> list[Fetched | None]:
+        """All are tried before the first failure is told: no other goes on behind it. `spared`: None stands for one
+        that cannot be had."""
+        fetched: list[Fetched | None] = []
         for one in await asyncio.gather(*map(self._fetch, leases), return_exceptions=True):
+            if spared and isinstance(one, SecretUnavailable):
+                one = None
             if isinstance(one, BaseException):
                 raise one
             fetched.append(one)
-        return fetched
-
-    async def _fetch_there(self, leases: Sequence[Lease]) -> list[Fetched | None]:
-        """None of those that cannot be had."""
-        fetched: list[Fetched | None] = []
-        for one in await asyncio.gather(*map(self._fetch, leases), return_exceptions=True):
-            if isinstance(one, BaseException) and not isinstance(one, SecretUnavailable):
-                raise one
-            fetched.append(None if isinstance(one, BaseException) else one)
         return fetched
 
     async def _fetch(self, lease: Lease) -> Fetched:

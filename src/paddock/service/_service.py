@@ -22,19 +22,17 @@ from paddock.model import (
 from paddock.policy import Policy
 from paddock.storage._base import Pool
 
-from ._activity import Activity
 from ._clock import Clock
 from ._config import Config
 from ._context import Context
 from ._egress import Egress
 from ._expiry import PERIOD_SECONDS
 from ._gate import Gate
-from ._lifecycle import Lifecycle
 from ._needs import Needs
 from ._providers import Backends, Images, Templates
 from ._rooms import Rooms
 from ._store import Store
-from ._tasks import Tasks
+from ._tasks import Activity, Tasks
 from ._workspace_tree import Workspaces
 
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ class Service:
         self.state_dir = state_dir
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._audit = audit or AuditLog(state_dir / AUDIT)
-        self._store = store or Store(state_dir / DATABASE)
+        self._store = store or Store(state_dir / DATABASE, clock)
         self._backends = Backends(backends, config.level)
         self._tasks = Tasks(self._task_failed)
         self._gate = Gate(policy, self._audit)
@@ -92,7 +90,6 @@ class Service:
             credentials=credentials,
             perform=self.perform,
             needs=Needs(self._store),
-            lifecycle=Lifecycle(self._store, clock),
         )
         self._rooms = Rooms(
             context, workspaces=workspaces, egress=egress, gateway=gateway, period_seconds=period_seconds

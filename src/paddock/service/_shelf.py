@@ -24,12 +24,12 @@ from paddock.model import (
 from paddock.storage._measure import measure
 
 from ._bases import Bases
+from ._checkout import Submodules
 from ._context import Component, Context
 from ._garbage import Candidate
 from ._gate import Entry
 from ._handlers import handles
 from ._repository_store import RepositoryStore
-from ._submodules import Submodules
 from ._workshop import Workshops
 
 if TYPE_CHECKING:

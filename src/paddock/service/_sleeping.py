@@ -115,7 +115,7 @@ class Sleeping(Component):
     def _record(self, row: Row, state: State) -> Row:
         """The row as it is then. InvalidState: it has ended, or is being made again."""
         now = self._store.get(row.id) or row
-        return now if now.state is state and not now.asleep else self._lifecycle.move(row, state)
+        return now if now.state is state and not now.asleep else self._store.move(row, state)
 
 
 _INEXACT_SECONDS = 1.0

@@ -10,13 +10,16 @@ from typing import Any
 import msgspec
 
 from paddock.errors import AlreadyExists
-from paddock.model import SandboxId, SandboxSpec, Snapshot, SnapshotId, Template
+from paddock.model import SandboxSpec, Snapshot, SnapshotId, Template
 
 from ._store import Store
 from ._workspace_tree import WorkspaceTree
 
-_COLUMNS = "id, owner, name, source, template, spec, created_at, is_whole, workspace, policy"
-_SELECT = f"SELECT {_COLUMNS} FROM snapshots"
+_OF_SNAPSHOT = ("id", "owner", "name", "source", "created_at", "policy")
+"""These columns hold the fields of those names as they are."""
+_COLUMNS = (*_OF_SNAPSHOT, "template", "spec", "is_whole", "workspace")
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM snapshots"
+_INSERT = f"INSERT INTO snapshots ({', '.join(_COLUMNS)}) VALUES (:{', :'.join(_COLUMNS)})"
 _encode = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(SandboxSpec).decode
 _decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
@@ -51,29 +54,23 @@ class SnapshotStore:
     def add(self, row: SnapshotRow) -> None:
         """AlreadyExists: the name is taken."""
         s = row.snapshot
-        values = (
-            s.id,
-            s.owner,
-            s.name,
-            s.source,
-            _encode(row.template),
-            _encode(s.spec),
-            s.created_at,
-            row.is_whole,
-            None if row.workspace is None else _encode(row.workspace),
-            s.policy,
-        )
-        with self._store.writing() as db:
-            try:
-                db.execute(f"INSERT INTO snapshots ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-            except sqlite3.IntegrityError:
-                raise AlreadyExists(
-                    f"a snapshot is already named {s.name!r}", hint=f"delete it or take another name: {s.name}"
-                ) from None
+        values = {
+            **{name: getattr(s, name) for name in _OF_SNAPSHOT},
+            "template": _encode(row.template),
+            "spec": _encode(s.spec),
+            "is_whole": row.is_whole,
+            "workspace": row.workspace and _encode(row.workspace),
+        }
+        try:
+            self._store.execute(_INSERT, values)
+        except sqlite3.IntegrityError:
+            raise AlreadyExists(
+                f"a snapshot is already named {s.name!r}", hint=f"delete it or take another name: {s.name}"
+            ) from None
 
-    def whole(self, id: str) -> bool:
-        """From now on it can be used. False if it was deleted meanwhile."""
-        return bool(self._store.execute("UPDATE snapshots SET is_whole = 1 WHERE id = ?", (id,)).rowcount)
+    def whole(self, id: str) -> None:
+        """From now on it can be used."""
+        self._store.execute("UPDATE snapshots SET is_whole = 1 WHERE id = ?", (id,))
 
     def slept_on(self, id: str) -> bool:
         """A living sandbox wakes from it."""
@@ -86,13 +83,9 @@ class SnapshotStore:
     def get(self, id: str) -> SnapshotRow | None:
         return next(iter(self._all(f"{_SELECT} WHERE id = ?", (id,))), None)
 
-    def find(self, owner: str, reference: str, most: int) -> tuple[SnapshotRow, ...]:
+    def find(self, owner: str, reference: str) -> tuple[SnapshotRow, ...]:
         """The one of that id or name; else those whose ids begin so."""
-        exact = self._all(f"{_SELECT} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2", (owner, reference, reference))
-        return exact or self._all(
-            f"{_SELECT} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT ?",
-            (owner, reference, reference + "\x7f", most),
-        )
+        return tuple(map(_row, self._store.named(_SELECT, owner, reference)))
 
     def list(self, owner: str | None = None, source: str | None = None) -> tuple[SnapshotRow, ...]:
         where = "(? IS NULL OR owner = ?) AND (? IS NULL OR source = ?)"
@@ -103,16 +96,8 @@ class SnapshotStore:
 
 
 def _row(values: tuple[Any, ...]) -> SnapshotRow:
-    id, owner, name, source, template, spec, created_at, is_whole, workspace, policy = values
-    made_from = _decode_template(template)
-    snapshot = Snapshot(
-        id=SnapshotId(id),
-        source=SandboxId(source),
-        spec=_decode_spec(spec),
-        template=made_from.name,
-        created_at=created_at,
-        name=name,
-        owner=owner,
-        policy=policy,
-    )
-    return SnapshotRow(snapshot, made_from, bool(is_whole), None if workspace is None else _decode_workspace(workspace))
+    found = dict(zip(_COLUMNS, values, strict=True))
+    template, workspace = _decode_template(found["template"]), found["workspace"]
+    of = {name: found[name] for name in _OF_SNAPSHOT}
+    snapshot = Snapshot(**of, spec=_decode_spec(found["spec"]), template=template.name)
+    return SnapshotRow(snapshot, template, bool(found["is_whole"]), workspace and _decode_workspace(workspace))

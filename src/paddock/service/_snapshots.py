@@ -6,14 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from paddock.backends._base import Backend, Instance, Paused
+from paddock.backends._base import Backend, Paused
 from paddock.errors import (
     InvalidArgument,
     InvalidState,
     KeeperUnavailable,
-    NotFound,
     PaddockError,
-    SandboxDied,
 )
 from paddock.model import (
     CreateSnapshot,
@@ -28,27 +26,23 @@ from paddock.model import (
 )
 
 from . import _copies, _validate
-from ._asking import Asking
 from ._context import Component, Context
 from ._copies import Copy
 from ._file_changes import FileChanges
 from ._gate import Entry
 from ._handlers import handles
 from ._held import Held
-from ._lane import Overtaken
-from ._providers import Backends
+from ._policies import Policies
 from ._snapshot_store import SnapshotRow, SnapshotStore
-from ._store import Row
+from ._store import Row, the_one
 from ._tasks import in_thread
 from ._workspace_tree import WORKSPACE_OF, copied
 
-_CANDIDATES = 8
-
 
 class Snapshots(Component):
-    def __init__(self, context: Context, changes: FileChanges, asking: Asking) -> None:
+    def __init__(self, context: Context, changes: FileChanges, policies: Policies) -> None:
         super().__init__(context)
-        self._changes, self._asking, self._rows = changes, asking, SnapshotStore(self._store)
+        self._changes, self._policies, self._rows = changes, policies, SnapshotStore(self._store)
         self._making: set[str] = set()
         self._unwanted: set[str] = set()
         """Whole, and to be deleted."""
@@ -78,12 +72,9 @@ class Snapshots(Component):
         snapshot = self._of(row, row.sandbox.owner)
         # As one that is being made: if the daemon dies, the next one deletes it.
         async with self._unless_kept(SnapshotRow(snapshot, held.instance.template)):
-            try:
-                async with self._lanes.exclusive(row.id):
-                    await self.copy(held, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
-                yield snapshot.id
-            except Overtaken as overtaken:
-                raise SandboxDied(str(overtaken), sandbox=row.id) from None
+            async with self._lanes.exclusive(row.id):
+                await self.copy(held, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
+            yield snapshot.id
 
     @asynccontextmanager
     async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[tuple[SnapshotRow, Paused]]:
@@ -99,7 +90,7 @@ class Snapshots(Component):
                 async with held.instance.frozen():
                     # A freeze ends with the supervisor, a pause does not.
                     times = await held.instance.pause()
-                    await self._make(held.instance, copies)
+                    await in_thread(_copies.make, self._pool(), copies)
                     self._rows.whole(snapshot.id)
                     yield made, times
             finally:
@@ -140,35 +131,24 @@ class Snapshots(Component):
         await self._flush(copies)
         try:
             async with held.instance.frozen():
-                return await self._make(held.instance, copies)
+                return await in_thread(_copies.make, self._pool(), copies)
         except KeeperUnavailable as error:
             if not error.details.get("lost"):
                 raise
         async with held.instance.frozen():
-            await self._make(held.instance, copies, anew=True)
+            await in_thread(_copies.make, self._pool(), copies, anew=True)
 
     async def _flush(self, copies: Sequence[Copy]) -> None:
         if _copies.much_is_dirty():  # else the kernel would write it while the sandbox stands
             await asyncio.to_thread(_copies.flush, self._pool(), copies)
 
-    async def _make(self, instance: Instance, copies: Sequence[Copy], *, anew: bool = False) -> None:
-        """In a thread: it writes what is dirty by now. Not left alone half-way: the source would go on meanwhile."""
-        copying = asyncio.to_thread(_copies.make, self._pool(), copies, anew=anew)
-        await self._tasks.complete(copying, name=f"copy {instance.id}")
-
     def find(self, reference: str, owner: str) -> SnapshotRow:
         """By id, name, or unique prefix of an id; whole ones only. NotFound, InvalidArgument, InvalidState."""
-        found = self._rows.find(owner, reference, _CANDIDATES + 1)
-        if len(found) > 1:
-            candidates = [row.id for row in found[:_CANDIDATES]]
-            raise InvalidArgument(
-                f"{reference!r} is the beginning of {', '.join(candidates)}", hint="give more characters"
-            )
-        if not found:
-            raise NotFound(f"no snapshot {reference!r}", hint="`paddock snapshots` lists them", snapshot=reference)
-        if not found[0].is_whole:
-            raise InvalidState(f"snapshot {found[0].id} is still being made", hint="wait until it is whole")
-        return found[0]
+        found = self._rows.find(owner, reference)
+        row = the_one(found, "snapshot", reference, hint="`paddock snapshots` lists them")
+        if not row.is_whole:
+            raise InvalidState(f"snapshot {row.id} is still being made", hint="wait until it is whole")
+        return row
 
     def get(self, id: str) -> SnapshotRow | None:
         return self._rows.get(id)
@@ -194,7 +174,7 @@ class Snapshots(Component):
             level=asked.level or of.spec.level,
         )
 
-    def fits(self, row: SnapshotRow, limits: Limits, backend: Backend, backends: Backends) -> None:
+    def fits(self, row: SnapshotRow, limits: Limits, backend: Backend) -> None:
         """InvalidArgument if either is of a level that copies memory as well, and the other is not; or if that would
         be of another size."""
         of, size = row.snapshot.spec.level, row.snapshot.spec.limits
@@ -206,7 +186,7 @@ class Snapshots(Component):
             )
         if of is None or of is backend.level:
             return
-        made_by = next((one for one in backends.all() if one.level is of), None)
+        made_by = next((one for one in self._backends.all() if one.level is of), None)
         if made_by is None or made_by.capabilities.memory or backend.capabilities.memory:
             raise InvalidArgument(
                 f"snapshot {row.id} was made at level {of.value!r} and cannot go on at level {backend.level.value!r}",
@@ -233,8 +213,10 @@ class Snapshots(Component):
 
     @handles(DeleteSnapshot)
     async def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
-        await self._asking.snapshot_deletion(action, self.find(action.snapshot, entry.principal.id), entry)
-        await self._remove(self.find(action.snapshot, entry.principal.id).id)
+        row = self.find(action.snapshot, entry.principal.id)
+        what = f"delete the snapshot {row.id} of {row.snapshot.source}"
+        await self._policies.ask("delete", action, entry, about=row.id, own=row.snapshot.policy, what=what)
+        await self._remove(row.id)
 
     def _of(self, row: Row, owner: str) -> Snapshot:
         return Snapshot(

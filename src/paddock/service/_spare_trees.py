@@ -14,7 +14,7 @@ from paddock.errors import AlreadyExists, NotFound
 from paddock.storage._base import Pool
 from paddock.storage._measure import look_at
 
-from ._tasks import Tasks
+from ._tasks import Tasks, in_thread
 
 SPARE = "nx_"
 _PAUSE_SECONDS = 0.5
@@ -60,16 +60,11 @@ class SpareTrees:
 
     async def _make(self, base: str) -> None:
         await asyncio.sleep(_PAUSE_SECONDS)
-        working = asyncio.ensure_future(asyncio.to_thread(self._derive, base))
-        try:
-            await asyncio.shield(working)
-        except asyncio.CancelledError:
-            await asyncio.wait((working,))  # it works in the pool, which is closed after us
-            raise
+        await in_thread(self._derive, base)  # it works in the pool, which is closed after us
 
     def _derive(self, base: str) -> None:
         pool, name = self._pool(), spare_of(base)
-        with suppress(AlreadyExists, NotFound):  # another program was quicker; the base is gone
+        with suppress(AlreadyExists, NotFound):  # one is there; the base is gone
             pool.derive(base, name)
             tree = pool.open(name)
             try:

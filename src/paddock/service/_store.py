@@ -10,29 +10,45 @@ Durability: a write that returned survives `kill -9` of every process; after a p
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from paddock.errors import AlreadyExists, InternalError, NotConfigured, PaddockError, ResourceExhausted
-from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
+from paddock.errors import (
+    AlreadyExists,
+    InternalError,
+    InvalidArgument,
+    InvalidState,
+    NotConfigured,
+    NotFound,
+    PaddockError,
+    ResourceExhausted,
+)
+from paddock.model import LEGAL, Level, Limit, Sandbox, SandboxId, SandboxSpec, State, replace
 
 from . import _schema
+from ._clock import Clock
 from ._workspace_tree import WorkspaceTree
 
+LEAST_PREFIX = 6
+_CANDIDATES = 8
 LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
-_COLUMNS = (
-    "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, restoring, workspace, layers, incarnation, policy,"
-    " left_seconds"
+_OF_SANDBOX = (
+    *("id", "owner", "backend", "template", "created_at", "expires_at", "ended_at", "reason", "origin", "policy"),
 )
-_SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
+_OF_ROW = ("deadline", "boot_id", "restoring", "incarnation")
+"""These columns hold the fields of those names as they are."""
+_COLUMNS = (
+    *(*_OF_SANDBOX, *_OF_ROW),
+    *("name", "state", "level", "spec", "limit_name", "left_seconds", "workspace", "layers"),
+)
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
-_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * (_COLUMNS.count(',') + 1))})"
+_INSERT = f"INSERT INTO sandboxes ({', '.join(_COLUMNS)}) VALUES (:{', :'.join(_COLUMNS)})"
 
 _MOVE = (
     "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?, incarnation = ?"
@@ -76,6 +92,33 @@ class Row(msgspec.Struct, frozen=True):
         return self.restoring is not None and self.state is State.PAUSED
 
 
+class HasId(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+T = TypeVar("T", bound=HasId)
+
+
+def the_one(found: Sequence[T], noun: str, reference: str, *, hint: str) -> T:
+    """The one that a caller means. NotFound, InvalidArgument: none was found, or several."""
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NotFound(f"no {noun} {reference[:64]!r}", hint=hint, **{noun: reference})
+    candidates = [one.id for one in found[:_CANDIDATES]]
+    more = " and more" if len(found) > _CANDIDATES else ""
+    raise InvalidArgument(
+        f"{reference!r} is the beginning of {', '.join(candidates)}{more}",
+        hint="give more characters",
+        candidates=candidates,
+    )
+
+
+def has_ended(row: Row) -> bool:
+    return not LEGAL[row.state]
+
+
 class Key(msgspec.Struct, frozen=True):
     """An idempotency key: the same `digest` must come with it each time."""
 
@@ -93,8 +136,8 @@ class Known(msgspec.Struct, frozen=True):
 class Store:
     """The only connection that writes, used by one thread at a time. It waits `busy_seconds` for a reader's lock."""
 
-    def __init__(self, path: Path, *, busy_seconds: float = 10.0) -> None:
-        self.path = path
+    def __init__(self, path: Path, clock: Clock | None = None, *, busy_seconds: float = 10.0) -> None:
+        self.path, self._clock = path, clock or Clock()
         self._rows: dict[str, Row] = {}
         self._written = 0
         """The number of rows that the connection had written when `_rows` were read."""
@@ -150,12 +193,20 @@ class Store:
             f"{_SELECT} WHERE owner = ? AND name = ? AND {state} ORDER BY created_at DESC LIMIT 1", (owner, name)
         )
 
-    def by_prefix(self, owner: str, prefix: str, most: int) -> tuple[Row, ...]:
+    def by_prefix(self, owner: str, prefix: str) -> tuple[Row, ...]:
+        return tuple(_row(found) for found in self.beginning(_SELECT, owner, prefix))
+
+    def beginning(self, select: str, owner: str, prefix: str) -> list[tuple[Any, ...]]:
+        """What `select` says of those of the owner whose ids begin so, and of no more than `the_one` tells."""
         # A range, so that the primary key is used and no wildcard of the caller's is one.
-        return self._all(
-            f"{_SELECT} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT ?",
-            (owner, prefix, prefix + "\x7f", most),
-        )
+        sql = f"{select} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT {_CANDIDATES + 1}"
+        return self.execute(sql, (owner, prefix, prefix + "\x7f")).fetchall()
+
+    def named(self, select: str, owner: str, reference: str) -> list[tuple[Any, ...]]:
+        """What `select` says of the one of that id or name; else of those whose ids begin so."""
+        exact = f"{select} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2"
+        found = self.execute(exact, (owner, reference, reference)).fetchall()
+        return found or self.beginning(select, owner, reference)
 
     def list(self, owner: str | None = None, *, ended: bool = False) -> tuple[Row, ...]:
         where = ["1 = 1" if ended else _ALIVE]
@@ -165,25 +216,49 @@ class Store:
             f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY created_at, id", () if owner is None else (owner,)
         )
 
-    def move(self, row: Row, *, release_key: bool = False) -> None:
-        """Write the state of `row`, and what goes with it. Only `_lifecycle` may call this."""
-        s = row.sandbox
-        limit = s.limit and s.limit.value
-        values = (s.state.value, s.ended_at, limit, s.reason, row.restoring, row.incarnation, row.id)
-        if not release_key:
+    def move(
+        self,
+        row: Row,
+        to: State,
+        *,
+        limit: Limit | None = None,
+        reason: str | None = None,
+        release_key: bool = False,
+        restoring: str | None = None,
+        incarnation: int | None = None,
+    ) -> Row:
+        """Record that the sandbox of `row` is `to` from now on, and return its row as it is then. Nothing else changes
+        a state. `incarnation`: of the one that it is from now on.
+
+        InvalidState: that move is not legal from where the sandbox is now, or it was made again since `row` was read.
+        There is no await between the look and the write, so nothing comes between.
+        """
+        now = self.get(row.id)
+        if now is None:
+            raise NotFound(f"no sandbox {row.id!r}")
+        if now.incarnation != row.incarnation:
+            raise InvalidState(f"sandbox {row.id} was taken back to a snapshot meanwhile", state=now.state.value)
+        if to not in LEGAL[now.state]:
+            raise InvalidState(
+                f"sandbox {row.id} is {now.state.value}; it cannot become {to.value}", state=now.state.value
+            )
+        sandbox = replace(now.sandbox, state=to, limit=limit, reason=reason)
+        if not LEGAL[to]:
+            sandbox = replace(sandbox, ended_at=self._clock.wall(), kept_until=None, left_seconds=None)
+        own = now.incarnation if incarnation is None else incarnation
+        values = (to.value, sandbox.ended_at, limit and limit.value, reason, restoring, own, row.id)
+        if release_key:
+            with self.writing() as db:
+                db.execute(_MOVE, values)
+                db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (row.id,))
+        else:
             self.execute(_MOVE, values)
-            return
-        with self.writing() as db:
-            db.execute(_MOVE, values)
-            db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (row.id,))
+        return replace(now, sandbox=sandbox, restoring=restoring, incarnation=own)
 
     def set_deadline(self, row: Row) -> bool:
         """Record when it ends, and what is left of its TTL, as `row` has it. False if it has ended."""
-        times = "expires_at = ?, deadline = ?, boot_id = ?, left_seconds = ?"
-        sql = f"UPDATE sandboxes SET {times} WHERE id = ? AND {_ALIVE}"
-        sandbox = row.sandbox
-        values = (sandbox.expires_at, row.deadline, row.boot_id, sandbox.left_seconds, row.id)
-        return bool(self.execute(sql, values).rowcount)
+        times = ", ".join(f"{name} = :{name}" for name in ("expires_at", "deadline", "boot_id", "left_seconds"))
+        return bool(self.execute(f"UPDATE sandboxes SET {times} WHERE id = :id AND {_ALIVE}", _values(row)).rowcount)
 
     def backends(self) -> frozenset[str]:
         """The backends that rows name, those of ended sandboxes included."""
@@ -212,7 +287,7 @@ class Store:
     def _all(self, sql: str, values: Sequence[object]) -> tuple[Row, ...]:
         return tuple(_row(found) for found in self.execute(sql, values).fetchall())
 
-    def execute(self, sql: str, values: Sequence[object]) -> sqlite3.Cursor:
+    def execute(self, sql: str, values: Sequence[object] | Mapping[str, object]) -> sqlite3.Cursor:
         """One statement, which outside of `writing` is a transaction by itself: SQLite takes the write lock before it
         reads, and waits for it."""
         try:
@@ -287,84 +362,39 @@ def _known(db: sqlite3.Connection, owner: str, key: Key) -> Known | None:
     return None if found is None else Known(*found)
 
 
-def _values(row: Row) -> tuple[object, ...]:
+def _values(row: Row) -> dict[str, object]:
+    """By column."""
     s = row.sandbox
-    return (
-        s.id,
-        s.owner,
-        s.spec.name,
-        s.state.value,
-        s.level.value,
-        s.backend,
-        s.template,
-        _encode(s.spec),
-        s.created_at,
-        s.expires_at,
-        s.ended_at,
-        s.limit and s.limit.value,
-        s.reason,
-        s.origin,
-        row.deadline,
-        row.boot_id,
-        row.restoring,
-        None if row.workspace is None else _encode(row.workspace),
-        " ".join(row.layers),
-        row.incarnation,
-        s.policy,
-        s.left_seconds,
-    )
+    return {
+        **{name: getattr(s, name) for name in _OF_SANDBOX},
+        **{name: getattr(row, name) for name in _OF_ROW},
+        "name": s.spec.name,
+        "state": s.state.value,
+        "level": s.level.value,
+        "spec": _encode(s.spec),
+        "limit_name": s.limit and s.limit.value,
+        "left_seconds": s.left_seconds,
+        "workspace": row.workspace and _encode(row.workspace),
+        "layers": " ".join(row.layers),
+    }
 
 
 def _row(values: tuple[Any, ...]) -> Row:
-    (
-        id,
-        owner,
-        _name,
-        state,
-        level,
-        backend,
-        template,
-        spec,
-        created_at,
-        expires_at,
-        ended_at,
-        limit,
-        reason,
-        origin,
-        deadline,
-        boot_id,
-        restoring,
-        workspace,
-        layers,
-        incarnation,
-        policy,
-        left_seconds,
-    ) = values
-    if ended_at is not None:
-        left_seconds = None
+    found = dict(zip(_COLUMNS, values, strict=True))
+    limit, workspace = found["limit_name"], found["workspace"]
+    left_seconds = found["left_seconds"] if found["ended_at"] is None else None
+    sandbox = Sandbox(
+        **{name: found[name] for name in _OF_SANDBOX},
+        spec=_decode_spec(found["spec"]),
+        state=State(found["state"]),
+        level=Level(found["level"]),
+        limit=limit and Limit(limit),
+        kept_until=None if left_seconds is None else found["expires_at"],
+        left_seconds=left_seconds,
+    )
     return Row(
-        Sandbox(
-            id=SandboxId(id),
-            spec=_decode_spec(spec),
-            state=State(state),
-            level=Level(level),
-            backend=backend,
-            template=template,
-            created_at=created_at,
-            expires_at=expires_at,
-            ended_at=ended_at,
-            limit=Limit(limit) if limit else None,
-            reason=reason,
-            owner=owner,
-            origin=origin,
-            policy=policy,
-            kept_until=None if left_seconds is None else expires_at,
-            left_seconds=left_seconds,
-        ),
-        deadline,
-        boot_id,
-        restoring,
-        None if workspace is None else _decode_workspace(workspace),
-        tuple(layers.split()),
-        incarnation,
+        sandbox,
+        **{name: found[name] for name in _OF_ROW},
+        workspace=workspace and _decode_workspace(workspace),
+        layers=tuple(found["layers"].split()),
     )

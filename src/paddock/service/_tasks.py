@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -57,6 +57,37 @@ class Tasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(task.get_name(), error)
+
+
+class Activity:
+    """Whether there is anything to look after: an idle daemon isn't woken. `lives` tells whether a sandbox lives,
+    on disk too."""
+
+    def __init__(self, lives: Callable[[], bool]) -> None:
+        self._lives = lives
+        self._waiting: set[asyncio.Event] = set()
+
+    def note(self) -> None:
+        """A request has come."""
+        for one in self._waiting:
+            one.set()
+
+    @property
+    def rests(self) -> bool:
+        """Whether every series of `rounds` waits for a request."""
+        return not any(one.is_set() for one in self._waiting)
+
+    async def rounds(self, seconds: float) -> AsyncGenerator[None]:
+        """Yield every `seconds` while a sandbox lives or requests come, and once after that."""
+        due = asyncio.Event()
+        due.set()
+        self._waiting.add(due)
+        while True:
+            await due.wait()
+            await asyncio.sleep(seconds)
+            if not self._lives():
+                due.clear()
+            yield
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

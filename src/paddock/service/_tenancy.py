@@ -7,8 +7,7 @@ from paddock.model import Workspace, replace
 
 from ._context import Component, Context
 from ._live import Live
-from ._remains import has_ended
-from ._store import Row
+from ._store import Row, has_ended
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 
 
@@ -68,16 +67,17 @@ class Tenancy(Component):
             sandbox=sandbox.id,
         )
 
-    def check_epoch(self, row: WorkspaceRow, epoch: int | None) -> None:
-        """InvalidState if one was given that has passed: what was known of the workspace then may not be so now."""
-        if epoch is not None and epoch != row.workspace.epoch:
-            raise InvalidState(
-                f"workspace {row.workspace.name!r} is in epoch {row.workspace.epoch}, not {epoch}: another sandbox has"
-                " had it since",
-                hint=f"paddock status {row.workspace.name}",
-                epoch=row.workspace.epoch,
-            )
-
     def _last(self, row: WorkspaceRow) -> Row | None:
         id = row.workspace.sandbox
         return None if id is None else self._store.get(id)
+
+
+def check_epoch(workspace: Workspace, epoch: int | None) -> None:
+    """InvalidState if one was given that has passed: what was known of the workspace then may not be so now."""
+    if epoch is not None and epoch != workspace.epoch:
+        raise InvalidState(
+            f"workspace {workspace.name!r} is in epoch {workspace.epoch}, not {epoch}: another sandbox has had it"
+            " since",
+            hint=f"paddock status {workspace.name}",
+            epoch=workspace.epoch,
+        )

@@ -8,15 +8,15 @@ in place, for whoever has them open.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import ssl
+import struct
 from functools import cache
 from pathlib import Path
 
 from paddock.keeper import layout
-
-from . import _java_trust
 
 _PLACES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -24,6 +24,10 @@ _PLACES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+_MAGIC, _VERSION, _TRUSTED = 0xFEEDFEED, 2, 2
+_PASSWORD, _SALT = "changeit", b"Mighty Aphrodite"
+_MADE_MS = 1_577_836_800_000  # who lists them is shown a day
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 def write(state: Path, id: str, certificate: bytes) -> None:
@@ -66,5 +70,45 @@ def _of_the_machine() -> bytes:
 
 
 @cache
-def _of_the_machine_for_java() -> _java_trust.Store:
-    return _java_trust.Store(_java_trust.entries(_of_the_machine(), "machine"))
+def _of_the_machine_for_java() -> _JavaStore:
+    return _JavaStore(_java_entries(_of_the_machine(), "machine"))
+
+
+def _java_entries(pem: bytes, prefix: str) -> tuple[int, bytes]:
+    """How many certificates there are in `pem`, and they as entries of a store."""
+    made = [_entry(f"{prefix}-{number}", each) for number, each in enumerate(_certificates(pem), 1)]
+    return len(made), b"".join(made)
+
+
+class _JavaStore:
+    """Trusted certificates as every Java reads them: JKS, which needs no Java to be written. Nothing in it is secret;
+    its password is the one that all programs of Java assume of such a store.
+
+    Stores that begin with the same entries, `most`, and end with one more each: most of the work is done once.
+    """
+
+    def __init__(self, most: tuple[int, bytes]) -> None:
+        count, entries = most
+        self._head = struct.pack("!III", _MAGIC, _VERSION, count + 1) + entries
+        self._keyed = hashlib.sha1(_PASSWORD.encode("utf-16-be") + _SALT + self._head, usedforsecurity=False)
+
+    def with_one(self, certificate: bytes, alias: str) -> bytes:
+        """`certificate` is in PEM, and alone."""
+        _, last = _java_entries(certificate, alias)
+        keyed = self._keyed.copy()
+        keyed.update(last)
+        return b"".join((self._head, last, keyed.digest()))
+
+
+def _certificates(pem: bytes) -> list[bytes]:
+    pieces = pem.decode("ascii", "replace").split(_BEGIN)[1:]
+    return [ssl.PEM_cert_to_DER_cert(f"{_BEGIN}{piece.partition(_END)[0]}{_END}") for piece in pieces if _END in piece]
+
+
+def _entry(alias: str, certificate: bytes) -> bytes:
+    head = struct.pack("!I", _TRUSTED) + _text(alias) + struct.pack("!Q", _MADE_MS) + _text("X.509")
+    return head + struct.pack("!I", len(certificate)) + certificate
+
+
+def _text(text: str) -> bytes:
+    return struct.pack("!H", len(text)) + text.encode("ascii")

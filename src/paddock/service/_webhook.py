@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import hmac
 import http.client
+import os
 import urllib.error
 import urllib.request
 from typing import Any
@@ -20,13 +21,23 @@ import msgspec
 from paddock.errors import NotConfigured
 from paddock.model import Approval
 
-from ._bell import KEY_VARIABLE, VARIABLE
 from ._context import Component, Context
 
+VARIABLE = "PADDOCK_APPROVAL_WEBHOOK"
+KEY_VARIABLE = "PADDOCK_APPROVAL_WEBHOOK_KEY"
 PAUSES = (1.0, 4.0, 16.0)
 _SECONDS = 10.0
 _LEAST_KEY = 16
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def tell(context: Context, approval: Approval) -> None:
+    """Tell the address in the environment of a new question. Where it can't be used, the record says so."""
+    try:
+        Webhook(context, os.environ[VARIABLE], os.environ.get(KEY_VARIABLE, "").encode()).asked(approval)
+    except NotConfigured as error:
+        event, message = "approval.webhook", str(error)
+        context.audit.event(event, sandbox=approval.sandbox, approval=approval.id, message=message)
 
 
 class Webhook(Component):

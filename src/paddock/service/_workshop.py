@@ -30,15 +30,73 @@ from ._capture import Capture
 from ._collect import Collector
 from ._context import Component
 from ._gate import Entry
+from ._live import end
 from ._tasks import in_thread
+from ._workspace_tree import REPOSITORY, WORKSPACE
 
 TEMPLATE = "host"
 LIMITS = Limits(memory_mib=4096, disk_mib=1024, processes=256, tmp_mib=1024)
 OUTPUT_BYTES = 16 << 20
 SECONDS = 1800.0
+READING_SECONDS = 60.0
+"""What git may take in a workshop that reads an attacker's repository, all commands together. What the names below
+miss, such as a pipe behind a link, ends then."""
 _STREAM_BYTES = 1 << 20
 _CHUNK = 1 << 18
 _WORDS_BYTES = 4096
+
+# The first step of each script that lets git read a workspace: what git would wait for, or never finish, is named.
+# Git opens these by name, whatever they are. It opens no hook here, and to a socket nothing can be opened; fsmonitor
+# leaves one. Links to plain files and directories are an everyday thing.
+PLAIN_FILES = f"""
+odd=$(find {WORKSPACE} \\( -path '*/.git/hooks' -o -name fsmonitor--daemon.ipc \\) -prune -o \\
+    \\( -path '*/.git/*' -o -name .gitignore -o -name .gitattributes -o -name .gitmodules -o -name .git \\) \\
+    \\( -xtype p -o -xtype b -o -xtype c -o -xtype s -o -type f -size +256M ! -path '*/.git/objects/*' \\) \\
+    -print -quit 2>/dev/null) || :  # where find may not look, git may not either
+if [ -n "$odd" ]; then
+    echo "$odd is a pipe, device or socket, or larger than 256 MiB, and git would read it" >&2
+    exit 1
+fi
+"""
+
+
+def git_environment(settings: Mapping[str, str] = {}, author: str = "", email: str = "") -> dict[str, str]:
+    """For git in a workshop. No program that a repository or the template could name runs, and nothing is fetched."""
+    settings = {
+        "core.hooksPath": "/dev/null",
+        "core.fsmonitor": "false",
+        "core.excludesFile": "/dev/null",
+        "core.attributesFile": "/dev/null",
+        "core.quotePath": "true",
+        "core.autocrlf": "false",
+        "core.safecrlf": "false",
+        "commit.gpgSign": "false",
+        "gc.auto": "0",
+        "advice.addEmbeddedRepo": "false",
+        "safe.directory": "*",
+        **settings,
+    }
+    numbered = {f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(settings)}
+    numbered |= {f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(settings.values())}
+    return {
+        "WORKSPACE": WORKSPACE,
+        "REPOSITORY": REPOSITORY,
+        "LC_ALL": "C",
+        "HOME": "/nonexistent",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_CONFIG_COUNT": str(len(settings)),
+        "GIT_ALLOW_PROTOCOL": "none",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_GRAFT_FILE": "/dev/null",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_AUTHOR_NAME": author,
+        "GIT_AUTHOR_EMAIL": email,
+        "GIT_COMMITTER_NAME": author,
+        "GIT_COMMITTER_EMAIL": email,
+        **numbered,
+    }
 
 
 class Workshop:
@@ -55,21 +113,19 @@ class Workshop:
         self,
         argv: Sequence[str],
         *,
-        cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         input: bytes | None = None,
         output_bytes: int = OUTPUT_BYTES,
-        timeout_seconds: float = SECONDS,
     ) -> ExecResult:
         """All that it prints, which is at most `output_bytes` on each stream: with more, it is ended (Limit.OUTPUT).
         Commands share the seconds of the workshop."""
         began = time.monotonic()
-        spec = ExecSpec(argv=tuple(argv), cwd=cwd, env=dict(env or {}), stdin=input is not None)
+        spec = ExecSpec(argv=tuple(argv), env=dict(env or {}), stdin=input is not None)
         out, err = Capture(2 * output_bytes, ""), Capture(2 * output_bytes, "")  # never full: nothing is put aside
         handle = await self.instance.start(spec, id=ExecId(id := mint(Noun.EXEC)), background=False)
         try:
             collector = Collector(handle, out, err, input=input, most_bytes=output_bytes)
-            status = await collector.run(min(timeout_seconds, self._left))
+            status = await collector.run(self._left)
         finally:
             self._left = max(0.0, self._left - (time.monotonic() - began))
             await handle.aclose()
@@ -136,8 +192,6 @@ class Workshops(Component):
         trees: Sequence[TreeMount],
         entry: Entry | None,
         *,
-        limits: Limits = LIMITS,
-        seconds: float = SECONDS,
         command_seconds: float = SECONDS,
     ) -> AsyncGenerator[Workshop]:
         """While the block lasts, a workshop with `trees`; afterwards it is dead. `entry`: the action that needs it.
@@ -152,16 +206,16 @@ class Workshops(Component):
         plan = SandboxPlan(
             id=id,
             hostname="workshop",
-            spec=SandboxSpec(template=TEMPLATE, limits=limits, ttl_seconds=seconds),
+            spec=SandboxSpec(template=TEMPLATE, limits=LIMITS, ttl_seconds=SECONDS),
             template=template,
             tree=id,
-            deadline=self._clock.boottime() + seconds,
+            deadline=self._clock.boottime() + SECONDS,
             trees=tuple(trees),
         )
         done: list[dict[str, object]] = []
         self._store.execute("INSERT INTO workshops (id) VALUES (?)", (id,))
         try:
-            limit = limits.disk_mib << 20
+            limit = LIMITS.disk_mib << 20
             await in_thread(self._pool().create, id, layers=template.layers, limit_bytes=limit)
             instance = await backend.create(plan)
             try:
@@ -187,12 +241,8 @@ class Workshops(Component):
     async def _end(self, id: SandboxId) -> None:
         """Row last: until then the next daemon tries again."""
         for backend in self._backends.loaded():
-            instance = await backend.adopt(id)
-            if instance is not None:
-                try:
-                    await instance.kill()
-                finally:
-                    await instance.aclose()
+            if (instance := await backend.adopt(id)) is not None:
+                await end(instance)
                 await backend.forget(id)
         await in_thread(self._pool().delete, id)
         self._store.execute("DELETE FROM workshops WHERE id = ?", (id,))

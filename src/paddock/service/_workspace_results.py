@@ -24,15 +24,15 @@ from paddock.model import (
 from paddock.model.policy import Deed
 
 from . import _result_scripts as scripts
-from ._asking import Asking, Exact
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._plain_files import SECONDS
+from ._policies import Exact, Policies
 from ._result_source import Origin, Source, Sources
 from ._result_store import ResultStore
 from ._shelf import Shelf
-from ._workshop import Workshop
+from ._tenancy import check_epoch
+from ._workshop import READING_SECONDS, Workshop, git_environment
 
 if TYPE_CHECKING:  # with all that git needs, which a sandbox does not
     from ._publication import Publication, Publishing
@@ -47,9 +47,9 @@ _MESSAGE_CHARS = 64 << 10
 
 
 class WorkspaceResults(Component):
-    def __init__(self, context: Context, sources: Sources, shelf: Shelf, asking: Asking) -> None:
+    def __init__(self, context: Context, sources: Sources, shelf: Shelf, policies: Policies) -> None:
         super().__init__(context)
-        self._sources, self._shelf, self._asking = sources, shelf, asking
+        self._sources, self._shelf, self._policies = sources, shelf, policies
         self._rows = ResultStore(self._store)
 
     @cached_property
@@ -78,15 +78,12 @@ class WorkspaceResults(Component):
         source = await self._sources.find(action.workspace, entry)
         origin = source.origin()
         url, began = origin.url, origin.commit
-        if action.epoch is not None and action.epoch != origin.workspace.epoch:
-            raise InvalidState(
-                f"{source.name!r} is at epoch {origin.workspace.epoch}, not {action.epoch}", hint="look at it again"
-            )
+        check_epoch(origin.workspace, action.epoch)
         ref, there = await self._target(action, source, origin, entry)
         ours = there is not None and self._rows.last_pushed(entry.principal.id, source.id, ref) == (ref, there)
         name, email = _identity(action.author or _AUTHOR)
         message = (action.message or f"Work of {source.name}").encode()
-        environment = scripts.environment(name, email)
+        environment = git_environment(author=name, email=email)
         async with self._sources.workshop(source, entry) as workshop:
             await _check(workshop, scripts.TREE, began)
             arguments = (began, there or "", "ours" if ours else "")
@@ -181,7 +178,7 @@ class WorkspaceResults(Component):
     ) -> None:
         own = None if source.running is None else source.running[0].sandbox.policy
         workspace = None if source.begun is None else source.begun.workspace.id
-        await self._asking.result(
+        await self._policies.ask(
             deed, action, entry, about=source.id, own=own, workspace=workspace, exact=exact, what=what
         )
 
@@ -217,10 +214,10 @@ async def _check(
 ) -> bytes:
     """What the script prints. InvalidState: git cannot work with what is in the workspace, or it is too much."""
     argv: Sequence[str] = ("/bin/sh", "-c", script, "results", *arguments)
-    result = await workshop.run(argv, env=env or scripts.environment(), input=input, output_bytes=output_bytes)
+    result = await workshop.run(argv, env=env or git_environment(), input=input, output_bytes=output_bytes)
     if result.limit is Limit.TIME:
         raise InvalidState(
-            f"git did not come to an end with what is in the workspace in {SECONDS:.0f} seconds",
+            f"git did not come to an end with what is in the workspace in {READING_SECONDS:.0f} seconds",
             hint="git status inside",
         )
     if result.limit is not None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +12,18 @@ from paddock.model import SandboxId, Workspace, WorkspaceId, WorkspaceState, Wor
 
 from ._store import Store
 
-_FIELDS = (
-    "id, owner, name, state, url, branch, oid, observed_at, repository, base, layers, sandbox, epoch, disk_mib,"
-    " created_at, used_at, pinned_until, submodules, unfetched, kept"
+_OF_WORKSPACE = (
+    *("id", "owner", "name", "branch", "observed_at", "sandbox", "epoch", "disk_mib", "created_at", "used_at"),
+    *("pinned_until", "unfetched"),
 )
-_SELECT = f"SELECT {_FIELDS} FROM workspaces"
-_INSERT = f"INSERT INTO workspaces ({_FIELDS}) VALUES ({', '.join('?' * 20)})"
+_OF_ROW = ("repository", "base")
+"""These columns hold the fields of those names as they are. That of the workspace's repository is `url`."""
+_COLUMNS = (*_OF_WORKSPACE, *_OF_ROW, "state", "url", "oid", "submodules", "layers", "kept")
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM workspaces"
+_INSERT = f"INSERT INTO workspaces ({', '.join(_COLUMNS)}) VALUES (:{', :'.join(_COLUMNS)})"
+_SETTLED = ("state", "branch", "oid", "observed_at", "repository", "base", "layers", "kept", "unfetched")
+_SETTLE = f"UPDATE workspaces SET {', '.join(f'{name} = :{name}' for name in _SETTLED)} WHERE id = :id"
+_encode = msgspec.json.Encoder().encode
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -53,13 +58,8 @@ class WorkspaceStore:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def add(self, row: WorkspaceRow) -> bool:
-        """False: the name is taken."""
-        try:
-            self._store.execute(_INSERT, _values(row))
-        except sqlite3.IntegrityError:
-            return False
-        return True
+    def add(self, row: WorkspaceRow) -> None:
+        self._store.execute(_INSERT, _values(row))
 
     def get(self, id: str) -> WorkspaceRow | None:
         return next(iter(self._all(f"{_SELECT} WHERE id = ?", (id,))), None)
@@ -67,13 +67,9 @@ class WorkspaceStore:
     def named(self, owner: str, name: str) -> WorkspaceRow | None:
         return next(iter(self._all(f"{_SELECT} WHERE owner = ? AND name = ?", (owner, name))), None)
 
-    def find(self, owner: str, reference: str, most: int) -> tuple[WorkspaceRow, ...]:
+    def find(self, owner: str, reference: str) -> tuple[WorkspaceRow, ...]:
         """The one of that id or name; else those whose ids begin so."""
-        exact = self._all(f"{_SELECT} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2", (owner, reference, reference))
-        return exact or self._all(
-            f"{_SELECT} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT ?",
-            (owner, reference, reference + "\x7f", most),
-        )
+        return tuple(map(_row, self._store.named(_SELECT, owner, reference)))
 
     def list(self, owner: str | None = None) -> tuple[WorkspaceRow, ...]:
         """Those used least recently first."""
@@ -86,25 +82,9 @@ class WorkspaceStore:
 
     def settle(self, row: WorkspaceRow, state: WorkspaceState) -> WorkspaceRow:
         """Write `row` with that state, and return it. The caller holds the lane of the workspace alone."""
-        w = row.workspace
-        sql = (
-            "UPDATE workspaces SET state = ?, branch = ?, oid = ?, observed_at = ?, repository = ?, base = ?,"
-            " layers = ?, kept = ?, unfetched = ? WHERE id = ?"
-        )
-        values = (
-            state.value,
-            w.branch,
-            w.commit,
-            w.observed_at,
-            row.repository,
-            row.base,
-            _encode(row.layers).decode(),
-            None if row.kept is None else _encode(row.kept),
-            w.unfetched,
-            row.id,
-        )
-        self._store.execute(sql, values)
-        return replace(row, workspace=replace(w, state=state))
+        row = replace(row, workspace=replace(row.workspace, state=state))
+        self._store.execute(_SETTLE, _values(row))
+        return row
 
     def lie_over(self, id: str, layers: tuple[str, ...]) -> None:
         """Record that the workspace needs these trees, whatever becomes of its making."""
@@ -123,58 +103,37 @@ class WorkspaceStore:
         return tuple(_row(found) for found in self._store.execute(sql, values).fetchall())
 
 
-_encode = msgspec.json.Encoder().encode
 _decode_layers = msgspec.json.Decoder(tuple[str, ...]).decode
 _decode_kept = msgspec.json.Decoder(Kept).decode
 
 
-def _values(row: WorkspaceRow) -> tuple[object, ...]:
+def _values(row: WorkspaceRow) -> dict[str, object]:
+    """By column."""
     w = row.workspace
-    return (
-        w.id,
-        w.owner,
-        w.name,
-        w.state.value,
-        w.repository,
-        w.branch,
-        w.commit,
-        w.observed_at,
-        row.repository,
-        row.base,
-        _encode(row.layers).decode(),
-        w.sandbox,
-        w.epoch,
-        w.disk_mib,
-        w.created_at,
-        w.used_at,
-        w.pinned_until,
-        w.submodules,
-        w.unfetched,
-        None if row.kept is None else _encode(row.kept),
-    )
+    return {
+        **{name: getattr(w, name) for name in _OF_WORKSPACE},
+        **{name: getattr(row, name) for name in _OF_ROW},
+        "state": w.state.value,
+        "url": w.repository,
+        "oid": w.commit,
+        "submodules": w.submodules,
+        "layers": _encode(row.layers).decode(),
+        "kept": row.kept and _encode(row.kept),
+    }
 
 
 def _row(values: tuple[Any, ...]) -> WorkspaceRow:
-    id, owner, name, state, url, branch, oid, observed_at, repository, base, layers, *rest = values
-    sandbox, epoch, disk_mib, created_at, used_at, pinned_until, submodules, unfetched, kept = rest
+    found = dict(zip(_COLUMNS, values, strict=True))
     workspace = Workspace(
-        id=WorkspaceId(id),
-        name=name,
-        owner=owner,
-        state=WorkspaceState(state),
-        disk_mib=disk_mib,
-        created_at=created_at,
-        used_at=used_at,
-        repository=url,
-        branch=branch,
-        commit=oid,
-        observed_at=observed_at,
-        sandbox=sandbox and SandboxId(sandbox),
-        epoch=epoch,
-        pinned_until=pinned_until,
-        submodules=bool(submodules),
-        unfetched=unfetched,
+        **{name: found[name] for name in _OF_WORKSPACE},
+        state=WorkspaceState(found["state"]),
+        repository=found["url"],
+        commit=found["oid"],
+        submodules=bool(found["submodules"]),
     )
     return WorkspaceRow(
-        workspace, repository, base, _decode_layers(layers), None if kept is None else _decode_kept(kept)
+        workspace,
+        **{name: found[name] for name in _OF_ROW},
+        layers=_decode_layers(found["layers"]),
+        kept=found["kept"] and _decode_kept(found["kept"]),
     )

@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from paddock.errors import InvalidArgument, InvalidState, NotFound
+from paddock.errors import InvalidState
 from paddock.model import (
+    Acquired,
     DeleteWorkspace,
     GetWorkspace,
     InspectWorkspace,
@@ -25,21 +26,19 @@ from paddock.model import (
 )
 
 from . import _validate
-from ._asking import Asking
 from ._context import Component, Context
 from ._evictions import Evictions
 from ._gate import Entry
-from ._grounds import Grounds
 from ._handlers import handles
 from ._live import Live
+from ._policies import Policies
 from ._shelf import Shelf
-from ._store import Row
-from ._tenancy import Tenancy
+from ._store import Row, the_one
+from ._tenancy import Tenancy, check_epoch
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 from ._workspace_tree import WorkspaceTree
 
 DISK_MIB = 10_240
-_CANDIDATES = 8
 
 
 class Begun(NamedTuple):
@@ -50,11 +49,11 @@ class Begun(NamedTuple):
 
 
 class Workspaces(Component):
-    def __init__(self, context: Context, live: Live, shelf: Shelf, asking: Asking) -> None:
+    def __init__(self, context: Context, live: Live, shelf: Shelf, policies: Policies) -> None:
         super().__init__(context)
-        self._asking, self._rows = asking, WorkspaceStore(self._store)
-        self._tenancy, self._grounds = Tenancy(context, live), Grounds(context, shelf)
-        self.evictions = Evictions(context, self._tenancy, self._grounds, shelf.workshops)
+        self._policies, self._rows = policies, WorkspaceStore(self._store)
+        self._tenancy, self._shelf = Tenancy(context, live), shelf
+        self.evictions = Evictions(context, self._tenancy, shelf)
 
     @handles(GetWorkspace)
     async def get(self, action: GetWorkspace, entry: Entry) -> Workspace:
@@ -89,11 +88,12 @@ class Workspaces(Component):
 
     @handles(DeleteWorkspace)
     async def delete(self, action: DeleteWorkspace, entry: Entry) -> None:
-        await self._asking.workspace_deletion(action, self.find(action.workspace, entry.principal.id), entry)
-        id = self.find(action.workspace, entry.principal.id).id
+        row = self.find(action.workspace, entry.principal.id)
+        id, what = row.id, f"delete the workspace {row.workspace.name} ({row.id})"
+        await self._policies.ask("delete", action, entry, about=id, workspace=id, what=what)
         async with self._lanes.exclusive(id):
             row = self.find(id, entry.principal.id)
-            self._tenancy.check_epoch(row, action.epoch)
+            check_epoch(row.workspace, action.epoch)
             await self._tenancy.free(row)
             if not action.discard:
                 _refuse_loss(row, await self.evictions.status(row, entry))
@@ -102,14 +102,8 @@ class Workspaces(Component):
 
     def find(self, reference: str, owner: str) -> WorkspaceRow:
         """By id, name, or unique prefix of an id. NotFound, InvalidArgument."""
-        found = self._rows.find(owner, reference, _CANDIDATES + 1)
-        if not found:
-            raise NotFound(f"no workspace {reference!r}", hint="`paddock workspaces` lists them", workspace=reference)
-        row, *more = found
-        if more:
-            candidates = ", ".join(row.id for row in found[:_CANDIDATES])
-            raise InvalidArgument(f"{reference!r} is the beginning of {candidates}", hint="give more characters")
-        return row
+        found = self._rows.find(owner, reference)
+        return the_one(found, "workspace", reference, hint="`paddock workspaces` lists them")
 
     @asynccontextmanager
     async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
@@ -132,23 +126,20 @@ class Workspaces(Component):
         self._tenancy.take(row)
 
     async def _opened(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow:
-        while True:
-            row = self._rows.named(entry.principal.id, action.name)
-            if row is None:
-                row = await self._make(action, entry)
-                if row is not None:
-                    return row
-                continue  # another caller has just made it: that one is as good
-            self._check_same(row.workspace, action, entry.principal)
-            async with self._lanes.exclusive(row.id):
-                row = await self.evictions.laid_out(row.id, entry)
+        owner = entry.principal.id
+        async with self._lanes.exclusive(f"workspace {action.name} of {owner}"):
+            row = self._rows.named(owner, action.name)
             if row is not None:
-                self._rows.touch(row.id, self._clock.wall())
-                return row
+                self._check_same(row.workspace, action, entry.principal)
+                async with self._lanes.exclusive(row.id):
+                    row = await self.evictions.laid_out(row.id, entry)
+            if row is None:
+                return await self._make(action, entry)
+            self._rows.touch(row.id, self._clock.wall())
+            return row
 
-    async def _make(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow | None:
-        """None: the name is taken by now."""
-        found = await self._grounds.find(action, entry.principal)
+    async def _make(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow:
+        found = await self._commit(action, entry.principal)
         now = self._clock.wall()
         workspace = Workspace(
             id=WorkspaceId(mint(Noun.WORKSPACE)),
@@ -166,17 +157,28 @@ class Workspaces(Component):
         )
         row = WorkspaceRow(workspace, repository=found and found.repository)
         async with self._lanes.exclusive(row.id):
-            if not self._rows.add(row):
-                return None
+            self._rows.add(row)
             try:
-                return self._rows.settle(await self._grounds.begin(row, entry), WorkspaceState.READY)
+                return self._rows.settle(await self.evictions.begin(row, entry), WorkspaceState.READY)
             except BaseException:
                 await self.evictions.remove(row)
                 raise
 
+    async def _commit(self, action: OpenWorkspace, principal: Principal) -> Acquired | None:
+        """What a new workspace begins with, here by now; `branch` is what it will be on."""
+        if action.url is None:
+            return None
+        ref = action.branch if action.ref is None else action.ref
+        found = await self._shelf.repositories.acquire(action.url, ref, action.max_age_seconds, principal)
+        return replace(found, branch=action.branch or found.branch or action.name)
+
     def _check_same(self, workspace: Workspace, action: OpenWorkspace, principal: Principal) -> None:
         """InvalidState if it is there and is not what is asked for: its files are not thrown away for others."""
-        url = None if action.url is None else self._grounds.spelling(action.url, principal)
+        url = None
+        if action.url is not None:  # as repositories are recorded, without a credential
+            from paddock.storage.repositories import parse
+
+            url = parse(action.url, local=principal.id.startswith("local:"))[0].url
         if url is not None and f"{url}.git" == workspace.repository:
             url = workspace.repository  # its server knows it by that name only
         for field, asked, has in (
