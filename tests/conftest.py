@@ -84,8 +84,23 @@ _SUPERVISED = pytest.StashKey[bool]()
 _STRAYS = pytest.StashKey[list[str]]()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--differing", action="store_true", help="only what can differ for an ordinary user (tests/modes.py)"
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file of which nothing would be taken isn't imported: that is half of what a collection costs."""
+    return True if config.option.differing and not modes.may_differ(collection_path) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     modes.mark(items)
+    if config.option.differing:
+        left_out = [item for item in items if not modes.differs(item)]
+        items[:] = [item for item in items if modes.differs(item)]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,10 +1,12 @@
 """Which tests `.ci/run` runs as root only. A file that isn't named here runs as root and as an ordinary user.
 
 `make test` runs them all, for everyone. The lists name files below `tests/` without `test_` and `.py`; `*` is a whole
-folder.
+folder. A test of such a file that the mark `both` carries runs as an ordinary user too.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -38,37 +40,56 @@ PURE = {
 }
 # Needs sandboxes, but the part that differs for an ordinary user is proved elsewhere.
 ONCE = {
-    "backends": "container_birth container_copies container_endings container_images container_lay container_mounts"
-    " container_trees files gvisor_memory gvisor_platforms killed_agent microvm microvm_accelerator"
-    " microvm_conformance microvm_faults process stillness stopped_agent threads vessel waiting"
+    "acceptance": "01_malicious_install 03_one_identity 04_one_address 06_secret_only_there 07_git 08_registries"
+    " 09_fidelity 10_revisions 11_approvals 12_evidence crowd record_and_replay trust_stores",  # 05 has the ways out
+    "audit": "parts",
+    "backends": "bounded_guest container_birth container_copies container_endings container_images container_lay"
+    " container_mounts container_trees files gvisor_memory gvisor_platforms killed_agent lazy_guest microvm"
+    " microvm_accelerator microvm_conformance microvm_faults process stillness stopped_agent threads vessel waiting"
     " waiting_faults waiting_trees",  # tests/levels runs each level as the ordinary user too
     "bench": "*",
     "cli": "*",
     "client": "client_real",
     "contract": "process_backend",  # without isolation there is nothing that root could do differently
+    "daemon": "first_start lifetime many_clients steps",
     "demo": "*",  # .ci/run runs `make demo` as the ordinary user
-    "egress": "mock_real whole",
+    "egress": "mock_real registry_reader whole",
     "eval": "*",
-    "guest": "dismissed doors exec pilot",
-    "images": "image_cli",
+    "faults": "killed_rollback killed_services",
+    "guest": "dismissed doors exec fuse_mount pilot",
+    "images": "image_cli layer_workers",
+    "levels": "images",
+    "linux": "seccomp",
     "loop": "*",
     "native": "archives commands files_faults guest_start patterns",
-    "remotes": "from_up_to_pull_request https",
-    "repositories": "acquire bases repository_collector",
-    "results": "asking workspace_results",
-    "service": "over_guest",
-    "storage": "kit memories",
+    "remotes": "*",
+    "repositories": "acquire attack_repository bases repository_collector",
+    "results": "*",
+    "service": "disobedient egress_doors fork_workspaces over_guest",
+    "storage": "kit memories templates",
     "style": "docs examples",
+    "workspaces": "kept",
 }
 
 
 def mark(items: list[pytest.Item]) -> None:
     for item in items:
-        folder, name = item.path.parent.name, item.path.stem.removeprefix("test_")
-        if _names(PURE, folder, name):
+        if listed(PURE, item.path):
             item.add_marker(pytest.mark.pure)
-        elif _names(ONCE, folder, name):
-            item.add_marker(pytest.mark.once)
+
+
+def differs(item: pytest.Item) -> bool:
+    """Whether a test runs as an ordinary user too."""
+    marks = item.get_closest_marker("user"), item.get_closest_marker("both")
+    return any(marks) or not (listed(PURE, item.path) or listed(ONCE, item.path))
+
+
+def may_differ(path: Path) -> bool:
+    """Whether there may be such a test in a file."""
+    if not (path.name.startswith("test_") and (listed(PURE, path) or listed(ONCE, path))):
+        return True
+    text = path.read_text()
+    return "pytest.mark.user" in text or "pytest.mark.both" in text
 
 
 _in_a_pure_test = False
@@ -87,6 +108,6 @@ def refuse_if_pure() -> None:
         pytest.fail("this test is pure in tests/modes.py and asks for a state directory: take it out of that list")
 
 
-def _names(table: dict[str, str], folder: str, name: str) -> bool:
-    named = table.get(folder, "").split()
-    return name in named or "*" in named
+def listed(table: dict[str, str], path: Path) -> bool:
+    names = table.get(path.parent.name, "").split()
+    return path.stem.removeprefix("test_") in names or "*" in names

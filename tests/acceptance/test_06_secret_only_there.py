@@ -266,6 +266,7 @@ def masked(data: bytes) -> str:
     return bytes(byte ^ 0x55 for byte in data).hex()
 
 
+@pytest.mark.both
 def test_neither_the_value_nor_the_authority_s_key_is_inside_or_on_a_disk(
     make: Make, shared_state: Path, who: str | None
 ) -> None:

@@ -7,6 +7,7 @@ import base64
 import gzip
 import hashlib
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,9 +47,13 @@ ENV = {
 class Forge:
     """A private host of repositories: git's own server and that of LFS, for who has the token."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, start: str) -> None:
+        self.root, self.start = root, start
         self.asked: list[tuple[str, str, str | None]] = []
+
+    @staticmethod
+    def make(root: Path) -> str:
+        """The repositories, and the commit that they start with."""
         lib, app = Origin(root / "made" / "lib"), Origin(root / "made" / "app")
         lib.commit({"lib.py": "print('lib')\n"})
         app.commit({"app.py": "print('app')\n", "large.bin": POINTER})
@@ -58,9 +63,9 @@ class Forge:
         app.git("commit", "--quiet", "-m", "a submodule")
         app.git("branch", "agent/old")
         app.git("tag", "v1")
-        self.start = app.head()
         for name, origin in (("lib", lib), ("app", app), ("other", app)):
             origin.git("clone", "--quiet", "--bare", str(origin.path), str(root / "acme" / f"{name}.git"))
+        return app.head()
 
     def answer(self, request: Request) -> Response:
         login = request.field("authorization")
@@ -117,9 +122,17 @@ class Forge:
         return [login for method, target, login in self.asked if method == "POST" and "receive-pack" in target]
 
 
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    root = tmp_path_factory.mktemp("forge")
+    return root, Forge.make(root)
+
+
 @pytest.fixture
-def forge(internet: Internet, tmp_path: Path) -> Forge:
-    made = Forge(tmp_path / "forge")
+def forge(internet: Internet, repositories: tuple[Path, str], tmp_path: Path) -> Forge:
+    root, start = repositories
+    shutil.copytree(root / "acme", tmp_path / "forge" / "acme")
+    made = Forge(tmp_path / "forge", start)
     internet.site(HOST, made.answer)
     return made
 

@@ -174,7 +174,10 @@ async def _make_tree(state_dir: Path, name: str) -> None:
 
 
 def test_the_state_directory_is_the_one_that_was_named(paddock: Paddock, shared_state: Path) -> None:
-    assert json.loads(paddock("doctor", "--json").stdout)["state_dir"] == os.environ["PADDOCK_STATE_DIR"]
+    assert (
+        json.loads(paddock("doctor", "--level", "jail", "--json").stdout)["state_dir"]
+        == os.environ["PADDOCK_STATE_DIR"]
+    )
 
 
 def test_a_mounted_directory_is_seen_and_stays_as_it_was(paddock: Paddock, tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_the_record_goes_on_where_the_older_paddock_has_ended_it(old_state: Path
     assert after.segments == before.segments
 
 
+@pytest.mark.both
 def test_work_goes_on_in_a_workspace_of_an_older_paddock(old_state: Path) -> None:
     with Sandbox.create(level="jail", workspace="fix", transport=default_transport(old_state)) as box:
         assert box.filesystem.read_text("/workspace/README.md") == "# project\nmore\n"

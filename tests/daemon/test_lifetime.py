@@ -37,6 +37,7 @@ def _lives(sandbox: str, state_dir: Path) -> bool:
     return (state_dir / "run" / sandbox).is_dir()
 
 
+@pytest.mark.both
 def test_of_many_clients_that_come_at_once_one_starts_the_daemon(state_dir: Path, program: Start) -> None:
     waits = "sys.stdin.readline()\nSandbox.list()\nsay(1)\nsys.stdin.readline()\n"
     elsewhere = ({"TMPDIR": f"/nowhere/{n}", "XDG_RUNTIME_DIR": f"/nowhere/{n}"} for n in range(8))
@@ -54,6 +55,7 @@ def test_of_many_clients_that_come_at_once_one_starts_the_daemon(state_dir: Path
     assert (state_dir / "daemon.log").read_text().count("making the pool") == 1
 
 
+@pytest.mark.both
 def test_what_the_daemon_writes_is_its_owners_alone(state_dir: Path) -> None:
     """Also where somebody opens the state directory to others: the database has the values of `env`."""
     with Sandbox.create(env={"KEY": "value"}, ttl_seconds=60, transport=default_transport(state_dir)) as box:
@@ -76,6 +78,7 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.both
 @pytest.mark.parametrize("how", ["killed", "ended", "killed with a child that holds its connections"])
 def test_what_is_not_persistent_ends_with_its_program(how: str, state_dir: Path, program: Start) -> None:
     forks = "if not os.fork():\n    time.sleep(600)\n" if "child" in how else ""
@@ -186,6 +189,7 @@ def test_sandboxes_of_a_program_that_dies_while_there_is_no_daemon_end_with_the_
     assert wait_until(lambda: not _lives(shared, state_dir))
 
 
+@pytest.mark.both
 def test_a_restart_loses_no_sandbox_and_no_background_command(state_dir: Path) -> None:
     transport = default_transport(state_dir)
     box = Sandbox.create(level="jail", ttl_seconds=300, transport=transport)
@@ -377,6 +381,7 @@ def test_a_state_directory_of_another_user_is_refused_and_nothing_is_written_the
     os.chown(state_dir, 0, 0)
 
 
+@pytest.mark.both
 def test_a_state_directory_to_which_anyone_may_write_is_refused(state_dir: Path) -> None:
     state_dir.chmod(0o777)
     with pytest.raises(NotConfigured, match="anyone may write"):
@@ -402,6 +407,7 @@ def test_where_files_cannot_be_locked_no_daemon_starts_and_a_sentence_says_why(
     assert [path.name for path in state_dir.iterdir()] == ["daemon.lock"]
 
 
+@pytest.mark.both
 def test_nothing_is_needed_of_the_first_callers_runtime_directory(
     state_dir: Path, program: Start, tmp_path: Path
 ) -> None:
@@ -425,6 +431,7 @@ def test_nothing_is_needed_of_the_first_callers_runtime_directory(
     assert second.hears() != id, "it makes others"
 
 
+@pytest.mark.both
 @pytest.mark.parametrize("flags", [namespaces.NEWNS, namespaces.NEWNS | namespaces.NEWUSER])
 def test_a_client_in_other_namespaces_uses_the_daemon_and_never_gets_another_directory_than_it_sees(
     flags: int, state_dir: Path, program: Start, tmp_path: Path

@@ -25,6 +25,12 @@ from tests.orphans import descriptors, none_lost, wait_until
 
 
 @pytest.fixture
+def state_dir(module_state: Path) -> Path:
+    """A keeper that a test kills has a successor in the next test."""
+    return module_state
+
+
+@pytest.fixture
 def transport(state_dir: Path) -> DaemonTransport:
     return default_transport(state_dir)
 

@@ -27,6 +27,7 @@ def state_dir(module_state: Path) -> Path:
     return module_state
 
 
+@pytest.mark.both
 def test_an_ordinary_sandbox_of_a_killed_daemon_dies_by_its_ttl(program: Start, state_dir: Path) -> None:
     marker = _marker()
     first = program(
@@ -43,6 +44,7 @@ def test_an_ordinary_sandbox_of_a_killed_daemon_dies_by_its_ttl(program: Start, 
     assert later["found"].get(id) in ("killed", "failed")
 
 
+@pytest.mark.both
 def test_a_persistent_sandbox_of_a_killed_daemon_is_found_with_all_it_had(program: Start, state_dir: Path) -> None:
     first = program(
         "s = Sandbox.create(level='jail', persistent=True, name='kept', ttl_seconds=120)\n"
@@ -83,7 +85,7 @@ def test_the_timeout_of_a_background_command_of_a_killed_daemon_holds(program: S
     assert later == {"limit": "time", "signal": 9, "left": ""}
 
 
-@pytest.mark.parametrize("step", ["create", "exec", "write", "upload", "kill"])
+@pytest.mark.parametrize("step", ["create", pytest.param("exec", marks=pytest.mark.both), "write", "upload", "kill"])
 def test_a_program_or_daemon_killed_in_the_middle_of_anything_leaves_nothing(
     step: str, program: Start, state_dir: Path, tmp_path: Path
 ) -> None:
@@ -116,6 +118,7 @@ def test_a_program_or_daemon_killed_in_the_middle_of_anything_leaves_nothing(
     wait_until_clean(before, state_dir, ignore=["files", "descriptors"])
 
 
+@pytest.mark.both
 def test_two_programs_use_one_state_directory_at_once(program: Start, state_dir: Path) -> None:
     code = (
         "for n in range(5):\n"

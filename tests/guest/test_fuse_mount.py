@@ -78,6 +78,7 @@ def mounted(tmp_path: Path) -> Mounted:
     return Mounted(tmp_path)
 
 
+@pytest.mark.both
 def test_files_and_their_kinds(mounted: Mounted) -> None:
     out = mounted.shell(
         """

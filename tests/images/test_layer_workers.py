@@ -67,6 +67,7 @@ HOSTILE: dict[str, tuple[tuple[tarfile.TarInfo, bytes], ...]] = {
 }
 
 
+@pytest.mark.parametrize("harness", ["overlay"], indirect=True)  # the worker refuses: no driver has a part in it
 @pytest.mark.parametrize("why", HOSTILE)
 def test_a_layer_that_is_too_much_is_refused_and_the_next_image_is_taken_in(
     pool: Pool, tmp_path: Path, play: Callable[..., str], why: str
@@ -78,6 +79,8 @@ def test_a_layer_that_is_too_much_is_refused_and_the_next_image_is_taken_in(
     assert play(write_layout(tmp_path / "layout", BASE)) in pool.names()
 
 
+@pytest.mark.both
+@pytest.mark.parametrize("harness", ["overlay"], indirect=True)
 def test_a_layer_that_takes_over_its_worker_ends_within_seconds_and_memory(
     pool: Pool, tmp_path: Path, play: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

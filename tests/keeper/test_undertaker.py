@@ -38,9 +38,7 @@ def yard_of_the_dead(directory: Path, groups: cgroups.Base | None = None) -> Gen
     undertaker = Undertaker(house, lambda id, ended: None)
 
     def add(id: str, deadline: float, group: cgroups.Group | None = None) -> Life:
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
+        pid = os.posix_spawn("/bin/true", ["true"], {})  # vfork(2): the worker of pytest is large
         (directory / id).mkdir()
         record = Record(
             id=id,

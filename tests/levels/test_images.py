@@ -19,6 +19,7 @@ def busybox() -> bytes:
     return found
 
 
+@pytest.mark.both
 def test_an_image_of_busybox_is_what_it_says_at_every_level(
     create: SandboxFactory, tmp_path: Path, busybox: bytes
 ) -> None:
@@ -30,6 +31,7 @@ def test_an_image_of_busybox_is_what_it_says_at_every_level(
     assert box.exec(["cat", "/workspace/file"]).stdout == "content"
 
 
+@pytest.mark.parametrize("level", ["jail", "container", "gvisor", pytest.param("microvm", marks=pytest.mark.slow)])
 def test_an_image_without_a_shell_runs_its_program_at_every_level(
     create: SandboxFactory, tmp_path: Path, busybox: bytes
 ) -> None:

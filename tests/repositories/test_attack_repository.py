@@ -79,6 +79,7 @@ def spiteful(origin: Origin, canary: Path) -> Origin:
     return origin
 
 
+@pytest.mark.both
 @pytest.mark.parametrize("way", ["file", "daemon"])
 async def test_nothing_that_a_repository_names_runs(
     shelf: Shelf, spiteful: Origin, daemon: Any, canary: Path, way: str
@@ -304,6 +305,7 @@ _LOOK = (
 )
 
 
+@pytest.mark.both
 async def test_the_hosts_git_sees_and_may_do_little(shelf: Shelf, tmp_path: Path) -> None:
     """Should a remote take it over: no file of the machine, no process, no capability, no environment of ours."""
     from paddock.storage.repositories._process import GIT_ID, Place, run
@@ -345,6 +347,7 @@ def test_a_pin_follows_no_link(shelf: Shelf, tmp_path: Path, canary: Path) -> No
     assert not (made / "refs/pins/ws_1").is_symlink()
 
 
+@pytest.mark.both
 async def test_nothing_is_written_outside_the_cache(
     shelf: Shelf, spiteful: Origin, tmp_path: Path, canary: Path
 ) -> None:

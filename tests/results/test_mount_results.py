@@ -132,6 +132,7 @@ def test_the_patch_applies_and_gives_what_the_sandbox_has(
     assert files[0] == files[1]
 
 
+@pytest.mark.both
 def test_a_promotion_gives_the_host_what_the_sandbox_has(
     sandbox: SandboxFactory, project: Path, tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_work_goes_on_after_a_promotion(sandbox: SandboxFactory, project: Path) 
     child.kill()
 
 
+@pytest.mark.both
 def test_what_the_host_has_changed_since_is_not_lost(sandbox: SandboxFactory, project: Path) -> None:
     box = changed(sandbox, project, "echo mine > text; rm gone; rm -r old; echo fine > other")
     (project / "text").write_text("yours\n")
@@ -225,6 +227,7 @@ def test_a_link_of_the_hosts_is_no_way_out(sandbox: SandboxFactory, project: Pat
         box.promote_mount("other")
 
 
+@pytest.mark.both
 def test_a_link_that_comes_between_is_not_followed(sandbox: SandboxFactory, project: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
@@ -268,6 +271,7 @@ def git(place: Path, *arguments: str) -> str:
 COMMIT = "git -c user.name=x -c user.email=x@x commit -qam work"
 
 
+@pytest.mark.both
 def test_what_git_runs_stays_in_the_sandbox(sandbox: SandboxFactory, project: Path) -> None:
     git(project, "init", "-q", "-b", "main")
     git(project, "add", "-A")
@@ -309,6 +313,7 @@ def test_which_mount_has_to_be_clear(sandbox: SandboxFactory, project: Path) -> 
         sandbox().diff_mount()
 
 
+@pytest.mark.both
 def test_a_promotion_is_decided_and_recorded(sandbox: SandboxFactory, project: Path) -> None:
     box = changed(sandbox, project, "echo new > text; rm gone")
     box.promote_mount()
@@ -321,7 +326,7 @@ def test_a_promotion_is_decided_and_recorded(sandbox: SandboxFactory, project: P
 def test_texts_that_have_nothing_in_common_do_not_take_for_ever() -> None:
     lines = [b"%d\n" % (n * n % 7) for n in range(20_000)]
     other = [b"%d\n" % (n * n % 11) for n in range(20_000)]
-    work = Work()
+    work = Work(steps=Work().steps // 10)
     sides = [Side(b"f", 0o100644, b"".join(text)) for text in (lines, other)]
     for _ in range(12):
         piece(*sides, work)

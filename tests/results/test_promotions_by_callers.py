@@ -77,6 +77,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@pytest.mark.both
 def test_what_is_new_has_the_callers_umask_and_owner(sandbox: SandboxFactory, project: Path) -> None:
     """The daemon has umask 022, as it leaves its first caller's behind."""
     commands = "mkdir new; echo x > new/file; cp new/file new/program; chmod 755 new/program; echo new > text"
@@ -89,6 +90,7 @@ def test_what_is_new_has_the_callers_umask_and_owner(sandbox: SandboxFactory, pr
     assert {path.stat().st_uid for path in project.rglob("*")} == {os.getuid()}
 
 
+@pytest.mark.both
 def test_a_mode_that_the_sandbox_has_changed_is_taken_over(sandbox: SandboxFactory, project: Path) -> None:
     box = changed(sandbox, project, "chmod 755 text; chmod 400 private")
     done = python(_PROMOTE, box.id, umask=0o022)

@@ -129,6 +129,7 @@ def test_a_fork_has_a_difference_of_its_own(opened: Opener, remote: Path) -> Non
         assert told("parent") == {"A mine"}
 
 
+@pytest.mark.both
 def test_what_a_workspace_configures_runs_nowhere_and_hides_nothing(opened: Opener, remote: Path) -> None:
     box = opened(remote)
     box.exec(
@@ -280,6 +281,7 @@ def test_a_push_is_recorded_before_and_after(opened: Opener, remote: Path) -> No
     assert len(begun.detail["pack_sha256"]) == 64
 
 
+@pytest.mark.both
 def test_the_caller_s_process_pushes_and_the_daemon_has_no_part_in_it(
     opened: Opener, remote: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from paddock import Sandbox, Workspace
 from paddock.errors import PaddockError, SandboxDied
 
 MIB = 1 << 20
-DISK_MIB = 64
+DISK_MIB = 32
 Limited = Callable[..., Attacker]
 
 # Each tries to hold more than the ceiling. `total` counts what was given; EDQUOT and ENOSPC end it.

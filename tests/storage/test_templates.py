@@ -56,6 +56,7 @@ def machine(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.both
 def test_only_what_anybody_may_read_goes_into_host(machine: Path) -> None:
     files = manifest(machine)
     assert all(b"secret" not in entry.content for entry in files.values())
@@ -137,6 +138,7 @@ def test_what_is_missing_is_named_with_its_command(machine: Path, pool: Pool, st
     assert pool.names() == ()
 
 
+@pytest.mark.both
 def test_a_template_is_there_as_its_users_need_it(pool: Pool, state: Path) -> None:
     template = Templates(pool, state).get("host")
     assert template.host_usr

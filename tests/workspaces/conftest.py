@@ -111,12 +111,13 @@ def opened(shared_state: Path) -> Generator[Opener]:
 
 
 @pytest.fixture
-def evict(shared_state: Path) -> Callable[[Workspace], None]:
-    """Takes one out of the pool."""
+def evict(shared_state: Path) -> Callable[..., None]:
+    """Takes some out of the pool."""
 
-    def run(workspace: Workspace) -> None:
+    def run(*workspaces: Workspace) -> None:
         with in_process(shared_state) as daemon:
-            daemon.run(daemon.service._rooms.workspaces.evictions.evict, workspace.id)
+            for workspace in workspaces:
+                daemon.run(daemon.service._rooms.workspaces.evictions.evict, workspace.id)
 
     return run
 
