@@ -47,6 +47,7 @@ answer({
 """
 
 
+@pytest.mark.both
 def test_those_who_say_one_name_are_let_through(made: Sandbox, internet: Internet, records: Records) -> None:
     told = ask(made, TWINS)
     assert {way: said[:15] for way, said in told.items() if not said.startswith("HTTP/1.1 200 OK")} == {}

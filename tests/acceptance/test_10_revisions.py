@@ -203,6 +203,7 @@ def test_a_command_is_run_under_the_revision_that_its_caller_expects_or_not_at_a
     assert made.exec("ls /tmp/ran", expect_revision=after).exit_code == 0
 
 
+@pytest.mark.both
 def test_forks_rollbacks_and_snapshots_never_widen(sandbox: SandboxFactory, internet: Internet) -> None:
     internet.site("gone.test")
     internet.site("kept.test")

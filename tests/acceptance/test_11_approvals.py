@@ -60,6 +60,7 @@ def payments(internet: Internet) -> list[bytes]:
     return [request.body for request in internet.requests("pay.test") if request.method == "POST"]
 
 
+@pytest.mark.both
 def test_exactly_that_action_goes_through_once(
     payer: Sandbox, internet: Internet, records: Records, who: str | None
 ) -> None:
