@@ -85,7 +85,6 @@ PACKAGES = "packages"
 CONFIG = "config.toml"
 LEVELS = "levels.json"
 VAULT_KEY = "vault.key"
-VAULT_LOCK = "vault.lock"
 
 # Sandboxes that a keeper holds ready while it has work; "spares" in KEEPER_CONFIG says otherwise.
 DEFAULT_SPARES = 2
