@@ -43,6 +43,10 @@ class WithoutDisk:
     marks = PoolConfig(driver="copy").marks
     used_bytes = 0
 
+    @property
+    def in_use(self) -> set[str]:
+        return set()
+
     def usage(self, name: str) -> TreeUsage:
         return TreeUsage(used_bytes=self.used_bytes, limit_bytes=None)
 

@@ -43,6 +43,11 @@ class Pool(Protocol):
         ...
 
     @property
+    def in_use(self) -> set[str]:
+        """Names of trees that this process uses though no row says so: they are not garbage. Kept in memory only."""
+        ...
+
+    @property
     def marks(self) -> Watermarks: ...
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0

@@ -42,6 +42,7 @@ class Directories:
         self.worker = worker_for(config)
         self._base = self.worker.base
         self.marks = config.marks
+        self.in_use: set[str] = set()
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(name for name in names_in(self._fd) if NAME.fullmatch(name)))

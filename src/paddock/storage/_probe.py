@@ -108,7 +108,7 @@ def _scratch(state_dir: Path) -> Generator[Path]:
 
 
 def sweep(state_dir: Path) -> None:
-    """Removes what a probe that was killed has left; no other one may be running."""
+    """Removes what a probe that was killed has left."""
     for name in os.listdir(state_dir):
         if name.startswith(_SCRATCH):
             _remove(state_dir, name)

@@ -80,7 +80,6 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
             lay(found.layers, at, root)
         pool.worker.confined(_finish, (root,), pool.worker.base, _wanted(found), workdir_of(found))
 
-    versions.hold(tree)
     if not versions.is_built(tree):
         below = ""
         for number, (name, layer) in enumerate(zip(chain, found.layers, strict=False)):
