@@ -25,7 +25,7 @@ from paddock.linux import proc
 from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec, mint, replace
 from paddock.service._collectors import AbandonedVessels
 from paddock.storage import Templates, open_pool, prepare
-from paddock.storage._waiting_trees import WAITING, keep
+from paddock.storage._trees import WAITING
 from tests.backends.test_vessel import output
 from tests.backends.vessels import PlainVessel, VesselHarness, pool_of, processes
 from tests.conformance import eventually
@@ -39,15 +39,13 @@ def vessels(*, for_tests: bool) -> Generator[VesselHarness]:
     with private_state() as state_dir:
         config = prepare(state_dir)
         pool = open_pool(state_dir, config, pool_of(state_dir, for_tests=for_tests))
-        templates = Templates(pool, state_dir)
-        found = VesselHarness(state_dir, pool, templates)
+        found = VesselHarness(state_dir, pool, Templates(pool))
         try:
             reason = PlainVessel(found.state_dir).probe()
             if reason is not None:
                 pytest.skip(f"no jail here: {reason}")
             yield found
         finally:
-            templates.close()
             pool.close()
 
 
@@ -307,7 +305,7 @@ from tests.backends.test_waiting import Room, VesselHarness, PlainVessel, Templa
 
 state_dir = Path(sys.argv[1])
 pool = open_pool(state_dir, prepare(state_dir), pool_of(state_dir))
-room_of = VesselHarness(state_dir, pool, Templates(pool, state_dir))
+room_of = VesselHarness(state_dir, pool, Templates(pool))
 
 async def main():
     room = Room(room_of, PlainVessel(state_dir))
@@ -326,8 +324,6 @@ def test_it_ends_with_a_service_that_is_killed_and_its_tree_is_swept(harness: Ve
         assert service.stdout is not None
         id = (await service.stdout.readline()).decode().strip()
         first = os.pidfd_open(state_of(room, id)["pid"])
-        collector = AbandonedVessels(lambda: harness.pool)
-        assert await collector.candidates() == []
         service.kill()
         await service.wait()
         ended = asyncio.Event()
@@ -337,6 +333,7 @@ def test_it_ends_with_a_service_that_is_killed_and_its_tree_is_swept(harness: Ve
         asyncio.get_running_loop().remove_reader(first)
         os.close(first)
         await room.backend.living()  # the keeper buries it before it answers
+        collector = AbandonedVessels(lambda: harness.pool)
         (candidate,) = await collector.candidates()
         assert candidate.item.what == id
         assert await collector.take(candidate.item) is None
@@ -407,19 +404,15 @@ _RECORD: dict[str, Any] = {
 }
 
 
-def test_a_tree_that_is_kept_is_not_abandoned(harness: VesselHarness) -> None:
+def test_a_tree_that_is_in_use_is_not_abandoned(harness: VesselHarness) -> None:
     async def main() -> None:
         collector = AbandonedVessels(lambda: harness.pool)
         harness.pool.create("wv_kept")
-        lock = keep(harness.pool, "wv_kept")
-        try:
-            assert await collector.candidates() == []
-        finally:
-            os.close(lock)
+        harness.pool.in_use.add("wv_kept")
+        assert await collector.candidates() == []
+        harness.pool.in_use.discard("wv_kept")
         (candidate,) = await collector.candidates()
-        lock = keep(harness.pool, "wv_kept")
-        assert await collector.take(candidate.item) == "a program that runs keeps it"
-        os.close(lock)
-        harness.pool.delete("wv_kept")
+        assert await collector.take(candidate.item) is None
+        assert "wv_kept" not in harness.pool.names()
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from paddock.keeper.layout import PACKAGES
 from paddock.model import GarbageItem, Level, Noun
 from paddock.storage._base import Pool
 from paddock.storage._memories import Memories
-from paddock.storage._waiting_trees import WAITING, is_abandoned
+from paddock.storage._trees import WAITING
 
 from ._context import Component, Context
 from ._garbage import Candidate, measured
@@ -63,27 +63,22 @@ class Orphans(Component):
 
 
 class AbandonedVessels:
-    """Trees of what waited to become a sandbox, whose program has died: it ended with that."""
+    """Trees of what waited to become a sandbox when a daemon died: it ended with that."""
 
     def __init__(self, pool: Callable[[], Pool]) -> None:
         self._pool = pool
 
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
-        names = await asyncio.to_thread(_abandoned, pool)
+        names = await asyncio.to_thread(pool.names)
+        lost = [name for name in names if name.startswith(WAITING) and name not in pool.in_use]
         return [
-            _candidate(name, "waiting", "who made it to wait has ended", await measured(pool, name)) for name in names
+            _candidate(name, "waiting", "who made it to wait has ended", await measured(pool, name)) for name in lost
         ]
 
     async def take(self, item: GarbageItem) -> str | None:
-        if not await asyncio.to_thread(is_abandoned, self._pool(), item.what):
-            return "a program that runs keeps it"
-        await asyncio.to_thread(self._pool().delete, item.what)
+        await asyncio.to_thread(self._pool().delete, item.what)  # what was in use once has no second user
         return None
-
-
-def _abandoned(pool: Pool) -> list[str]:
-    return [name for name in pool.names() if name.startswith(WAITING) and is_abandoned(pool, name)]
 
 
 _WALLED = (Level.GVISOR, Level.MICROVM)
@@ -115,7 +110,7 @@ class OldTemplates(Component):
             return kept
         if await asyncio.to_thread(self._templates.discard, item.what):
             return None
-        return "a program that runs uses it"
+        return "it is in use, or being built"
 
     def _unknown(self, name: str) -> str | None:
         """Rows of an older paddock do not say which version they lie over, and none says what its wall is made of."""

@@ -2,7 +2,7 @@
 
 An image never changes once it is whole, so that whoever maps it shares it with all others who do. A tree in which the
 state of a machine lies, or from which one runs, says which images it leans on: in a note beside its layers, where no
-sandbox sees it and which a copy of the tree has too. Nothing else says so: an image on which no tree leans goes.
+sandbox sees it and which a copy of the tree has too. An image on which no tree leans goes, unless it is being made.
 """
 
 from __future__ import annotations
@@ -66,14 +66,12 @@ class Memories:
     def lost(self) -> tuple[str, ...]:
         """On which no tree leans, and which nobody is making."""
         names = self._pool.names()
-        images = [name for name in names if name.startswith(PREFIX)]
-        if not images:
-            return ()
-        needed: set[str] = set()
-        for name in self._pool.names():
+        needed = set(self._pool.in_use)  # before the notes are read: a tree leans on an image before its maker lets go
+        images = [name for name in names if name.startswith(PREFIX) and name not in needed]
+        for name in self._pool.names() if images else ():
             with suppress(NotFound):
                 needed.update(self.leans_on(name))
-        return tuple(name for name in images if name not in needed and self._free(name))
+        return tuple(name for name in images if name not in needed)
 
     def drop(self, name: str) -> bool:
         """Deletes it. False: it is needed."""
@@ -82,22 +80,9 @@ class Memories:
         self._pool.delete(name)
         return True
 
-    def _free(self, name: str) -> bool:
-        try:
-            place = self._pool.open(name)
-        except NotFound:
-            return False
-        try:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(place)
-        return True
-
 
 class Image:
-    """One that is being made: while this program has not let go of it, nobody takes it for lost."""
+    """One that is being made: until it is let go of, nobody takes it for lost."""
 
     def __init__(self, pool: Pool, name: str) -> None:
         self._pool, self.name, self._place = pool, name, -1
@@ -105,10 +90,10 @@ class Image:
     def begin(self, base: str) -> None:
         """To be written over a copy of that of the tree `base`. NotFound, ResourceExhausted."""
         origin = self._pool.open(base)
+        self._pool.in_use.add(self.name)
         try:
             self._pool.create(self.name)
             self._place = self._pool.open(self.name)
-            fcntl.flock(self._place, fcntl.LOCK_SH)
             size = self._pool.worker.do(_copy, (origin, self._place), self._pool.worker.base is not None)
             self._pool.allow(self.name, size + _MORE_BYTES)
         except OSError as error:
@@ -131,6 +116,7 @@ class Image:
 
     def let_go(self) -> None:
         """From here on it is there for as long as a tree leans on it."""
+        self._pool.in_use.discard(self.name)
         place, self._place = self._place, -1
         if place != -1:
             os.close(place)

@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from paddock.errors import (
@@ -32,6 +33,9 @@ BASIS = "basis"
 directories; a copy of the tree keeps it."""
 NOTE = "memory"
 """A file beside the layers: which memory the machine of this tree leans on (`_memories`)."""
+WAITING = "wv_"
+"""Begins the names of trees of what waits to become a sandbox (docs/design/levels.md, Waiting). No row says so: whoever
+needs one has it in `Pool.in_use`."""
 _MOUNT = re.compile(r"mount\d{1,3}", re.ASCII)
 _WORK = re.compile(r"work\d{0,3}", re.ASCII)
 
@@ -123,6 +127,17 @@ def sync_file_system(fd: int) -> None:
     if libc.syncfs(fd) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def is_untouched(pool: Pool, name: str) -> bool:
+    """Whether nothing has been written in a tree, nor over a directory of the host's."""
+    with suppress(PaddockError, OSError):
+        tree = pool.open(name)
+        try:
+            return not any(os.listdir(f"/proc/self/fd/{tree}/{part}") for part in layers_in(tree))
+        finally:
+            os.close(tree)
+    return False
 
 
 def sync_tree(pool: Pool, name: str) -> None:
