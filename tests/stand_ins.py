@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Protocol
 
 from paddock.errors import NotFound
@@ -42,6 +43,9 @@ class WithoutDisk:
 
     marks = PoolConfig(driver="copy").marks
     used_bytes = 0
+
+    def working(self) -> nullcontext[None]:
+        return nullcontext()
 
     @property
     def in_use(self) -> set[str]:

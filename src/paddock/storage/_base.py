@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
@@ -129,11 +130,15 @@ class Pool(Protocol):
         ...
 
     def unfinished(self) -> tuple[str, ...]:
-        """What killed processes have left half made or half deleted; no names of trees."""
+        """What is half made or half deleted; no names of trees."""
         ...
 
     def sweep(self) -> dict[str, str]:
-        """Delete unfinished trees. Returns the names of those that stay, and why."""
+        """Delete what is unfinished, unless trees are made or deleted right now. Returns what stays, and why."""
+        ...
+
+    def working(self) -> AbstractContextManager[None]:
+        """Nothing is swept while the block runs."""
         ...
 
     def fit(self) -> int:

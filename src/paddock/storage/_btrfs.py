@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import time
 from collections import deque
@@ -83,7 +82,7 @@ class BtrfsPool(Directories):
         making = f".making-{os.urandom(8).hex()}"
         tree = self.open(name)
         try:
-            with self._locked(fcntl.LOCK_SH):
+            with self.working():
                 self._copy(tree, making)
                 self._discard_quietly(making)
         except OSError as error:
@@ -203,8 +202,8 @@ class BtrfsPool(Directories):
         if self._quota == "off" or self._config.image is None:
             return left
         if len(self._groups()) > _GROUPS_SPARED + 2 * len(self.names()):
-            with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB) as free:
-                if free:
+            with self._alone:  # nobody begins to make a tree
+                if not self._at_work:
                     self._remove_stale_groups()
         return left
 
@@ -218,7 +217,7 @@ class BtrfsPool(Directories):
         return {number for number in ids if number >= _FIRST_SUBVOLUME}
 
     def _remove_stale_groups(self) -> None:
-        """While nobody makes trees: removes the groups that no tree has."""
+        """Remove the groups that no tree has, while nobody makes trees."""
         living: set[int] = set()
         groups = self._groups()
         for name in names_in(self._fd):
