@@ -225,8 +225,8 @@ def test_another_service_sees_no_sandbox_in_what_waits(harness: VesselHarness) -
         try:
             assert id not in await other.living()
             assert await other.adopt(SandboxId(id)) is None
-            found = await AbandonedVessels(lambda: harness.pool).candidates()
-            assert found == [], "its tree is kept"
+            pool = await other.trees()
+            assert await AbandonedVessels(lambda: pool).candidates() == [], "its tree is in use"
         finally:
             await other.aclose()
 
