@@ -16,6 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from paddock.linux.descriptors import closing
+
 from ._log import HEADS
 from ._parts import PART_BYTES, Part, chains, close_part, first, last, lines, parts, size
 from ._record import GENESIS, Broken, link
@@ -91,23 +93,24 @@ class HeadSigner:
 
         These parts, the oldest of their chains, are removed once a head says so: killed before, all of them are there.
         """
-        with self._signing:
-            fd = os.open(
-                self.directory / HEADS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-            )
-            try:
-                line, end = last_line(fd)
-                if end < os.fstat(fd).st_size:
-                    os.ftruncate(fd, end)  # its signer died in it: it has vouched for nothing
-                head = self._sign(fd, line or last(self.directory, HEADS), end, remove)
-                for part in remove:
-                    part.file.unlink(missing_ok=True)
-                if (length := os.fstat(fd).st_size) >= PART_BYTES:
-                    closed = parts(self.directory, HEADS)
-                    close_part(self.directory, HEADS, closed[-1].end if closed else 0, length, None)
-                return head
-            finally:
-                os.close(fd)
+        with (
+            self._signing,
+            closing(
+                os.open(
+                    self.directory / HEADS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+                )
+            ) as fd,
+        ):
+            line, end = last_line(fd)
+            if end < os.fstat(fd).st_size:
+                os.ftruncate(fd, end)  # its signer died in it: it has vouched for nothing
+            head = self._sign(fd, line or last(self.directory, HEADS), end, remove)
+            for part in remove:
+                part.file.unlink(missing_ok=True)
+            if (length := os.fstat(fd).st_size) >= PART_BYTES:
+                closed = parts(self.directory, HEADS)
+                close_part(self.directory, HEADS, closed[-1].end if closed else 0, length, None)
+            return head
 
     def _sign(self, fd: int, line: bytes, end: int, remove: Sequence[Part]) -> Head | None:
         before = _peek(line) if line else None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.errors import Unrecorded
+from paddock.linux.descriptors import closing
 from paddock.linux.reserve import reserve
 from paddock.model import Action, Decision, Principal
 
@@ -232,11 +233,8 @@ def _hint(error: Exception) -> str:
 
 
 def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _take_segment(directory: Path) -> tuple[int, str, int, str, int]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from paddock.errors import InvalidState, PaddockError, PlatformError
 from paddock.linux import btrfs
+from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
 from paddock.storage._base import TreeUsage
 from paddock.storage._checks import pool_checks
@@ -70,25 +71,20 @@ class BtrfsPool(Directories):
                 make_part(tree, work, self._base)
             self._limit(tree, limit_bytes)
 
-        origin = self.open(source)
-        try:
+        with closing(self.open(source)) as origin:
             _refuse_subvolumes(origin, source)
             self._make(name, fill, begin=begin, doing="copy")
-        finally:
-            os.close(origin)
 
     def flush(self, name: str) -> None:
         """By a copy that nobody sees: the kernel writes what is dirty in one subvolume only for that."""
         making = f".making-{os.urandom(8).hex()}"
-        tree = self.open(name)
-        try:
-            with self.working():
-                self._copy(tree, making)
-                self._discard_quietly(making)
-        except OSError as error:
-            raise tree_error(error, name, "flush") from error
-        finally:
-            os.close(tree)
+        with closing(self.open(name)) as tree:
+            try:
+                with self.working():
+                    self._copy(tree, making)
+                    self._discard_quietly(making)
+            except OSError as error:
+                raise tree_error(error, name, "flush") from error
 
     def _copy(self, tree: int, name: str) -> None:
         """Where there is room and the kernel says that there is none (ENOSPC), its cleaner has not given back yet what
@@ -113,13 +109,11 @@ class BtrfsPool(Directories):
         super().rename(source, name)
 
     def allow(self, name: str, limit_bytes: int) -> None:
-        tree = self.open(name)
-        try:
-            self._limit(tree, limit_bytes)
-        except OSError as error:
-            raise tree_error(error, name, "limit") from error
-        finally:
-            os.close(tree)
+        with closing(self.open(name)) as tree:
+            try:
+                self._limit(tree, limit_bytes)
+            except OSError as error:
+                raise tree_error(error, name, "limit") from error
 
     def delete(self, name: str) -> None:
         check_name(name)
@@ -141,16 +135,14 @@ class BtrfsPool(Directories):
             raise PlatformError(f"the pool could not be written to its disk: {error.strerror}") from error
 
     def usage(self, name: str) -> TreeUsage:
-        tree = self.open(name)
-        try:
-            if self._quota == "off":
-                return TreeUsage(used_bytes=None, limit_bytes=None)
-            quota = btrfs.quota(tree, btrfs.subvolume_id(tree))
-            return TreeUsage(used_bytes=quota.used_bytes, limit_bytes=quota.limit_bytes)
-        except OSError as error:
-            raise tree_error(error, name, "measure") from error
-        finally:
-            os.close(tree)
+        with closing(self.open(name)) as tree:
+            try:
+                if self._quota == "off":
+                    return TreeUsage(used_bytes=None, limit_bytes=None)
+                quota = btrfs.quota(tree, btrfs.subvolume_id(tree))
+                return TreeUsage(used_bytes=quota.used_bytes, limit_bytes=quota.limit_bytes)
+            except OSError as error:
+                raise tree_error(error, name, "measure") from error
 
     def checks(self) -> tuple[Check, ...]:
         if self._quota != "off":
@@ -190,11 +182,8 @@ class BtrfsPool(Directories):
         """Never less than the number of files in the tree; None: this process may not ask."""
         if self._base is None:
             return None
-        tree = self.open(name)
-        try:
+        with closing(self.open(name)) as tree:
             return btrfs.highest_inode(tree) - 256
-        finally:
-            os.close(tree)
 
     def sweep(self) -> dict[str, str]:
         left = super().sweep()
@@ -225,10 +214,8 @@ class BtrfsPool(Directories):
                 tree = os.open(name, DIRECTORY, dir_fd=self._fd)
             except (NotADirectoryError, FileNotFoundError):
                 continue
-            try:
+            with closing(tree):
                 living.add(btrfs.subvolume_id(tree))
-            finally:
-                os.close(tree)
         for group in groups - living:
             with suppress(OSError):  # as in _forget
                 btrfs.remove_quota_group(self._fd, group)
@@ -263,10 +250,8 @@ class BtrfsPool(Directories):
             tree = self.open(name)
         except PaddockError:
             return None
-        try:
+        with closing(tree):
             return btrfs.subvolume_id(tree)
-        finally:
-            os.close(tree)
 
     def _forget(self, group: int | None) -> None:
         """Removes quota groups of trees that the kernel's cleaner has finished with: some of them, each time."""

@@ -10,6 +10,7 @@ import msgspec
 
 from paddock.errors import PlatformError
 from paddock.keeper.layout import KEEPER_CONFIG
+from paddock.linux.descriptors import closing
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.model import PoolSpace
 
@@ -102,8 +103,5 @@ def store(state_dir: Path, config: PoolConfig) -> None:
 
 def sync_directory(path: Path) -> None:
     """Makes renames in `path` last."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -10,6 +10,7 @@ from threading import Lock
 
 from paddock.errors import PlatformError
 from paddock.linux import renames
+from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
 from paddock.storage._base import TreeUsage
 from paddock.storage._checks import pool_checks, space_check
@@ -89,13 +90,11 @@ class Directories:
 
     @by_worker
     def add_mounts(self, name: str, mounts: int) -> None:
-        tree = self.open(name)
-        try:
-            make_mount_parts(tree, self._base, mounts)
-        except OSError as error:
-            raise tree_error(error, name, "lay mounts over") from None
-        finally:
-            os.close(tree)
+        with closing(self.open(name)) as tree:
+            try:
+                make_mount_parts(tree, self._base, mounts)
+            except OSError as error:
+                raise tree_error(error, name, "lay mounts over") from None
 
     def delete(self, name: str) -> None:
         check_name(name)
@@ -118,11 +117,8 @@ class Directories:
 
     @by_worker
     def measure(self, name: str) -> int:
-        tree = self.open(name)
-        try:
+        with closing(self.open(name)) as tree:
             return measure(tree)
-        finally:
-            os.close(tree)
 
     def space(self) -> PoolSpace:
         return self._disk.space()
@@ -186,11 +182,8 @@ class Directories:
             with self.working():
                 (begin or self._begin)(making)
                 try:
-                    tree = os.open(making, DIRECTORY, dir_fd=self._fd)
-                    try:
+                    with closing(os.open(making, DIRECTORY, dir_fd=self._fd)) as tree:
                         fill(tree)
-                    finally:
-                        os.close(tree)
                     os.rename(making, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
                 except BaseException:
                     self._discard_quietly(making)

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from paddock.errors import PlatformError, ResourceExhausted
+from paddock.linux.descriptors import closing
 
 _PART = ".part"
 
@@ -49,11 +50,9 @@ class KeptArchives:
         part = self._directory / f"{name}{_PART}"
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            try:
+            with closing(fd):
                 yield Archive(fd, most_bytes)
                 os.fsync(fd)
-            finally:
-                os.close(fd)
             part.rename(self._directory / name)
             _sync(self._directory)
         except BaseException:
@@ -92,8 +91,5 @@ class KeptArchives:
 
 
 def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)

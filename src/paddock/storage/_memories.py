@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 
 from paddock.errors import InvalidState, NotFound, PlatformError
 from paddock.linux import openat2
+from paddock.linux.descriptors import closing
 from paddock.storage._base import Pool
 from paddock.storage._copying import Copier
 from paddock.storage._trees import NAME, NOTE, tree_error
@@ -51,13 +52,11 @@ class Memories:
 
     def lean(self, tree: str, *images: str) -> None:
         """On these, and no others any more."""
-        place = self._pool.open(tree)
-        try:
-            self._pool.worker.do(_write_note, (place,), " ".join(images))
-        except OSError as error:
-            raise tree_error(error, tree, "write a note in") from error
-        finally:
-            os.close(place)
+        with closing(self._pool.open(tree)) as place:
+            try:
+                self._pool.worker.do(_write_note, (place,), " ".join(images))
+            except OSError as error:
+                raise tree_error(error, tree, "write a note in") from error
 
     def image(self, name: str) -> Image:
         """That is to be made."""
@@ -91,15 +90,14 @@ class Image:
         """To be written over a copy of that of the tree `base`. NotFound, ResourceExhausted."""
         origin = self._pool.open(base)
         self._pool.in_use.add(self.name)
-        try:
-            self._pool.create(self.name)
-            self._place = self._pool.open(self.name)
-            size = self._pool.worker.do(_copy, (origin, self._place), self._pool.worker.base is not None)
-            self._pool.allow(self.name, size + _MORE_BYTES)
-        except OSError as error:
-            raise tree_error(error, self.name, "make") from error
-        finally:
-            os.close(origin)
+        with closing(origin):
+            try:
+                self._pool.create(self.name)
+                self._place = self._pool.open(self.name)
+                size = self._pool.worker.do(_copy, (origin, self._place), self._pool.worker.base is not None)
+                self._pool.allow(self.name, size + _MORE_BYTES)
+            except OSError as error:
+                raise tree_error(error, self.name, "make") from error
 
     def open(self) -> int:
         """For whoever writes it, and closes it."""
@@ -126,10 +124,8 @@ def _write_note(tree: int, words: str) -> None:
     beside = f".{NOTE}-{os.urandom(4).hex()}"
     fd = os.open(beside, _NEW, 0o644, dir_fd=tree)
     try:
-        try:
+        with closing(fd):
             os.write(fd, words.encode())
-        finally:
-            os.close(fd)
         os.rename(beside, NOTE, src_dir_fd=tree, dst_dir_fd=tree)
     except BaseException:
         with suppress(FileNotFoundError):
@@ -139,32 +135,23 @@ def _write_note(tree: int, words: str) -> None:
 
 def _copy(origin: int, place: int, keep_owner: bool) -> int:
     """Its size."""
-    reader = _open(origin, os.O_RDONLY)
-    try:
+    with closing(_open(origin, os.O_RDONLY)) as reader:
         info = os.fstat(reader)
         os.mkdir(os.path.dirname(PLACE), 0o755, dir_fd=place)
-        writer = os.open(PLACE, _NEW, 0o600, dir_fd=place)
-        try:
+        with closing(os.open(PLACE, _NEW, 0o600, dir_fd=place)) as writer:
             Copier(keep_owners=False).content(reader, writer, info.st_size)
             if keep_owner:
                 os.fchown(writer, info.st_uid, info.st_gid)
             os.fchmod(writer, 0o666)  # for this program, which need not be who owns it; nobody else gets here
-        finally:
-            os.close(writer)
         return info.st_size
-    finally:
-        os.close(reader)
 
 
 def _seal(place: int) -> None:
     """A lease for reading is given while nobody can write, and only then (fcntl(2), F_SETLEASE)."""
-    fd = _open(place, os.O_RDONLY)
-    try:
+    with closing(_open(place, os.O_RDONLY)) as fd:
         os.fchmod(fd, 0o444)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    finally:
-        os.close(fd)
 
 
 def _open(place: int, flags: int) -> int:

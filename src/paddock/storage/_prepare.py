@@ -16,6 +16,7 @@ from paddock.errors import InvalidArgument, InvalidState, NotConfigured
 from paddock.keeper import pool as keeper_pool
 from paddock.keeper.layout import KEEPER_SOCKET, POOL, POOL_IMAGE, SUBORDINATE_IDS
 from paddock.linux import subordinate_ids
+from paddock.linux.descriptors import closing
 from paddock.model import Noun
 from paddock.storage import _probe
 from paddock.storage._config import Driver, PoolConfig, Reason, load, store, sync_directory
@@ -162,8 +163,7 @@ def _make_image(state_dir: Path, size: int | None) -> Reason | None:
 def _format(path: Path, size: int) -> Reason | None:
     tool = _probe.find_tool("mkfs.btrfs")
     assert tool is not None
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
+    with closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as fd:
         os.ftruncate(fd, size)
         # One copy of the metadata: the disk below is one, and two copies on it would halve the speed of small writes.
         done = subprocess.run(
@@ -175,8 +175,6 @@ def _format(path: Path, size: int) -> Reason | None:
             check=False,
         )
         os.fsync(fd)
-    finally:
-        os.close(fd)
     if done.returncode != 0:
         path.unlink()
         return Reason(way=_probe.IMAGE, why=f"mkfs.btrfs failed: {done.stderr.strip()[-300:]}")

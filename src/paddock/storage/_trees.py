@@ -19,6 +19,7 @@ from paddock.errors import (
     PlatformError,
     ResourceExhausted,
 )
+from paddock.linux.descriptors import closing
 
 if TYPE_CHECKING:
     from ._base import Pool
@@ -114,11 +115,8 @@ def names_in(directory: int) -> list[str]:
     """All names in a directory, by a descriptor of its own: the position of one that is shared is shared too, and
     btrfs shows through a descriptor only what was there when it was opened or rewound (fs/btrfs/inode.c, last_index).
     """
-    fd = os.open(".", DIRECTORY, dir_fd=directory)
-    try:
+    with closing(os.open(".", DIRECTORY, dir_fd=directory)) as fd:
         return os.listdir(fd)
-    finally:
-        os.close(fd)
 
 
 def sync_file_system(fd: int) -> None:
@@ -131,19 +129,12 @@ def sync_file_system(fd: int) -> None:
 
 def is_untouched(pool: Pool, name: str) -> bool:
     """Whether nothing has been written in a tree, nor over a directory of the host's."""
-    with suppress(PaddockError, OSError):
-        tree = pool.open(name)
-        try:
-            return not any(os.listdir(f"/proc/self/fd/{tree}/{part}") for part in layers_in(tree))
-        finally:
-            os.close(tree)
+    with suppress(PaddockError, OSError), closing(pool.open(name)) as tree:
+        return not any(os.listdir(f"/proc/self/fd/{tree}/{part}") for part in layers_in(tree))
     return False
 
 
 def sync_tree(pool: Pool, name: str) -> None:
     """What was written to the tree is on the disk when this returns: a power loss takes nothing of it back."""
-    tree = pool.open(name)
-    try:
+    with closing(pool.open(name)) as tree:
         sync_file_system(tree)
-    finally:
-        os.close(tree)

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from paddock.errors import NotFound
+from paddock.linux.descriptors import closing
 from paddock.storage._base import Pool
 from paddock.storage._recipe import Progress
 from paddock.storage._trees import DIRECTORY, ROOT, sync_file_system
@@ -75,16 +76,9 @@ class Versions:
         else:
             self._pool.create(scratch)
         try:
-            fd = self._pool.open(scratch)
-            try:
-                root = os.open(ROOT, DIRECTORY, dir_fd=fd)
-                try:
-                    fill(fd, root)
-                    sync_file_system(root)
-                finally:
-                    os.close(root)
-            finally:
-                os.close(fd)
+            with closing(self._pool.open(scratch)) as fd, closing(os.open(ROOT, DIRECTORY, dir_fd=fd)) as root:
+                fill(fd, root)
+                sync_file_system(root)
             self._pool.rename(scratch, tree)
         except BaseException:
             self._pool.delete(scratch)
