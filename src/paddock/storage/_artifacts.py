@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from paddock.errors import InvalidState, NotFound
-from paddock.linux.descriptors import closing
+from paddock.storage._whole import sync_directory
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INCOMING = ".incoming-"
@@ -34,8 +34,7 @@ class Incoming:
         """What was written is there, and on the disk, when this returns."""
         os.fsync(self._fd)
         self._path.rename(self._directory / self.digest)
-        with closing(os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
-            os.fsync(fd)
+        sync_directory(self._directory)
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -27,6 +27,7 @@ from paddock.storage._trees import (
     names_in,
     open_to_all,
     tree_error,
+    within,
     works_in,
 )
 
@@ -71,20 +72,23 @@ class BtrfsPool(Directories):
                 make_part(tree, work, self._base)
             self._limit(tree, limit_bytes)
 
-        with closing(self.open(source)) as origin:
-            _refuse_subvolumes(origin, source)
+        with within(self, source, "copy") as origin:
+            if btrfs.has_subvolumes(origin):  # of each a copy has an empty directory
+                raise InvalidState(
+                    f"tree {source!r} can't be copied: btrfs subvolumes lie in it, and a copy would leave out their"
+                    " files",
+                    hint="`find /workspace -inum 256` in its sandbox shows them: copy each with cp -a, remove it with"
+                    " rm -r",
+                    name=source,
+                )
             self._make(name, fill, begin=begin, doing="copy")
 
     def flush(self, name: str) -> None:
         """By a copy that nobody sees: the kernel writes what is dirty in one subvolume only for that."""
         making = f".making-{os.urandom(8).hex()}"
-        with closing(self.open(name)) as tree:
-            try:
-                with self.working():
-                    self._copy(tree, making)
-                    self._discard_quietly(making)
-            except OSError as error:
-                raise tree_error(error, name, "flush") from error
+        with within(self, name, "flush") as tree, self.working():
+            self._copy(tree, making)
+            self._discard_quietly(making)
 
     def _copy(self, tree: int, name: str) -> None:
         """Where there is room and the kernel says that there is none (ENOSPC), its cleaner has not given back yet what
@@ -109,11 +113,8 @@ class BtrfsPool(Directories):
         super().rename(source, name)
 
     def allow(self, name: str, limit_bytes: int) -> None:
-        with closing(self.open(name)) as tree:
-            try:
-                self._limit(tree, limit_bytes)
-            except OSError as error:
-                raise tree_error(error, name, "limit") from error
+        with within(self, name, "limit") as tree:
+            self._limit(tree, limit_bytes)
 
     def delete(self, name: str) -> None:
         check_name(name)
@@ -135,14 +136,11 @@ class BtrfsPool(Directories):
             raise PlatformError(f"the pool could not be written to its disk: {error.strerror}") from error
 
     def usage(self, name: str) -> TreeUsage:
-        with closing(self.open(name)) as tree:
-            try:
-                if self._quota == "off":
-                    return TreeUsage(used_bytes=None, limit_bytes=None)
-                quota = btrfs.quota(tree, btrfs.subvolume_id(tree))
-                return TreeUsage(used_bytes=quota.used_bytes, limit_bytes=quota.limit_bytes)
-            except OSError as error:
-                raise tree_error(error, name, "measure") from error
+        with within(self, name, "measure") as tree:
+            if self._quota == "off":
+                return TreeUsage(used_bytes=None, limit_bytes=None)
+            quota = btrfs.quota(tree, btrfs.subvolume_id(tree))
+            return TreeUsage(used_bytes=quota.used_bytes, limit_bytes=quota.limit_bytes)
 
     def checks(self) -> tuple[Check, ...]:
         if self._quota != "off":
@@ -210,11 +208,10 @@ class BtrfsPool(Directories):
         living: set[int] = set()
         groups = self._groups()
         for name in names_in(self._fd):
-            try:
-                tree = os.open(name, DIRECTORY, dir_fd=self._fd)
-            except (NotADirectoryError, FileNotFoundError):
-                continue
-            with closing(tree):
+            with (
+                suppress(NotADirectoryError, FileNotFoundError),
+                closing(os.open(name, DIRECTORY, dir_fd=self._fd)) as tree,
+            ):
                 living.add(btrfs.subvolume_id(tree))
         for group in groups - living:
             with suppress(OSError):  # as in _forget
@@ -244,14 +241,10 @@ class BtrfsPool(Directories):
 
     def _group(self, name: str) -> int | None:
         """The quota group that will be stale once the tree is gone."""
-        if self._quota == "off":
-            return None
-        try:
-            tree = self.open(name)
-        except PaddockError:
-            return None
-        with closing(tree):
-            return btrfs.subvolume_id(tree)
+        if self._quota != "off":
+            with suppress(PaddockError), closing(self.open(name)) as tree:
+                return btrfs.subvolume_id(tree)
+        return None
 
     def _forget(self, group: int | None) -> None:
         """Removes quota groups of trees that the kernel's cleaner has finished with: some of them, each time."""
@@ -266,17 +259,3 @@ class BtrfsPool(Directories):
                 if not btrfs.remove_quota_group(self._fd, stale):
                     self._stale.appendleft(stale)
                     return
-
-
-def _refuse_subvolumes(tree: int, name: str) -> None:
-    """A snapshot has an empty directory where the kernel meets another subvolume."""
-    try:
-        nested = btrfs.has_subvolumes(tree)
-    except OSError as error:
-        raise tree_error(error, name, "copy") from error
-    if nested:
-        raise InvalidState(
-            f"tree {name!r} can't be copied: btrfs subvolumes lie in it, and a copy would leave out their files",
-            hint="`find /workspace -inum 256` in its sandbox shows them: copy each with cp -a, remove it with rm -r",
-            name=name,
-        )

@@ -18,7 +18,16 @@ from paddock.storage._config import Driver, PoolConfig
 from paddock.storage._measure import measure
 from paddock.storage._removal import remove
 from paddock.storage._room import Disk
-from paddock.storage._trees import DIRECTORY, NAME, check_name, make_mount_parts, names_in, open_to_all, tree_error
+from paddock.storage._trees import (
+    DIRECTORY,
+    NAME,
+    check_name,
+    make_mount_parts,
+    names_in,
+    open_to_all,
+    tree_error,
+    within,
+)
 from paddock.storage._worker import by_worker, worker_for
 
 _UNFINISHED = re.compile(r"\.(?:making|gone)-[0-9a-f]{16}", re.ASCII)
@@ -90,11 +99,8 @@ class Directories:
 
     @by_worker
     def add_mounts(self, name: str, mounts: int) -> None:
-        with closing(self.open(name)) as tree:
-            try:
-                make_mount_parts(tree, self._base, mounts)
-            except OSError as error:
-                raise tree_error(error, name, "lay mounts over") from None
+        with within(self, name, "lay mounts over") as tree:
+            make_mount_parts(tree, self._base, mounts)
 
     def delete(self, name: str) -> None:
         check_name(name)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from paddock.errors import PlatformError, ResourceExhausted
 from paddock.linux.descriptors import closing
+from paddock.storage._whole import sync_directory
 
 _PART = ".part"
 
@@ -54,7 +55,7 @@ class KeptArchives:
                 yield Archive(fd, most_bytes)
                 os.fsync(fd)
             part.rename(self._directory / name)
-            _sync(self._directory)
+            sync_directory(self._directory)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
@@ -88,8 +89,3 @@ class KeptArchives:
         with suppress(FileNotFoundError):
             return frozenset(name.removesuffix(_PART) for name in os.listdir(self._directory))
         return frozenset()
-
-
-def _sync(directory: Path) -> None:
-    with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
-        os.fsync(fd)

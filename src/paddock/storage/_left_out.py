@@ -7,16 +7,13 @@ import os
 from paddock.linux.descriptors import closing
 from paddock.storage._base import Pool
 from paddock.storage._removal import remove
-from paddock.storage._trees import DIRECTORY, ROOT, tree_error
+from paddock.storage._trees import DIRECTORY, ROOT, within
 
 
 def leave_out(pool: Pool, tree: str, name: str) -> None:
     """Takes the entry `name` of its root away, whatever it is: a sandbox may have written it. NotFound."""
-    with closing(pool.open(tree)) as place:
-        try:
-            pool.worker.do(_remove, (place,), name)
-        except OSError as error:
-            raise tree_error(error, tree, f"take {name!r} out of") from error
+    with within(pool, tree, f"take {name!r} out of") as place:
+        pool.worker.do(_remove, (place,), name)
 
 
 def _remove(place: int, name: str) -> None:

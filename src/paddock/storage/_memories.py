@@ -10,14 +10,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 from paddock.errors import InvalidState, NotFound, PlatformError
 from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.storage._base import Pool
 from paddock.storage._copying import Copier
-from paddock.storage._trees import NAME, NOTE, tree_error
+from paddock.storage._trees import NAME, NOTE, is_there, tree_error, within
+from paddock.storage._whole import write_whole
 
 PREFIX = "mm_"
 PLACE = "root/vm/ram"
@@ -33,30 +34,19 @@ class Memories:
 
     def leans_on(self, tree: str) -> tuple[str, ...]:
         """The trees with the image that its machine runs from, and with that of the state in it, if there is one."""
-        with ExitStack() as stack:
-            place = self._pool.open(tree)
-            stack.callback(os.close, place)
-            try:
-                fd = os.open(NOTE, _READ, dir_fd=place)
-            except FileNotFoundError:
-                return ()
-            stack.callback(os.close, fd)
-            return tuple(name for name in os.read(fd, _MOST_BYTES).decode("ascii").split() if NAME.fullmatch(name))
+        with closing(self._pool.open(tree)) as place, suppress(FileNotFoundError):
+            with closing(os.open(NOTE, _READ, dir_fd=place)) as note:
+                names = os.read(note, _MOST_BYTES).decode("ascii").split()
+            return tuple(filter(NAME.fullmatch, names))
+        return ()
 
     def is_there(self, image: str) -> bool:
-        try:
-            os.close(self._pool.open(image))
-        except NotFound:
-            return False
-        return True
+        return is_there(self._pool, image)
 
     def lean(self, tree: str, *images: str) -> None:
         """On these, and no others any more."""
-        with closing(self._pool.open(tree)) as place:
-            try:
-                self._pool.worker.do(_write_note, (place,), " ".join(images))
-            except OSError as error:
-                raise tree_error(error, tree, "write a note in") from error
+        with within(self._pool, tree, "write a note in") as place:
+            self._pool.worker.do(_write_note, (place,), " ".join(images))
 
     def image(self, name: str) -> Image:
         """That is to be made."""
@@ -121,16 +111,7 @@ class Image:
 
 
 def _write_note(tree: int, words: str) -> None:
-    beside = f".{NOTE}-{os.urandom(4).hex()}"
-    fd = os.open(beside, _NEW, 0o644, dir_fd=tree)
-    try:
-        with closing(fd):
-            os.write(fd, words.encode())
-        os.rename(beside, NOTE, src_dir_fd=tree, dst_dir_fd=tree)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(beside, dir_fd=tree)
-        raise
+    write_whole(tree, NOTE, words.encode(), mode=0o644)
 
 
 def _copy(origin: int, place: int, keep_owner: bool) -> int:

@@ -19,7 +19,8 @@ from paddock.linux import subordinate_ids
 from paddock.linux.descriptors import closing
 from paddock.model import Noun
 from paddock.storage import _probe
-from paddock.storage._config import Driver, PoolConfig, Reason, load, store, sync_directory
+from paddock.storage._config import Driver, PoolConfig, Reason, load, store
+from paddock.storage._whole import sync_directory
 from paddock.storage._worker import Worker
 
 GIB = 1 << 30

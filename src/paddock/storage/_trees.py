@@ -7,8 +7,9 @@ import errno
 import os
 import re
 import stat
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol
 
 from paddock.errors import (
     OUT_OF,
@@ -125,6 +126,28 @@ def sync_file_system(fd: int) -> None:
     if libc.syncfs(fd) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+class _Opens(Protocol):
+    def open(self, name: str) -> int: ...
+
+
+@contextmanager
+def within(pool: _Opens, name: str, doing: str) -> Generator[int]:
+    """Hold tree `name` open. What the kernel refuses in it is the error of a caller that is `doing` something."""
+    with closing(pool.open(name)) as tree:
+        try:
+            yield tree
+        except OSError as error:
+            raise tree_error(error, name, doing) from error
+
+
+def is_there(pool: _Opens, name: str) -> bool:
+    try:
+        os.close(pool.open(name))
+    except NotFound:
+        return False
+    return True
 
 
 def is_untouched(pool: Pool, name: str) -> bool:

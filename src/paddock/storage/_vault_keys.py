@@ -17,7 +17,7 @@ from typing import Any
 from paddock.errors import NotConfigured
 from paddock.keeper.layout import VAULT_KEY
 
-from ._config import sync_directory
+from ._whole import keep_file
 
 KEY_BYTES = 32
 VARIABLE = "PADDOCK_VAULT_KEY"
@@ -84,15 +84,7 @@ class FileKeys(VaultKeys):
             return _decoded(file.read(_MOST_BYTES).decode("ascii", "replace").split(), self.where)
 
     def _keep(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        fresh = self._path.with_suffix(".new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)
-            file.write(b"".join(base64.b64encode(key) + b"\n" for key in keys))
-            file.flush()
-            os.fsync(descriptor)  # without its key a secret is lost: this one survives a power loss
-        os.rename(fresh, self._path)
-        sync_directory(self._path.parent)
+        keep_file(self._path, b"".join(base64.b64encode(key) + b"\n" for key in keys))
         return keys
 
 

@@ -7,11 +7,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 
-from paddock.errors import NotFound
 from paddock.linux.descriptors import closing
 from paddock.storage._base import Pool
 from paddock.storage._recipe import Progress
-from paddock.storage._trees import DIRECTORY, ROOT, sync_file_system
+from paddock.storage._trees import DIRECTORY, ROOT, is_there, sync_file_system
 
 Fill = Callable[[int, int], None]
 """Writes what is to be in a new tree, given descriptors of its directory and of its root."""
@@ -60,11 +59,7 @@ class Versions:
 
     def _is_there(self, tree: str) -> bool:
         self._pool.in_use.add(tree)
-        try:
-            os.close(self._pool.open(tree))
-        except NotFound:
-            return False
-        return True
+        return is_there(self._pool, tree)
 
     def _build(self, tree: str, words: str, fill: Fill, progress: Progress, on: str) -> None:
         """Builds under another name: what has the name of a version is whole, also after a power loss."""
