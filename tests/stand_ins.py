@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import cached_property
 from typing import Protocol
 
 from paddock.errors import NotFound
@@ -47,7 +48,7 @@ class WithoutDisk:
     def working(self) -> nullcontext[None]:
         return nullcontext()
 
-    @property
+    @cached_property
     def in_use(self) -> set[str]:
         return set()
 

@@ -23,7 +23,6 @@ from paddock.keeper import layout
 from paddock.keeper._records import Records
 from paddock.linux import proc
 from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec, mint, replace
-from paddock.service._collectors import AbandonedVessels
 from paddock.storage import Templates, open_pool, prepare
 from paddock.storage._trees import WAITING
 from tests.backends.test_vessel import output
@@ -225,8 +224,7 @@ def test_another_service_sees_no_sandbox_in_what_waits(harness: VesselHarness) -
         try:
             assert id not in await other.living()
             assert await other.adopt(SandboxId(id)) is None
-            pool = await other.trees()
-            assert await AbandonedVessels(lambda: pool).candidates() == [], "its tree is in use"
+            assert id in (await other.trees()).in_use
         finally:
             await other.aclose()
 
@@ -333,11 +331,9 @@ def test_it_ends_with_a_service_that_is_killed_and_its_tree_is_swept(harness: Ve
         asyncio.get_running_loop().remove_reader(first)
         os.close(first)
         await room.backend.living()  # the keeper buries it before it answers
-        collector = AbandonedVessels(lambda: harness.pool)
-        (candidate,) = await collector.candidates()
-        assert candidate.item.what == id
-        assert await collector.take(candidate.item) is None
-        assert room.trees() == []
+        assert room.trees() == [id]
+        assert id not in harness.pool.in_use
+        harness.pool.delete(id)
         for name in harness.pool.names():  # of its first sandbox
             if name.startswith(Noun.SANDBOX):
                 harness.pool.delete(name)
@@ -402,17 +398,3 @@ _RECORD: dict[str, Any] = {
     "template": "{}",
     "limits": {},
 }
-
-
-def test_a_tree_that_is_in_use_is_not_abandoned(harness: VesselHarness) -> None:
-    async def main() -> None:
-        collector = AbandonedVessels(lambda: harness.pool)
-        harness.pool.create("wv_kept")
-        harness.pool.in_use.add("wv_kept")
-        assert await collector.candidates() == []
-        harness.pool.in_use.discard("wv_kept")
-        (candidate,) = await collector.candidates()
-        assert await collector.take(candidate.item) is None
-        assert "wv_kept" not in harness.pool.names()
-
-    asyncio.run(main())

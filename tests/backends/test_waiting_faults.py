@@ -8,7 +8,6 @@ import pytest
 
 from paddock.backends.vessel._instance import VesselInstance
 from paddock.errors import SandboxError
-from paddock.service._collectors import AbandonedVessels
 from tests.backends.test_killed_agent import alive
 from tests.backends.test_vessel import output
 from tests.backends.test_waiting import Room, play, state_of, vessels
@@ -51,7 +50,7 @@ def test_while_it_is_handed_over_neither_tree_is_taken_for_what_nobody_keeps(
 
         async def refused(*_: object) -> VesselInstance:
             asked.append(id)
-            assert await AbandonedVessels(lambda: pool).candidates() == []
+            assert id in pool.in_use
             raise SandboxError("it could not be handed over")
 
         monkeypatch.setattr(room.backend, "pass_on", refused)

@@ -213,6 +213,17 @@ async def test_what_walls_are_made_of_stays_while_one_stands(rig: Rig) -> None:
         assert "tp_kit_machine_old" not in rig.pool.names()
 
 
+async def test_a_tree_that_this_daemon_uses_is_no_orphan(rig: Rig) -> None:
+    async with rig.service() as service:
+        rig.pool.create("wv_waits")
+        rig.pool.in_use.add("wv_waits")
+        await service.perform(CollectGarbage(), ME)
+        assert rig.pool.names() == ("wv_waits",)
+        rig.pool.in_use.clear()  # as in the daemon after this one
+        await service.perform(CollectGarbage(), ME)
+        assert rig.pool.names() == ()
+
+
 async def test_only_one_collects_at_a_time(rig: Rig) -> None:
     async with rig.service() as service:
         rig.pool.create(ORPHANS[0])

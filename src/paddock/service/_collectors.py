@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from paddock.keeper.layout import PACKAGES
 from paddock.model import GarbageItem, Level, Noun
-from paddock.storage._base import Pool
 from paddock.storage._memories import Memories
 from paddock.storage._trees import WAITING
 
@@ -23,8 +22,8 @@ from ._spare_trees import SPARE
 from ._workspace_tree import BESIDE
 
 _KINDS = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
-NOUNS = (*(noun.value for noun in _KINDS), BESIDE, SPARE)
-"""What the names of trees begin with that the store keeps rows of."""
+NOUNS = (*(noun.value for noun in _KINDS), BESIDE, SPARE, WAITING)
+"""What the names of trees begin with that the store keeps rows of, or that are in use."""
 
 
 class Unfinished(Component):
@@ -42,12 +41,12 @@ class Unfinished(Component):
 
 
 class Orphans(Component):
-    """Trees of a noun that we keep rows of, that no row needs."""
+    """Trees that no row needs, nor this process."""
 
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
-        needed = self._needs.by_tree()
+        needed = self._needs.by_tree().keys() | pool.in_use
         lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
         return [
             _candidate(name, "orphan", "nothing that is recorded needs it", await measured(pool, name)) for name in lost
@@ -59,25 +58,6 @@ class Orphans(Component):
             return needed[0].told
         self._audit.event("tree.orphan", sandbox=item.what, message="nothing that is recorded needs it; deleted")
         await asyncio.to_thread(self._pool().delete, item.what)
-        return None
-
-
-class AbandonedVessels:
-    """Trees of what waited to become a sandbox when a daemon died: it ended with that."""
-
-    def __init__(self, pool: Callable[[], Pool]) -> None:
-        self._pool = pool
-
-    async def candidates(self) -> Sequence[Candidate]:
-        pool = self._pool()
-        names = await asyncio.to_thread(pool.names)
-        lost = [name for name in names if name.startswith(WAITING) and name not in pool.in_use]
-        return [
-            _candidate(name, "waiting", "who made it to wait has ended", await measured(pool, name)) for name in lost
-        ]
-
-    async def take(self, item: GarbageItem) -> str | None:
-        await asyncio.to_thread(self._pool().delete, item.what)  # what was in use once has no second user
         return None
 
 

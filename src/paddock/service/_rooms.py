@@ -10,7 +10,7 @@ from ._allotment import Allotment
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
 from ._asking import Asking
-from ._collectors import AbandonedVessels, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
+from ._collectors import Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._conduct import Conduct
 from ._context import Context
 from ._disk_sleep import DiskSleep
@@ -113,7 +113,6 @@ class Rooms:
         sweepers = (
             Unfinished(context),
             Orphans(context),
-            AbandonedVessels(context.pool),
             Memory(context),
             Outputs(context, remains),
         )

@@ -11,11 +11,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paddock.backends._threads import to_its_end
 from paddock.errors import (
     OUT_OF,
     InternalError,
@@ -92,7 +93,7 @@ class KeeperClient:
         if self._templates is None:
             async with self._opening:
                 if self._templates is None:
-                    config = await asyncio.to_thread(prepare, self._state)
+                    config = await to_its_end(prepare, self._state)
                     await self.connect()
                     assert self.pool is not None
                     self._templates = Templates(open_pool(self._state, config, os.dup(self.pool)))
@@ -125,7 +126,7 @@ class KeeperClient:
         async with self._connecting:
             if self._line is not None or await self._greet():
                 return
-            await _to_its_end(asyncio.to_thread(self._start))
+            await to_its_end(self._start)  # else it would start a keeper that nobody wants
             if not await self._greet():
                 raise KeeperUnavailable("the keeper does not answer", hint=f"see {self._state / layout.KEEPER_LOG}")
 
@@ -218,16 +219,6 @@ class KeeperClient:
             # Not to its end: a child of the keeper has it, as long as that lives.
             ready = process.stdout.read(len(READY)) == READY
         return process.returncode == 0, ready
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """What runs in a thread can't be cancelled, only be forgotten, and then starts a keeper that nobody wants."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        raise
 
 
 def _foreign(pid: int) -> KeeperUnavailable:
