@@ -88,8 +88,8 @@ class PoolConformance:
             lambda: pool.derive("sb_1", name),
             lambda: pool.rename(name, "sb_2"),
             lambda: pool.rename("sb_1", name),
-            lambda: pool.replace(name, "sb_2"),
-            lambda: pool.replace("sb_1", name),
+            lambda: pool.exchange(name, "sb_1"),
+            lambda: pool.exchange("sb_1", name),
         ):
             with pytest.raises(InvalidArgument):
                 call()
@@ -119,7 +119,7 @@ class PoolConformance:
             lambda: pool.snapshot("sb_1", "sb_2"),
             lambda: pool.derive("sb_1", "sb_2"),
             lambda: pool.rename("sb_1", "sb_2"),
-            lambda: pool.replace("sb_1", "sb_2"),
+            lambda: pool.exchange("sb_1", "sb_2"),
         ):
             with pytest.raises(NotFound):
                 call()
@@ -157,15 +157,14 @@ class PoolConformance:
             pool.create(name)
             with Root(pool, name) as root:
                 (root / "file").write_text(name)
-        pool.replace("rb_1", "sb_1")
-        assert pool.names() == ("sb_1",)
-        with Root(pool, "sb_1") as root:
-            assert (root / "file").read_text() == "rb_1"
-        pool.replace("sb_1", "sb_2")  # where there was none
-        assert pool.names() == ("sb_2",)
+        pool.exchange("rb_1", "sb_1")
+        assert pool.names() == ("rb_1", "sb_1")
+        for name, other in (("sb_1", "rb_1"), ("rb_1", "sb_1")):
+            with Root(pool, name) as root:
+                assert (root / "file").read_text() == other
         with pytest.raises(NotFound):
-            pool.replace("sb_1", "sb_2")
-        assert pool.names() == ("sb_2",)
+            pool.exchange("sb_1", "sb_2")
+        assert pool.names() == ("rb_1", "sb_1")
 
     def test_deleting_follows_nothing_and_leaves_nothing(self, pool: Pool, tmp_path: Path) -> None:
         outside = tmp_path / "outside"

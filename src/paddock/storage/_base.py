@@ -86,12 +86,6 @@ class Pool(Protocol):
         """From now on that is its ceiling, where this driver has any. NotFound."""
         ...
 
-    def replace(self, source: str, name: str) -> None:
-        """`source` takes the name of `name`, whose content goes: at no moment is there no tree of that name, if there
-        was one before. NotFound: there is no `source`.
-        """
-        ...
-
     def exchange(self, one: str, other: str) -> None:
         """Each has the other's name then, in one step; ceilings, and what has them mounted, stay with their content.
         NotFound: one of them is not there. PlatformError: the file system can't."""

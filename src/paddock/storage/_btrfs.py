@@ -176,13 +176,6 @@ class BtrfsPool(Directories):
         btrfs.sync(self._fd)  # what was deleted is free with the next commit
         return btrfs.trim(self._fd)
 
-    def inode_estimate(self, name: str) -> int | None:
-        """Never less than the number of files in the tree; None: this process may not ask."""
-        if self._base is None:
-            return None
-        with closing(self.open(name)) as tree:
-            return btrfs.highest_inode(tree) - 256
-
     def sweep(self) -> dict[str, str]:
         left = super().sweep()
         # Only in an image of ours: elsewhere, groups without a tree here are of somebody else's subvolumes.

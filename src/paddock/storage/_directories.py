@@ -77,18 +77,6 @@ class Directories:
     def allow(self, name: str, limit_bytes: int) -> None:
         os.close(self.open(name))
 
-    def replace(self, source: str, name: str) -> None:
-        check_name(source)
-        check_name(name)
-        try:
-            renames.exchange(self._fd, source, name)
-        except FileNotFoundError:
-            self.rename(source, name)
-            return
-        except OSError as error:
-            raise tree_error(error, name, "replace") from None
-        self.delete(source)
-
     def exchange(self, one: str, other: str) -> None:
         check_name(one)
         check_name(other)
