@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import cached_property
 from typing import Protocol
 
 from paddock.errors import NotFound
@@ -48,9 +47,9 @@ class WithoutDisk:
     def working(self) -> nullcontext[None]:
         return nullcontext()
 
-    @cached_property
+    @property
     def in_use(self) -> set[str]:
-        return set()
+        return self.__dict__.setdefault("_in_use", set())
 
     def usage(self, name: str) -> TreeUsage:
         return TreeUsage(used_bytes=self.used_bytes, limit_bytes=None)
