@@ -20,12 +20,11 @@ import sys
 from pathlib import Path
 from typing import NoReturn, TypedDict
 
-from paddock.linux.descriptors import closing
-
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from paddock.linux import caps, mounts, namespaces, prctl
+from paddock.linux.descriptors import closing
 
 
 class Place(TypedDict):
