@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 SLACK_SECONDS = 30.0
 """Of a TTL, which goes on while it is woken from disk."""
 LIVING = ("creating", "restoring", "running", "paused")
+AFTER_BIRTH = ("its pid 1 has ended",)
+"""Why one fails that has run."""
 
 
 def check(history: History, told: list[dict[str, Any]]) -> None:
@@ -24,6 +26,7 @@ def check(history: History, told: list[dict[str, Any]]) -> None:
     _sessions(history, rows)
     _ends(history, rows)
     _once(history, rows)
+    _whole(history, rows)
     _files(history, rows)
     _workspaces(history)
     _policies(history, rows)
@@ -166,6 +169,15 @@ def _once(history: History, rows: dict[str, dict[str, Any]]) -> None:
     for tag, ids in made.items():
         if len(ids) > 1:
             history.world.violate(f"the request {tag} made {ids}")
+
+
+def _whole(history: History, rows: dict[str, dict[str, Any]]) -> None:
+    """A fork has made all of its children, or none."""
+    for ttl, count in history.forks.items():
+        children = [row for row in rows.values() if row.get("origin") and row["spec"].get("ttl_seconds") == ttl]
+        unborn = [row for row in children if row["state"] == "failed" and row.get("reason") not in AFTER_BIRTH]
+        if len(children) - len(unborn) not in (0, count):
+            history.world.violate(f"a fork of {count} has made {len(children) - len(unborn)}")
 
 
 def _files(history: History, rows: dict[str, dict[str, Any]]) -> None:

@@ -199,6 +199,8 @@ class History:
         self.makers: dict[str, Program] = {}
         """By what a create was labelled with."""
         self.forkers: dict[str, set[Program]] = {}
+        self.forks: dict[float, int] = {}
+        """How many were asked for, by the TTL, which each fork has of its own."""
         self.disk_was_full = False
         self.verb = 0
         self.under_way: dict[int, str] = {}
@@ -540,9 +542,11 @@ class History:
         box.snapshots.append(told["id"])
 
     async def _fork(self, program: Program, box: Box, number: int, leaves: float | None) -> None:
-        count = 1 + int(self.chance.random() * 2)
+        count, ttl = 1 + int(self.chance.random() * 2), HOUR + number / 1024
         self.forkers.setdefault(box.id, set()).add(program)
-        told = msgspec.json.decode(await program.ask(ForkSandbox(sandbox=box.id, count=count), leaves_after=leaves))
+        self.forks[ttl] = count
+        action = ForkSandbox(sandbox=box.id, count=count, ttl_seconds=ttl)
+        told = msgspec.json.decode(await program.ask(action, leaves_after=leaves))
         if len(told) != count:
             self.world.violate(f"a fork of {count} made {len(told)}")
         for one in told:

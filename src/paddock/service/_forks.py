@@ -80,10 +80,12 @@ class Forks(Component):
             copying = asyncio.to_thread(lambda: [_copies.make(pool, copies) for copies in more])
             await self._tasks.complete(copying, name=f"copy {first.id}")
 
-        def recorded() -> None:
+        def check() -> None:
             now = self._store.get(parent.id)
             if policy is not None and now is not None and now.sandbox.policy != policy.revision:
                 raise InvalidState(f"the policy of {parent.id} was changed while it was forked", hint="fork again")
+
+        def recorded() -> None:
             entry.done({"children": [birth.row.id for birth in births]})
 
-        return tuple(row.sandbox for row in await self._making.bear(births, fill, recorded))
+        return tuple(row.sandbox for row in await self._making.bear(births, fill, recorded, check=check))

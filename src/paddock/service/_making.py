@@ -102,10 +102,15 @@ class Making(Component):
         )
 
     async def bear(
-        self, births: Sequence[Birth], fill: Callable[[], Awaitable[None]], recorded: Callable[[], None]
+        self,
+        births: Sequence[Birth],
+        fill: Callable[[], Awaitable[None]],
+        recorded: Callable[[], None],
+        *,
+        check: Callable[[], None] = lambda: None,
     ) -> tuple[Row, ...]:
-        """The rows as they run. `fill` makes their trees; `recorded` may refuse, and then they have never been. To be
-        called before the first await after the rows were written."""
+        """Return the rows as they run. `fill` makes their trees. `check`, before they run, and `recorded`, after it,
+        may refuse, and then they have never been. To be called before the first await after the rows were written."""
         async with AsyncExitStack() as lanes:
             holds = [await lanes.enter_async_context(self._lanes.exclusive(birth.row.id)) for birth in births]
             # Every step's undo is pushed before the step; the last line forgets them all.
@@ -126,7 +131,9 @@ class Making(Component):
                     if birth.policy is not None:
                         undo.push_async_exit(undo_async(lambda row=birth.row: self._egress.close(row)))
                         await self._egress.open(birth.row, birth.policy)
-                running = tuple(self._lifecycle.move(birth.row, State.RUNNING) for birth in births)
+                check()
+                with self._store.writing():  # a death leaves all of them or none
+                    running = tuple(self._lifecycle.move(birth.row, State.RUNNING) for birth in births)
                 recorded()
                 for row, birth, instance in zip(running, births, instances, strict=True):
                     self._live.admit(row, birth.backend, instance)
