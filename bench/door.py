@@ -8,6 +8,7 @@ Prints medians and 95th percentiles in microseconds. Quote ratios, not figures: 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from paddock.model import (
     RunExec,
     SandboxId,
     SandboxSpec,
+    State,
     replace,
 )
 from paddock.policy import local_policy
@@ -164,7 +166,8 @@ def store_parts(store: Store, id: str, rounds: int) -> None:
 
     show("store: insert a sandbox", timed(rounds, add))
     show("store: read one", timed(rounds, lambda: store.get(id)))
-    show("store: move a state", timed(rounds, lambda: store.move(row)))
+    states = itertools.cycle((State.PAUSED, State.RUNNING))
+    show("store: move a state", timed(rounds, lambda: store.move(row, next(states))))
 
 
 def imports(rounds: int) -> None:

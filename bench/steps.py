@@ -50,7 +50,7 @@ async def _measure(state: Path, count: int) -> tuple[Times, Times]:
     backend.trace = True
     pool = open_pool(state, config, os.dup(await backend.pool()))
     try:
-        template = Templates(pool, state).get("host")
+        template = Templates(pool).get("host")
         for _ in range(count):
             marks = await _live(backend, pool, template)
             for name, (start, end) in zip(LIFE, pairwise(marks), strict=True):

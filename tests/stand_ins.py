@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Protocol
 
 from paddock.errors import NotFound
@@ -42,6 +43,13 @@ class WithoutDisk:
 
     marks = PoolConfig(driver="copy").marks
     used_bytes = 0
+
+    def working(self) -> nullcontext[None]:
+        return nullcontext()
+
+    @property
+    def in_use(self) -> set[str]:
+        return self.__dict__.setdefault("_in_use", set())
 
     def usage(self, name: str) -> TreeUsage:
         return TreeUsage(used_bytes=self.used_bytes, limit_bytes=None)

@@ -191,7 +191,7 @@ def test_a_segment_that_another_writer_has_taken_and_left_meanwhile_goes_on_afte
 
     def between(path: Any, flags: int, *rest: Any, **more: Any) -> int:
         fd = real(path, flags, *rest, **more)
-        if flags & os.O_EXCL and str(path).endswith(".jsonl"):  # made, and not locked yet
+        if flags & os.O_CREAT and str(path).endswith(".jsonl"):  # made, and not locked yet
             monkeypatch.undo()
             other = AuditLog(tmp_path)
             other.event("e")

@@ -159,11 +159,10 @@ def test_a_cursor_keeps_what_outcomes_are_waited_for(audit: Path) -> None:
 
 def test_an_export_beside_writers_and_signers_is_whole(tmp_path: Path, audit: Path, key: SigningKey) -> None:
     """Whatever it vouches for is in it, though others write, open segments and sign meanwhile."""
-    first = AuditLog(audit)
-    HeadSigner(audit, lambda: key).sign()
+    first, signer = AuditLog(audit), HeadSigner(audit, lambda: key)
+    signer.sign()
 
     def busy() -> None:
-        signer = HeadSigner(audit, lambda: key)
         for _ in range(60):
             log = AuditLog(audit)
             first.event("first")

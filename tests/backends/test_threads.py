@@ -58,11 +58,11 @@ def test_what_is_baked_has_the_threads_that_it_needs_however_many_wait_for_it(ha
 def test_who_carries_a_container_has_the_threads_that_he_needs_however_many_wait(tmp_path: Path) -> None:
     id = SandboxId("sb_0000000000000001")
     (tmp_path / id).mkdir()
-    carried: list[int] = []
+    records, carried = Records(tmp_path), list[int]()
 
     async def play() -> None:
         async def carry(number: int) -> None:
-            async with Records(tmp_path).carrying(id):
+            async with records.carrying(id):
                 carried.append(number)
                 await asyncio.to_thread(carried.append, number)
 

@@ -23,9 +23,8 @@ from paddock.keeper import layout
 from paddock.keeper._records import Records
 from paddock.linux import proc
 from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec, mint, replace
-from paddock.service._collectors import AbandonedVessels
 from paddock.storage import Templates, open_pool, prepare
-from paddock.storage._waiting_trees import WAITING, keep
+from paddock.storage._trees import WAITING
 from tests.backends.test_vessel import output
 from tests.backends.vessels import PlainVessel, VesselHarness, pool_of, processes
 from tests.conformance import eventually
@@ -39,15 +38,13 @@ def vessels(*, for_tests: bool) -> Generator[VesselHarness]:
     with private_state() as state_dir:
         config = prepare(state_dir)
         pool = open_pool(state_dir, config, pool_of(state_dir, for_tests=for_tests))
-        templates = Templates(pool, state_dir)
-        found = VesselHarness(state_dir, pool, templates)
+        found = VesselHarness(state_dir, pool, Templates(pool))
         try:
             reason = PlainVessel(found.state_dir).probe()
             if reason is not None:
                 pytest.skip(f"no jail here: {reason}")
             yield found
         finally:
-            templates.close()
             pool.close()
 
 
@@ -227,8 +224,7 @@ def test_another_service_sees_no_sandbox_in_what_waits(harness: VesselHarness) -
         try:
             assert id not in await other.living()
             assert await other.adopt(SandboxId(id)) is None
-            found = await AbandonedVessels(lambda: harness.pool).candidates()
-            assert found == [], "its tree is kept"
+            assert id in (await other.trees()).in_use
         finally:
             await other.aclose()
 
@@ -307,7 +303,7 @@ from tests.backends.test_waiting import Room, VesselHarness, PlainVessel, Templa
 
 state_dir = Path(sys.argv[1])
 pool = open_pool(state_dir, prepare(state_dir), pool_of(state_dir))
-room_of = VesselHarness(state_dir, pool, Templates(pool, state_dir))
+room_of = VesselHarness(state_dir, pool, Templates(pool))
 
 async def main():
     room = Room(room_of, PlainVessel(state_dir))
@@ -326,8 +322,6 @@ def test_it_ends_with_a_service_that_is_killed_and_its_tree_is_swept(harness: Ve
         assert service.stdout is not None
         id = (await service.stdout.readline()).decode().strip()
         first = os.pidfd_open(state_of(room, id)["pid"])
-        collector = AbandonedVessels(lambda: harness.pool)
-        assert await collector.candidates() == []
         service.kill()
         await service.wait()
         ended = asyncio.Event()
@@ -337,10 +331,9 @@ def test_it_ends_with_a_service_that_is_killed_and_its_tree_is_swept(harness: Ve
         asyncio.get_running_loop().remove_reader(first)
         os.close(first)
         await room.backend.living()  # the keeper buries it before it answers
-        (candidate,) = await collector.candidates()
-        assert candidate.item.what == id
-        assert await collector.take(candidate.item) is None
-        assert room.trees() == []
+        assert room.trees() == [id]
+        assert id not in harness.pool.in_use
+        harness.pool.delete(id)
         for name in harness.pool.names():  # of its first sandbox
             if name.startswith(Noun.SANDBOX):
                 harness.pool.delete(name)
@@ -405,21 +398,3 @@ _RECORD: dict[str, Any] = {
     "template": "{}",
     "limits": {},
 }
-
-
-def test_a_tree_that_is_kept_is_not_abandoned(harness: VesselHarness) -> None:
-    async def main() -> None:
-        collector = AbandonedVessels(lambda: harness.pool)
-        harness.pool.create("wv_kept")
-        lock = keep(harness.pool, "wv_kept")
-        try:
-            assert await collector.candidates() == []
-        finally:
-            os.close(lock)
-        (candidate,) = await collector.candidates()
-        lock = keep(harness.pool, "wv_kept")
-        assert await collector.take(candidate.item) == "a program that runs keeps it"
-        os.close(lock)
-        harness.pool.delete("wv_kept")
-
-    asyncio.run(main())

@@ -8,7 +8,6 @@ import pytest
 
 from paddock.backends.vessel._instance import VesselInstance
 from paddock.errors import SandboxError
-from paddock.storage._waiting_trees import is_abandoned
 from tests.backends.test_killed_agent import alive
 from tests.backends.test_vessel import output
 from tests.backends.test_waiting import Room, play, state_of, vessels
@@ -47,15 +46,16 @@ def test_while_it_is_handed_over_neither_tree_is_taken_for_what_nobody_keeps(
     async def scene(room: Room) -> None:
         id = await room.stock()
         room.backend.waiting.count = 0
-        abandoned: list[bool] = []
+        pool, asked = await room.backend.trees(), list[str]()
 
         async def refused(*_: object) -> VesselInstance:
-            abandoned.append(is_abandoned(fragile.pool, id))
+            asked.append(id)
+            assert id in pool.in_use
             raise SandboxError("it could not be handed over")
 
         monkeypatch.setattr(room.backend, "pass_on", refused)
         instance = await room.create()
-        assert abandoned == [False]
+        assert asked == [id]
         assert await output(instance, "echo", "served") == b"served\n"
 
     play(fragile, scene, for_tests=True)

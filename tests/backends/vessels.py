@@ -79,11 +79,9 @@ def furnished(state_dir: Path) -> Generator[tuple[Pool, Templates]]:
     """What a harness needs of a state directory in which there was nothing."""
     config = prepare(state_dir)
     pool = open_pool(state_dir, config, pool_of(state_dir))
-    templates = Templates(pool, state_dir)
     try:
-        yield pool, templates
+        yield pool, Templates(pool)
     finally:
-        templates.close()
         pool.close()
 
 

@@ -13,7 +13,8 @@ import os
 import resource
 import signal
 import stat
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -33,7 +34,7 @@ class PoolHarness(Protocol):
     """A pool on this machine, empty at first."""
 
     def open(self) -> Pool:
-        """One more handle on the same pool, as another service has it. The caller closes it."""
+        """One more handle on the same pool, as the next daemon has it. The caller closes it."""
         ...
 
 
@@ -87,8 +88,8 @@ class PoolConformance:
             lambda: pool.derive("sb_1", name),
             lambda: pool.rename(name, "sb_2"),
             lambda: pool.rename("sb_1", name),
-            lambda: pool.replace(name, "sb_2"),
-            lambda: pool.replace("sb_1", name),
+            lambda: pool.exchange(name, "sb_1"),
+            lambda: pool.exchange("sb_1", name),
         ):
             with pytest.raises(InvalidArgument):
                 call()
@@ -118,7 +119,7 @@ class PoolConformance:
             lambda: pool.snapshot("sb_1", "sb_2"),
             lambda: pool.derive("sb_1", "sb_2"),
             lambda: pool.rename("sb_1", "sb_2"),
-            lambda: pool.replace("sb_1", "sb_2"),
+            lambda: pool.exchange("sb_1", "sb_2"),
         ):
             with pytest.raises(NotFound):
                 call()
@@ -156,15 +157,14 @@ class PoolConformance:
             pool.create(name)
             with Root(pool, name) as root:
                 (root / "file").write_text(name)
-        pool.replace("rb_1", "sb_1")
-        assert pool.names() == ("sb_1",)
-        with Root(pool, "sb_1") as root:
-            assert (root / "file").read_text() == "rb_1"
-        pool.replace("sb_1", "sb_2")  # where there was none
-        assert pool.names() == ("sb_2",)
+        pool.exchange("rb_1", "sb_1")
+        assert pool.names() == ("rb_1", "sb_1")
+        for name, other in (("sb_1", "rb_1"), ("rb_1", "sb_1")):
+            with Root(pool, name) as root:
+                assert (root / "file").read_text() == other
         with pytest.raises(NotFound):
-            pool.replace("sb_1", "sb_2")
-        assert pool.names() == ("sb_2",)
+            pool.exchange("sb_1", "sb_2")
+        assert pool.names() == ("rb_1", "sb_1")
 
     def test_deleting_follows_nothing_and_leaves_nothing(self, pool: Pool, tmp_path: Path) -> None:
         outside = tmp_path / "outside"
@@ -286,50 +286,53 @@ class PoolConformance:
         with Root(pool, "sb_1") as root:
             assert _errno_of_writing(root / "file", 8 * MIB) is None
 
-    def test_of_many_that_make_one_name_one_succeeds(self, harness: PoolHarness) -> None:
-        def race() -> None:
-            mine = harness.open()
+    def test_of_many_that_make_one_name_one_succeeds(self, pool: Pool) -> None:
+        def race(_: int) -> None:
             for number in range(20):
                 try:
-                    mine.create(f"sb_{number}")
+                    pool.create(f"sb_{number}")
                 except AlreadyExists:
                     continue
-                with Root(mine, f"sb_{number}") as root:
+                with Root(pool, f"sb_{number}") as root:
                     fd = os.open(root / "won", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                     os.write(fd, b"x")
                     os.close(fd)
 
-        assert [exit_code(pid) for pid in [in_child(race) for _ in range(3)]] == [0, 0, 0]
-        pool = harness.open()
+        _at_once(race)
         assert len(pool.names()) == 20
         for name in pool.names():
             with Root(pool, name) as root:
                 assert (root / "won").read_bytes() == b"x"
-        pool.close()
 
-    def test_processes_make_copy_and_delete_at_once_without_a_trace(self, harness: PoolHarness, tmp_path: Path) -> None:
-        def work() -> None:
-            mine = harness.open()
+    def test_threads_make_copy_delete_and_sweep_at_once_without_a_trace(self, pool: Pool, tmp_path: Path) -> None:
+        def work(me: int) -> None:
             for number in range(10):
-                own, copy = f"sb_{os.getpid()}_{number}", f"sn_{os.getpid()}_{number}"
-                mine.create(own)
-                with Root(mine, own) as root:
+                own, copy = f"sb_{me}_{number}", f"sn_{me}_{number}"
+                pool.create(own)
+                with Root(pool, own) as root:
                     fill_with_hostility(root, tmp_path, depth=5)
-                mine.snapshot(own, copy)
-                for other in mine.names():  # also those of others, who delete them too
+                pool.snapshot(own, copy)
+                pool.sweep()  # nothing of what others make or delete is taken from them
+                for other in pool.names():  # also those of others, who delete them too
                     if other.startswith("sn_"):
-                        mine.delete(other)
-                mine.delete(own)
-                mine.delete(copy)
+                        pool.delete(other)
+                pool.delete(own)
+                pool.delete(copy)
 
-        assert [exit_code(pid) for pid in [in_child(work) for _ in range(3)]] == [0, 0, 0]
-        pool = harness.open()
-        for name in pool.names():
-            pool.delete(name)
-        pool.close()
-        pool = harness.open()
+        _at_once(work)
+        assert pool.sweep() == {}
         assert everything_in(pool) == set()
-        pool.close()
+
+    def test_nothing_is_swept_while_somebody_is_at_work(self, pool: Pool) -> None:
+        left = ".making-0123456789abcdef"
+        pool.create("sb_1")
+        with Root(pool, "sb_1") as root:
+            (root / f"../../{left}").mkdir()
+        with pool.working():
+            assert set(pool.sweep()) == {left}
+        assert pool.unfinished() == (left,)
+        assert pool.sweep() == {}
+        assert pool.unfinished() == ()
 
     @pytest.mark.parametrize("trees", [1, 3, 7])
     def test_a_killed_process_leaves_whole_trees_and_no_rest(
@@ -372,7 +375,7 @@ class PoolConformance:
 
     def test_a_full_disk_is_named(self, pool: Pool) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free() + 1, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free(), hard))
         try:
             with pytest.raises(ResourceExhausted):
                 pool.create("sb_1")
@@ -391,6 +394,11 @@ def _errno_of_writing(path: Path, size: int) -> int | None:
     except OSError as error:
         return error.errno
     return None
+
+
+def _at_once(work: Callable[[int], None]) -> None:
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(work, range(3)))
 
 
 def _lowest_free() -> int:

@@ -32,10 +32,7 @@ def play(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generat
         pool.worker.close()
         monkeypatch.setattr("paddock.storage._worker._BOOTSTRAP", _PATCHED.format(work=work, step=step))
         images = Images(pool, tmp_path / "state", limits=ImageLimits(unpacked_bytes=64 << 20, entries=3000))
-        try:
-            return images.get(reference, silent).tree
-        finally:
-            images.close()
+        return images.get(reference, silent).tree
 
     yield play
     pool.worker.close()

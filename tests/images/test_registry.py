@@ -30,10 +30,8 @@ def pool(tmp_path: Path) -> Generator[Pool]:
 
 
 @pytest.fixture
-def images(pool: Pool, tmp_path: Path) -> Generator[Images]:
-    images = Images(pool, tmp_path / "state", clock=lambda: 5.0)
-    yield images
-    images.close()
+def images(pool: Pool, tmp_path: Path) -> Images:
+    return Images(pool, tmp_path / "state", clock=lambda: 5.0)
 
 
 @pytest.fixture
@@ -76,7 +74,6 @@ def test_it_is_fetched_once_and_asked_for_again_only_by_a_pull(images: Images, p
         assert (root / "newer").exists()
     again = Images(pool, Path(registry.layout).parent / "state")
     assert again.get(reference, silent).tree == newer.tree, "also by another program, and without the registry"
-    again.close()
 
 
 def test_one_on_this_machine_is_not_asked_by_way_of_another(
@@ -116,7 +113,6 @@ def test_a_token_is_had_with_the_users_own_login_which_goes_nowhere_else(
         log_in(login, host, "me:wrong")
         with pytest.raises(RequestError, match="docker login"):
             images.pull(f"docker://{host}/me/app", silent)
-    images.close()
     again = Images(images._pool, tmp_path / "state")  # pyright: ignore[reportPrivateUsage]
     with serving(registry) as host, serving(store) as elsewhere:
         registry.blobs_at = f"http://{elsewhere}"
@@ -128,7 +124,6 @@ def test_a_token_is_had_with_the_users_own_login_which_goes_nowhere_else(
             None,
             "Bearer granted",
         }
-    again.close()
 
 
 @pytest.mark.parametrize("realm", ["http://example.invalid/token", "file:///etc/passwd", "ftp://127.0.0.1/x", ""])

@@ -102,9 +102,7 @@ async def open_yard(state_dir: Path, *, for_tests: bool = True) -> AsyncGenerato
         stack.push_async_callback(backend.aclose)
         pool = open_pool(state_dir, config, os.dup(await backend.pool()))
         stack.callback(pool.close)
-        templates = Templates(pool, state_dir)
-        stack.callback(templates.close)
-        yield Yard(state_dir, backend, pool, templates)
+        yield Yard(state_dir, backend, pool, Templates(pool))
 
 
 Play = Callable[[Callable[[Yard], Awaitable[T]]], T]

@@ -495,11 +495,6 @@ class FolderPool(WithoutDisk):
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         (self._root / source).rename(self._root / name)
 
-    def replace(self, source: str, name: str) -> None:
-        (self._root / source).stat()
-        self.delete(name)
-        self.rename(source, name)
-
     def exchange(self, one: str, other: str) -> None:
         for name in (one, other):
             if not (self._root / name).exists():

@@ -97,15 +97,15 @@ async def test_a_version_of_a_template_goes_when_nothing_lies_over_it_any_more(r
         assert set(rig.pool.names()) == {"tp_new", "tp_used"}
 
 
-class OfOneProgram(Versions):
-    """As a program sees them that began when `tree` was the version to be had."""
+class OneVersion(Versions):
+    """`tree` is the version to be had."""
 
     def __init__(self, pool: FolderPool, tree: str) -> None:
         super().__init__(pool)
-        self._tree = tree
+        self.tree = tree
 
     def get(self, name: str) -> Template:
-        return msgspec.structs.replace(HOST, layers=(self._tree,))
+        return msgspec.structs.replace(HOST, layers=(self.tree,))
 
     def is_version(self, tree: str) -> bool:
         return super().is_version(tree) and not tree.startswith("tp_oci_")
@@ -134,9 +134,10 @@ async def test_what_is_taken_into_use_while_it_is_looked_at_stays(
     rig.pool.used_bytes = 10 << 40  # images go only where room is wanted
     loop, made = asyncio.get_running_loop(), list[Sandbox]()
 
-    async def create() -> None:  # by a program that has ended by the time that the tree would go
-        async with rig.service(templates=OfOneProgram(rig.pool, tree)) as program:
-            made.append(await program.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME))
+    async def create() -> None:  # of what it found when `tree` was the version to be had
+        versions.tree = tree
+        made.append(await service.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME))
+        versions.tree = "tp_new"
 
     measured = rig.pool.measure
 
@@ -146,8 +147,8 @@ async def test_what_is_taken_into_use_while_it_is_looked_at_stays(
         return measured(name)
 
     monkeypatch.setattr(rig.pool, "measure", measure)
-    later, image = OfOneProgram(rig.pool, "tp_new"), OneImage(rig.pool, tree)
-    async with rig.service(templates=later, images=lambda: image) as service:
+    versions, image = OneVersion(rig.pool, "tp_new"), OneImage(rig.pool, tree)
+    async with rig.service(templates=versions, images=lambda: image) as service:
         report = await service.perform(CollectGarbage(), ME)
         kept = {item.what: item.kept_because or "" for item in report.items}
         assert kept[tree].startswith(f"{made[0].id} needs it")
@@ -205,6 +206,17 @@ async def test_what_walls_are_made_of_stays_while_one_stands(rig: Rig) -> None:
         await service.perform(KillSandbox(sandbox=made.id), ME)
         await service.perform(CollectGarbage(), ME)
         assert "tp_kit_machine_old" not in rig.pool.names()
+
+
+async def test_a_tree_that_this_daemon_uses_is_no_orphan(rig: Rig) -> None:
+    async with rig.service() as service:
+        rig.pool.create("wv_waits")
+        rig.pool.in_use.add("wv_waits")
+        await service.perform(CollectGarbage(), ME)
+        assert rig.pool.names() == ("wv_waits",)
+        rig.pool.in_use.clear()  # as in the daemon after this one
+        await service.perform(CollectGarbage(), ME)
+        assert rig.pool.names() == ()
 
 
 async def test_only_one_collects_at_a_time(rig: Rig) -> None:

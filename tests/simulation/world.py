@@ -346,12 +346,6 @@ class SimulatedPool(WithoutDisk):
         self._new(name, tree)
         del self._trees[source]
 
-    def replace(self, source: str, name: str) -> None:
-        self._change("replace", source, name)
-        self._moves(name)
-        self._trees[name] = self._known(source)
-        del self._trees[source]
-
     def exchange(self, one: str, other: str) -> None:
         self._change("exchange", one, other)
         mine, theirs = self._known(one), self._known(other)

@@ -149,18 +149,6 @@ def test_a_sweep_says_why_something_half_deleted_stays(tmp_path: Path, keeper: K
     pool.close()
 
 
-def test_the_number_of_files_is_never_underestimated(tmp_path: Path, keeper: Keeper) -> None:
-    pool = opened(tmp_path, keeper)
-    pool.create("sb_1")
-    with Root(pool, "sb_1") as root:
-        for number in range(500):
-            (root / str(number)).touch()
-    estimate = pool.inode_estimate("sb_1")
-    assert estimate is not None
-    assert 502 <= estimate < 1000
-    pool.close()
-
-
 def test_quota_groups_that_killed_processes_left_are_removed_and_no_others(tmp_path: Path, keeper: Keeper) -> None:
     for command in (_DISABLE, _ENABLE_FULL):  # full quotas leave a group behind for each subvolume
         fcntl.ioctl(keeper.fd, _QUOTA_CTL, bytearray(struct.pack("QQ", command, 0)))

@@ -69,22 +69,18 @@ def test_only_what_the_guest_uses_is_in_it(files: Manifest) -> None:
     assert sum(len(entry.content) for entry in files.values()) < 60 << 20
 
 
-def test_it_is_built_once_and_held_while_a_program_uses_it(tmp_path: Path) -> None:
+def test_it_is_built_once_and_held_while_it_is_in_use(tmp_path: Path) -> None:
     state = tmp_path / "state"
     pool = open_pool(state, prepare(state, driver="copy"))
-    user, collector = Templates(pool, state), Templates(pool, state)
-    tree = user.kit()
-    assert tree == collector.kit() == recipe().tree
+    templates = Templates(pool)
+    tree = templates.kit()
+    assert tree == Templates(pool).kit() == recipe().tree
     assert pool.names() == (tree,)
     with Root(pool, tree) as root:
         assert (root / "guest/__main__.pyc").exists()
         assert not (root / "guest/__main__.pyc").stat().st_mode & 0o022
-    assert collector.is_version(tree)
-    assert tree in collector.versions()
-    assert "kit" not in collector.names()
-    collector.close()
-    assert not collector.discard(tree), "a program uses it"
-    user.close()
-    assert collector.discard(tree)
-    collector.close()
+    assert templates.is_version(tree)
+    assert tree in templates.versions()
+    assert "kit" not in templates.names()
+    assert not templates.discard(tree), "it is in use"
     pool.close()

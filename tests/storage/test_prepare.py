@@ -14,13 +14,12 @@ from paddock.keeper import layout
 from paddock.linux import loop
 from paddock.storage import _copy, _probe, open_pool, prepare
 from paddock.storage._config import Reason
-from tests.conformance.trees import exit_code, in_child
 from tests.storage.drivers import GIB, Keeper
 from tests.storage.faults import killed_before_step
 
 
 def facts(state_dir: Path) -> dict[str, tuple[int, int]]:
-    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in state_dir.iterdir() if p.name != "prepare.lock"}
+    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in state_dir.iterdir()}
 
 
 def loop_devices(image: Path) -> list[bytes]:
@@ -64,21 +63,13 @@ def test_killed_at_any_step_it_is_whole_the_next_time(tmp_path: Path, driver: st
         state = tmp_path / f"state{step}"
         done = not killed_before_step(step, lambda: prepare(state, driver=driver, image_bytes=GIB))  # noqa: B023
         config = prepare(state, driver=driver, image_bytes=GIB)
-        assert {p.name for p in state.iterdir()} - {"prepare.lock", "keeper.json", "pool"} == (
+        assert {p.name for p in state.iterdir()} - {"keeper.json", "pool"} == (
             {config.image} if config.image else set()
         )
         if config.image:
             keeper = Keeper(state)
             keeper.close()
     assert step > 10
-
-
-def test_several_processes_come_to_the_same(tmp_path: Path) -> None:
-    pids = [in_child(lambda: print(prepare(tmp_path, image_bytes=GIB))) for _ in range(3)]
-    assert [exit_code(pid) for pid in pids] == [0, 0, 0]
-    before = facts(tmp_path)
-    prepare(tmp_path)
-    assert facts(tmp_path) == before
 
 
 def test_everything_is_private(tmp_path: Path) -> None:

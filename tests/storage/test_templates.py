@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import subprocess
 import sys
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from paddock.errors import NotConfigured, NotFound, Unsupported
 from paddock.linux import mounts, namespaces
 from paddock.storage import Pool, Templates, open_pool, prepare
-from paddock.storage._host import manifest
+from paddock.storage._host import manifest, recipe
 from tests.conformance.trees import Root, exit_code, in_child
 from tests.storage.faults import killed_before_step
 
@@ -67,80 +67,69 @@ def test_only_what_anybody_may_read_goes_into_host(machine: Path) -> None:
     assert files["usr/local/lib/python3.11/dist-packages"].kind == "directory"
 
 
-def test_what_the_machine_puts_in_decides_the_digest(machine: Path, pool: Pool, state: Path) -> None:
-    first = Templates(pool, state, machine=machine)
+def test_what_the_machine_puts_in_decides_the_digest(machine: Path, pool: Pool) -> None:
+    first = Templates(pool, machine=machine)
     before = first.get("host")
-    assert Templates(pool, state, machine=machine).get("host") == before
+    assert Templates(pool, machine=machine).get("host") == before
     (machine / "etc/os-release").write_text("ID=other\n")
-    after = Templates(pool, state, machine=machine).get("host")
+    after = Templates(pool, machine=machine).get("host")
     assert after.digest != before.digest
     assert set(before.layers).isdisjoint(after.layers)
     assert first.get("host") == before
     assert set(pool.names()) == {*before.layers, *after.layers}
 
 
-def test_a_program_that_has_let_go_of_all_keeps_nothing_that_it_was_still_asking_for(
-    machine: Path, pool: Pool, state: Path
-) -> None:
-    templates = Templates(pool, state, machine=machine)
-    templates.close()  # while a thread of somebody who was cancelled is still at it
-    templates.get("host")
-    links = (os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
-    held = [os.readlink(link) for link in links if os.path.lexists(link)]
-    assert not [path for path in held if path.startswith(str(state)) and path.endswith(".used")]
-
-
-def test_an_old_version_is_discarded_once_no_program_uses_it(machine: Path, pool: Pool, state: Path) -> None:
-    user = Templates(pool, state, machine=machine)
-    (old,) = user.get("host").layers
+def test_an_old_version_is_discarded_once_no_program_uses_it(machine: Path, pool: Pool) -> None:
+    (old,) = Templates(pool, machine=machine).get("host").layers
     (machine / "etc/os-release").write_text("ID=other\n")
-    collector = Templates(pool, state, machine=machine)
-    assert collector.is_version(old)
-    assert old not in collector.versions()
-    assert not collector.discard(old), "a program uses it"
+    templates = Templates(pool, machine=machine)
+    assert templates.is_version(old)
+    assert old not in templates.versions()
+    assert not templates.discard(old), "it is in use"
     assert pool.names() == (old,)
-    user.close()
-    assert collector.discard(old)
+    pool.in_use.clear()  # as in the daemon after this one
+    assert templates.discard(old)
     assert pool.names() == ()
-    (new,) = collector.get("host").layers
-    assert new in collector.versions()
-    collector.close()
-    assert not any(collector.is_version(name) for name in ("tp_mine_0123456789ab", "tp_host", "sb_host_0123456789ab"))
+    (new,) = templates.get("host").layers
+    assert new in templates.versions()
+    assert not any(templates.is_version(name) for name in ("tp_mine_0123456789ab", "tp_host", "sb_host_0123456789ab"))
 
 
-def test_what_a_killed_builder_began_is_discarded_and_what_is_being_built_is_not(
-    machine: Path, pool: Pool, state: Path
-) -> None:
-    templates = Templates(pool, state, machine=machine)
-    (tree,) = templates.get("host").layers
-    templates.close()
+def test_what_a_killed_builder_began_is_discarded_and_what_is_being_built_is_not(machine: Path, pool: Pool) -> None:
+    templates = Templates(pool, machine=machine)
+    tree, discarded = recipe(machine).tree, list[bool]()
+
+    def tell(words: str) -> None:
+        if words.startswith("building"):
+            discarded.extend(templates.discard(name) for name in (tree, "tb" + tree[2:]))
+
+    assert templates.get("host", tell).layers == (tree,)
+    assert discarded == [False, False]
     begun = "tb" + tree[2:]
     pool.create(begun)
+    pool.in_use.clear()
     assert templates.is_version(begun)
-    with (state / "templates" / f"{tree}.lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert not templates.discard(begun)
     assert templates.discard(begun)
     assert pool.names() == (tree,)
 
 
-def test_a_machine_with_programs_outside_usr_is_refused(machine: Path, pool: Pool, state: Path) -> None:
+def test_a_machine_with_programs_outside_usr_is_refused(machine: Path, pool: Pool) -> None:
     (machine / "sbin").mkdir()
     with pytest.raises(Unsupported, match="/sbin"):
-        Templates(pool, state, machine=machine).get("host")
+        Templates(pool, machine=machine).get("host")
 
 
-def test_what_is_missing_is_named_with_its_command(machine: Path, pool: Pool, state: Path) -> None:
+def test_what_is_missing_is_named_with_its_command(machine: Path, pool: Pool) -> None:
     with pytest.raises(NotConfigured, match="apt-get install git"):
-        Templates(pool, state, machine=machine).get("code-interpreter")
+        Templates(pool, machine=machine).get("code-interpreter")
     with pytest.raises(NotFound, match="code-interpreter, debian, host"):
-        Templates(pool, state, machine=machine).get("windows")
+        Templates(pool, machine=machine).get("windows")
     assert pool.names() == ()
 
 
 @pytest.mark.both
-def test_a_template_is_there_as_its_users_need_it(pool: Pool, state: Path) -> None:
-    template = Templates(pool, state).get("host")
+def test_a_template_is_there_as_its_users_need_it(pool: Pool) -> None:
+    template = Templates(pool).get("host")
     assert template.host_usr
     assert [user.name for user in template.users] == ["root", "user"]
     before = os.umask(0)
@@ -159,18 +148,18 @@ def test_a_template_is_there_as_its_users_need_it(pool: Pool, state: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["host", pytest.param("code-interpreter", marks=pytest.mark.slow)])
-def test_a_killed_build_is_never_used(pool: Pool, state: Path, name: str) -> None:
-    whole = Templates(pool, state).get(name)
+def test_a_killed_build_is_never_used(pool: Pool, name: str) -> None:
+    whole = Templates(pool).get(name)
     contents = {layer: listing(pool, layer) for layer in whole.layers}
     step = 1
     while True:
         for layer in pool.names():
             pool.delete(layer)
-        killed = killed_before_step(step, lambda: Templates(pool, state).get(name))
+        killed = killed_before_step(step, lambda: Templates(pool).get(name))
         for layer in pool.names():
             if layer.startswith("tp_"):  # what has the name of a template is one
                 assert listing(pool, layer) == contents[layer]
-        assert Templates(pool, state).get(name) == whole
+        assert Templates(pool).get(name) == whole
         assert set(pool.names()) == set(whole.layers)
         if not killed:
             break
@@ -190,23 +179,18 @@ def listing(pool: Pool, layer: str) -> list[tuple[str, int, int]]:
     return sorted(found)
 
 
-def test_of_several_services_one_builds_and_the_others_wait(pool: Pool, state: Path) -> None:
-    reader, writer = os.pipe()
-
-    def get() -> None:
-        Templates(pool, state).get("code-interpreter", lambda words: os.write(writer, words.encode() + b"\n") and None)
-
-    assert [exit_code(pid) for pid in [in_child(get) for _ in range(3)]] == [0, 0, 0]
-    os.close(writer)
-    with os.fdopen(reader) as said:
-        lines = said.read().splitlines()
+def test_of_several_threads_one_builds_and_the_others_wait(pool: Pool) -> None:
+    templates, lines = Templates(pool), list[str]()
+    with ThreadPoolExecutor() as threads:
+        found = list(threads.map(lambda _: templates.get("code-interpreter", lines.append), range(3)))
+    assert found[0] == found[1] == found[2]
     assert lines.count("building template code-interpreter") == 1
     assert lines.count("building template host") == 1
 
 
 @pytest.mark.root
-def test_python_in_code_interpreter_finds_pytest_and_git_works(pool: Pool, state: Path) -> None:
-    template = Templates(pool, state).get("code-interpreter")
+def test_python_in_code_interpreter_finds_pytest_and_git_works(pool: Pool) -> None:
+    template = Templates(pool).get("code-interpreter")
     pool.create("sb_1", layers=template.layers)
     with Root(pool, "sb_1") as root:
         (root / "workspace/test_it.py").write_text("def test_it():\n    assert 1 + 1 == 2\n")
@@ -243,9 +227,9 @@ def test_python_in_code_interpreter_finds_pytest_and_git_works(pool: Pool, state
 
 @pytest.mark.slow
 @pytest.mark.root
-def test_debian_is_built_from_packages(pool: Pool, state: Path) -> None:
+def test_debian_is_built_from_packages(pool: Pool) -> None:
     try:
-        template = Templates(pool, state).get("debian", lambda words: print(words, file=sys.stderr))
+        template = Templates(pool).get("debian", lambda words: print(words, file=sys.stderr))
     except (NotConfigured, Unsupported) as error:
         pytest.skip(str(error))
     assert not template.host_usr

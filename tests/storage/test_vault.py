@@ -6,7 +6,6 @@ import base64
 import os
 import re
 import sys
-import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -98,22 +97,6 @@ def test_after_a_rotation_the_old_key_opens_nothing(vault: Vault, tmp_path: Path
         vault.open(sealed, HERE)
 
 
-def test_one_waits_for_the_other_who_seals(tmp_path: Path) -> None:
-    order: list[str] = []
-    inside, second = FileKeys(tmp_path), FileKeys(tmp_path)
-
-    def other() -> None:
-        with second.locked():
-            order.append("second")
-
-    with inside.locked():
-        thread = threading.Thread(target=other)
-        thread.start()
-        order.append("first")
-    thread.join()
-    assert order == ["first", "second"]
-
-
 def test_the_environment_may_hold_the_keys_the_newest_first(tmp_path: Path) -> None:
     old, new = (base64.b64encode(os.urandom(32)).decode() for _ in range(2))
     before = Vault(open_keys(tmp_path, {"PADDOCK_VAULT_KEY": old}))
@@ -127,7 +110,7 @@ def test_the_environment_may_hold_the_keys_the_newest_first(tmp_path: Path) -> N
 @pytest.mark.parametrize("said", ["short", "AAAA", "ü", ","])
 def test_an_environment_without_a_key_is_refused_and_not_shown(tmp_path: Path, said: str) -> None:
     with pytest.raises(NotConfigured, match="32 bytes in base64") as caught:
-        EnvironmentKeys(tmp_path, said)
+        EnvironmentKeys(said)
     assert said == "," or said not in str(caught.value)
 
 

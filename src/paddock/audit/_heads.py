@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-import fcntl
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+
+from paddock.linux.descriptors import closing
 
 from ._log import HEADS
 from ._parts import PART_BYTES, Part, chains, close_part, first, last, lines, parts, size
@@ -76,12 +78,13 @@ def line_digest(line: bytes) -> str:
 
 
 class HeadSigner:
-    """Vouches for what is new in `directory`. Any number of processes may; one at a time does."""
+    """Vouches for what is new in `directory`, of which there is one signer. May be used by several threads at once."""
 
     def __init__(
         self, directory: Path, key: Callable[[], SigningKey], *, wall: Callable[[], int] = time.time_ns
     ) -> None:
         self.directory, self._key, self._wall = directory, key, wall
+        self._signing = threading.Lock()
         self.broken: dict[str, str] = {}
         """Segments that do not follow from what was signed before, and where."""
 
@@ -90,25 +93,24 @@ class HeadSigner:
 
         These parts, the oldest of their chains, are removed once a head says so: killed before, all of them are there.
         """
-        path = self.directory / HEADS
-        while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                if not path.exists() or not os.path.samestat(path.stat(), os.fstat(fd)):
-                    continue  # closed by another signer meanwhile
-                line, end = last_line(fd)
-                if end < os.fstat(fd).st_size:
-                    os.ftruncate(fd, end)  # its signer died in it: it has vouched for nothing
-                head = self._sign(fd, line or last(self.directory, HEADS), end, remove)
-                for part in remove:
-                    part.file.unlink(missing_ok=True)
-                if (length := os.fstat(fd).st_size) >= PART_BYTES:
-                    closed = parts(self.directory, HEADS)
-                    close_part(self.directory, HEADS, closed[-1].end if closed else 0, length, None)
-                return head
-            finally:
-                os.close(fd)
+        with (
+            self._signing,
+            closing(
+                os.open(
+                    self.directory / HEADS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+                )
+            ) as fd,
+        ):
+            line, end = last_line(fd)
+            if end < os.fstat(fd).st_size:
+                os.ftruncate(fd, end)  # its signer died in it: it has vouched for nothing
+            head = self._sign(fd, line or last(self.directory, HEADS), end, remove)
+            for part in remove:
+                part.file.unlink(missing_ok=True)
+            if (length := os.fstat(fd).st_size) >= PART_BYTES:
+                closed = parts(self.directory, HEADS)
+                close_part(self.directory, HEADS, closed[-1].end if closed else 0, length, None)
+            return head
 
     def _sign(self, fd: int, line: bytes, end: int, remove: Sequence[Part]) -> Head | None:
         before = _peek(line) if line else None

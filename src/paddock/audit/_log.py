@@ -1,4 +1,4 @@
-"""The writer. One segment is held by one writer at a time, by a lock on the file; a later writer continues a segment
+"""The writer. The daemon and the gateway hold a segment each, by a lock on the file; a later writer continues a segment
 that was let go of, so that there are as many segments as there ever were writers at once. A file of it that has become
 long is closed, and the segment goes on in another one."""
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.errors import Unrecorded
+from paddock.linux.descriptors import closing
 from paddock.linux.reserve import reserve
 from paddock.model import Action, Decision, Principal
 
@@ -232,39 +233,29 @@ def _hint(error: Exception) -> str:
 
 
 def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _take_segment(directory: Path) -> tuple[int, str, int, str, int]:
     """Descriptor, name, next number, head and size of a segment's file that is now ours."""
-    for path in sorted(directory.glob(f"*{SUFFIX}"), reverse=True):
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            size, still = os.fstat(fd).st_size, path.exists() and os.path.samestat(path.stat(), os.fstat(fd))
-            # Empty: its writer died before the first record, or before the first in this file.
-            found = last_record(fd, size) if size else _numbered(last(directory, path.name)) or (-1, GENESIS)
-            if found is not None and still:
-                return fd, path.name, found[0] + 1, found[1], size
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                os.close(fd)
-                raise
-        os.close(fd)  # another writer's, closed meanwhile, or torn: what is torn is left as it is, for `verify` to tell
     while True:
-        name = f"{time.time_ns():020d}-{os.urandom(4).hex()}{SUFFIX}"
-        fd = os.open(directory / name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(fd).st_size == 0:
-                return fd, name, 0, GENESIS, 0
-        except BlockingIOError:
-            pass
-        os.close(fd)  # another writer was quicker, and takes it for one left empty; or did, and is gone already
+        fresh = directory / f"{time.time_ns():020d}-{os.urandom(4).hex()}{SUFFIX}"
+        for path in (*sorted(directory.glob(f"*{SUFFIX}"), reverse=True), fresh):
+            made = os.O_CREAT if path is fresh else 0
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | made, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                size, still = os.fstat(fd).st_size, path.exists() and os.path.samestat(path.stat(), os.fstat(fd))
+                # Empty: it is new, or its writer died before the first record, in it or in this file of it.
+                found = last_record(fd, size) if size else _numbered(last(directory, path.name)) or (-1, GENESIS)
+                if found is not None and still:
+                    return fd, path.name, found[0] + 1, found[1], size
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    os.close(fd)
+                    raise
+            os.close(fd)  # another writer's, closed meanwhile, or torn: what is torn is left, for `verify` to tell
 
 
 def last_record(fd: int, size: int) -> tuple[int, str] | None:

@@ -17,11 +17,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def to_its_end(work: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+async def to_its_end(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Nobody leaves it alone half-way: what it makes is there, or will not be, when this raises."""
     doing = asyncio.ensure_future(asyncio.to_thread(partial(work, *arguments, **named)))
     try:
-        await asyncio.shield(doing)
+        return await asyncio.shield(doing)
     except asyncio.CancelledError:
         await asyncio.wait((doing,))
         raise

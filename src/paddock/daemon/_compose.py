@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from copy import copy
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from paddock.errors import NotConfigured, PaddockError, ResourceExhausted
@@ -72,7 +73,6 @@ class Node:
 
     async def aclose(self) -> None:
         async with AsyncExitStack() as closing:
-            closing.callback(self._storage.close)
             closing.push_async_callback(self._jail.aclose)
             await self.service.aclose()
 
@@ -101,37 +101,29 @@ class _Storage:
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
-        self._pool: Pool | None = None
         self._templates: Templates | None = None
         self._images: Images | None = None
+        self._importing = Lock()
         self._problem: PaddockError = NotConfigured("the pool is not open")
 
     async def open(self, jail: JailBackend) -> None:
-        from paddock.storage import Templates, open_pool, prepare
-
         if not (self._state_dir / layout.KEEPER_CONFIG).exists():
             _log.info("making the pool of this state directory")
-
         try:
-            forced = os.environ.get("PADDOCK_POOL_DRIVER")
-            config = await asyncio.to_thread(prepare, self._state_dir, driver=forced)  # the first time: makes an image
-            # Where the pool is an image, only the keeper has it mounted.
-            self._pool = open_pool(self._state_dir, config, os.dup(await jail.pool()))
+            self._templates = await jail.keeper.templates()
         except ResourceExhausted:
             raise  # that will pass: the next call opens everything anew
         except PaddockError as error:
             self._problem = error
-        else:
-            self._templates = Templates(self._pool, self._state_dir)
 
     @property
     def is_open(self) -> bool:
-        return self._pool is not None
+        return self._templates is not None
 
     def pool(self) -> Pool:
-        if self._pool is None:
+        if self._templates is None:
             raise copy(self._problem)
-        return self._pool
+        return self._templates.pool
 
     def get(self, name: str) -> Template:
         if is_image(name):
@@ -141,10 +133,11 @@ class _Storage:
         return self._templates.get(name, progress=_log.info)
 
     def images(self) -> Images:
-        if self._images is None:
-            from paddock.storage.images import Images  # most sandboxes need none
+        with self._importing:
+            if self._images is None:
+                from paddock.storage.images import Images  # most sandboxes need none
 
-            self._images = Images(self.pool(), self._state_dir)
+                self._images = Images(self.pool(), self._state_dir)
         return self._images
 
     def names(self) -> tuple[str, ...]:
@@ -158,11 +151,3 @@ class _Storage:
 
     def discard(self, tree: str) -> bool:
         return self._templates is not None and self._templates.discard(tree)
-
-    def close(self) -> None:
-        if self._images is not None:
-            self._images.close()
-        if self._templates is not None:
-            self._templates.close()
-        if self._pool is not None:
-            self._pool.close()

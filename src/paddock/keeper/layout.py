@@ -67,8 +67,6 @@ WORLD_TRUST = "world.pem"
 POOL = "pool"
 REPOSITORIES = "repositories"
 POOL_IMAGE = "pool.btrfs"
-PREPARE_LOCK = "prepare.lock"
-TEMPLATES = "templates"
 IMAGES = "images"
 RUN = "run"
 TRUST = "trust.pem"
@@ -85,7 +83,6 @@ PACKAGES = "packages"
 CONFIG = "config.toml"
 LEVELS = "levels.json"
 VAULT_KEY = "vault.key"
-VAULT_LOCK = "vault.lock"
 
 # Sandboxes that a keeper holds ready while it has work; "spares" in KEEPER_CONFIG says otherwise.
 DEFAULT_SPARES = 2

@@ -121,13 +121,9 @@ def try_pool(state_dir: str, keeper: int) -> None:
     config = json.loads(Path(state_dir, KEEPER_CONFIG).read_bytes())
     if config["pool"]["driver"] == "copy":
         return
-    pool = Path(state_dir, POOL)
-    lock = os.open(pool / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_SH)  # so that no sweep deletes the directory meanwhile
-    directory = pool / f".making-{os.urandom(8).hex()}"
+    directory = Path(state_dir, POOL, f".making-{os.urandom(8).hex()}")
     directory.mkdir()
     try:
         try_overlay(str(directory))
     finally:
         shutil.rmtree(directory)
-        os.close(lock)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from paddock.linux._syscall import NR, call
 
 _LAST = 0xFFFF_FFFF
@@ -20,3 +24,12 @@ def close_all_but(*kept: int) -> None:
             call(NR.CLOSE_RANGE, first, fd - 1, 0, what=("close_range", first, fd - 1))
         first = max(first, fd + 1)
     close_from(first)
+
+
+@contextmanager
+def closing(fd: int) -> Generator[int]:
+    """Closes `fd` when the block ends."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)

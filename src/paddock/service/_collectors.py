@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from paddock.keeper.layout import PACKAGES
 from paddock.model import GarbageItem, Level, Noun
-from paddock.storage._base import Pool
 from paddock.storage._memories import Memories
-from paddock.storage._waiting_trees import WAITING, is_abandoned
+from paddock.storage._trees import WAITING
 
 from ._context import Component, Context
 from ._garbage import Candidate, measured
@@ -23,8 +22,8 @@ from ._spare_trees import SPARE
 from ._workspace_tree import BESIDE
 
 _KINDS = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
-NOUNS = (*(noun.value for noun in _KINDS), BESIDE, SPARE)
-"""What the names of trees begin with that the store keeps rows of."""
+NOUNS = (*(noun.value for noun in _KINDS), BESIDE, SPARE, WAITING)
+"""What the names of trees begin with that the store keeps rows of, or that are in use."""
 
 
 class Unfinished(Component):
@@ -42,12 +41,12 @@ class Unfinished(Component):
 
 
 class Orphans(Component):
-    """Trees of a noun that we keep rows of, that no row needs."""
+    """Trees that no row needs, nor this process."""
 
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
-        needed = self._needs.by_tree()
+        needed = self._needs.by_tree().keys() | pool.in_use
         lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
         return [
             _candidate(name, "orphan", "nothing that is recorded needs it", await measured(pool, name)) for name in lost
@@ -60,30 +59,6 @@ class Orphans(Component):
         self._audit.event("tree.orphan", sandbox=item.what, message="nothing that is recorded needs it; deleted")
         await asyncio.to_thread(self._pool().delete, item.what)
         return None
-
-
-class AbandonedVessels:
-    """Trees of what waited to become a sandbox, whose program has died: it ended with that."""
-
-    def __init__(self, pool: Callable[[], Pool]) -> None:
-        self._pool = pool
-
-    async def candidates(self) -> Sequence[Candidate]:
-        pool = self._pool()
-        names = await asyncio.to_thread(_abandoned, pool)
-        return [
-            _candidate(name, "waiting", "who made it to wait has ended", await measured(pool, name)) for name in names
-        ]
-
-    async def take(self, item: GarbageItem) -> str | None:
-        if not await asyncio.to_thread(is_abandoned, self._pool(), item.what):
-            return "a program that runs keeps it"
-        await asyncio.to_thread(self._pool().delete, item.what)
-        return None
-
-
-def _abandoned(pool: Pool) -> list[str]:
-    return [name for name in pool.names() if name.startswith(WAITING) and is_abandoned(pool, name)]
 
 
 _WALLED = (Level.GVISOR, Level.MICROVM)
@@ -115,7 +90,7 @@ class OldTemplates(Component):
             return kept
         if await asyncio.to_thread(self._templates.discard, item.what):
             return None
-        return "a program that runs uses it"
+        return "it is in use, or being built"
 
     def _unknown(self, name: str) -> str | None:
         """Rows of an older paddock do not say which version they lie over, and none says what its wall is made of."""

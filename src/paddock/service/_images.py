@@ -109,7 +109,7 @@ class ImageRoom(Component):
                 return users[0].told
             if await in_thread(self._images().discard, item.what):
                 return None
-        return "a program that runs uses it"
+        return "it is in use, or being built"
 
     def _source(self) -> Images:
         if self._images is None:

@@ -25,7 +25,7 @@ class Templates(Protocol):
         ...
 
     def discard(self, tree: str) -> bool:
-        """Deletes one. False: a program that runs uses it or builds it."""
+        """Deletes one. False: it is in use, or being built."""
         ...
 
 
@@ -54,7 +54,7 @@ class Images(Protocol):
 
     def is_version(self, tree: str) -> bool: ...
     def discard(self, tree: str) -> bool:
-        """Deletes a tree. False: a program that runs uses it or builds it."""
+        """Deletes a tree. False: it is in use, or being built."""
         ...
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from paddock.audit import MOST_RECORDS, Choice, Cursor, Eyes, read_cursor, read_records, verify
+from paddock.backends._base import Backend
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied
 from paddock.keeper import layout
 from paddock.model import (
@@ -91,7 +92,7 @@ class Reports(Component):
             trials = await _levels.run(backends, action.levels, self._perform, entry.principal)
         checks: list[Check] = []
         for backend in backends:
-            checks += await asyncio.to_thread(backend.checks)  # it may try what it has never tried here
+            checks += await asyncio.to_thread(self._tried, backend)
         levels = await asyncio.to_thread(_levels.reports, backends, checks, trials)
         checks = [check for check in checks if check.area != "level"]  # `levels` says more of them
         checks += await asyncio.to_thread(self._storage)
@@ -127,6 +128,13 @@ class Reports(Component):
     @handles(GetAuditStatement)
     async def statement(self, action: GetAuditStatement, entry: Entry) -> AuditStatement:
         return await self._evidence.statement(self._sandboxes.find(action.sandbox, entry), entry)
+
+    def _tried(self, backend: Backend) -> tuple[Check, ...]:
+        """It may try what it has never tried here, in the pool too."""
+        with ExitStack() as work:
+            with suppress(PaddockError):
+                work.enter_context(self._pool().working())
+            return backend.checks()
 
     def _storage(self) -> tuple[Check, ...]:
         try:

@@ -7,7 +7,7 @@ import os
 
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
-from ._collectors import AbandonedVessels, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
+from ._collectors import Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._conduct import Conduct
 from ._context import Context
 from ._disk_sleep import DiskSleep
@@ -108,7 +108,6 @@ class Rooms:
         sweepers = (
             Unfinished(context),
             Orphans(context),
-            AbandonedVessels(context.pool),
             Memory(context),
             Outputs(context, remains),
         )

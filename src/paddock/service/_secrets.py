@@ -38,7 +38,7 @@ class Secrets(Component):
     def set(self, owner: str, name: str, value: SecretValue) -> Secret:
         """Keep `value` as the next version."""
         now = self._clock.wall()
-        with self._vault.keys.locked(), self._store.writing() as db:
+        with self._store.writing() as db:
             found = db.execute("SELECT version FROM secrets WHERE owner = ? AND name = ?", (owner, name)).fetchone()
             place = Place(owner, name, 1 if found is None else found[0] + 1)
             sealed = self._vault.seal(value.data, place)
@@ -68,17 +68,16 @@ class Secrets(Component):
     def rotate_key(self) -> int:
         """Reseal the secrets of all owners, and return how many there are. Whatever is killed in between, every row's
         key is in the ring."""
-        with self._vault.keys.locked():
-            self._vault.keys.begin()
-            with self._store.writing() as db:
-                rows = db.execute("SELECT owner, name, version, key, wrapped, sealed FROM secrets").fetchall()
-                for owner, name, version, *sealed in rows:
-                    fresh = self._vault.rewrap(Sealed(*sealed), Place(owner, name, version))
-                    db.execute(
-                        "UPDATE secrets SET key = ?, wrapped = ?, sealed = ? WHERE owner = ? AND name = ?",
-                        (fresh.key, fresh.wrapped, fresh.sealed, owner, name),
-                    )
-            self._vault.keys.finish()
+        self._vault.keys.begin()
+        with self._store.writing() as db:
+            rows = db.execute("SELECT owner, name, version, key, wrapped, sealed FROM secrets").fetchall()
+            for owner, name, version, *sealed in rows:
+                fresh = self._vault.rewrap(Sealed(*sealed), Place(owner, name, version))
+                db.execute(
+                    "UPDATE secrets SET key = ?, wrapped = ?, sealed = ? WHERE owner = ? AND name = ?",
+                    (fresh.key, fresh.wrapped, fresh.sealed, owner, name),
+                )
+        self._vault.keys.finish()
         return len(rows)
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from paddock.errors import InvalidState, NotFound
+from paddock.storage._whole import sync_directory
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INCOMING = ".incoming-"
@@ -33,11 +34,7 @@ class Incoming:
         """What was written is there, and on the disk, when this returns."""
         os.fsync(self._fd)
         self._path.rename(self._directory / self.digest)
-        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(self._directory)
 
     def close(self) -> None:
         if self._fd >= 0:

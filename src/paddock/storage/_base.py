@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
@@ -43,6 +44,11 @@ class Pool(Protocol):
         ...
 
     @property
+    def in_use(self) -> set[str]:
+        """Names of trees that this process uses though no row says so: they are not garbage. Kept in memory only."""
+        ...
+
+    @property
     def marks(self) -> Watermarks: ...
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
@@ -78,12 +84,6 @@ class Pool(Protocol):
 
     def allow(self, name: str, limit_bytes: int) -> None:
         """From now on that is its ceiling, where this driver has any. NotFound."""
-        ...
-
-    def replace(self, source: str, name: str) -> None:
-        """`source` takes the name of `name`, whose content goes: at no moment is there no tree of that name, if there
-        was one before. NotFound: there is no `source`.
-        """
         ...
 
     def exchange(self, one: str, other: str) -> None:
@@ -124,11 +124,15 @@ class Pool(Protocol):
         ...
 
     def unfinished(self) -> tuple[str, ...]:
-        """What killed processes have left half made or half deleted; no names of trees."""
+        """What is half made or half deleted; no names of trees."""
         ...
 
     def sweep(self) -> dict[str, str]:
-        """Delete unfinished trees. Returns the names of those that stay, and why."""
+        """Delete what is unfinished, unless trees are made or deleted right now. Returns what stays, and why."""
+        ...
+
+    def working(self) -> AbstractContextManager[None]:
+        """Nothing is swept while the block runs."""
         ...
 
     def fit(self) -> int:

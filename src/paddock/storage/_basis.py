@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from paddock.storage._obstacles import Seen
 from paddock.storage._trees import BASIS, NOTE, names_in
+from paddock.storage._whole import write_whole
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,16 +39,8 @@ def load_promoted(tree: int, number: int) -> Seen:
 
 def keep_promoted(tree: int, number: int, promoted: Seen) -> None:
     """OSError: the sandbox has filled its disk."""
-    beside = f".{_PROMOTED}{number}-{os.urandom(4).hex()}"
-    fd = os.open(beside, _NEW, 0o600, dir_fd=tree)
-    try:
-        with os.fdopen(fd, "w") as file:
-            json.dump({os.fsdecode(path): identity for path, identity in promoted.items()}, file)
-        os.rename(beside, f"{_PROMOTED}{number}", src_dir_fd=tree, dst_dir_fd=tree)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(beside, dir_fd=tree)
-        raise
+    known = {os.fsdecode(path): identity for path, identity in promoted.items()}
+    write_whole(tree, f"{_PROMOTED}{number}", json.dumps(known).encode())
 
 
 def copy_basis(source: int, target: int) -> None:

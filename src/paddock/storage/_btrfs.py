@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import time
 from collections import deque
@@ -11,6 +10,7 @@ from contextlib import suppress
 
 from paddock.errors import InvalidState, PaddockError, PlatformError
 from paddock.linux import btrfs
+from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
 from paddock.storage._base import TreeUsage
 from paddock.storage._checks import pool_checks
@@ -27,6 +27,7 @@ from paddock.storage._trees import (
     names_in,
     open_to_all,
     tree_error,
+    within,
     works_in,
 )
 
@@ -71,25 +72,23 @@ class BtrfsPool(Directories):
                 make_part(tree, work, self._base)
             self._limit(tree, limit_bytes)
 
-        origin = self.open(source)
-        try:
-            _refuse_subvolumes(origin, source)
+        with within(self, source, "copy") as origin:
+            if btrfs.has_subvolumes(origin):  # of each a copy has an empty directory
+                raise InvalidState(
+                    f"tree {source!r} can't be copied: btrfs subvolumes lie in it, and a copy would leave out their"
+                    " files",
+                    hint="`find /workspace -inum 256` in its sandbox shows them: copy each with cp -a, remove it with"
+                    " rm -r",
+                    name=source,
+                )
             self._make(name, fill, begin=begin, doing="copy")
-        finally:
-            os.close(origin)
 
     def flush(self, name: str) -> None:
         """By a copy that nobody sees: the kernel writes what is dirty in one subvolume only for that."""
         making = f".making-{os.urandom(8).hex()}"
-        tree = self.open(name)
-        try:
-            with self._locked(fcntl.LOCK_SH):
-                self._copy(tree, making)
-                self._discard_quietly(making)
-        except OSError as error:
-            raise tree_error(error, name, "flush") from error
-        finally:
-            os.close(tree)
+        with within(self, name, "flush") as tree, self.working():
+            self._copy(tree, making)
+            self._discard_quietly(making)
 
     def _copy(self, tree: int, name: str) -> None:
         """Where there is room and the kernel says that there is none (ENOSPC), its cleaner has not given back yet what
@@ -114,13 +113,8 @@ class BtrfsPool(Directories):
         super().rename(source, name)
 
     def allow(self, name: str, limit_bytes: int) -> None:
-        tree = self.open(name)
-        try:
+        with within(self, name, "limit") as tree:
             self._limit(tree, limit_bytes)
-        except OSError as error:
-            raise tree_error(error, name, "limit") from error
-        finally:
-            os.close(tree)
 
     def delete(self, name: str) -> None:
         check_name(name)
@@ -142,16 +136,11 @@ class BtrfsPool(Directories):
             raise PlatformError(f"the pool could not be written to its disk: {error.strerror}") from error
 
     def usage(self, name: str) -> TreeUsage:
-        tree = self.open(name)
-        try:
+        with within(self, name, "measure") as tree:
             if self._quota == "off":
                 return TreeUsage(used_bytes=None, limit_bytes=None)
             quota = btrfs.quota(tree, btrfs.subvolume_id(tree))
             return TreeUsage(used_bytes=quota.used_bytes, limit_bytes=quota.limit_bytes)
-        except OSError as error:
-            raise tree_error(error, name, "measure") from error
-        finally:
-            os.close(tree)
 
     def checks(self) -> tuple[Check, ...]:
         if self._quota != "off":
@@ -187,24 +176,14 @@ class BtrfsPool(Directories):
         btrfs.sync(self._fd)  # what was deleted is free with the next commit
         return btrfs.trim(self._fd)
 
-    def inode_estimate(self, name: str) -> int | None:
-        """Never less than the number of files in the tree; None: this process may not ask."""
-        if self._base is None:
-            return None
-        tree = self.open(name)
-        try:
-            return btrfs.highest_inode(tree) - 256
-        finally:
-            os.close(tree)
-
     def sweep(self) -> dict[str, str]:
         left = super().sweep()
         # Only in an image of ours: elsewhere, groups without a tree here are of somebody else's subvolumes.
         if self._quota == "off" or self._config.image is None:
             return left
         if len(self._groups()) > _GROUPS_SPARED + 2 * len(self.names()):
-            with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB) as free:
-                if free:
+            with self._alone:  # nobody begins to make a tree
+                if not self._at_work:
                     self._remove_stale_groups()
         return left
 
@@ -218,18 +197,15 @@ class BtrfsPool(Directories):
         return {number for number in ids if number >= _FIRST_SUBVOLUME}
 
     def _remove_stale_groups(self) -> None:
-        """While nobody makes trees: removes the groups that no tree has."""
+        """Remove the groups that no tree has, while nobody makes trees."""
         living: set[int] = set()
         groups = self._groups()
         for name in names_in(self._fd):
-            try:
-                tree = os.open(name, DIRECTORY, dir_fd=self._fd)
-            except (NotADirectoryError, FileNotFoundError):
-                continue
-            try:
+            with (
+                suppress(NotADirectoryError, FileNotFoundError),
+                closing(os.open(name, DIRECTORY, dir_fd=self._fd)) as tree,
+            ):
                 living.add(btrfs.subvolume_id(tree))
-            finally:
-                os.close(tree)
         for group in groups - living:
             with suppress(OSError):  # as in _forget
                 btrfs.remove_quota_group(self._fd, group)
@@ -258,16 +234,10 @@ class BtrfsPool(Directories):
 
     def _group(self, name: str) -> int | None:
         """The quota group that will be stale once the tree is gone."""
-        if self._quota == "off":
-            return None
-        try:
-            tree = self.open(name)
-        except PaddockError:
-            return None
-        try:
-            return btrfs.subvolume_id(tree)
-        finally:
-            os.close(tree)
+        if self._quota != "off":
+            with suppress(PaddockError), closing(self.open(name)) as tree:
+                return btrfs.subvolume_id(tree)
+        return None
 
     def _forget(self, group: int | None) -> None:
         """Removes quota groups of trees that the kernel's cleaner has finished with: some of them, each time."""
@@ -282,17 +252,3 @@ class BtrfsPool(Directories):
                 if not btrfs.remove_quota_group(self._fd, stale):
                     self._stale.appendleft(stale)
                     return
-
-
-def _refuse_subvolumes(tree: int, name: str) -> None:
-    """A snapshot has an empty directory where the kernel meets another subvolume."""
-    try:
-        nested = btrfs.has_subvolumes(tree)
-    except OSError as error:
-        raise tree_error(error, name, "copy") from error
-    if nested:
-        raise InvalidState(
-            f"tree {name!r} can't be copied: btrfs subvolumes lie in it, and a copy would leave out their files",
-            hint="`find /workspace -inum 256` in its sandbox shows them: copy each with cp -a, remove it with rm -r",
-            name=name,
-        )

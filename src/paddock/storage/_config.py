@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -12,6 +11,7 @@ from paddock.errors import PlatformError
 from paddock.keeper.layout import KEEPER_CONFIG
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.model import PoolSpace
+from paddock.storage._whole import keep_file
 
 Driver = Literal["btrfs", "overlay", "copy"]
 VERSION = 1
@@ -89,21 +89,4 @@ def load(state_dir: Path) -> PoolConfig | None:
 
 def store(state_dir: Path, config: PoolConfig) -> None:
     """Writes the decision: whole or not at all, and there after a power loss."""
-    path = state_dir / KEEPER_CONFIG
-    scratch = path.with_suffix(".tmp")
-    fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(msgspec.json.encode(_File(version=VERSION, pool=config)) + b"\n")
-        file.flush()
-        os.fsync(fd)
-    scratch.rename(path)
-    sync_directory(state_dir)
-
-
-def sync_directory(path: Path) -> None:
-    """Makes renames in `path` last."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    keep_file(state_dir / KEEPER_CONFIG, msgspec.json.encode(_File(version=VERSION, pool=config)) + b"\n")

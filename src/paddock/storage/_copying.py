@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from paddock.linux.descriptors import closing
 from paddock.storage._trees import DIRECTORY, names_in
 
 _FICLONE = 0x4004_9409  # include/uapi/linux/fs.h
@@ -178,19 +179,17 @@ class Copier:
                 if error.errno != errno.EMLINK:
                     raise
         # Not blocking: what was a file a moment ago may be a fifo now.
-        reader = _open_for_reading(source, name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
+        with closing(
+            _open_for_reading(source, name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        ) as reader:
             info = os.fstat(reader)
             if not stat.S_ISREG(info.st_mode):
                 raise OSError(errno.ESTALE, "the tree changed while it was copied")
-            writer = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
-            try:
+            with closing(
+                os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
+            ) as writer:
                 self.content(reader, writer, info.st_size)
                 self._finish(reader, writer, info)
-            finally:
-                os.close(writer)
-        finally:
-            os.close(reader)
         if info.st_nlink > 1 and identity not in self._parked:
             os.link(name, parked, src_dir_fd=target, dst_dir_fd=self._parking)
             self._parked.add(identity)
@@ -266,7 +265,7 @@ def _open_for_reading(parent: int, name: str, flags: int) -> int:
         return os.open(name, flags, dir_fd=parent)
     except PermissionError:
         place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    try:
+    with closing(place):
         mode = stat.S_IMODE(os.fstat(place).st_mode)
         path = f"/proc/self/fd/{place}"
         os.chmod(path, mode | 0o700)
@@ -274,5 +273,3 @@ def _open_for_reading(parent: int, name: str, flags: int) -> int:
             return os.open(name, flags, dir_fd=parent)
         finally:
             os.chmod(path, mode)
-    finally:
-        os.close(place)

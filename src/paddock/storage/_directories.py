@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from threading import Lock
 
 from paddock.errors import PlatformError
 from paddock.linux import renames
+from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
 from paddock.storage._base import TreeUsage
 from paddock.storage._checks import pool_checks, space_check
@@ -17,19 +18,23 @@ from paddock.storage._config import Driver, PoolConfig
 from paddock.storage._measure import measure
 from paddock.storage._removal import remove
 from paddock.storage._room import Disk
-from paddock.storage._trees import DIRECTORY, NAME, check_name, make_mount_parts, names_in, open_to_all, tree_error
+from paddock.storage._trees import (
+    DIRECTORY,
+    NAME,
+    check_name,
+    make_mount_parts,
+    names_in,
+    open_to_all,
+    tree_error,
+    within,
+)
 from paddock.storage._worker import by_worker, worker_for
 
-_LOCK = ".lock"
-_MAKING = re.compile(r"\.making-[0-9a-f]{16}", re.ASCII)
-_GONE = re.compile(r"\.gone-[0-9a-f]{16}", re.ASCII)
+_UNFINISHED = re.compile(r"\.(?:making|gone)-[0-9a-f]{16}", re.ASCII)
 
 
 class Directories:
-    """What all drivers share. Owns the descriptor of the pool's directory.
-
-    Makers of trees hold a shared lock, so that a sweep, which takes it exclusively, never meets work in progress.
-    """
+    """What all drivers share. Owns the descriptor of the pool's directory."""
 
     driver: Driver
     overlay: bool
@@ -42,6 +47,9 @@ class Directories:
         self.worker = worker_for(config)
         self._base = self.worker.base
         self.marks = config.marks
+        self.in_use: set[str] = set()
+        self._alone, self._at_work = Lock(), 0
+        """How many make or delete trees; with `_alone` held, nobody begins to."""
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(name for name in names_in(self._fd) if NAME.fullmatch(name)))
@@ -69,18 +77,6 @@ class Directories:
     def allow(self, name: str, limit_bytes: int) -> None:
         os.close(self.open(name))
 
-    def replace(self, source: str, name: str) -> None:
-        check_name(source)
-        check_name(name)
-        try:
-            renames.exchange(self._fd, source, name)
-        except FileNotFoundError:
-            self.rename(source, name)
-            return
-        except OSError as error:
-            raise tree_error(error, name, "replace") from None
-        self.delete(source)
-
     def exchange(self, one: str, other: str) -> None:
         check_name(one)
         check_name(other)
@@ -91,24 +87,19 @@ class Directories:
 
     @by_worker
     def add_mounts(self, name: str, mounts: int) -> None:
-        tree = self.open(name)
-        try:
+        with within(self, name, "lay mounts over") as tree:
             make_mount_parts(tree, self._base, mounts)
-        except OSError as error:
-            raise tree_error(error, name, "lay mounts over") from None
-        finally:
-            os.close(tree)
 
     def delete(self, name: str) -> None:
         check_name(name)
         gone = f".gone-{os.urandom(8).hex()}"
-        try:
-            os.rename(name, gone, src_dir_fd=self._fd, dst_dir_fd=self._fd)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise tree_error(error, name, "delete") from None
-        with suppress(BlockingIOError):
+        with self.working():
+            try:
+                os.rename(name, gone, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                raise tree_error(error, name, "delete") from None
             self._discard(gone)
 
     def settle(self) -> None:
@@ -120,11 +111,8 @@ class Directories:
 
     @by_worker
     def measure(self, name: str) -> int:
-        tree = self.open(name)
-        try:
+        with closing(self.open(name)) as tree:
             return measure(tree)
-        finally:
-            os.close(tree)
 
     def space(self) -> PoolSpace:
         return self._disk.space()
@@ -142,18 +130,23 @@ class Directories:
         return None
 
     def unfinished(self) -> tuple[str, ...]:
-        return tuple(sorted(name for name in names_in(self._fd) if _GONE.fullmatch(name) or _MAKING.fullmatch(name)))
+        return tuple(sorted(filter(_UNFINISHED.fullmatch, names_in(self._fd))))
 
     def sweep(self) -> dict[str, str]:
-        """Delete what a killed process has left half made or half deleted. The next sweep tries what stays again."""
-        leftovers = names_in(self._fd)
-        left = {name: self._discard_quietly(name) for name in leftovers if _GONE.fullmatch(name)}
-        making = [name for name in leftovers if _MAKING.fullmatch(name)]
-        if making:
-            with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB) as free:
-                for name in making:
-                    left[name] = self._discard_quietly(name) if free else "a program that runs is making it"
+        with self._alone:  # what is begun after this is not listed
+            names, busy = self.unfinished(), self._at_work
+        left = {name: "trees are made or deleted" if busy else self._discard_quietly(name) for name in names}
         return {name: why for name, why in left.items() if why is not None}
+
+    @contextmanager
+    def working(self) -> Generator[None]:
+        with self._alone:
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            with self._alone:
+                self._at_work -= 1
 
     def fileno(self) -> int:
         return self._fd
@@ -180,14 +173,11 @@ class Directories:
         self._check_room()
         making = f".making-{os.urandom(8).hex()}"
         try:
-            with self._locked(fcntl.LOCK_SH):
+            with self.working():
                 (begin or self._begin)(making)
                 try:
-                    tree = os.open(making, DIRECTORY, dir_fd=self._fd)
-                    try:
+                    with closing(os.open(making, DIRECTORY, dir_fd=self._fd)) as tree:
                         fill(tree)
-                    finally:
-                        os.close(tree)
                     os.rename(making, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
                 except BaseException:
                     self._discard_quietly(making)
@@ -205,39 +195,13 @@ class Directories:
 
     @by_worker
     def _discard(self, name: str) -> None:
-        """Delete a directory that is no tree any more. BlockingIOError: another process is at it already."""
-        try:
-            fd = os.open(name, DIRECTORY, dir_fd=self._fd)
-        except (FileNotFoundError, PermissionError):
-            fd = -1
-        try:
-            if fd != -1:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove(self._fd, name)
-        finally:
-            if fd != -1:
-                os.close(fd)
+        """Delete a directory that is no tree any more."""
+        remove(self._fd, name)
 
     def _discard_quietly(self, name: str) -> str | None:
         """Return why it stays. The next sweep tries again."""
         try:
             self._discard(name)
-        except BlockingIOError:
-            return "another program is deleting it"
         except (OSError, PlatformError) as error:
             return str(error)
         return None
-
-    @contextmanager
-    def _locked(self, kind: int) -> Generator[bool]:
-        """Holds the pool's lock; False: not free (with LOCK_NB). A descriptor of its own, so that threads share."""
-        fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._fd)
-        try:
-            try:
-                fcntl.flock(fd, kind)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
-        finally:
-            os.close(fd)

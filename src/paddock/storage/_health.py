@@ -6,6 +6,7 @@ import errno
 import os
 
 from paddock.linux import btrfs, loop
+from paddock.linux.descriptors import closing
 from paddock.model import Check
 from paddock.storage._image import Image
 from paddock.storage._room import MIB
@@ -69,11 +70,8 @@ def scrub_check(pool: int, used_bytes: int, where: str, asked: bool | None) -> C
 
 def _image_checks(image: Image) -> tuple[Check, ...]:
     checks: list[Check] = []
-    file = os.open(image.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
+    with closing(os.open(image.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)) as file:
         devices = [os.fsdecode(device) for device in loop.find(file)]
-    finally:
-        os.close(file)
     if len(devices) > 1:
         detail = f"{image.path} is below {' and '.join(devices)}: what one writes, the other overwrites"
         checks.append(_check("loop device", "missing", detail, "end all sandboxes, then losetup -d what is left"))

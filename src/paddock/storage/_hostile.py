@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from paddock.linux import openat2, statx
+from paddock.linux.descriptors import closing
 from paddock.model import FileKind
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW
@@ -61,19 +62,14 @@ class HostileTree:
             if error.errno == errno.EXDEV:
                 return Node(FileKind.DIRECTORY, 0o755, 0, foreign=True)
             raise
-        try:
+        with closing(fd):
             return _node(os.fstat(fd))
-        finally:
-            os.close(fd)
 
     def born_ns(self, path: bytes) -> int | None:
         """When it was made; None where that is not known, as of what an overlay has copied from below to change it
         (Documentation/filesystems/overlayfs.rst, trusted.overlay.origin)."""
-        fd = self._open(path, _LOOK)
-        try:
+        with closing(self._open(path, _LOOK)) as fd:
             return None if _was_copied(fd) else statx.birth_ns(fd)
-        finally:
-            os.close(fd)
 
     def names(self, path: bytes) -> list[bytes]:
         """Sorted. Empty where nothing can be listed: what is mounted there is not looked into."""
@@ -83,23 +79,17 @@ class HostileTree:
             if error.errno in _GONE or error.errno == errno.EXDEV:
                 return []
             raise
-        try:
+        with closing(fd):
             return sorted(os.fsencode(name) for name in os.listdir(fd))
-        finally:
-            os.close(fd)
 
     def target(self, path: bytes) -> bytes:
         """Where the symbolic link points."""
-        fd = self._open(path, _LOOK)
-        try:
+        with closing(self._open(path, _LOOK)) as fd:
             return os.fsencode(os.readlink("", dir_fd=fd))
-        finally:
-            os.close(fd)
 
     def attribute(self, path: bytes, names: tuple[str, ...]) -> bytes | None:
         """The first of these extended attributes that the directory at `path` has."""
-        fd = self._open(path, _LIST)
-        try:
+        with closing(self._open(path, _LIST)) as fd:
             for name in names:
                 try:
                     return os.getxattr(fd, name)
@@ -107,19 +97,14 @@ class HostileTree:
                     if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
                         raise
             return None
-        finally:
-            os.close(fd)
 
     @contextmanager
     def reading(self, path: bytes) -> Generator[int]:
         """A descriptor of the regular file at `path`. OSError, also if it is none any more."""
-        fd = self._open(path, _READ)
-        try:
+        with closing(self._open(path, _READ)) as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, "it is no regular file any more", path)
             yield fd
-        finally:
-            os.close(fd)
 
     def _open(self, path: bytes, flags: int) -> int:
         try:
@@ -127,11 +112,8 @@ class HostileTree:
         except PermissionError:
             if not self._own or not path:
                 raise
-        place = openat2.open_beneath(self.fd, path, _LOOK, symlinks=False, cross_mounts=False)
-        try:
+        with closing(openat2.open_beneath(self.fd, path, _LOOK, symlinks=False, cross_mounts=False)) as place:
             os.chmod(f"/proc/self/fd/{place}", 0o700)
-        finally:
-            os.close(place)
         return openat2.open_beneath(self.fd, path, flags, symlinks=False, cross_mounts=False)
 
 

@@ -7,6 +7,7 @@ import os
 
 from paddock.errors import ResourceExhausted
 from paddock.linux import btrfs, loop
+from paddock.linux.descriptors import closing
 from paddock.model import PoolSpace
 from paddock.storage._room import HINT, MIB, Disk
 
@@ -52,8 +53,7 @@ class Image:
 
         Killed half-way, the file is longer than its device: the next one goes on from there.
         """
-        file = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with closing(os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # as whoever mounts it (keeper/pool.py), and others who let it grow
             before = self._total()
             length, taken = self.size()
@@ -68,8 +68,6 @@ class Image:
                 loop.update_size(device)
             btrfs.resize_to_device(self._pool)
             return self._total() - before
-        finally:
-            os.close(file)
 
     def _total(self) -> int:
         info = os.fstatvfs(self._pool)

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from paddock.errors import PlatformError, ResourceExhausted
+from paddock.linux.descriptors import closing
+from paddock.storage._whole import sync_directory
 
 _PART = ".part"
 
@@ -49,13 +51,11 @@ class KeptArchives:
         part = self._directory / f"{name}{_PART}"
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            try:
+            with closing(fd):
                 yield Archive(fd, most_bytes)
                 os.fsync(fd)
-            finally:
-                os.close(fd)
             part.rename(self._directory / name)
-            _sync(self._directory)
+            sync_directory(self._directory)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
@@ -89,11 +89,3 @@ class KeptArchives:
         with suppress(FileNotFoundError):
             return frozenset(name.removesuffix(_PART) for name in os.listdir(self._directory))
         return frozenset()
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 
+from paddock.linux.descriptors import closing
 from paddock.storage._base import Pool
 from paddock.storage._removal import remove
-from paddock.storage._trees import DIRECTORY, ROOT, tree_error
+from paddock.storage._trees import DIRECTORY, ROOT, within
 
 
 def leave_out(pool: Pool, tree: str, name: str) -> None:
     """Takes the entry `name` of its root away, whatever it is: a sandbox may have written it. NotFound."""
-    place = pool.open(tree)
-    try:
+    with within(pool, tree, f"take {name!r} out of") as place:
         pool.worker.do(_remove, (place,), name)
-    except OSError as error:
-        raise tree_error(error, tree, f"take {name!r} out of") from error
-    finally:
-        os.close(place)
 
 
 def _remove(place: int, name: str) -> None:
@@ -25,11 +21,10 @@ def _remove(place: int, name: str) -> None:
         root = os.open(ROOT, DIRECTORY, dir_fd=place)
     except FileNotFoundError:
         return  # nothing was ever in it
-    try:
-        os.unlink(name, dir_fd=root)
-    except FileNotFoundError:
-        return
-    except IsADirectoryError:
-        remove(root, name)
-    finally:
-        os.close(root)
+    with closing(root):
+        try:
+            os.unlink(name, dir_fd=root)
+        except FileNotFoundError:
+            return
+        except IsADirectoryError:
+            remove(root, name)

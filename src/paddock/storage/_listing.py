@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from paddock.linux.descriptors import closing
 from paddock.model import FileKind
 from paddock.storage._hostile import HostileTree, Node
 from paddock.storage._trees import DIRECTORY, ROOT, layers_in
@@ -37,15 +38,12 @@ def list_changes(tree: int, *, first: int, own: bool = False) -> Listing:
     walk = _Walk(own)
     digest, kept, number = hashlib.sha256(), list[str](), 0
     for layer in layers_in(tree):
-        fd = os.open(layer, DIRECTORY, dir_fd=tree)
-        try:
+        with closing(os.open(layer, DIRECTORY, dir_fd=tree)) as fd:
             for line in walk.lines(HostileTree(fd, own=own), b"/" if layer == ROOT else os.fsencode(layer) + b":/"):
                 digest.update(os.fsencode(line) + b"\n")
                 number += 1
                 if number <= first:
                     kept.append(line)
-        finally:
-            os.close(fd)
     return Listing(changes=number, sha256=digest.hexdigest(), first=tuple(kept), whole=walk.whole)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from paddock.linux.descriptors import closing
 from paddock.storage._trees import DIRECTORY
 
 _DEEPEST = 100  # each level holds a descriptor
@@ -37,11 +38,8 @@ def _measure(directory: int, seen: set[tuple[int, int]], depth: int) -> int:
 def _below(directory: int, name: str, seen: set[tuple[int, int]], depth: int) -> int:
     if depth == _DEEPEST:
         return 0
-    fd = os.open(name, DIRECTORY, dir_fd=directory)
-    try:
+    with closing(os.open(name, DIRECTORY, dir_fd=directory)) as fd:
         return _measure(fd, seen, depth + 1)
-    finally:
-        os.close(fd)
 
 
 def look_at(top: int, most: int) -> int:
@@ -59,11 +57,8 @@ def _look_at(directory: int, left: int, depth: int) -> int:
             try:
                 entry.stat(follow_symlinks=False)
                 if depth < _DEEPEST and entry.is_dir(follow_symlinks=False):
-                    fd = os.open(entry.name, DIRECTORY, dir_fd=directory)
-                    try:
+                    with closing(os.open(entry.name, DIRECTORY, dir_fd=directory)) as fd:
                         left = _look_at(fd, left, depth + 1)
-                    finally:
-                        os.close(fd)
             except (FileNotFoundError, PermissionError, NotADirectoryError):
                 continue
     return left

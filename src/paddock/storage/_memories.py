@@ -2,7 +2,7 @@
 
 An image never changes once it is whole, so that whoever maps it shares it with all others who do. A tree in which the
 state of a machine lies, or from which one runs, says which images it leans on: in a note beside its layers, where no
-sandbox sees it and which a copy of the tree has too. Nothing else says so: an image on which no tree leans goes.
+sandbox sees it and which a copy of the tree has too. An image on which no tree leans goes, unless it is being made.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 from paddock.errors import InvalidState, NotFound, PlatformError
 from paddock.linux import openat2
+from paddock.linux.descriptors import closing
 from paddock.storage._base import Pool
 from paddock.storage._copying import Copier
-from paddock.storage._trees import NAME, NOTE, tree_error
+from paddock.storage._trees import NAME, NOTE, is_there, tree_error, within
+from paddock.storage._whole import write_whole
 
 PREFIX = "mm_"
 PLACE = "root/vm/ram"
@@ -32,32 +34,19 @@ class Memories:
 
     def leans_on(self, tree: str) -> tuple[str, ...]:
         """The trees with the image that its machine runs from, and with that of the state in it, if there is one."""
-        with ExitStack() as stack:
-            place = self._pool.open(tree)
-            stack.callback(os.close, place)
-            try:
-                fd = os.open(NOTE, _READ, dir_fd=place)
-            except FileNotFoundError:
-                return ()
-            stack.callback(os.close, fd)
-            return tuple(name for name in os.read(fd, _MOST_BYTES).decode("ascii").split() if NAME.fullmatch(name))
+        with closing(self._pool.open(tree)) as place, suppress(FileNotFoundError):
+            with closing(os.open(NOTE, _READ, dir_fd=place)) as note:
+                names = os.read(note, _MOST_BYTES).decode("ascii").split()
+            return tuple(filter(NAME.fullmatch, names))
+        return ()
 
     def is_there(self, image: str) -> bool:
-        try:
-            os.close(self._pool.open(image))
-        except NotFound:
-            return False
-        return True
+        return is_there(self._pool, image)
 
     def lean(self, tree: str, *images: str) -> None:
         """On these, and no others any more."""
-        place = self._pool.open(tree)
-        try:
+        with within(self._pool, tree, "write a note in") as place:
             self._pool.worker.do(_write_note, (place,), " ".join(images))
-        except OSError as error:
-            raise tree_error(error, tree, "write a note in") from error
-        finally:
-            os.close(place)
 
     def image(self, name: str) -> Image:
         """That is to be made."""
@@ -66,14 +55,12 @@ class Memories:
     def lost(self) -> tuple[str, ...]:
         """On which no tree leans, and which nobody is making."""
         names = self._pool.names()
-        images = [name for name in names if name.startswith(PREFIX)]
-        if not images:
-            return ()
-        needed: set[str] = set()
-        for name in self._pool.names():
+        needed = set(self._pool.in_use)  # before the notes are read: a tree leans on an image before its maker lets go
+        images = [name for name in names if name.startswith(PREFIX) and name not in needed]
+        for name in self._pool.names() if images else ():
             with suppress(NotFound):
                 needed.update(self.leans_on(name))
-        return tuple(name for name in images if name not in needed and self._free(name))
+        return tuple(name for name in images if name not in needed)
 
     def drop(self, name: str) -> bool:
         """Deletes it. False: it is needed."""
@@ -82,22 +69,9 @@ class Memories:
         self._pool.delete(name)
         return True
 
-    def _free(self, name: str) -> bool:
-        try:
-            place = self._pool.open(name)
-        except NotFound:
-            return False
-        try:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(place)
-        return True
-
 
 class Image:
-    """One that is being made: while this program has not let go of it, nobody takes it for lost."""
+    """One that is being made: until it is let go of, nobody takes it for lost."""
 
     def __init__(self, pool: Pool, name: str) -> None:
         self._pool, self.name, self._place = pool, name, -1
@@ -105,16 +79,15 @@ class Image:
     def begin(self, base: str) -> None:
         """To be written over a copy of that of the tree `base`. NotFound, ResourceExhausted."""
         origin = self._pool.open(base)
-        try:
-            self._pool.create(self.name)
-            self._place = self._pool.open(self.name)
-            fcntl.flock(self._place, fcntl.LOCK_SH)
-            size = self._pool.worker.do(_copy, (origin, self._place), self._pool.worker.base is not None)
-            self._pool.allow(self.name, size + _MORE_BYTES)
-        except OSError as error:
-            raise tree_error(error, self.name, "make") from error
-        finally:
-            os.close(origin)
+        self._pool.in_use.add(self.name)
+        with closing(origin):
+            try:
+                self._pool.create(self.name)
+                self._place = self._pool.open(self.name)
+                size = self._pool.worker.do(_copy, (origin, self._place), self._pool.worker.base is not None)
+                self._pool.allow(self.name, size + _MORE_BYTES)
+            except OSError as error:
+                raise tree_error(error, self.name, "make") from error
 
     def open(self) -> int:
         """For whoever writes it, and closes it."""
@@ -131,54 +104,35 @@ class Image:
 
     def let_go(self) -> None:
         """From here on it is there for as long as a tree leans on it."""
+        self._pool.in_use.discard(self.name)
         place, self._place = self._place, -1
         if place != -1:
             os.close(place)
 
 
 def _write_note(tree: int, words: str) -> None:
-    beside = f".{NOTE}-{os.urandom(4).hex()}"
-    fd = os.open(beside, _NEW, 0o644, dir_fd=tree)
-    try:
-        try:
-            os.write(fd, words.encode())
-        finally:
-            os.close(fd)
-        os.rename(beside, NOTE, src_dir_fd=tree, dst_dir_fd=tree)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(beside, dir_fd=tree)
-        raise
+    write_whole(tree, NOTE, words.encode(), mode=0o644)
 
 
 def _copy(origin: int, place: int, keep_owner: bool) -> int:
     """Its size."""
-    reader = _open(origin, os.O_RDONLY)
-    try:
+    with closing(_open(origin, os.O_RDONLY)) as reader:
         info = os.fstat(reader)
         os.mkdir(os.path.dirname(PLACE), 0o755, dir_fd=place)
-        writer = os.open(PLACE, _NEW, 0o600, dir_fd=place)
-        try:
+        with closing(os.open(PLACE, _NEW, 0o600, dir_fd=place)) as writer:
             Copier(keep_owners=False).content(reader, writer, info.st_size)
             if keep_owner:
                 os.fchown(writer, info.st_uid, info.st_gid)
             os.fchmod(writer, 0o666)  # for this program, which need not be who owns it; nobody else gets here
-        finally:
-            os.close(writer)
         return info.st_size
-    finally:
-        os.close(reader)
 
 
 def _seal(place: int) -> None:
     """A lease for reading is given while nobody can write, and only then (fcntl(2), F_SETLEASE)."""
-    fd = _open(place, os.O_RDONLY)
-    try:
+    with closing(_open(place, os.O_RDONLY)) as fd:
         os.fchmod(fd, 0o444)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    finally:
-        os.close(fd)
 
 
 def _open(place: int, flags: int) -> int:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from paddock.errors import InvalidArgument, InvalidState, PlatformError, exhaustion
+from paddock.linux.descriptors import closing
 from paddock.model import Change, ChangeKind, FileKind, PlannedChange, PlannedNode, PromotionPlan
 from paddock.storage._basis import load_promoted, since_ns
 from paddock.storage._differences import Comparison, Difference
@@ -196,22 +197,18 @@ def mount_changes(tree: int, number: int, source: str, paths: Sequence[str]) -> 
     """Of mount `number` of the sandbox whose tree `tree` is, or a copy of it that stands still; `source` is the
     directory below. InvalidArgument, InvalidState if the directory is gone, PlatformError, ResourceExhausted."""
     only = [relative(path) for path in paths]
-    layer = os.open(f"{MOUNT}{number}", DIRECTORY, dir_fd=tree)
-    try:
+    with closing(os.open(f"{MOUNT}{number}", DIRECTORY, dir_fd=tree)) as layer:
         try:
             host = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise InvalidState(f"{source!r} of the host: {error.strerror}") from error
-        try:
-            comparison = Comparison(HostileTree(layer, own=True), HostileTree(host), only)
-            yield MountChanges(comparison, only, since_ns(tree), load_promoted(tree, number))
-        except OSError as error:
-            name = error.filename if isinstance(error.filename, (str, bytes)) else ""
-            raise exhaustion(error) or PlatformError(f"{_words(os.fsencode(name))}: {error.strerror}") from error
-        finally:
-            os.close(host)
-    finally:
-        os.close(layer)
+        with closing(host):
+            try:
+                comparison = Comparison(HostileTree(layer, own=True), HostileTree(host), only)
+                yield MountChanges(comparison, only, since_ns(tree), load_promoted(tree, number))
+            except OSError as error:
+                name = error.filename if isinstance(error.filename, (str, bytes)) else ""
+                raise exhaustion(error) or PlatformError(f"{_words(os.fsencode(name))}: {error.strerror}") from error
 
 
 def relative(path: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from paddock.linux.descriptors import closing
 from paddock.model import FileKind
 from paddock.storage._hostile import HostileTree
 from paddock.storage._trees import DIRECTORY, ROOT
@@ -20,21 +21,16 @@ def is_new(tree: int, layers: Sequence[int], path: bytes, since_ns: int) -> bool
     """
     if any(_node_in(layer, path) for layer in layers):
         return False
-    fd = os.open(ROOT, DIRECTORY, dir_fd=tree)
-    try:
-        return _Look(HostileTree(fd), since_ns).all_new(path)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+    with closing(os.open(ROOT, DIRECTORY, dir_fd=tree)) as fd:
+        try:
+            return _Look(HostileTree(fd), since_ns).all_new(path)
+        except OSError:
+            return False
 
 
 def _node_in(tree: int, path: bytes) -> bool:
-    fd = os.open(ROOT, DIRECTORY, dir_fd=tree)
-    try:
+    with closing(os.open(ROOT, DIRECTORY, dir_fd=tree)) as fd:
         return HostileTree(fd).node(path) is not None
-    finally:
-        os.close(fd)
 
 
 class _Look:

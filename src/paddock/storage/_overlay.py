@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from paddock.linux.descriptors import closing
 from paddock.storage._basis import copy_basis
 from paddock.storage._copying import Copier
 from paddock.storage._directories import Directories
@@ -27,8 +28,7 @@ class OverlayPool(Directories):
     def snapshot(
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
     ) -> None:
-        origin = self.open(source)
-        try:
+        with closing(self.open(source)) as origin:
             mounts = len(layers_in(origin)) - 1
 
             def fill(tree: int) -> None:
@@ -36,8 +36,6 @@ class OverlayPool(Directories):
                 copy_basis(origin, tree)
 
             self._make(name, fill, doing="copy")
-        finally:
-            os.close(origin)
 
     @by_worker
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
@@ -45,11 +43,8 @@ class OverlayPool(Directories):
             make_frame(tree, self._base)
             copy_root(origin, tree, keep_owner=self._base is not None)
 
-        origin = self.open(source)
-        try:
+        with closing(self.open(source)) as origin:
             self._make(name, fill)
-        finally:
-            os.close(origin)
         return (source,)
 
     def _fill(self, tree: int, origins: tuple[int, ...], mounts: int = 0, *, base: int | None) -> None:
@@ -60,12 +55,8 @@ class OverlayPool(Directories):
                 self._copy(origin, tree, part, keep_owners=base is not None)
 
     def _copy(self, origin: int, tree: int, part: str, *, keep_owners: bool) -> None:
-        source = os.open(part, DIRECTORY, dir_fd=origin)
-        try:
-            target = os.open(part, DIRECTORY, dir_fd=tree)
-            try:
-                Copier(keep_owners=keep_owners).copy(source, target)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
+        with (
+            closing(os.open(part, DIRECTORY, dir_fd=origin)) as source,
+            closing(os.open(part, DIRECTORY, dir_fd=tree)) as target,
+        ):
+            Copier(keep_owners=keep_owners).copy(source, target)

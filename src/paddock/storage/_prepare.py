@@ -1,15 +1,12 @@
-"""Deciding, once per state directory, what its trees are kept on, and making that: by one process, whole or not."""
+"""Deciding, once per state directory, what its trees are kept on, and making that: whole or not at all."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
@@ -17,11 +14,13 @@ import msgspec
 
 from paddock.errors import InvalidArgument, InvalidState, NotConfigured
 from paddock.keeper import pool as keeper_pool
-from paddock.keeper.layout import KEEPER_SOCKET, POOL, POOL_IMAGE, PREPARE_LOCK, SUBORDINATE_IDS
+from paddock.keeper.layout import KEEPER_SOCKET, POOL, POOL_IMAGE, SUBORDINATE_IDS
 from paddock.linux import subordinate_ids
+from paddock.linux.descriptors import closing
 from paddock.model import Noun
 from paddock.storage import _probe
-from paddock.storage._config import Driver, PoolConfig, Reason, load, store, sync_directory
+from paddock.storage._config import Driver, PoolConfig, Reason, load, store
+from paddock.storage._whole import sync_directory
 from paddock.storage._worker import Worker
 
 GIB = 1 << 30
@@ -38,35 +37,34 @@ def prepare(
     """Makes the state directory ready for a keeper, and says how its pool is kept. Does nothing the second time, but
     where only whole copies were possible and nothing lies in the pool yet: then it looks again.
 
-    `driver` forces one (btrfs, overlay, copy); by default the best that works here is taken. `image_bytes` is the
-    size of a new image, which takes as much of the disk as is written to it; by default half of what is free, 64 GiB
-    at most. `whole`: an ordinary user's sandboxes are to have all the ids of a system, by his subordinate ids; by
-    default as PADDOCK_SUBORDINATE_IDS says, 0 or 1.
+    `driver` forces one (btrfs, overlay, copy); by default PADDOCK_POOL_DRIVER does, or the best that works here is
+    taken. `image_bytes` is the size of a new image, which takes as much of the disk as is written to it; by default
+    half of what is free, 64 GiB at most. `whole`: an ordinary user's sandboxes are to have all the ids of a system, by
+    his subordinate ids; by default as PADDOCK_SUBORDINATE_IDS says, 0 or 1.
 
     NotConfigured: the forced driver does not work here. InvalidState: the trees are there already, on another one.
     """
-    forced = _known(driver)
+    forced = _known(driver or os.environ.get("PADDOCK_POOL_DRIVER"))
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if state_dir.stat().st_uid != os.geteuid():
         raise InvalidState(f"{state_dir} belongs to another user", hint="choose another state directory")
     state_dir.chmod(0o700)
-    with _locked(state_dir):
-        config = load(state_dir)
-        if config is not None and not _lost_image(state_dir, config):
-            if forced not in (None, config.driver):
-                raise InvalidState(
-                    f"the trees in {state_dir} are on {config.driver}, not on {forced}",
-                    hint="choose another state directory",
-                )
-            if forced is not None or not _may_do_better(state_dir, config):
-                return config
-        (state_dir / POOL).mkdir(exist_ok=True)
-        # An overlay's layers are opened as one of the sandbox's ids, from a descriptor of this directory.
-        (state_dir / POOL).chmod(0o711)
-        _probe.sweep(state_dir)
-        config = _with_ids(_choose(state_dir, forced, image_bytes), whole)
-        store(state_dir, config)
-        return config
+    config = load(state_dir)
+    if config is not None and not _lost_image(state_dir, config):
+        if forced not in (None, config.driver):
+            raise InvalidState(
+                f"the trees in {state_dir} are on {config.driver}, not on {forced}",
+                hint="choose another state directory",
+            )
+        if forced is not None or not _may_do_better(state_dir, config):
+            return config
+    (state_dir / POOL).mkdir(exist_ok=True)
+    # An overlay's layers are opened as one of the sandbox's ids, from a descriptor of this directory.
+    (state_dir / POOL).chmod(0o711)
+    _probe.sweep(state_dir)
+    config = _with_ids(_choose(state_dir, forced, image_bytes), whole)
+    store(state_dir, config)
+    return config
 
 
 def _may_do_better(state_dir: Path, config: PoolConfig) -> bool:
@@ -166,8 +164,7 @@ def _make_image(state_dir: Path, size: int | None) -> Reason | None:
 def _format(path: Path, size: int) -> Reason | None:
     tool = _probe.find_tool("mkfs.btrfs")
     assert tool is not None
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
+    with closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as fd:
         os.ftruncate(fd, size)
         # One copy of the metadata: the disk below is one, and two copies on it would halve the speed of small writes.
         done = subprocess.run(
@@ -179,8 +176,6 @@ def _format(path: Path, size: int) -> Reason | None:
             check=False,
         )
         os.fsync(fd)
-    finally:
-        os.close(fd)
     if done.returncode != 0:
         path.unlink()
         return Reason(way=_probe.IMAGE, why=f"mkfs.btrfs failed: {done.stderr.strip()[-300:]}")
@@ -207,13 +202,3 @@ def _is_whole(image: Path) -> bool:
             return file.read(len(_MAGIC)) == _MAGIC
     except FileNotFoundError:
         return False
-
-
-@contextmanager
-def _locked(state_dir: Path) -> Generator[None]:
-    fd = os.open(state_dir / PREPARE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)

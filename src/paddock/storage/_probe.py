@@ -14,6 +14,7 @@ from pathlib import Path
 
 from paddock.keeper import pool as keeper_pool
 from paddock.linux import btrfs
+from paddock.linux.descriptors import closing
 from paddock.storage._config import PoolConfig, Reason
 from paddock.storage._removal import remove
 
@@ -30,8 +31,7 @@ def find_tool(name: str) -> str | None:
 
 def native_btrfs(state_dir: Path) -> Reason | None:
     """None: subvolumes can be made and removed in the state directory itself."""
-    with _scratch(state_dir) as place:
-        fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with _scratch(state_dir) as place, closing(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         try:
             if not btrfs.is_btrfs(fd):
                 return Reason(way=NATIVE, why="the state directory is not on btrfs")
@@ -39,8 +39,6 @@ def native_btrfs(state_dir: Path) -> Reason | None:
             remove(fd, "probe")
         except OSError as error:
             return Reason(way=NATIVE, why=str(error))
-        finally:
-            os.close(fd)
     return None
 
 
@@ -108,15 +106,12 @@ def _scratch(state_dir: Path) -> Generator[Path]:
 
 
 def sweep(state_dir: Path) -> None:
-    """Removes what a probe that was killed has left; no other one may be running."""
+    """Removes what a probe that was killed has left."""
     for name in os.listdir(state_dir):
         if name.startswith(_SCRATCH):
             _remove(state_dir, name)
 
 
 def _remove(state_dir: Path, name: str) -> None:
-    fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         remove(fd, name)
-    finally:
-        os.close(fd)

@@ -14,6 +14,7 @@ from functools import partial
 
 from paddock.errors import PlatformError
 from paddock.linux import btrfs, openat2
+from paddock.linux.descriptors import closing
 
 _SHOWN = 5
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -34,10 +35,8 @@ def remove(parent: int, name: str) -> None:
         if error.errno in _OUT_OF_DESCRIPTORS:
             raise
         raise PlatformError(f"cannot delete {name!r}: {error}", name=name) from error
-    try:
+    with closing(top):
         _Emptying(top, problems).run()
-    finally:
-        os.close(top)
     if not problems:
         _attempt(parent, name, partial(os.rmdir, name, dir_fd=parent), problems)
     if problems:
@@ -75,13 +74,11 @@ class _Emptying:
                     raise
                 self._problems.append(_words(name, error))
                 continue
-            try:
+            with closing(directory):
                 if os.fstat(directory).st_dev == self._device:
                     self._sort_out(directory)
                 else:
                     _Emptying(directory, self._problems).run()
-            finally:
-                os.close(directory)
             if len(self._problems) == known:
                 _attempt(self._top, name, partial(os.rmdir, name, dir_fd=self._top), self._problems)
 
@@ -148,20 +145,14 @@ def _allow(parent: int, name: str) -> None:
         fd = _open_directory(parent, name, os.O_PATH)
     except NotADirectoryError:
         return
-    try:
+    with closing(fd):
         os.chmod(f"/proc/self/fd/{fd}", 0o700)  # fchmod(2) takes no O_PATH descriptor
-    finally:
-        os.close(fd)
 
 
 def _clear_flag(parent: int, name: str) -> None:
     """A subvolume that is read-only can't be moved, either."""
-    with suppress(NotADirectoryError):
-        fd = _open(parent, name)
-        try:
-            _make_writable(fd)
-        finally:
-            os.close(fd)
+    with suppress(NotADirectoryError), closing(_open(parent, name)) as fd:
+        _make_writable(fd)
 
 
 def _make_writable(directory: int) -> None:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from paddock.errors import NotFound, PaddockError
-from paddock.keeper.layout import TEMPLATES
 from paddock.model import Template, User
 from paddock.storage import _host, _kit
 from paddock.storage._base import Pool
@@ -42,22 +41,18 @@ _VERSION = re.compile(r"t[pb]_([a-z0-9_]+)_[0-9a-f]{12}", re.ASCII)
 
 
 class Templates:
-    """The templates of one pool. May be used by several threads and by several processes at once.
+    """The templates of `pool`. May be used by several threads at once.
 
     `machine` is the root directory whose facts go into templates. A template that was resolved once stays the same for
     the life of this object, whatever is installed on the machine meanwhile.
     """
 
-    def __init__(self, pool: Pool, state_dir: Path, *, machine: Path = Path("/")) -> None:
-        self._pool = pool
-        self._versions = Versions(pool, state_dir / TEMPLATES)
+    def __init__(self, pool: Pool, *, machine: Path = Path("/")) -> None:
+        self.pool = pool
+        self._versions = Versions(pool)
         self._machine = machine
         self._resolved: dict[str, Template] = {}
         self._kit: str | None = None
-
-    def close(self) -> None:
-        """Lets go of the versions that were in use here."""
-        self._versions.close()
 
     def names(self) -> tuple[str, ...]:
         return tuple(_RECIPES)
@@ -114,7 +109,7 @@ class Templates:
         )
 
     def discard(self, tree: str) -> bool:
-        """Deletes one version, or what its builder has begun. False: a program that runs uses or builds it."""
+        """Deletes one version, or what its builder has begun. False: it is in use, or being built."""
         return self._versions.discard(tree)
 
     def _layers(self, recipe: Recipe, progress: Progress) -> tuple[str, ...]:
@@ -122,7 +117,7 @@ class Templates:
         self._versions.have(
             recipe.tree,
             f"template {recipe.name}",
-            lambda _, root: recipe.fill(root, self._pool.worker, progress),
+            lambda _, root: recipe.fill(root, self.pool.worker, progress),
             progress,
         )
         return (recipe.tree, *below)

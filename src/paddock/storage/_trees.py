@@ -7,7 +7,9 @@ import errno
 import os
 import re
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol
 
 from paddock.errors import (
     OUT_OF,
@@ -18,6 +20,7 @@ from paddock.errors import (
     PlatformError,
     ResourceExhausted,
 )
+from paddock.linux.descriptors import closing
 
 if TYPE_CHECKING:
     from ._base import Pool
@@ -32,6 +35,9 @@ BASIS = "basis"
 directories; a copy of the tree keeps it."""
 NOTE = "memory"
 """A file beside the layers: which memory the machine of this tree leans on (`_memories`)."""
+WAITING = "wv_"
+"""Begins the names of trees of what waits to become a sandbox (docs/design/levels.md, Waiting). No row says so: whoever
+needs one has it in `Pool.in_use`."""
 _MOUNT = re.compile(r"mount\d{1,3}", re.ASCII)
 _WORK = re.compile(r"work\d{0,3}", re.ASCII)
 
@@ -110,11 +116,8 @@ def names_in(directory: int) -> list[str]:
     """All names in a directory, by a descriptor of its own: the position of one that is shared is shared too, and
     btrfs shows through a descriptor only what was there when it was opened or rewound (fs/btrfs/inode.c, last_index).
     """
-    fd = os.open(".", DIRECTORY, dir_fd=directory)
-    try:
+    with closing(os.open(".", DIRECTORY, dir_fd=directory)) as fd:
         return os.listdir(fd)
-    finally:
-        os.close(fd)
 
 
 def sync_file_system(fd: int) -> None:
@@ -125,10 +128,36 @@ def sync_file_system(fd: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
+class _Opens(Protocol):
+    def open(self, name: str) -> int: ...
+
+
+@contextmanager
+def within(pool: _Opens, name: str, doing: str) -> Generator[int]:
+    """Hold tree `name` open. What the kernel refuses in it is the error of a caller that is `doing` something."""
+    with closing(pool.open(name)) as tree:
+        try:
+            yield tree
+        except OSError as error:
+            raise tree_error(error, name, doing) from error
+
+
+def is_there(pool: _Opens, name: str) -> bool:
+    try:
+        os.close(pool.open(name))
+    except NotFound:
+        return False
+    return True
+
+
+def is_untouched(pool: Pool, name: str) -> bool:
+    """Whether nothing has been written in a tree, nor over a directory of the host's."""
+    with suppress(PaddockError, OSError), closing(pool.open(name)) as tree:
+        return not any(os.listdir(f"/proc/self/fd/{tree}/{part}") for part in layers_in(tree))
+    return False
+
+
 def sync_tree(pool: Pool, name: str) -> None:
     """What was written to the tree is on the disk when this returns: a power loss takes nothing of it back."""
-    tree = pool.open(name)
-    try:
+    with closing(pool.open(name)) as tree:
         sync_file_system(tree)
-    finally:
-        os.close(tree)

@@ -37,8 +37,6 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 class Vault:
-    """Whoever seals, or asks for the rows of sealed ones to seal them anew, holds `keys.locked()`."""
-
     def __init__(self, keys: VaultKeys) -> None:
         self.keys = keys
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -151,6 +151,7 @@ class Worked(Protocol):
     def __init__(self, fd: int, config: PoolConfig, path: str) -> None: ...
     def fileno(self) -> int: ...
     def opened(self) -> tuple[PoolConfig, str]: ...
+    def working(self) -> AbstractContextManager[None]: ...
 
 
 C = TypeVar("C", bound=Worked)
@@ -166,9 +167,10 @@ def by_worker(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C,
         config, path = self.opened()
         kind = f"{type(self).__module__}:{type(self).__qualname__}"
         name = f"{method.__module__}:{method.__qualname__}"
-        answer: Any = self.worker.do(
-            _on_pool, (self.fileno(),), kind, msgspec.to_builtins(config), path, name, args, kwargs
-        )
+        with self.working():
+            answer: Any = self.worker.do(
+                _on_pool, (self.fileno(),), kind, msgspec.to_builtins(config), path, name, args, kwargs
+            )
         return answer
 
     return do

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from pathlib import Path
 
+from paddock.linux.descriptors import closing
 from paddock.storage import _kit
 from paddock.storage._recipe import write_manifest
 from paddock.storage._trees import DIRECTORY
@@ -19,23 +19,10 @@ def kit_directory(directory: Path) -> Path:
     if place.is_dir():
         return place
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(place.parent / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not place.is_dir():
-            _build(place)
-    finally:
-        os.close(lock)
-    return place
-
-
-def _build(place: Path) -> None:
     scratch = place.with_suffix(".new")
     shutil.rmtree(scratch, ignore_errors=True)  # a killed builder's
     scratch.mkdir(mode=0o755)
-    root = os.open(scratch, DIRECTORY)
-    try:
+    with closing(os.open(scratch, DIRECTORY)) as root:
         write_manifest(root, Worker(None), _kit.manifest())
-    finally:
-        os.close(root)
     scratch.rename(place)
+    return place

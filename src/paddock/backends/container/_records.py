@@ -1,28 +1,26 @@
-"""`containers/<sandbox>/`: what any later service needs to find a container, and to say how it ended.
+"""`containers/<sandbox>/`: what a later daemon needs to find a container, and to say how it ended.
 
 record.json                    the record below
 init.sock user.sock root.sock  where the guest serves: made by us, never seen inside
-carry.lock                     held by whoever brings its files to its trees, for as long as it stands still for that
-record.lock                    held for the moment of a change in the record
-out.lock                       held by whoever has a jail that carries them, while it lives or when it is dead
 birth/                         seen inside, read-only: the socket while pid 1 is told what it is; with a way out, whom
                                programs trust
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import fcntl
 import os
 import shutil
+import threading
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from paddock.backends._base import TreeMount
-from paddock.backends._threads import in_its_own_thread
 from paddock.errors import SandboxDied
 from paddock.keeper import layout
 from paddock.linux import proc
@@ -109,6 +107,8 @@ class Records:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._changing = threading.Lock()
+        self._turns: WeakValueDictionary[tuple[SandboxId, str], asyncio.Lock] = WeakValueDictionary()
 
     def place(self, id: SandboxId) -> Path:
         return self.directory / id
@@ -143,19 +143,12 @@ class Records:
     def change(self, id: SandboxId, incarnation: int, **new: Any) -> Record | None:
         """Writes down what is new of it, and nothing else: what others have written meanwhile stays. What it was; None
         where it is gone."""
-        try:
-            lock = os.open(self.place(id) / "record.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            return None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # nobody who has it waits for anything
+        with self._changing:
             record = self.read(id)
             if record is None or record.incarnation != incarnation:
                 return None
             self.write(msgspec.structs.replace(record, **new))
             return record
-        finally:
-            os.close(lock)
 
     def move_deadline(self, id: SandboxId, incarnation: int, deadline: float) -> float:
         """Writes it down; what it was. SandboxDied."""
@@ -185,25 +178,20 @@ class Records:
         return msgspec.structs.replace(record, **new)
 
     def carrying(self, id: SandboxId) -> contextlib.AbstractAsyncContextManager[None]:
-        """One at a time, of whichever services, brings the files of a container to its trees. SandboxDied."""
-        return self._alone(id, "carry.lock")
+        """One at a time brings the files of a container to its trees. SandboxDied."""
+        return self._alone(id, "carry")
 
     def carrying_out(self, id: SandboxId) -> contextlib.AbstractAsyncContextManager[None]:
-        """One at a time, of whichever services, has a jail that carries out of a container, however long another holds
-        it still. What was read of it before is not to be relied on. SandboxDied."""
-        return self._alone(id, "out.lock")
+        """One at a time has a jail that carries out of a container, however long another holds it still. What was read
+        of it before is not to be relied on. SandboxDied."""
+        return self._alone(id, "out")
 
     @contextlib.asynccontextmanager
-    async def _alone(self, id: SandboxId, name: str) -> AsyncGenerator[None]:
-        try:
-            lock = os.open(self.place(id) / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            raise SandboxDied(f"sandbox {id} is gone") from None
-        try:
-            await in_its_own_thread(_take, os.dup(lock))
+    async def _alone(self, id: SandboxId, doing: str) -> AsyncGenerator[None]:
+        if not self.place(id).is_dir():
+            raise SandboxDied(f"sandbox {id} is gone")
+        async with self._turns.setdefault((id, doing), asyncio.Lock()):
             yield
-        finally:
-            os.close(lock)
 
     def all(self) -> Iterator[Record]:
         try:
@@ -215,7 +203,7 @@ class Records:
                 yield record
 
     def remove(self, id: SandboxId) -> None:
-        """At once: who comes to lock something in it makes no new file where the next of that id is to be."""
+        """At once: who comes to write something in it writes nothing where the next of that id is to be."""
         gone = self.directory / f"{_GONE}{os.urandom(8).hex()}"
         with contextlib.suppress(OSError):
             self.place(id).rename(gone)
@@ -227,12 +215,3 @@ class Records:
             for name in os.listdir(self.directory):
                 if name.startswith(_GONE):
                     shutil.rmtree(self.directory / name, ignore_errors=True)
-
-
-def _take(lock: int) -> None:
-    """A lock of the open file, whichever descriptor of it is given, which is closed: its number may not become another
-    file's while this waits for somebody who waits no more."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    finally:
-        os.close(lock)

@@ -316,7 +316,7 @@ class GvisorInstance(VesselInstance):
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """What is in memory is in its tree as well, where it can be saved."""
-        async with self.copying(), self.roused():
+        async with self.copying, self.roused():
             channel = (await self.control()).open({"op": "freeze"})
             try:
                 with contextlib.suppress(Unsupported):

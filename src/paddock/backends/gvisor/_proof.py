@@ -21,7 +21,7 @@ from paddock.backends.vessel import nobodys
 from paddock.errors import PaddockError, SandboxError
 from paddock.linux import proc
 from paddock.model import SandboxId, SandboxSpec
-from paddock.storage import _waiting_trees as trees
+from paddock.storage._trees import WAITING
 
 from . import _platforms, _probe
 
@@ -59,7 +59,7 @@ async def settle(backend: GvisorBackend, found: _probe.Found) -> _probe.Found:
 async def _live(backend: GvisorBackend, found: _probe.Found) -> None:
     """What it raises says what did not work."""
     templates = await backend.templates()
-    name = f"{trees.WAITING}{os.urandom(8).hex()}"
+    name = f"{WAITING}{os.urandom(8).hex()}"
     plan = SandboxPlan(
         id=SandboxId(name),
         hostname="trial",
@@ -70,10 +70,11 @@ async def _live(backend: GvisorBackend, found: _probe.Found) -> None:
     )
     pool = await backend.trees()
     async with contextlib.AsyncExitStack() as undo:
+        undo.callback(pool.in_use.discard, name)
         undo.push_async_callback(asyncio.to_thread, pool.delete, name)
+        pool.in_use.add(name)
         limit = plan.spec.limits.disk_mib << 20
         await to_its_end(pool.create, name, layers=plan.template.layers, limit_bytes=limit)
-        undo.callback(os.close, trees.keep(pool, name))
         jail = await backend.dressed(plan, await backend.furnish(backend.jail_plan(plan)), found, must_bake=True)
         plan = msgspec.structs.replace(plan, deadline=proc.boottime() + _LIFE_SECONDS)  # that took its time
         jail = dataclasses.replace(jail, kind="oven", deadline=plan.deadline)  # nobody takes it for a sandbox

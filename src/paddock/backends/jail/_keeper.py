@@ -11,11 +11,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paddock.backends._threads import to_its_end
 from paddock.errors import (
     OUT_OF,
     InternalError,
@@ -28,6 +29,7 @@ from paddock.errors import (
 from paddock.keeper import layout
 from paddock.keeper._bootstrap import BOOTSTRAP, READY, VERSION
 from paddock.linux import local_sockets
+from paddock.storage import Templates, open_pool, prepare
 from paddock.wire import NO_REPLY, Frame, Kind, close_all
 from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
 
@@ -56,8 +58,9 @@ class KeeperClient:
         self._state, self._for_tests = state_dir, for_tests
         self._listeners: list[Listener] = []
         self._line: Duplex | None = None
-        self._connecting = asyncio.Lock()
+        self._connecting, self._opening = asyncio.Lock(), asyncio.Lock()
         self._was_connected = False
+        self._templates: Templates | None = None
         self.holds = itertools.count(1)
         """Numbers for whatever is held: no two are the same."""
         self.facts: Message = {}
@@ -75,12 +78,26 @@ class KeeperClient:
 
     def close(self) -> None:
         line, self._line = self._line, None
-        self._connecting, self._was_connected = asyncio.Lock(), False
+        self._connecting, self._opening, self._was_connected = asyncio.Lock(), asyncio.Lock(), False
         if line is not None:
             line.close()
+        if self._templates is not None:
+            self._templates.pool.close()
+            self._templates = None
         if self.pool is not None:
             os.close(self.pool)
             self.pool = None
+
+    async def templates(self) -> Templates:
+        """The templates of the pool, which is opened once for all backends. Makes the pool, the first time."""
+        if self._templates is None:
+            async with self._opening:
+                if self._templates is None:
+                    config = await to_its_end(prepare, self._state)
+                    await self.connect()
+                    assert self.pool is not None
+                    self._templates = Templates(open_pool(self._state, config, os.dup(self.pool)))
+        return self._templates
 
     async def request(self, operation: str, **fields: object) -> Message:
         """Asks and waits for the answer, whose descriptors are in `fds`. KeeperUnavailable, SandboxDied, or the
@@ -109,7 +126,7 @@ class KeeperClient:
         async with self._connecting:
             if self._line is not None or await self._greet():
                 return
-            await _to_its_end(asyncio.to_thread(self._start))
+            await to_its_end(self._start)  # else it would start a keeper that nobody wants
             if not await self._greet():
                 raise KeeperUnavailable("the keeper does not answer", hint=f"see {self._state / layout.KEEPER_LOG}")
 
@@ -202,16 +219,6 @@ class KeeperClient:
             # Not to its end: a child of the keeper has it, as long as that lives.
             ready = process.stdout.read(len(READY)) == READY
         return process.returncode == 0, ready
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """What runs in a thread can't be cancelled, only be forgotten, and then starts a keeper that nobody wants."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        raise
 
 
 def _foreign(pid: int) -> KeeperUnavailable:

@@ -291,7 +291,7 @@ class MicrovmInstance(VesselInstance):
         """The machine stands, with its devices' state in its tree, and so does the jail around it."""
         images = await self._microvm.images()
         async with (
-            self.copying(),
+            self.copying,
             self.roused(),
             images.saving((await self._level.record(self.id)).tree, self._save),
             super().frozen(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,11 +14,10 @@ from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.backends.vessel._instance import VesselInstance
 from paddock.backends.vessel._orders import OWN_VARIABLES, Orders, guest_config
 from paddock.backends.vessel._waiting import Waiting, rehearse
-from paddock.errors import NotConfigured, PaddockError, SandboxDied
+from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper._plan import JailPlan, Tree
 from paddock.model import Limit, Limits, SandboxId, Template
-from paddock.storage import Pool, Templates, open_pool
-from paddock.storage._config import load
+from paddock.storage import Pool, Templates
 from paddock.storage._kit import PLACE
 from paddock.storage._recipe import Recipe
 
@@ -52,8 +50,6 @@ class VesselBackend(JailBackend):
         super().__init__(state_dir, keeper=keeper, for_tests=for_tests)
         self.directory = state_dir
         self.waiting = Waiting(self)
-        self._trees: Pool | None = None
-        self._templates: Templates | None = None
         self._baking: dict[str, asyncio.Lock] = {}
 
     # what a level decides
@@ -128,20 +124,10 @@ class VesselBackend(JailBackend):
             return await in_its_own_thread((await self.templates()).part, recipe)
 
     async def templates(self) -> Templates:
-        if self._templates is None:
-            trees = await self.trees()
-            self._templates = self._templates or Templates(trees, self.directory)
-        return self._templates
+        return await self.keeper.templates()
 
     async def trees(self) -> Pool:
-        """This backend's own handle on the pool."""
-        if self._trees is None:
-            config = load(self.directory)
-            if config is None:
-                raise NotConfigured(f"{self.directory} holds no pool", hint="paddock doctor")
-            shown = await self.pool()
-            self._trees = self._trees or open_pool(self.directory, config, os.dup(shown))  # another may have been first
-        return self._trees
+        return (await self.keeper.templates()).pool
 
     # the contract
 
@@ -216,10 +202,6 @@ class VesselBackend(JailBackend):
     async def aclose(self) -> None:
         await self.waiting.aclose()
         await super().aclose()
-        if self._templates is not None:
-            self._templates.close()
-        if self._trees is not None:
-            self._trees.close()
 
     async def furnish(self, jail: JailPlan) -> JailPlan:
         """A jail with the kit in it, and room for the wall."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import json
-import os
 import socket
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,11 +14,9 @@ import msgspec
 
 from paddock.backends._base import Ending
 from paddock.backends._guest import GuestConnection
-from paddock.backends._threads import in_its_own_thread
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import InvalidState, PaddockError, SandboxDied, SandboxError
 from paddock.guest._orders import pack_orders
-from paddock.keeper import layout
 from paddock.model import ExecHandle, ExecId, ExecSpec, Noun, SandboxId, Template, mint, replace
 from paddock.storage._kit import COMMAND
 
@@ -81,6 +77,8 @@ class VesselInstance(JailInstance):
         self._listening: asyncio.Task[None] | None = None
         self._resumptions = 0
         """How often somebody has wanted it to go on."""
+        self.copying = asyncio.Lock()
+        """One copy at a time: a wall is saved for one alone."""
 
     async def turn_to(self) -> None:
         """There is nobody yet."""
@@ -204,19 +202,6 @@ class VesselInstance(JailInstance):
         finally:
             if let_go is not None:
                 let_go()
-
-    @contextlib.asynccontextmanager
-    async def copying(self) -> AsyncGenerator[None]:
-        """One copy at a time, of whichever services: a wall is saved for one alone. The others wait."""
-        try:
-            turn = os.open(self._level.directory / layout.RUN / self.id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise self.lost_error() from None
-        try:
-            await in_its_own_thread(fcntl.flock, turn, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(turn)
 
     async def resume(self) -> float:
         self._resumptions += 1

@@ -21,10 +21,12 @@ from paddock.errors import NotFound, PaddockError, SandboxError
 from paddock.keeper._plan import CLAIM, WAITING, JailPlan
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxId, Template, mint, replace
-from paddock.storage import _waiting_trees as trees
+from paddock.storage import _trees as trees
 from paddock.storage._kit import COMMAND
 
 if TYPE_CHECKING:
+    from paddock.storage import Pool
+
     from ._backend import VesselBackend
 
 SETTING = "PADDOCK_WAITING"
@@ -69,11 +71,10 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Vessel(msgspec.Struct, eq=False):
-    """One that waits. `lock` keeps its tree, which is called as it is."""
+    """One that waits. Its tree, which is called as it is, is in use until it is deleted."""
 
     kind: Kind
     instance: VesselInstance
-    lock: int
     until: float
     watch: asyncio.Task[None] | None = None
 
@@ -180,24 +181,21 @@ class Waiting:
     ) -> VesselInstance | None:
         """It becomes the sandbox of the plan, with its tree; or it ends, and the plan has the tree that it had."""
         backend, pool = self._backend, await self._backend.trees()
-        with contextlib.ExitStack() as kept:
-            try:
-                # Whichever of the two trees is called as it is: a sweep takes away what nobody keeps.
-                kept.callback(os.close, trees.keep(pool, plan.tree))
-                if plan.spec.mounts:
-                    await asyncio.to_thread(pool.add_mounts, vessel.id, len(plan.spec.mounts))
-                pool.exchange(vessel.id, plan.tree)
-            except (PaddockError, OSError):
-                await end(backend, vessel)
-                return None
-            try:
-                async with asyncio.timeout(_HAND_OVER_SECONDS):
-                    instance = await backend.pass_on(vessel.instance, plan, jail, env)
-            except (PaddockError, OSError, TimeoutError):
-                await backend.take_back(plan)
-                pool.exchange(vessel.id, plan.tree)
-                await end(backend, vessel)
-                return None
+        try:
+            if plan.spec.mounts:
+                await asyncio.to_thread(pool.add_mounts, vessel.id, len(plan.spec.mounts))
+            pool.exchange(vessel.id, plan.tree)
+        except (PaddockError, OSError):
+            await end(backend, vessel)
+            return None
+        try:
+            async with asyncio.timeout(_HAND_OVER_SECONDS):
+                instance = await backend.pass_on(vessel.instance, plan, jail, env)
+        except (PaddockError, OSError, TimeoutError):
+            await backend.take_back(plan)
+            pool.exchange(vessel.id, plan.tree)
+            await end(backend, vessel)
+            return None
         tidying = backend.start(self._tidy(vessel))
         self._tidying.add(tidying)
         tidying.add_done_callback(self._tidying.discard)
@@ -205,10 +203,8 @@ class Waiting:
 
     async def _tidy(self, vessel: Vessel) -> None:
         """Nothing waits under its name any more."""
-        os.close(vessel.lock)
-        pool = await self._backend.trees()
         with contextlib.suppress(PaddockError):
-            await asyncio.to_thread(pool.delete, vessel.id)
+            await _delete(await self._backend.trees(), vessel.id)
             await self._backend.forget(vessel.id)
 
     # making
@@ -268,10 +264,9 @@ class Waiting:
         )
         limit = plan.spec.limits.disk_mib << 20
         async with contextlib.AsyncExitStack() as undo:
-            undo.push_async_callback(asyncio.to_thread, pool.delete, name)
+            undo.push_async_callback(_delete, pool, name)
+            pool.in_use.add(name)
             await to_its_end(pool.create, name, layers=plan.template.layers, limit_bytes=limit)
-            lock = trees.keep(pool, name)
-            undo.callback(os.close, lock)
             jail = await backend.dress(plan, await backend.furnish(backend.jail_plan(plan)))
             if Kind.of(backend, plan, jail) != wish.kind:
                 raise SandboxError("its programs have changed since")  # the next create is of the new kind
@@ -279,7 +274,7 @@ class Waiting:
             orders = replace(await backend.orders(plan, jail), waiting=True)
             instance = await backend.embark(plan, jail, orders)
             undo.pop_all()
-        vessel = Vessel(wish.kind, instance, lock, until - _LEAST_LEFT_SECONDS)
+        vessel = Vessel(wish.kind, instance, until - _LEAST_LEFT_SECONDS)
         try:
             async with asyncio.timeout(_REHEARSAL_SECONDS):
                 await backend.rehearse(plan, instance)
@@ -312,9 +307,16 @@ async def end(backend: VesselBackend, vessel: Vessel) -> None:
         await vessel.instance.kill()
         await backend.forget(vessel.id)
     await vessel.instance.aclose()
-    os.close(vessel.lock)
     with contextlib.suppress(PaddockError):
-        await asyncio.to_thread(pool.delete, vessel.id)
+        await _delete(pool, vessel.id)
+
+
+async def _delete(pool: Pool, tree: str) -> None:
+    """What fails here, a sweep finds."""
+    try:
+        await asyncio.to_thread(pool.delete, tree)
+    finally:
+        pool.in_use.discard(tree)
 
 
 async def _drop(claiming: asyncio.Task[VesselInstance | None]) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from paddock.errors import ImageInvalid, InvalidArgument, NotFound
+from paddock.linux.descriptors import closing
 
 from . import _tar
 from ._documents import SavedImage, decode, decode_config
@@ -59,12 +60,9 @@ class Archive:
             return None
 
     def open(self, path: str) -> Generator[Piece]:
-        fd = self._open()
-        try:
+        with closing(self._open()) as fd:
             member = self._find(fd, path)
             yield Piece(fd, member.offset, member.size)
-        finally:
-            os.close(fd)
 
     def _open(self) -> int:
         try:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from paddock.errors import ImageInvalid
+from paddock.linux.descriptors import closing
 from paddock.model import User
 from paddock.storage._base import Pool
 from paddock.storage._recipe import Progress
@@ -80,7 +81,6 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
             lay(found.layers, at, root)
         pool.worker.confined(_finish, (root,), pool.worker.base, _wanted(found), workdir_of(found))
 
-    versions.hold(tree)
     if not versions.is_built(tree):
         below = ""
         for number, (name, layer) in enumerate(zip(chain, found.layers, strict=False)):
@@ -93,16 +93,9 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
 
 def people(pool: Pool, tree: str, found: Found) -> People:
     """Who there is in a tree that was built."""
-    at = pool.open(tree)
-    try:
-        root = os.open(ROOT, DIRECTORY, dir_fd=at)
-        try:
-            said = pool.worker.confined(_look, (at, root), pool.worker.base is not None, _wanted(found))
-            return msgspec.convert(said, People)
-        finally:
-            os.close(root)
-    finally:
-        os.close(at)
+    with closing(pool.open(tree)) as at, closing(os.open(ROOT, DIRECTORY, dir_fd=at)) as root:
+        said = pool.worker.confined(_look, (at, root), pool.worker.base is not None, _wanted(found))
+        return msgspec.convert(said, People)
 
 
 def _chain(found: Found) -> list[str]:

@@ -6,6 +6,7 @@ import os
 import stat
 
 from paddock.linux import openat2
+from paddock.linux.descriptors import closing
 from paddock.model import User
 from paddock.storage._removal import remove
 from paddock.storage._trees import DIRECTORY
@@ -56,11 +57,9 @@ class Finish:
             return
         except OSError:
             return  # it is no file: then nobody has a name in there
-        try:
+        with closing(fd):
             if stat.S_ISREG(os.fstat(fd).st_mode):
                 os.write(fd, line)
-        finally:
-            os.close(fd)
 
     def _own_directory(self, path: str, user: User, mode: int) -> None:
         parts = path.strip("/").split("/")
@@ -91,7 +90,7 @@ class Finish:
     def _directory(self, path: str, uid: int, gid: int, mode: int) -> None:
         """A directory it is afterwards, whatever was there: what is mounted on is found through no link."""
         parent, name = self._above(path)
-        try:
+        with closing(parent):
             try:
                 os.mkdir(name, 0o700, dir_fd=parent)
             except FileExistsError:
@@ -99,19 +98,14 @@ class Finish:
                     return
                 os.unlink(name, dir_fd=parent)
                 os.mkdir(name, 0o700, dir_fd=parent)
-            fd = os.open(name, DIRECTORY, dir_fd=parent)
-            try:
+            with closing(os.open(name, DIRECTORY, dir_fd=parent)) as fd:
                 if self._base is not None:
                     os.fchown(fd, self._base + uid, self._base + gid)
                 os.fchmod(fd, mode | (0 if self._base is not None else stat.S_IRWXU))
-            finally:
-                os.close(fd)
-        finally:
-            os.close(parent)
 
     def _file(self, path: str, text: str) -> None:
         parent, name = self._above(path)
-        try:
+        with closing(parent):
             try:
                 os.unlink(name, dir_fd=parent)
             except FileNotFoundError:
@@ -123,8 +117,6 @@ class Finish:
                 if self._base is not None:
                     os.fchown(file.fileno(), self._base, self._base)
                 os.fchmod(file.fileno(), 0o644)
-        finally:
-            os.close(parent)
 
     def _above(self, path: str) -> tuple[int, str]:
         above, _, name = path.rpartition("/")

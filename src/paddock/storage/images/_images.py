@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paddock.errors import ImageInvalid, InvalidArgument, NotFound
-from paddock.keeper.layout import IMAGES, TEMPLATES
+from paddock.keeper.layout import IMAGES
 from paddock.model import Image, Template
 from paddock.storage._base import Pool
 from paddock.storage._recipe import PATH, Progress
@@ -27,7 +27,7 @@ _LEAST_PREFIX = len("sha256:") + 6
 
 
 class Images:
-    """May be used by several threads and by several processes at once. Times are by `clock`, seconds since the epoch.
+    """May be used by several threads at once. Times are by `clock`, seconds since the epoch.
 
     A registry is asked when an image is not here or is pulled; a file or directory is looked at each time.
     """
@@ -41,14 +41,10 @@ class Images:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._pool, self._limits, self._clock = pool, limits, clock
-        self._versions = Versions(pool, state_dir / TEMPLATES)
+        self._versions = Versions(pool)
         self._records = Records(state_dir / IMAGES)
         self._sources: dict[str, Source] = {}
         self._known: dict[str, tuple[object, Record]] = {}
-
-    def close(self) -> None:
-        """Lets go of the trees that were in use here."""
-        self._versions.close()
 
     def get(self, text: str, progress: Progress) -> Record:
         """What was found under that name before, if it is still so; else as `pull`."""
@@ -96,7 +92,7 @@ class Images:
         return tree.startswith(_TREES)
 
     def discard(self, tree: str) -> bool:
-        """Deletes one, or what its builder has begun. False: a program that runs uses or builds it."""
+        """Deletes one, or what its builder has begun. False: it is in use, or being built."""
         return self._versions.discard(tree)
 
     def _make(self, reference: Reference, source: Source, stamp: object, progress: Progress) -> Record:
@@ -139,7 +135,6 @@ class Images:
         record = self._records.find(reference.text)
         if record is None:
             return None
-        self._versions.hold(record.tree)
         return record if self._versions.is_built(record.tree) else None
 
     def _image(self, reference: Reference, found: Found, who: People) -> Image:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from paddock.errors import OUT_OF, ImageInvalid, PlatformError
 from paddock.linux import openat2
+from paddock.linux.descriptors import closing
 from paddock.storage._removal import remove
 from paddock.storage._trees import DIRECTORY, names_in, open_to_all
 
@@ -106,20 +107,14 @@ class Layer:
             elif entry.kind == _tar.FIFO:
                 os.mkfifo(name, 0o600, dir_fd=parent)
             else:
-                fd = os.open(name, _NEW, 0o600, dir_fd=parent)
-                try:
+                with closing(os.open(name, _NEW, 0o600, dir_fd=parent)) as fd:
                     for data in reader.content():
                         _write(fd, data)
                     self._attributes(entry, fd)
-                finally:
-                    os.close(fd)
                 return
         if entry.kind == _tar.DIRECTORY:
-            fd = os.open(name, DIRECTORY, dir_fd=parent)
-            try:
+            with closing(os.open(name, DIRECTORY, dir_fd=parent)) as fd:
                 self._attributes(entry, fd)
-            finally:
-                os.close(fd)
             self._times.append((path, entry.mtime))
             self._times_bytes += len(path)
             if self._times_bytes > _PATHS_BYTES:
@@ -145,14 +140,13 @@ class Layer:
             raise ImageInvalid(f"{_shown(path)} is a hard link to itself")
         above, _, last = source.rpartition(b"/")
         # A descriptor of its own: clearing the way may close the one that is remembered.
-        place = openat2.open_beneath(self._root, above or b".", _PLACE, symlinks=False, cross_mounts=False)
-        try:
+        with closing(
+            openat2.open_beneath(self._root, above or b".", _PLACE, symlinks=False, cross_mounts=False)
+        ) as place:
             if not last or stat.S_ISDIR(os.stat(last, dir_fd=place, follow_symlinks=False).st_mode):
                 raise ImageInvalid(f"{_shown(path)} is a hard link to a directory")
             self._remove(parent, name)  # of two entries the later holds
             os.link(last, name, src_dir_fd=place, dst_dir_fd=parent, follow_symlinks=False)
-        finally:
-            os.close(place)
 
     def _attributes(self, entry: _tar.Entry, fd: int) -> None:
         """Of a file or a directory: owner first, which takes set-id bits away, and the mode after it."""
@@ -218,16 +212,15 @@ class Layer:
         waiting = [path]
         while waiting:
             at = waiting.pop()
-            fd = openat2.open_beneath(self._root, at or b".", DIRECTORY, symlinks=False, cross_mounts=False)
-            try:
+            with closing(
+                openat2.open_beneath(self._root, at or b".", DIRECTORY, symlinks=False, cross_mounts=False)
+            ) as fd:
                 for name in map(os.fsencode, names_in(fd)):
                     below = at + b"/" + name if at else name
                     if hash(below) not in self._made:
                         self._remove(fd, name)
                     elif stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
                         waiting.append(below)
-            finally:
-                os.close(fd)
 
     def _take(self, parent: int, name: bytes, path: bytes) -> None:
         if hash(path) not in self._made:
@@ -266,16 +259,14 @@ class Layer:
         """As others do where an archive names a file before its directory: root's, for all to read."""
         for above in _ancestors(path):
             place, _, name = above.rpartition(b"/")
-            fd = self._open(place)
-            try:
-                os.mkdir(name, 0o755, dir_fd=fd)
-                open_to_all(os.fsdecode(name), fd)
-                if self._base is not None:
-                    os.chown(name, self._base, self._base, dir_fd=fd, follow_symlinks=False)
-            except FileExistsError:
-                pass
-            finally:
-                os.close(fd)
+            with closing(self._open(place)) as fd:
+                try:
+                    os.mkdir(name, 0o755, dir_fd=fd)
+                    open_to_all(os.fsdecode(name), fd)
+                    if self._base is not None:
+                        os.chown(name, self._base, self._base, dir_fd=fd, follow_symlinks=False)
+                except FileExistsError:
+                    pass
 
     def _is_there(self, path: bytes) -> bool:
         try:
@@ -304,10 +295,8 @@ class Layer:
             fd = openat2.open_beneath(self._root, path, DIRECTORY, symlinks=False, cross_mounts=False)
         except OSError:
             return  # a later entry has taken its place
-        try:
+        with closing(fd):
             _set_times(mtime, fd)
-        finally:
-            os.close(fd)
 
     def _forget_parent(self, keep: int = -1) -> None:
         if self._parent is not None and self._parent[1] != keep:

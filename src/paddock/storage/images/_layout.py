@@ -11,6 +11,7 @@ import msgspec
 
 from paddock.errors import ImageInvalid, InvalidArgument, NotFound
 from paddock.linux import openat2
+from paddock.linux.descriptors import closing
 
 from ._documents import Descriptor, Index, choose, decode, decode_index
 from ._reference import Reference
@@ -92,17 +93,14 @@ class Directory:
             directory = os.open(self._path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise NotFound(f"there is no image layout {self._path}: {error.strerror}") from None
-        try:
-            fd = openat2.open_beneath(directory, path.encode(), _READ, symlinks=False)
-        except OSError as error:
-            what = f"{path} of the image layout {self._path} cannot be read: {error.strerror}"
-            raise (NotFound(what) if error.errno == 2 else ImageInvalid(what)) from None
-        finally:
-            os.close(directory)
-        try:
+        with closing(directory):
+            try:
+                fd = openat2.open_beneath(directory, path.encode(), _READ, symlinks=False)
+            except OSError as error:
+                what = f"{path} of the image layout {self._path} cannot be read: {error.strerror}"
+                raise (NotFound(what) if error.errno == 2 else ImageInvalid(what)) from None
+        with closing(fd):
             yield whole_file(fd, path)
-        finally:
-            os.close(fd)
 
 
 def _place(digest: str) -> str:

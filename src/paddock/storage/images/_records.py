@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from paddock.model import Image, Template
+from paddock.storage._whole import keep_file
 
 VERSION = 1
 _SUFFIX = ".json"
@@ -41,14 +41,7 @@ class Records:
 
     def write(self, record: Record) -> None:
         self.directory.mkdir(mode=0o700, exist_ok=True)
-        path = self._path(record.image.reference)
-        beside = path.with_suffix(f".{os.urandom(4).hex()}")
-        try:
-            beside.write_bytes(msgspec.json.encode(record))
-            beside.rename(path)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
+        keep_file(self._path(record.image.reference), msgspec.json.encode(record))
 
     def remove(self, reference: str) -> None:
         with suppress(FileNotFoundError):

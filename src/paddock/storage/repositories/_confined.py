@@ -24,6 +24,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from paddock.linux import caps, mounts, namespaces, prctl
+from paddock.linux.descriptors import closing
 
 
 class Place(TypedDict):
@@ -143,8 +144,7 @@ def _furnish(order: Order) -> None:
 
 def _show(source: str, target: str, attributes: int, owner: int | None = None) -> None:
     # An ordinary user may show what lies below other mounts only together with them.
-    fd = mounts.open_tree(os.fsencode(source), recursive=os.geteuid() != 0 or owner is None)
-    try:
+    with closing(mounts.open_tree(os.fsencode(source), recursive=os.geteuid() != 0 or owner is None)) as fd:
         if owner is not None:
             _map_owner(fd, owner)
         mounts.set_attributes(fd, set=attributes, recursive=True)
@@ -153,21 +153,17 @@ def _show(source: str, target: str, attributes: int, owner: int | None = None) -
         if not is_directory:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         mounts.move_mount(fd, mounts.AT_FDCWD, os.fsencode(target))
-    finally:
-        os.close(fd)
 
 
 def _map_owner(fd: int, owner: int) -> None:
     """As far as the file system can: where it can't, what anybody may read is read."""
     info = os.fstat(fd)
     maps = [namespaces.IdMap(info.st_uid, owner, 1)], [namespaces.IdMap(info.st_gid, owner, 1)]
-    userns = namespaces.id_mapping_namespace(*maps)
-    try:
-        mounts.set_attributes(fd, userns_fd=userns)
-    except OSError:
-        pass
-    finally:
-        os.close(userns)
+    with closing(namespaces.id_mapping_namespace(*maps)) as userns:
+        try:
+            mounts.set_attributes(fd, userns_fd=userns)
+        except OSError:
+            pass
 
 
 def _start(order: Order) -> int:

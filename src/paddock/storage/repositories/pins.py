@@ -11,6 +11,7 @@ from pathlib import Path
 
 from paddock.errors import InvalidArgument, InvalidState
 from paddock.linux import openat2
+from paddock.linux.descriptors import closing
 from paddock.storage._trees import names_in
 
 from ._remote import is_commit
@@ -30,10 +31,8 @@ def owners(repository: Path) -> tuple[str, ...]:
         directory = _open(repository)
     except InvalidState:
         return ()
-    try:
+    with closing(directory):
         names = names_in(directory)
-    finally:
-        os.close(directory)
     return tuple(sorted(name for name in names if not name.startswith((".", "fetched-"))))
 
 
@@ -44,22 +43,18 @@ def pin(repository: Path, owner: str, commit: str, *, like: str | None = None) -
     """
     if not is_commit(commit):
         raise InvalidArgument(f"{commit!r} is no id of a commit")
-    directory = _open(repository)
-    try:
+    with closing(_open(repository)) as directory:
         if like is not None and _linked(directory, _name(like), _name(owner), commit):
             return
         scratch = f".{owner}.{os.urandom(4).hex()}"  # git passes over names that begin so
-        fd = os.open(
-            scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory
-        )
-        try:
+        with closing(
+            os.open(
+                scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory
+            )
+        ) as fd:
             os.write(fd, f"{commit}\n".encode())
             os.fsync(fd)
-        finally:
-            os.close(fd)
         os.rename(scratch, _name(owner), src_dir_fd=directory, dst_dir_fd=directory)
-    finally:
-        os.close(directory)
 
 
 def unpin(repository: Path, owner: str) -> None:
@@ -68,23 +63,19 @@ def unpin(repository: Path, owner: str) -> None:
         directory = _open(repository)
     except InvalidState:
         return
-    try:
-        os.unlink(_name(owner), dir_fd=directory)
-    except FileNotFoundError:
-        pass
-    finally:
-        os.close(directory)
+    with closing(directory):
+        try:
+            os.unlink(_name(owner), dir_fd=directory)
+        except FileNotFoundError:
+            pass
 
 
 def _linked(directory: int, pin: str, name: str, commit: str) -> bool:
     """Whether `name` is another name of `pin` now, and that a pin of `commit`."""
     with suppress(OSError):  # there is none, or no links are to be had here
         os.link(pin, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        try:
+        with closing(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)) as fd:
             return os.read(fd, 128) == f"{commit}\n".encode()
-        finally:
-            os.close(fd)
     return False
 
 
@@ -100,23 +91,20 @@ def _open(repository: Path) -> int:
         top = os.open(repository, _DIRECTORY)
     except OSError as error:
         raise InvalidState(f"the repository {repository.name} is gone: {error}") from None
-    try:
-        _make(top)
-        return openat2.open_beneath(top, _PINS.encode(), _DIRECTORY, symlinks=False)
-    except OSError as error:
-        raise InvalidState(f"the repository {repository.name} is damaged: {error}") from None
-    finally:
-        os.close(top)
+    with closing(top):
+        try:
+            _make(top)
+            return openat2.open_beneath(top, _PINS.encode(), _DIRECTORY, symlinks=False)
+        except OSError as error:
+            raise InvalidState(f"the repository {repository.name} is damaged: {error}") from None
 
 
 def _make(top: int) -> None:
-    refs = openat2.open_beneath(top, b"refs", _DIRECTORY, symlinks=False)
-    try:
-        os.mkdir("pins", 0o755, dir_fd=refs)
-        info = os.fstat(refs)
-        if os.geteuid() == 0:
-            os.chown("pins", info.st_uid, info.st_gid, dir_fd=refs, follow_symlinks=False)
-    except FileExistsError:
-        pass
-    finally:
-        os.close(refs)
+    with closing(openat2.open_beneath(top, b"refs", _DIRECTORY, symlinks=False)) as refs:
+        try:
+            os.mkdir("pins", 0o755, dir_fd=refs)
+            info = os.fstat(refs)
+            if os.geteuid() == 0:
+                os.chown("pins", info.st_uid, info.st_gid, dir_fd=refs, follow_symlinks=False)
+        except FileExistsError:
+            pass
