@@ -159,6 +159,14 @@ def test_a_client_that_dies_in_a_call_has_it_cancelled_and_undone(rig: Rig) -> N
     assert wait_until(lambda: [info.state for info in rig.door.sandboxes.values()] == [State.KILLED])
 
 
+def test_a_handle_that_outlives_its_daemon_closes_the_connection_that_it_finds_broken(rig: Rig) -> None:
+    peer = rig.session.open_socket()
+    rig.session.give_back(Connection(peer))
+    peer.shutdown(socket.SHUT_RDWR)
+    rig.session.give_up(b"{}")
+    assert peer.fileno() == -1
+
+
 def test_garbage_on_the_socket_ends_that_connection_and_no_other(rig: Rig) -> None:
     sandbox: Any = Sandbox.create(transport=rig.transport)
     for garbage in (b"\0" * 64, b"GET / HTTP/1.1\r\n\r\n", os.urandom(256)):

@@ -57,7 +57,7 @@ class Rig:
         return await self.shelf.bases.get(acquired, branch, Asked(), submodules=submodules)
 
     @asynccontextmanager
-    async def over(self, base: Base, name: str = "zz_work") -> AsyncGenerator[Any]:
+    async def over(self, base: Base, name: str = "zz_work", **options: float) -> AsyncGenerator[Any]:
         """A workshop in a tree that was derived from a base, as a workspace is."""
         layers = self.pool.derive(base.id, name)
         try:
@@ -65,7 +65,7 @@ class Rig:
                 TreeMount(tree=name, target="/workspace", writable=True, layers=layers),
                 TreeMount(tree=base.repository, target="/run/paddock/repository", writable=False),
             )
-            async with self.shelf.workshops.open(trees, Asked()) as workshop:
+            async with self.shelf.workshops.open(trees, Asked(), **options) as workshop:
                 yield workshop
         finally:
             self.pool.delete(name)
@@ -194,10 +194,10 @@ async def test_a_workshop_is_nobodys_sandbox_and_dead_afterwards(state_dir: Path
             assert flood.limit is Limit.OUTPUT
             assert len(flood.out.head + flood.out.tail) == 10_000
             assert flood.out.file is None
-            stuck = await shop.run(["sleep", "3600"], timeout_seconds=0.2)
-            assert stuck.limit is Limit.TIME
             with pytest.raises(PlatformError, match="ended with 3"):
                 await shop.check(["sh", "-c", "exit 3"])
+        async with rig.over(base, command_seconds=0.2) as shop:
+            assert (await shop.run(["sleep", "3600"])).limit is Limit.TIME
         with pytest.raises(RuntimeError, match="the block failed"):
             async with rig.over(base):
                 raise RuntimeError("the block failed")

@@ -106,13 +106,15 @@ class Session:
 
     def give_up(self, body: bytes) -> None:
         """Send a request and wait for nothing. For finalizers: takes no lock, raises nothing."""
+        connection = self.take_idle()
+        if connection is None:
+            return
         try:
-            connection = self.take_idle()
-            if connection is not None:
-                connection.send(Kind.OPEN, connection.next_channel(), body, flags=NO_REPLY)
-                self.give_back(connection)
+            connection.send(Kind.OPEN, connection.next_channel(), body, flags=NO_REPLY)
         except Exception:  # the daemon is gone, and the handle with it
-            pass
+            connection.close()
+        else:
+            self.give_back(connection)
 
     def take_idle(self) -> Connection | None:
         """One that is open and unused, if there is one: for a finalizer, which opens nothing."""
