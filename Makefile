@@ -6,9 +6,8 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARN
 
 BIN := .venv/bin
 STYLE := src native tests tools demo bench examples
-# Tests wait about half of their time: three workers keep two processors busy.
 # In a checkout of someone else there is nowhere to keep pytest's cache.
-PYTEST := $(BIN)/pytest -n 3 --dist loadfile $(shell test -w . || echo -p no:cacheprovider)
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile $(shell test -w . || echo -p no:cacheprovider)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
