@@ -312,9 +312,7 @@ class ContainerBackend:
     async def bring(self, record: Record, inside: GuestConnection) -> None:
         """The files of one that stands still to its trees, by way of its carrier."""
         carrier = (await self._storage()).carrier
-        async with self.records.carrying_out(
-            record.id
-        ):  # it may die meanwhile, and whoever waits for that sees it first
+        async with self.records.carrying_out(record.id):  # it may die meanwhile; who waits for its death sees it first
             await carrier.bring(record.id, record.root, record.trees, owner(record.template), inside)
 
     async def unpause(self, life: Life) -> None:

@@ -48,8 +48,8 @@ class Remains:
     async def take_out(
         self, engine: Engine, id: SandboxId, incarnation: int, *, then: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Of a dead one; `then` is what is to be done after it. Another task may be at it: that is waited for, and what
-        it has taken out is not taken out again, from a container that it has removed."""
+        """Take a dead sandbox's files out of its container, then call `then`. While another task does it, wait for that
+        one. What it has taken out is not taken out again: it has removed the container."""
         async with contextlib.AsyncExitStack() as alone:
             try:
                 await alone.enter_async_context(self._records.carrying_out(id))
