@@ -274,6 +274,21 @@ def served(state: Path, scene: Callable[[GatewayClient, Server, Noted], Coroutin
     run(act())
 
 
+def test_only_who_says_hello_takes_the_place_of_the_daemon(state: Path) -> None:
+    async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
+        before = one._line
+        nobody = local_sockets.connect(state, layout.GATEWAY_SOCKET)
+        assert nobody is not None
+        reader, writer = await asyncio.open_connection(sock=nobody)
+        writer.write(pack(Kind.OPEN, 1, codec.encode(NOTHING)))
+        assert await reader.read() == b"", "an order of nobody's ends the connection"
+        writer.close()
+        await one.order(order("sb_a"), some())
+        assert one._line is before
+
+    served(state, scene)
+
+
 def test_a_door_that_is_opened_again_takes_the_place_of_the_one_before(state: Path) -> None:
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
         await one.order(order("sb_a"), some())

@@ -30,12 +30,14 @@ Add = Callable[..., Life]
 
 
 @contextmanager
-def yard_of_the_dead(directory: Path, groups: cgroups.Base | None = None) -> Generator[tuple[Undertaker, Add]]:
-    """An undertaker, and what gives it a sandbox whose pid 1 is dead."""
+def yard_of_the_dead(
+    directory: Path, groups: cgroups.Base | None = None, told: list[str] | None = None
+) -> Generator[tuple[Undertaker, Add]]:
+    """An undertaker, and what gives it a sandbox whose pid 1 is dead. The daemon is `told` of ends."""
     records = Records(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
     facts = {"spares": records.directory, "groups": groups, "slots": None, "signal": pidfd.send_signal}
     house = cast("Any", SimpleNamespace(records=records, **facts))
-    undertaker = Undertaker(house, lambda id, ended: None)
+    undertaker = Undertaker(house, lambda record, ended: told.append(record.id) if told is not None else None)
 
     def add(id: str, deadline: float, group: cgroups.Group | None = None) -> Life:
         pid = os.posix_spawn("/bin/true", ["true"], {})  # vfork(2): the worker of pytest is large
@@ -82,6 +84,16 @@ def test_deadlines_of_the_dead_are_not_kept_for_ever(tmp_path: Path) -> None:
         for n in range(120):
             undertaker.bury(add(f"sb_{n}", 1e12))
         assert len(undertaker._deadlines) < 100
+
+
+def test_the_daemon_is_told_of_an_end_before_its_kill_is_answered(tmp_path: Path) -> None:
+    """Else what it makes in the same place after the answer would be taken for the dead one."""
+    said: list[str] = []
+    with yard_of_the_dead(tmp_path, told=said) as (undertaker, add):
+        life = add("sb_a", 1e12)
+        life.waiting.append(lambda: said.append("answer"))
+        undertaker.bury(life)
+    assert said == ["sb_a", "answer"]
 
 
 @pytest.mark.root

@@ -87,7 +87,7 @@ class Server:
             return NO_ANSWER
 
     def _accept(self, plane: Plane) -> None:
-        """The next daemon takes the place of the one before, which is dead whether or not that is known here."""
+        """Whoever connects is the daemon when it has said HELLO."""
         try:
             peer, _ = self._listener.accept()
         except OSError:
@@ -95,10 +95,12 @@ class Server:
         line = Duplex(peer, lambda line, frame: self._heard(plane, line, frame), self._left)
         if line.uid != self._owner:
             line.close()
-            return
-        if self._line is not None:
-            self._line.close()
-        self._line = line
+
+    def _follow(self, line: Duplex) -> None:
+        """The next daemon takes the place of the one before, which is dead whether or not that is known here."""
+        before, self._line = self._line, line
+        if before is not None and before is not line:
+            before.close()
 
     def _left(self, line: Duplex) -> None:
         if self._line is line:
@@ -110,6 +112,11 @@ class Server:
         except msgspec.MsgspecError as error:
             close_all(frame.descriptors)
             raise WireError(f"not an order: {error}") from None
+        if isinstance(order, Hello) and order.version == VERSION:
+            self._follow(line)
+        elif line is not self._line and not isinstance(order, Hello):
+            close_all(frame.descriptors)
+            raise WireError("an order of one who has not said HELLO, or was followed by another")
         self._start(self._answer(plane, line, frame, order))
 
     async def _answer(self, plane: Plane, line: Duplex, frame: Frame, order: Hello | Order) -> None:

@@ -200,10 +200,10 @@ class Undertaker:
         # Until the daemon says that it may be forgotten. On a full disk only the daemon of this moment learns of it.
         attempt(records.write_ended, id, replace(cause, kind=life.record.kind))
         attempt(records.retire, id, self._house.spares)
+        attempt(self._on_ended, life.record, cause)  # before the answers: who has one may make its next incarnation
         for answer in life.waiting:
             attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
         life.waiting.clear()  # the keeper collects no garbage: nothing may refer to itself
-        attempt(self._on_ended, life.record, cause)
         if jail.slot is not None:
             attempt(self._house.slots.give_back, jail.slot)
         if jail.group is not None:
