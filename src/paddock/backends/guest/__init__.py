@@ -2,4 +2,5 @@
 
 from ._dialect import NativeDialect as NativeDialect
 from ._place import Place as Place
+from ._program import check as check
 from ._program import program as program

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import paddock
 from paddock.errors import NotConfigured
+from paddock.model import Check
 
 PACKAGE = Path(paddock.__file__).parent
 """What is in it is what the wheel carries."""
@@ -17,7 +18,7 @@ SOURCES = PACKAGE.parent.parent / "native"
 
 
 def shipped() -> Path:
-    """Where a wheel has it; `tools/hatch_build.py` puts it there."""
+    """Where a wheel has it; `hatch_build.py` puts it there."""
     return PACKAGE / "native" / f"paddock-guest-{platform.machine()}"
 
 
@@ -37,11 +38,32 @@ def program() -> Path:
         return build.build()
     except build.NoCompiler as error:
         raise NotConfigured(f"the native guest is not built: {error}") from None
+    except OSError as error:
+        raise NotConfigured(f"the native guest cannot be kept: {error}", hint="set XDG_CACHE_HOME") from None
     except subprocess.CalledProcessError as error:
         raise NotConfigured(
             f"the native guest could not be compiled: {error.cmd[0]} ended with {error.returncode}",
             hint=f"run python {SOURCES / 'build.py'} to see why",
         ) from None
+
+
+def check() -> Check:
+    """A line for `doctor`. Compiles nothing."""
+    status, detail, fix = "ok", "compiled with this installation", None
+    if not shipped().exists():
+        if not (SOURCES / "build.py").exists():
+            status, detail, fix = "missing", "this installation has none", "install a wheel for this machine"
+        else:
+            build = _build_module()
+            try:
+                there = build.kept().exists()
+                detail = "compiled from this checkout" if there else "will be compiled from this checkout"
+            except build.NoCompiler as error:
+                status, detail, fix = "missing", str(error), "apt-get install gcc"
+            except OSError as error:
+                status, detail = "missing", f"it cannot be kept: {error}"
+    detail = f"{detail}; level process runs it, the other levels run the Python guest"
+    return Check(area="guest", name="native guest", status=status, detail=detail, fix=fix)
 
 
 def _build_module() -> ModuleType:

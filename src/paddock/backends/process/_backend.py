@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from paddock.backends._base import Capabilities, Ending, Exits, Paused, SandboxPlan
-from paddock.backends.guest import NativeDialect, Place, program
+from paddock.backends.guest import NativeDialect, Place, check, program
 from paddock.errors import AlreadyExists, Unsupported
 from paddock.keeper import layout
 from paddock.model import Check, Level, SandboxId, User
@@ -49,7 +49,7 @@ class ProcessBackend:
         return None
 
     def checks(self) -> tuple[Check, ...]:
-        return (Check(area="process", name="isolation", status="weak", detail="none: for tests only"),)
+        return (Check(area="process", name="isolation", status="weak", detail="none: for tests only"), check())
 
     async def create(self, plan: SandboxPlan) -> ProcessInstance:
         if plan.trees:
