@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,7 +12,9 @@ from paddock.errors import SecretUnavailable
 from paddock.model import Binding, SecretValue, Target
 
 from ._needles import Needles
-from ._redact import Redaction
+
+if TYPE_CHECKING:
+    from ._redact import Redaction
 
 _MOST_PAST = 16
 
@@ -117,6 +120,8 @@ class SecretBook:
 
     def redaction(self, *, keep_length: bool) -> Redaction:
         """Of all values that there are and lately were."""
+        from ._redact import Redaction
+
         found = self._redactions.get(keep_length)
         if found is None:
             now = {b.value.data: b.placeholder.encode() for b in self._bound.values() if b.value is not None}

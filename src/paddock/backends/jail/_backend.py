@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -23,9 +23,11 @@ from paddock.backends.jail._rest import Rest
 from paddock.errors import KeeperUnavailable, PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
-from paddock.keeper._records import Record
 from paddock.model import Check, ExecSpec, Level, Limit, Limits, SandboxId, Template, replace
 from paddock.model.caller import directories
+
+if TYPE_CHECKING:
+    from paddock.keeper._records import Record
 
 R = TypeVar("R")
 _MIB = 1 << 20
@@ -235,6 +237,8 @@ class JailBackend:
 
     async def record(self, id: SandboxId) -> Record:
         """What the keeper has recorded of a living one. SandboxDied."""
+        from paddock.keeper._records import Record
+
         return Record(**await self.keeper.request("inspect", id=id))
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
