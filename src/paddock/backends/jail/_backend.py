@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import socket
 from collections.abc import Coroutine, Mapping
@@ -125,7 +124,7 @@ class JailBackend:
             if not error.details.get("lost"):
                 raise
         await self.keeper.tell("forget", id=plan.id)
-        return await self._make(plan, dataclasses.replace(jail, fault=""))
+        return await self._make(plan, jail._replace(fault=""))
 
     async def _make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
         making = self.start(self.keeper.request("create", plan=jail.to_message()))
