@@ -301,12 +301,10 @@ class _Log(logging.FileHandler):
     """Its owner's alone. What goes to standard error, a dying interpreter's words too, goes there as well."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            if os.fstat(self.stream.fileno()).st_size > _LOG_BYTES:
+        with contextlib.suppress(OSError):  # somebody has deleted it
+            if os.stat(self.baseFilename).st_size > _LOG_BYTES:
                 self.close()
                 os.replace(self.baseFilename, f"{self.baseFilename}.1")
-        except OSError:
-            self.handleError(record)
         super().emit(record)
 
     def _open(self) -> TextIOWrapper:

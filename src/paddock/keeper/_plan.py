@@ -118,17 +118,17 @@ class JailPlan(NamedTuple):
 
     def pack(self) -> bytes:
         """For the way from the keeper to its own children, which is trusted and short: no text is parsed there."""
-        plain = {name: tuple(map(tuple, getattr(self, name))) for name in ("users", "mounts", "trees")}
-        return marshal.dumps(tuple(self._replace(**plain)))  # `marshal` takes no tuples with names
+        values = self._asdict()
+        for name in ("users", "mounts", "trees"):
+            values[name] = [tuple[Any, ...](part) for part in values[name]]  # `marshal` takes no tuples with names
+        return marshal.dumps(values)
 
     @classmethod
     def unpack(cls, data: bytes) -> JailPlan:
-        plan = cls._make(marshal.loads(data))  # noqa: S302
-        return plan._replace(
-            users=tuple(map(User._make, plan.users)),
-            mounts=tuple(map(Mount._make, plan.mounts)),
-            trees=tuple(map(Tree._make, plan.trees)),
-        )
+        values = marshal.loads(data)  # noqa: S302
+        for name, kind in (("users", User), ("mounts", Mount), ("trees", Tree)):
+            values[name] = tuple(map(kind._make, values[name]))
+        return cls(**values)
 
     def to_message(self) -> dict[str, Any]:
         message = self._asdict()
