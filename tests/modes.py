@@ -72,6 +72,20 @@ ONCE = {
 }
 
 
+# Machines are baked once for a state directory: what shares one goes to one worker of xdist, in one piece.
+TOGETHER = {
+    "tests/backends/test_microvm": "machines of a harness",
+    "tests/levels/": "machines of the daemon",
+    "tests/style/test_docs.py": "machines of the daemon",
+    "tests/style/test_examples.py": "machines of the daemon",
+}
+
+
+def piece(nodeid: str) -> str:
+    """Of the files that xdist hands out, or of those that go together."""
+    return next((together for start, together in TOGETHER.items() if nodeid.startswith(start)), nodeid.split("::")[0])
+
+
 def mark(items: list[pytest.Item]) -> None:
     for item in items:
         if listed(PURE, item.path):
