@@ -61,7 +61,7 @@ ONCE = {
     "levels": "images",
     "linux": "seccomp",
     "loop": "*",
-    "native": "archives commands files_faults guest_start patterns",
+    "native": "archives commands files_faults guest_files guest_start patterns",
     "remotes": "*",
     "repositories": "acquire attack_repository bases repository_collector",
     "results": "*",
