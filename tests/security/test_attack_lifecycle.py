@@ -107,7 +107,7 @@ def test_a_busy_sandbox_dies_by_its_deadline(create: Callable[..., Sandbox]) -> 
         sandbox = create(ttl_seconds=600)
         spin = "import os\nfor _ in range(100):\n    if os.fork() == 0:\n        while True: pass\nwhile True: pass"
         sandbox.start(("python3", "-I", "-S", "-c", spin), user=user, background=True)
-        sandbox.extend(1)
+        sandbox.extend(3)
         end = time.monotonic() + 60
         while sandbox.refresh().state != "killed":
             assert time.monotonic() < end, "it is still alive"
