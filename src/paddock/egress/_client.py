@@ -13,25 +13,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from paddock.errors import GatewayUnavailable, NotConfigured, PaddockError
 from paddock.keeper import layout
 from paddock.linux import local_sockets
-from paddock.model import codec
+from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.wire import Frame, Kind, WireError, close_all
 from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
 
-from ._control import VERSION, Claim, Claimed, Hello, Order, Welcome
+from ._control import VERSION, Hello, Order, Welcome
 
 START_SECONDS = 30.0
-Judge = Callable[[Claim], Claimed]
+Judge = Callable[[ApprovalRequest], ApprovalAnswer]
 """May be slow by a database's standards, and no slower: it runs in the loop."""
 
 
 class GatewayClient:
     """The one control connection, made when first needed. `on_lost()` when the gateway has gone; `judge` answers its
-    claims."""
+    requests for approval."""
 
     def __init__(self, state_dir: Path, *, on_lost: Callable[[], None], judge: Judge) -> None:
         self._state, self._on_lost, self._judge = state_dir, on_lost, judge
@@ -99,13 +97,14 @@ class GatewayClient:
     def _heard(self, line: Duplex, frame: Frame) -> None:
         close_all(frame.descriptors)
         try:
-            claim = codec.decode(frame.body, Claim)
-        except msgspec.MsgspecError as error:
-            raise WireError(f"not a claim: {error}") from None
+            request = codec.decode(frame.body, ApprovalRequest)
+        except codec.Malformed as error:
+            raise WireError(f"not a request for approval: {error}") from None
         try:
-            answer = self._judge(claim)
+            answer = self._judge(request)
         except PaddockError:
-            answer = Claimed(state="denied", reason="the daemon failed when it was asked")
+            reason = "the daemon failed when it was asked"
+            answer = ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason=reason)
         with contextlib.suppress(NotSent):
             line.send(Kind.REPLY, frame.channel, codec.encode(answer))
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from socket import socket
 
 from paddock.audit import AuditLog
 from paddock.keeper import layout
 
-from ._control import Claim, Claimed
+from ._approvals import Approvals
 from ._gateway import Gateway
 from ._handler_host import HandlerHost
 from ._journal import AuditJournal
@@ -20,9 +19,8 @@ from ._open_door import Pages
 from ._origins import Origins
 from ._package_cache import PackageCache
 from ._package_store import PackageStore
-from ._plane import GatewayPlane
+from ._plane import Plane
 from ._registry_reader import Reader
-from ._server import Plane
 from ._upstream import over_tcp, system_trust
 from ._world import World
 
@@ -33,7 +31,7 @@ _SPARE_BYTES = 1 << 30
 
 async def make_plane(
     state: Path,
-    claim: Callable[[Claim], Awaitable[Claimed]],
+    approvals: Approvals,
     *,
     reader: Reader,
     witness: socket | None = None,
@@ -53,7 +51,7 @@ async def make_plane(
         handlers=handlers,
         pages=Pages(reader=reader, known=Lists(state / layout.MALWARE), packages=_packages(state)),
     )
-    return GatewayPlane(gateway, journal, claim)
+    return Plane(gateway, journal, approvals)
 
 
 def _packages(state: Path) -> PackageCache | None:

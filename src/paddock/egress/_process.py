@@ -63,7 +63,7 @@ def _serve(options: dict[str, Any]) -> None:
     witness = _witness.start()
     server = _server.Server(listener, owner=os.stat(state).st_uid)
     with asyncio.Runner() as runner:
-        plane = runner.run(make_plane(state, server.claim, reader=reader, witness=witness, handlers=handlers))
+        plane = runner.run(make_plane(state, server, reader=reader, witness=witness, handlers=handlers))
         writable = (state / layout.AUDIT, state / layout.PACKAGES)
         for line in _confine.confine(readable=(malware,), writable=writable):
             print(line, file=sys.stderr, flush=True)
