@@ -16,7 +16,7 @@ from pathlib import Path
 from paddock.egress._authority import Authority
 from paddock.egress._door import Door, Flow
 from paddock.egress._gateway import Gateway
-from paddock.egress._handler_host import HandlerHost
+from paddock.egress._handler import HandlerHost
 from paddock.egress._open_door import Limits, Pages
 from paddock.egress._package_cache import PackageCache
 from paddock.egress._registry import Known

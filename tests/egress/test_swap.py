@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.egress._coding import Undecodable
-from paddock.egress._placeholders import mint
 from paddock.egress._redact import Returned, forms
-from paddock.egress._secret_book import Bound, SecretBook
+from paddock.egress._secret_book import Bound, SecretBook, mint
 from paddock.egress._swap import Misdirected, Swap
 from paddock.errors import InvalidArgument, SecretUnavailable
 from paddock.model import Binding, SecretValue, Target

@@ -12,7 +12,7 @@ from paddock.keeper import layout
 
 from ._approvals import Approvals
 from ._gateway import Gateway
-from ._handler_host import HandlerHost
+from ._handler import HandlerHost
 from ._journal import AuditJournal
 from ._malware import Lists
 from ._open_door import Pages

@@ -12,7 +12,7 @@ from paddock.errors import Unrecorded
 from paddock.model.egress import ConnectVerdict, EgressPolicy, RequestVerdict, Target, Tier, Verdict
 
 from ._exchange import Exchange
-from ._git_push import Update
+from ._git import Update
 from ._h2_inside import Inside
 from ._hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
 from ._http1 import BadMessage, head_end, read_request

@@ -12,18 +12,26 @@ from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
 from ._approvals import of_request
-from ._git_lfs import MOST_BYTES, is_download
-from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_lfs_batch, is_push, refusal
+from ._git import (
+    MOST_BATCH_BYTES,
+    PROBE_BYTES,
+    BadPush,
+    PushReader,
+    check_fields,
+    is_download,
+    is_lfs_batch,
+    is_push,
+    refusal,
+)
 from ._http1 import BadMessage, Request, head_end, read_request
-from ._mock import write_mock
-from ._names import is_address
+from ._mocks import write_mock
+from ._names import PORTS, BadTarget, is_address, normal, read_authority, split_target
 from ._overrides import METHODS, FormWatch, readings
 from ._recorder import MOST_BODY_BYTES
 from ._refusal import Refusal, Refused, wanted_form, write_refusal
 from ._registry import READING
 from ._registry_gate import RegistryGate
 from ._relay import Relay
-from ._target import PORTS, BadTarget, normal, read_authority, split_target
 from ._websocket import Astray
 from ._wire import Lost, Wire
 
@@ -229,7 +237,7 @@ class Exchange:
         self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str
     ) -> RequestVerdict:
         """Judge a git LFS batch again, by its body: all but downloads is a push. Refused: the rule allows no push."""
-        push = not is_download(request.fields, await relay.collect(MOST_BYTES))
+        push = not is_download(request.fields, await relay.collect(MOST_BATCH_BYTES))
         asked = (target, self._scheme, request.method, path, push)
         judged = self._room.door.policy.request(*asked)
         number = self._room.decide("push", self._connection.flow, target, judged) if push else None

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
-from ._grpc import refusal_fields
 from ._h2_text import Head, Piece, Pieces, Text
 from ._http1 import BadMessage
+from ._refusal import refusal_fields
 from ._wire import HIGH_WATER, Wire
 
 if TYPE_CHECKING:

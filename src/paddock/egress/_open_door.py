@@ -17,10 +17,9 @@ from paddock.model.egress import EgressPolicy, Target, Verdict
 from ._dns import Denied
 from ._door import Door, Flow
 from ._h2_outside import Links
-from ._handlers import Handlers
-from ._maker import Maker
-from ._mocks import Mocks
+from ._mocks import Handlers, Mocks
 from ._names import BadHost, canonical, is_address
+from ._origins import Maker
 from ._package_cache import PackageCache
 from ._recorder import Recorder
 from ._refusal import Refused

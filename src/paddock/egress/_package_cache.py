@@ -15,8 +15,7 @@ import msgspec
 
 from paddock.model.egress import RequestVerdict, Target
 
-from ._body import Body
-from ._http1 import BadMessage, Request, Response
+from ._http1 import BadMessage, Body, Request, Response
 from ._package_store import Copy, Draft, Entry, NoRoom, PackageStore, key_of
 from ._page_memory import PageMemory
 from ._wire import Lost, Wire

@@ -18,7 +18,7 @@ from paddock.linux import local_sockets
 
 from . import _confine, _server, _witness
 from ._compose import PACKAGE_CACHE_MIB, make_plane
-from ._handler_host import start_host
+from ._handler import start_host
 from ._registry_reader import Reader
 
 # What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "listener"} as JSON on stdin.

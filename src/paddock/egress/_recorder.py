@@ -9,9 +9,8 @@ from contextlib import contextmanager
 
 from paddock.model import Recorded, Recording, Target
 
-from ._body import Body
-from ._cassette import anonymous, url_of
-from ._http1 import BadMessage, Request, Response, head_end, read_response
+from ._http1 import BadMessage, Body, Request, Response, head_end, read_response
+from ._mocks import anonymous, url_of
 from ._secret_book import SecretBook
 from ._wire import Wire
 

@@ -15,8 +15,7 @@ from typing import Protocol
 from urllib.parse import quote, quote_plus
 
 from ._coding import Gzip, Undecodable
-from ._needles import Needles, Replacer
-from ._unescape import UnescapedReplacer
+from ._needles import Needles, Replacer, UnescapedReplacer
 
 Fields = list[tuple[bytes, bytes]]
 _LEAST = 8

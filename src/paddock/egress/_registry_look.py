@@ -10,8 +10,7 @@ import msgspec
 
 from paddock.model.egress import RequestVerdict
 
-from ._body import Body
-from ._http1 import BadMessage, Request, Response
+from ._http1 import BadMessage, Body, Request, Response
 from ._page_memory import PageMemory, Read, Remembered
 from ._redact import Redaction
 from ._refusal import Refused

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
+from ._malicious import Key, semver
 from ._registry_page import MOST_FILES, File, Filtered, Kept, Malformed, Page, reasons
-from ._versions import Key, semver
 
 ACCEPT = b"application/json"
 """The whole document: the abbreviated one has no dates."""

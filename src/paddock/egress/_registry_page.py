@@ -13,8 +13,8 @@ import msgspec
 from paddock.model import Allow
 
 from ._malicious import Malicious
+from ._names import PORTS, normal, split_target
 from ._refusal import Refused
-from ._target import PORTS, normal, split_target
 
 MOST_FILES = 50_000
 _DAY = 86_400.0

@@ -11,12 +11,12 @@ import msgspec
 
 from paddock.model.egress import RequestVerdict, Target
 
-from ._body import Body
 from ._coding import Undecodable
 from ._explained import explained
 from ._h2_stream import StreamFailed
 from ._http1 import (
     BadMessage,
+    Body,
     Request,
     Response,
     head_end,
@@ -24,6 +24,7 @@ from ._http1 import (
     write_request,
     write_response,
 )
+from ._names import PORTS
 from ._overrides import FormWatch
 from ._packaged import Packaged, whole
 from ._redact import Returned
@@ -31,9 +32,8 @@ from ._refusal import Refused
 from ._registry_look import Look, redacted
 from ._stream import Stream
 from ._swap import BUFFERED_BYTES, Swap
-from ._switch import EXTENSIONS, switch
-from ._target import PORTS
 from ._upstream import Upstream
+from ._websocket import EXTENSIONS, switch
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import re
+import secrets
+import string
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from paddock.errors import SecretUnavailable
+from paddock.errors import InvalidArgument, SecretUnavailable
 from paddock.model import Binding, SecretValue, Target
 
 from ._needles import Needles
 from ._redact import Redaction
+
+DEFAULT_SHAPE = "pdk_" + "*" * 40
+LEAST_RANDOM = 24
+_ALPHABET = string.ascii_letters + string.digits
+# Of what no encoding of a URL, of JSON or of a form changes.
+_SHAPE = re.compile(r"[A-Za-z0-9._~*-]{24,256}")
+
+
+def mint(shape: str | None = None) -> str:
+    """What stands for a secret in a sandbox, and is dead elsewhere: each `*` of the shape is a random letter or
+    digit."""
+    shape = DEFAULT_SHAPE if shape is None else shape
+    check_shape(shape)
+    return "".join(secrets.choice(_ALPHABET) if character == "*" else character for character in shape)
+
+
+def check_shape(shape: str) -> None:
+    if not _SHAPE.fullmatch(shape) or shape.count("*") < LEAST_RANDOM:
+        raise InvalidArgument(
+            f"{shape[:256]!r} is no shape of a placeholder: letters, digits, `-`, `.`, `_`, `~`, and {LEAST_RANDOM} or"
+            " more `*` for those that are to be random",
+            hint=f"ghp_{'*' * 36}",
+            field="shape",
+        )
+
 
 _MOST_PAST = 16
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ._body import Body, chunk, last_chunk
-from ._http1 import Fields
+from ._http1 import Body, Fields, chunk, last_chunk
 from ._redact import Filter
 
 
