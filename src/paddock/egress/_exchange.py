@@ -28,7 +28,7 @@ from ._mocks import write_mock
 from ._names import PORTS, BadTarget, is_address, normal, read_authority, split_target
 from ._overrides import METHODS, FormWatch, readings
 from ._recorder import MOST_BODY_BYTES
-from ._refusal import Refusal, Refused, wanted_form, write_refusal
+from ._refusal import Refused, wanted_form, write_refusal
 from ._registry import READING
 from ._registry_gate import RegistryGate
 from ._relay import Relay
@@ -126,7 +126,7 @@ class Exchange:
         verdict = self._judge(request, target, path)
         number = self._decide(target, verdict, request.method, path)
         if not verdict.allowed:
-            raise _numbered(Refused(verdict.reason, rule=verdict.rule), number)
+            raise Refused(verdict.reason, rule=verdict.rule, number=number)
         connection.request, connection.granted = (target, self._scheme, request.method, path, None), verdict
         relay, error = Relay(connection, request, target, self._scheme), "cut"
         gate = RegistryGate(connection, verdict, target, self._scheme, path) if verdict.filtered else None
@@ -154,7 +154,8 @@ class Exchange:
             if refused.rule == "secret":
                 refused.number = self._astray(target, error, verdict)
             refused.as_type = gate is not None and gate.is_silent()
-            raise _numbered(refused, number) from None
+            refused.number = number if refused.number is None else refused.number
+            raise
         except Lost as lost:
             error = str(lost)
             if isinstance(lost, Astray):
@@ -230,7 +231,7 @@ class Exchange:
         refs = tuple(map(str, updates))
         number = self._room.decide("push", self._connection.flow, target, judged, refs=refs)
         if reason is not None:
-            raise _numbered(Refused(reason, status=status, rule=verdict.rule), number)
+            raise Refused(reason, status=status, rule=verdict.rule, number=number)
         self._connection.pushed = updates
 
     async def _judge_lfs(
@@ -245,9 +246,7 @@ class Exchange:
             raise Refused("the policy has changed while the request was judged", rule=verdict.rule, hint="try again")
         if not judged.allowed:
             reason = f"{verdict.rule} allows no push: an upload to git LFS is one" if push else judged.reason
-            refused = Refused(reason, rule=verdict.rule)
-            refused.number = number
-            raise refused
+            raise Refused(reason, rule=verdict.rule, number=number)
         self._connection.request, self._connection.granted = asked, judged
         return judged
 
@@ -336,19 +335,10 @@ class Exchange:
             target, revision = connection.target or Target("", 0), self._room.door.policy.revision
             verdict = Verdict(allowed=False, rule=refused.rule, reason=refused.reason, revision=revision)
             refused.number = self._room.decide("request", connection.flow, target, verdict)
-        refusal = Refusal(
-            status=refused.status,
-            id="none" if refused.number is None else str(refused.number),
-            rule=refused.rule,
-            reason=refused.reason,
-            hint=refused.hint,
-            approval=refused.approval,
-            as_type=refused.as_type,
-        )
         goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
         accept = None if request is None else wanted_form(request.get(b"accept"), request.get(b"user-agent"))
         head_only = request is not None and request.method == "HEAD"
-        self._wire.write(write_refusal(refusal, accept=accept, keep_alive=goes_on, head_only=head_only))
+        self._wire.write(write_refusal(refused, accept=accept, keep_alive=goes_on, head_only=head_only))
         await self._wire.drain()
         if not goes_on:
             await connection.last_word()
@@ -359,12 +349,6 @@ def _is_alike(verdict: RequestVerdict, other: RequestVerdict) -> bool:
     """Tell whether two readings of one request are both allowed, with the same secrets, and nothing looks further."""
     looks = any(one.approve or one.filtered or one.git for one in (verdict, other))
     return other.allowed and not looks and (verdict.secrets, verdict.mock) == (other.secrets, other.mock)
-
-
-def _numbered(refused: Refused, number: int) -> Refused:
-    """But where it has one of its own."""
-    refused.number = number if refused.number is None else refused.number
-    return refused
 
 
 def _take(wire: Wire, end: int) -> bytes:

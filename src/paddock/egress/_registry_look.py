@@ -142,9 +142,7 @@ class Look:
         if status == 200 and page.package:
             number = self._record(answer.nothing, answer.held)
             if answer.nothing is not None:
-                refused = Refused(answer.nothing, rule=self._verdict.rule)
-                refused.number = number
-                raise refused
+                raise Refused(answer.nothing, rule=self._verdict.rule, number=number)
 
     async def _collect(self, response: Response, server: Wire) -> bytes:
         """All of it, as it came."""

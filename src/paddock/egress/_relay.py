@@ -12,7 +12,6 @@ import msgspec
 from paddock.model.egress import RequestVerdict, Target
 
 from ._coding import Undecodable
-from ._explained import explained
 from ._h2_stream import StreamFailed
 from ._http1 import (
     BadMessage,
@@ -143,23 +142,22 @@ class Relay:
             allowed=verdict.secrets,
         )
         self._swap = swap
-        with explained():
-            path, request.fields = swap.target(path), swap.fields(request.fields)
-            if request.upgrade is not None and self._room.door.secrets:
-                request.fields = [field for field in request.fields if field[0].lower() != EXTENSIONS]
-            filter = swap.body(request.fields)
-            rewrites = filter is not None and filter.rewrites
-            if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
-                await self.collect()
-            begun, watch = bytes(self._begun), None if self.watch is None else self.watch.feed
-            stream = Stream(self._body, filter=filter, trailers=swap.trailers, begun=begun, watch=watch)
-            content = stream.content(wire.buffer)
-            if rewrites and (request.chunked or request.length is not None):
-                request.chunked, request.length = not stream.done, len(content) if stream.done else None
-            stream.chunked = request.chunked
-            sent = self._written_anew(swap) if self.anew else request
-            out = write_request(sent, path, self._host())
-            out += stream.frame(content)
+        path, request.fields = swap.target(path), swap.fields(request.fields)
+        if request.upgrade is not None and self._room.door.secrets:
+            request.fields = [field for field in request.fields if field[0].lower() != EXTENSIONS]
+        filter = swap.body(request.fields)
+        rewrites = filter is not None and filter.rewrites
+        if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
+            await self.collect()
+        begun, watch = bytes(self._begun), None if self.watch is None else self.watch.feed
+        stream = Stream(self._body, filter=filter, trailers=swap.trailers, begun=begun, watch=watch)
+        content = stream.content(wire.buffer)
+        if rewrites and (request.chunked or request.length is not None):
+            request.chunked, request.length = not stream.done, len(content) if stream.done else None
+        stream.chunked = request.chunked
+        sent = self._written_anew(swap) if self.anew else request
+        out = write_request(sent, path, self._host())
+        out += stream.frame(content)
         return await self._send_to_one(stream, out)
 
     def _written_anew(self, swap: Swap) -> Request:
@@ -252,12 +250,11 @@ class Relay:
     async def _send_rest(self, stream: Stream, server: Wire) -> None:
         wire = self._wire
         try:
-            with explained():
-                while not stream.done:
-                    if not await wire.more():
-                        stream.end()
-                    server.write(stream.take(wire.buffer))
-                    await server.drain()
+            while not stream.done:
+                if not await wire.more():
+                    stream.end()
+                server.write(stream.take(wire.buffer))
+                await server.drain()
             wire.watch(True)
         except BadMessage as error:
             self._broken = Refused(str(error), status=400, rule="http")

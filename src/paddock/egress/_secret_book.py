@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from paddock.errors import InvalidArgument, SecretUnavailable
+from paddock.errors import InvalidArgument
 from paddock.model import Binding, SecretValue, Target
 
 from ._needles import Needles
 from ._redact import Redaction
+from ._refusal import Refused
 
 DEFAULT_SHAPE = "pdk_" + "*" * 40
 LEAST_RANDOM = 24
@@ -42,6 +43,13 @@ def check_shape(shape: str) -> None:
 
 
 _MOST_PAST = 16
+
+
+class Unavailable(Refused):
+    """A secret has no value, or none that can be written where its placeholder stands."""
+
+    def __init__(self, reason: str, *, hint: str = "") -> None:
+        super().__init__(reason, status=424, rule="secret", hint=hint)
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,12 +105,12 @@ class SecretBook:
         return tuple(self._names[needle] for needle in self.needles.found(data))
 
     def value(self, name: str) -> bytes:
-        """SecretUnavailable: it was revoked, its time is over, or there is none of that name."""
+        """Unavailable: it was revoked, its time is over, or there is none of that name."""
         bound = self._bound.get(name)
         if bound is None or bound.value is None:
-            raise SecretUnavailable(f"secret {name} was revoked", hint=f"paddock secret set {name}", secret=name)
+            raise Unavailable(f"secret {name} was revoked", hint=f"paddock secret set {name}")
         if bound.expires_at is not None and bound.expires_at <= self._clock():
-            raise SecretUnavailable(f"the time of secret {name} is over, and it was not renewed", secret=name)
+            raise Unavailable(f"the time of secret {name} is over, and it was not renewed")
         return bound.value.data
 
     def bindings(self, name: str, target: Target, method: str) -> tuple[Binding, ...]:

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode, ParseFailed
 
-from paddock.errors import SecretUnavailable
-
 from ._http1 import Request, Response, write_response
 from ._redact import Filter
 from ._refusal import Refused
-from ._swap import Misdirected, Swap
+from ._swap import Swap
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ class Messages:
                 out += self._pass(frame)
         except ParseFailed as error:
             raise Violation(error.code, str(error)) from None
-        except (Misdirected, SecretUnavailable) as error:
+        except Refused as error:
             raise Violation(CloseReason.POLICY_VIOLATION, str(error)) from None
         return bytes(out)
 
