@@ -141,7 +141,7 @@ def test_it_says_what_it_does_not_know(state: Path) -> None:
 
 
 def test_one_that_cannot_start_says_why(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.egress._process.BOOTSTRAP", "raise SystemExit('out of luck')")
+    monkeypatch.setattr("paddock.egress._client.BOOTSTRAP", "raise SystemExit('out of luck')")
 
     async def scene() -> None:
         async with client(state) as one:

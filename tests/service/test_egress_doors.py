@@ -311,7 +311,7 @@ def test_a_keeper_and_a_gateway_that_die_together_are_both_replaced(state_dir: P
 
 
 def test_where_no_gateway_can_be_started_the_open_is_refused(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.egress._process.BOOTSTRAP", "raise SystemExit('out of luck')")
+    monkeypatch.setattr("paddock.egress._client.BOOTSTRAP", "raise SystemExit('out of luck')")
 
     async def scene(yard: Yard) -> None:
         async with doors_of(yard) as doors:

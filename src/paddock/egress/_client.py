@@ -20,9 +20,14 @@ from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.wire import Frame, Kind, WireError, close_all
 from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
 
-from ._control import VERSION, Hello, Order, Welcome
+from ._control import PACKAGE_CACHE_MIB, VERSION, Hello, Order, Welcome
 
 START_SECONDS = 30.0
+# What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "listener"} as JSON on stdin.
+BOOTSTRAP = (
+    "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.egress._process import main;main(o)"
+)
+_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ", PACKAGE_CACHE_MIB)
 Judge = Callable[[ApprovalRequest], ApprovalAnswer]
 """May be slow by a database's standards, and no slower: it runs in the loop."""
 
@@ -115,8 +120,6 @@ class GatewayClient:
 
     def _start(self) -> None:
         """It inherits the socket, and listens from its first moment to its last: whoever can connect has met it."""
-        from ._process import BOOTSTRAP, environment
-
         here = str(Path(__file__).parents[2])
         path = [here, *(entry for entry in sys.path if os.path.isabs(entry) and entry != here)]
         log = os.open(self._state / layout.GATEWAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -132,7 +135,7 @@ class GatewayClient:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
-                    env=environment(),
+                    env=_environment(),
                     cwd="/",
                     start_new_session=True,
                     pass_fds=(listener.fileno(),),
@@ -140,3 +143,8 @@ class GatewayClient:
         finally:
             os.close(log)
         process.communicate(json.dumps(options).encode(), START_SECONDS)
+
+
+def _environment() -> dict[str, str]:
+    """What of the daemon's the gateway has: where the certificates are that it trusts, and how much it may keep."""
+    return {name: value for name in _KEPT if (value := os.environ.get(name))}

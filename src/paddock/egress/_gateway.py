@@ -15,10 +15,9 @@ from paddock.model.egress import EgressPolicy
 
 from ._connection import Connection
 from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
-from ._door import Door
 from ._handler import HandlerHost
 from ._mocks import Handlers
-from ._open_door import Limits, OpenDoor, Pages
+from ._open_door import Door, Limits, OpenDoor, Pages
 from ._origins import Maker, Origins
 from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire

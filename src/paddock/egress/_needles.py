@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 Replacement: TypeAlias = Callable[[bytes], bytes]
 """Of what was found, what is to stand there. It may raise."""
+
+
+class Filter(Protocol):
+    """Holds back what may be the beginning of something that it looks for."""
+
+    def feed(self, data: bytes) -> bytes: ...
+
+    def end(self) -> bytes: ...
 
 
 class Needles:
@@ -81,10 +89,6 @@ class Replacer:
         """What was held back and went on no further."""
         held, self._held = self._held, b""
         return self._needles.replaced(held, self._replacement)
-
-
-def by_table(table: Mapping[bytes, bytes]) -> Replacement:
-    return table.__getitem__
 
 
 _HEX = rb"[0-9A-Fa-f]"

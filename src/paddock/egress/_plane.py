@@ -13,8 +13,9 @@ from paddock.policy.egress import Snapshot
 from ._approvals import Approvals
 from ._authority import Authority
 from ._control import Open, Record, Revise, Secret
-from ._door import Door, Journal
 from ._gateway import Gateway
+from ._journal import AuditJournal
+from ._open_door import Door
 from ._secret_book import Bound, SecretBook
 
 _bounds = msgspec.msgpack.Decoder(tuple[Bound, ...]).decode
@@ -24,7 +25,7 @@ _bound = msgspec.msgpack.Decoder(Bound).decode
 class Plane:
     """What lets through or refuses. Every method may raise PaddockError."""
 
-    def __init__(self, gateway: Gateway, journal: Journal, approvals: Approvals) -> None:
+    def __init__(self, gateway: Gateway, journal: AuditJournal, approvals: Approvals) -> None:
         self._gateway, self._journal, self._approvals = gateway, journal, approvals
         self._books: dict[str, SecretBook] = {}
         self._watched: set[str] = set()

@@ -11,23 +11,14 @@ import html
 import json
 import math
 from collections.abc import Mapping
-from typing import Protocol
 from urllib.parse import quote, quote_plus
 
 from ._coding import Gzip, Undecodable
-from ._needles import Needles, Replacer, UnescapedReplacer
+from ._http1 import Fields
+from ._needles import Filter, Needles, Replacer, UnescapedReplacer
 
-Fields = list[tuple[bytes, bytes]]
 _LEAST = 8
 """A value without its line breaks is looked for if it has so many bytes left."""
-
-
-class Filter(Protocol):
-    """Holds back what may be the beginning of something that it looks for."""
-
-    def feed(self, data: bytes) -> bytes: ...
-
-    def end(self) -> bytes: ...
 
 
 def forms(value: bytes) -> set[bytes]:

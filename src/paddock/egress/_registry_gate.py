@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from paddock.model.egress import RequestVerdict, Target, Verdict
 
 from ._http1 import Request, Response
-from ._package_cache import wanted
-from ._packaged import Packaged
+from ._package_cache import Packaged, wanted
 from ._page_memory import is_anybodys
 from ._refusal import Refused
 from ._registry import Unread, published, unread

@@ -12,12 +12,13 @@ import msgspec
 from paddock.model.egress import RequestVerdict, Target
 
 from ._coding import Undecodable
-from ._h2_stream import StreamFailed
+from ._h2_session import StreamFailed
 from ._http1 import (
     BadMessage,
     Body,
     Request,
     Response,
+    Stream,
     head_end,
     read_response,
     write_request,
@@ -25,11 +26,10 @@ from ._http1 import (
 )
 from ._names import PORTS
 from ._overrides import FormWatch
-from ._packaged import Packaged, whole
+from ._package_cache import Packaged, whole
 from ._redact import Returned
 from ._refusal import Refused
 from ._registry_look import Look, redacted
-from ._stream import Stream
 from ._swap import BUFFERED_BYTES, Swap
 from ._upstream import Upstream
 from ._websocket import EXTENSIONS, switch

@@ -14,11 +14,11 @@ from urllib.parse import quote, quote_plus, unquote_plus
 from paddock.model import Binding, Target
 
 from ._coding import Gzip, Undecodable
+from ._http1 import Fields
 from ._needles import Replacer
 from ._refusal import Refused
 from ._secret_book import SecretBook, Unavailable
 
-Fields = list[tuple[bytes, bytes]]
 BUFFERED_BYTES = 1 << 20
 """A body whose length may change is sent with its new length if it has no more than this, and in chunks otherwise."""
 

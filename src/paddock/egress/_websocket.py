@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode, ParseFailed
 
 from ._http1 import Request, Response, write_response
-from ._redact import Filter
+from ._needles import Filter
 from ._refusal import Refused
 from ._swap import Swap
 from ._wire import Lost, Wire
