@@ -53,17 +53,6 @@ class Loading(msgspec.Struct, frozen=True):
     python: str
 
 
-class Asked(msgspec.Struct, frozen=True):
-    method: str
-    url: str
-    host: str
-    port: int
-    path: str
-    query: str
-    fields: tuple[tuple[str, str], ...]
-    body: bytes
-
-
 class Said(msgspec.Struct, frozen=True):
     """`error`: it raised, or returned what cannot be sent."""
 
@@ -129,7 +118,7 @@ def _serve(peer: socket.socket) -> NoReturn:
     loading = msgspec.msgpack.decode(_read(peer), type=Loading)
     handle, error = _load(loading.python)
     while True:
-        asked = msgspec.msgpack.decode(_read(peer), type=Asked)
+        asked = msgspec.msgpack.decode(_read(peer), type=Request)
         said = Said(error=error) if handle is None else _ask(handle, asked)
         _say(peer, said)
 
@@ -164,17 +153,7 @@ def _load(text: str) -> tuple[Handle | None, str]:
     return handle, ""
 
 
-def _ask(handle: Handle, asked: Asked) -> Said:
-    request = Request(
-        method=asked.method,
-        url=asked.url,
-        host=asked.host,
-        port=asked.port,
-        path=asked.path,
-        query_string=asked.query,
-        fields=asked.fields,
-        body=asked.body,
-    )
+def _ask(handle: Handle, request: Request) -> Said:
     try:
         response = response_of(handle(request))
         given = response.headers

@@ -45,12 +45,12 @@ class Head(msgspec.Struct, kw_only=True):
     end of the connection.
     """
 
-    minor: int
+    minor: int = 1
     fields: Fields
-    length: int | None
-    chunked: bool
-    keep_alive: bool
-    upgrade: bytes | None
+    length: int | None = None
+    chunked: bool = False
+    keep_alive: bool = True
+    upgrade: bytes | None = None
 
     def get(self, name: bytes) -> bytes | None:
         """The first field of that name, given in lower case."""
@@ -65,8 +65,8 @@ class Request(Head, kw_only=True):
 
     method: str
     target: str
-    host: str | None
-    expects: bool
+    host: str | None = None
+    expects: bool = False
 
 
 class Response(Head, kw_only=True):
@@ -74,7 +74,7 @@ class Response(Head, kw_only=True):
 
     status: int
     phrase: bytes
-    bodiless: bool
+    bodiless: bool = False
 
 
 def head_end(data: bytearray, start: int = 0) -> int:

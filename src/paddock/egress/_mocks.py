@@ -12,13 +12,13 @@ from http import HTTPStatus
 
 import msgspec
 
-from paddock.model import Mock, Recorded, Target
+from paddock.model import Mock, Recorded
 
-from ._handler import LENGTH, Asked, HandlerHost, Loading, Said
-from ._http1 import Request
-from ._names import PORTS
+from ._handler import LENGTH, HandlerHost, Loading, Said
+from ._judged import Judged
 from ._refusal import Refused
 from ._secret_book import SecretBook
+from .mocking import Request as Asked
 
 _FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade"})
 _BODILESS = frozenset({204, 304})
@@ -95,11 +95,6 @@ class Cassette:
         path = url.partition("?")[0]
         near = [f"{method} {known}" for (method, known), some in self._left.items() if some and known.startswith(path)]
         return f"it has {', '.join(near[:_MOST_NEAR])}"[:400] if near else "record it again, or add the exchange"
-
-
-def url_of(target: Target, scheme: str, path: str) -> str:
-    host = target.host if target.port == PORTS[scheme] else f"{target.host}:{target.port}"
-    return f"{scheme}://{host}{path}"
 
 
 def anonymous(data: bytes, book: SecretBook) -> bytes:
@@ -203,7 +198,7 @@ class Handler:
         if self._handlers.host is not None and self._number is not None:
             self._handlers.host.end(self._number)
 
-    async def _send(self, message: msgspec.Struct) -> None:
+    async def _send(self, message: Loading | Asked) -> None:
         data = msgspec.msgpack.encode(message)
         await asyncio.get_running_loop().sock_sendall(self._there(), LENGTH.pack(len(data)) + data)
 
@@ -236,36 +231,26 @@ class Mocks:
         self._handlers: dict[str, Handler] = {}
         self._cassettes: dict[str, Cassette] = {}
 
-    async def answer(
-        self,
-        mock: Mock,
-        rule: str,
-        request: Request,
-        target: Target,
-        scheme: str,
-        path: str,
-        body: bytes,
-        seconds: float,
-    ) -> MockAnswer:
+    async def answer(self, mock: Mock, judged: Judged, body: bytes, seconds: float) -> MockAnswer:
         """Refused: there is none, and why."""
-        source = mock.source
+        source, request, rule = mock.source, judged.request, judged.verdict.rule
         if source is None or isinstance(source, str):
             return static(mock)
-        url = url_of(target, scheme, path)
+        url = judged.url
         if source.cassette is not None:
             found = self._cassettes.get(rule)
             if found is None:
                 found = self._cassettes[rule] = Cassette(source.cassette)
             book = self._book()
             return found.answer(request.method, anonymous(url.encode(), book).decode(), anonymous(body, book), rule)
-        where, _, query = path.partition("?")
+        where, _, query = judged.path.partition("?")
         asked = Asked(
             method=request.method,
             url=url,
-            host=target.host,
-            port=target.port,
+            host=judged.target.host,
+            port=judged.target.port,
             path=where,
-            query=query,
+            query_string=query,
             fields=tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in request.fields),
             body=body,
         )

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from paddock.model.egress import RequestVerdict, Target
-
 from ._http1 import BadMessage, Body, Fields, Request, Response, Stream, write_response
+from ._judged import Judged
 from ._package_store import Copy, Draft, Entry, NoRoom, PackageStore, key_of
 from ._page_memory import PageMemory
 from ._refusal import Refused
@@ -49,17 +48,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
-def wanted(
-    request: Request, verdict: RequestVerdict, scheme: str, target: Target, path: str, digest: str | None
-) -> Wanted | None:
+def wanted(judged: Judged, digest: str | None) -> Wanted | None:
     """None: the cache has no part in it. Whose answer could depend on who asks is nobody else's."""
-    if digest is None or not _DIGEST.fullmatch(digest) or scheme != "https" or request.method != "GET":
+    request, target = judged.request, judged.target
+    if digest is None or not _DIGEST.fullmatch(digest) or judged.verdict.mock or request.chunked or request.length:
         return None
-    if verdict.secrets or verdict.approve or verdict.mock or request.chunked or request.length:
+    if judged.depends_on_who_asks(_PERSONAL):
         return None
-    if any(name.lower() in _PERSONAL for name, _ in request.fields):
-        return None
-    return Wanted(url=f"https://{target.host}:{target.port}{path}", digest=digest)
+    return Wanted(url=f"https://{target.host}:{target.port}{judged.path}", digest=digest)
 
 
 class Reading(Protocol):
@@ -404,14 +400,4 @@ class Packaged:
 
 def whole(fields: Fields, size: int) -> Response:
     """Of an answer that is all there."""
-    return Response(
-        status=200,
-        phrase=b"OK",
-        minor=1,
-        fields=list(fields),
-        length=size,
-        chunked=False,
-        keep_alive=True,
-        upgrade=None,
-        bodiless=False,
-    )
+    return Response(status=200, phrase=b"OK", fields=list(fields), length=size)
