@@ -55,17 +55,11 @@ class AuditJournal:
             "port": flow.port,
             "revision": verdict.revision,
         }
-        if flow.address is not None:
-            detail["address"] = flow.address
-        if flow.tier is not None:
-            detail["tier"] = flow.tier
-        if flow.method is not None:
-            detail["method"], detail["path"] = flow.method, flow.path
-        if flow.refs is not None:
-            detail["refs"] = list(flow.refs)
-        for name in ("package", "digest", "malware"):
+        for name in ("address", "tier", "method", "path", "package", "digest", "malware"):
             if (value := getattr(flow, name)) is not None:
                 detail[name] = value
+        if flow.refs is not None:
+            detail["refs"] = list(flow.refs)
         return self._log.verdict(
             action,
             allowed=verdict.allowed,

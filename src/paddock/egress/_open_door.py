@@ -7,7 +7,7 @@ import socket
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -54,6 +54,9 @@ class Door(msgspec.Struct, kw_only=True, eq=False):
     first: First = (0, 0)
 
 
+if TYPE_CHECKING:
+    from ._connection import Connection
+
 MOST_HELD_BYTES = 32 << 20
 _TELL_SECONDS = 10.0
 
@@ -81,16 +84,6 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     packages: PackageCache | None = None
 
 
-class Live(Protocol):
-    """A connection from inside."""
-
-    def tick(self, now: float) -> None: ...
-
-    def recheck(self, policy: EgressPolicy) -> None: ...
-
-    def cut(self, why: str) -> None: ...
-
-
 class OpenDoor:
     """`refused` counts the connections that were over the limit; they are recorded together, every now and then."""
 
@@ -111,7 +104,7 @@ class OpenDoor:
         self.links, self.streams = Links(loop), 0
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.recorder: Recorder | None = None
-        self.live: set[Live] = set()
+        self.live: set[Connection] = set()
         self.makers: dict[int, Maker] = {}
         """By flow, of those that nothing was decided on yet."""
         self.refused = self._told = 0
