@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from paddock.backends._base import SandboxPlan
-from paddock.egress._placeholders import check_shape, mint
-from paddock.egress._secret_book import Bound, to_bytes
+from paddock.egress._secret_book import Bound, check_shape, mint, to_bytes
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied, SecretUnavailable
 from paddock.model import (
     Binding,
