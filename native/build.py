@@ -8,6 +8,7 @@ A binary is kept in a cache under the digest of its sources, flags and compiler.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import platform
@@ -138,12 +139,24 @@ def _target(digest: str, compiler: str, flags: list[str]) -> Path:
 
 
 def fuzzer(name: str) -> Path:
-    """The libFuzzer target `fuzz/NAME.c` with all that it tests. It needs clang; nothing is cached."""
+    """The libFuzzer target `fuzz/NAME.c` with all that it tests, of which the objects are cached. It needs clang."""
     compiler = find_compiler("clang")
-    flags = [*COMMON, *HOSTED, "-fsanitize=fuzzer"]
+    flags = [*COMMON, *HOSTED, "-fsanitize=fuzzer-no-link"]
+    files = [source for source in sources() if source != "main.c"]
+    key = hashlib.sha256("\0".join((source_digest(), _version(compiler), *flags)).encode()).hexdigest()
+    objects = _cache() / key
+    if not objects.exists():
+        with tempfile.TemporaryDirectory(dir=_cache()) as scratch:
+            made = Path(scratch) / "objects"
+            made.mkdir()
+            order = [compiler, *flags, "-c", *(str(SOURCES / file) for file in files)]
+            subprocess.run(order, cwd=made, check=True, stdin=subprocess.DEVNULL)
+            with contextlib.suppress(OSError):  # another has made them meanwhile
+                made.rename(objects)
     target = _cache() / f"fuzz-{name}-{os.getpid()}"
-    files = [f"fuzz/{name}.c", *(source for source in sources() if source != "main.c")]
-    subprocess.run([compiler, *flags, "-o", str(target), *files], cwd=SOURCES, check=True, stdin=subprocess.DEVNULL)
+    order = [compiler, *COMMON, *HOSTED, "-fsanitize=fuzzer", "-o", str(target), f"fuzz/{name}.c"]
+    order += [str(objects / file.replace(".c", ".o")) for file in files]
+    subprocess.run(order, cwd=SOURCES, check=True, stdin=subprocess.DEVNULL)
     return target
 
 

@@ -33,6 +33,9 @@ pytest.register_assert_rewrite("tests.conformance")
 from tests.conformance.leaks import Snapshot, wait_until_clean  # noqa: E402
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
+
     from paddock.client import Sandbox
 
 SandboxFactory = Callable[..., "Sandbox"]
@@ -88,6 +91,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--differing", action="store_true", help="only what can differ for an ordinary user (tests/modes.py)"
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    from xdist.scheduler import LoadFileScheduling
+
+    class Pieces(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return modes.piece(nodeid)
+
+    return Pieces(config, log)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -43,14 +43,14 @@ ONCE = {
     "acceptance": "01_malicious_install 03_one_identity 04_one_address 06_secret_only_there 07_git 08_registries"
     " 09_fidelity 10_revisions 11_approvals 12_evidence crowd record_and_replay trust_stores",  # 05 has the ways out
     "audit": "parts",
-    "backends": "bounded_guest container_birth container_copies container_endings container_images container_lay"
-    " container_mounts container_trees files gvisor_memory gvisor_platforms killed_agent lazy_guest microvm"
-    " microvm_accelerator microvm_conformance microvm_faults process stillness stopped_agent threads vessel waiting"
-    " waiting_faults waiting_trees",  # tests/levels runs each level as the ordinary user too
+    "backends": "bounded_guest container container_birth container_copies container_endings container_images"
+    " container_lay container_mounts container_trees files gvisor gvisor_memory gvisor_platforms killed_agent"
+    " lazy_guest microvm microvm_accelerator microvm_conformance microvm_faults process stillness stopped_agent threads"
+    " vessel waiting waiting_faults waiting_trees",  # tests/levels runs each level as the ordinary user too
     "bench": "*",
     "cli": "*",
     "client": "client_real",
-    "contract": "process_backend",  # without isolation there is nothing that root could do differently
+    "contract": "jail_backend process_backend",  # without isolation there is nothing that root could do differently
     "daemon": "first_start lifetime many_clients steps",
     "demo": "*",  # .ci/run runs `make demo` as the ordinary user
     "egress": "mock_real registry_reader whole",
@@ -58,10 +58,10 @@ ONCE = {
     "faults": "killed_rollback killed_services",
     "guest": "dismissed doors exec fuse_mount pilot",
     "images": "image_cli layer_workers",
-    "levels": "images",
+    "levels": "every_level images",
     "linux": "seccomp",
     "loop": "*",
-    "native": "archives commands files_faults guest_start parent patterns program",
+    "native": "archives commands files_faults guest_files guest_start parent patterns program",
     "remotes": "*",
     "repositories": "acquire attack_repository bases repository_collector",
     "results": "*",
@@ -70,6 +70,20 @@ ONCE = {
     "style": "docs examples",
     "workspaces": "kept",
 }
+
+
+# Machines are baked once for a state directory: what shares one goes to one worker of xdist, in one piece.
+TOGETHER = {
+    "tests/backends/test_microvm": "machines of a harness",
+    "tests/levels/": "machines of the daemon",
+    "tests/style/test_docs.py": "machines of the daemon",
+    "tests/style/test_examples.py": "machines of the daemon",
+}
+
+
+def piece(nodeid: str) -> str:
+    """Of the files that xdist hands out, or of those that go together."""
+    return next((together for start, together in TOGETHER.items() if nodeid.startswith(start)), nodeid.split("::")[0])
 
 
 def mark(items: list[pytest.Item]) -> None:

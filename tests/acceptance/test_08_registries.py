@@ -66,7 +66,6 @@ def run(made: Sandbox, *command: str) -> tuple[int, str]:
     return done.exit_code, done.stdout + done.stderr
 
 
-@pytest.mark.both
 def test_pip_gets_nothing_that_is_held_back(
     made: Sandbox, outside: Outside, internet: Internet, records: Records
 ) -> None:

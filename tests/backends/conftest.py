@@ -7,6 +7,7 @@ import pytest
 
 from tests.backends.containers import ContainerHarness, container_harness
 from tests.backends.engines import PodmanService, podman_service
+from tests.backends.microvms import MicrovmHarness, microvm_harness
 
 
 @pytest.fixture
@@ -15,6 +16,12 @@ def long_directory(tmp_path: Path) -> Path:
     directory = tmp_path / ("d" * 120)
     directory.mkdir()
     return directory
+
+
+@pytest.fixture(scope="session")
+def microvms() -> Generator[MicrovmHarness]:
+    with microvm_harness() as harness:
+        yield harness
 
 
 @pytest.fixture(scope="module")

@@ -87,12 +87,15 @@ def play(harness: MicrovmHarness, test: Callable[[Family], Awaitable[None]]) -> 
 @contextmanager
 def microvm_harness() -> Generator[MicrovmHarness]:
     """Skips where there are no virtual machines."""
-    with private_state() as state_dir:
+    # It lives as long as the session: descriptors that other tests open meanwhile are not its own.
+    with private_state(ignore=("descriptors",)) as state_dir:
         reason = MicrovmBackend(state_dir).probe()
         if reason is not None:
             pytest.skip(f"no virtual machines here: {reason}")
         with furnished(state_dir) as (pool, templates):
-            yield MicrovmHarness(state_dir, pool, templates)
+            harness = MicrovmHarness(state_dir, pool, templates)
+            bake(harness)
+            yield harness
 
 
 def bake(harness: MicrovmHarness) -> None:

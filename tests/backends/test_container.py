@@ -22,8 +22,14 @@ class _OnAnEngine:
         return containers
 
 
-class TestContainers(_OnAnEngine, LifeConformance, AdoptionConformance, LimitConformance, PauseConformance):
-    """What depends on the engine. The guest and its protocol are those of the other levels."""
+class TestContainers(_OnAnEngine, LifeConformance, AdoptionConformance):
+    """What depends on the engine. The guest and its protocol are those of the other levels. Of an ordinary user's
+    engine `test_container_engine.py` has samples."""
+
+
+@pytest.mark.both
+class TestLimitsAndPauses(_OnAnEngine, LimitConformance, PauseConformance):
+    """What depends on its control groups and on the owners of its files."""
 
     def test_the_systems_files_are_not_the_users(self, lab: Lab) -> None:
         """Without root on the host they are stored as one user's."""

@@ -58,8 +58,34 @@ class _InGvisor(Bench):
         return sandboxes
 
 
-class TestGvisor(_InGvisor, KillConformance, LifeConformance, AdoptionConformance, LimitConformance):
+class TestGvisor(_InGvisor, KillConformance, LifeConformance):
     """What depends on the isolation. The guest agent is proved at the jail: tests/contract/test_jail_backend.py."""
+
+    @pytest.mark.parametrize(
+        "script",
+        [
+            "ls -l / 2>denied && ln -s denied link && ls -l . /usr && stat / /etc/passwd",
+            "git init -q -b main . && echo a >file && git add file && git status --short && git -c user.name=a "
+            "-c user.email=a@b commit -qm one && git log --oneline",
+            "python3 -m venv --without-pip it && it/bin/python -c 'import json, ssl' && "
+            "if python3 -c 'import pip'; then python3 -m pip --version; fi",
+        ],
+        ids=["coreutils", "git", "python"],
+    )
+    def test_ordinary_programs_work(self, lab: Lab, script: str) -> None:
+        _probe_or_skip(lab)
+
+        async def test() -> None:
+            box = await lab.box()
+            done = await box.sh(script)
+            assert (done.status.code, done.err) == (0, b"")
+
+        lab.run(test())
+
+
+@pytest.mark.both
+class TestWithoutRoot(_InGvisor, AdoptionConformance, LimitConformance):
+    """What depends on control groups, and on who may look after another's processes."""
 
 
 @pytest.mark.slow
@@ -67,6 +93,7 @@ class TestEveryPromise(_InGvisor, BackendConformance):
     """With all that the guest does."""
 
 
+@pytest.mark.both
 class TestWalls(_InGvisor):
     def test_the_environment_of_the_host_is_nowhere_inside(self, lab: Lab) -> None:
         ExecConformance.test_the_environment_of_the_host_is_nowhere_inside(self, lab)
@@ -149,27 +176,6 @@ class TestWalls(_InGvisor):
 
         lab.run(test())
 
-    @pytest.mark.parametrize(
-        "script",
-        [
-            "ls -l / 2>denied && ln -s denied link && ls -l . /usr && stat / /etc/passwd",
-            "git init -q -b main . && echo a >file && git add file && git status --short && git -c user.name=a "
-            "-c user.email=a@b commit -qm one && git log --oneline",
-            "python3 -m venv --without-pip it && it/bin/python -c 'import json, ssl' && "
-            "if python3 -c 'import pip'; then python3 -m pip --version; fi",
-        ],
-        ids=["coreutils", "git", "python"],
-    )
-    def test_ordinary_programs_work(self, lab: Lab, script: str) -> None:
-        _probe_or_skip(lab)
-
-        async def test() -> None:
-            box = await lab.box()
-            done = await box.sh(script)
-            assert (done.status.code, done.err) == (0, b"")
-
-        lab.run(test())
-
     @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the instruction is this architecture's")
     def test_what_the_processor_is_programs_ask_itself(self, lab: Lab) -> None:
         """And not the sentry, by a fault each time: that was a third of what a short command cost."""
@@ -231,6 +237,7 @@ class _Listening(GvisorBackend):
         self.heard += (await output(instance, "hostname"),)
 
 
+@pytest.mark.both
 def test_what_waits_has_been_renewed_once(sandboxes: GvisorHarness) -> None:
     """So its init has its memory at hand when it becomes a sandbox."""
     backend = _Listening(sandboxes.state_dir)
@@ -249,6 +256,7 @@ def test_what_waits_has_been_renewed_once(sandboxes: GvisorHarness) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.both
 def test_one_that_waited_is_as_one_that_was_started(sandboxes: GvisorHarness) -> None:
     reason = GvisorBackend(sandboxes.state_dir).probe()
     if reason is not None:
@@ -285,6 +293,7 @@ _RENAME = (
 )
 
 
+@pytest.mark.both
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
@@ -306,6 +315,7 @@ def test_a_runsc_that_does_not_do_is_refused_with_the_reason(
     assert _probe.remembered(tmp_path) is None
 
 
+@pytest.mark.both
 def test_the_first_runsc_that_runs_a_program_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unpacked, own = tmp_path / "later" / "runsc", tmp_path / "bin" / "runsc"
     for program in (unpacked, own):
@@ -332,6 +342,7 @@ def test_the_first_runsc_that_runs_a_program_counts(tmp_path: Path, monkeypatch:
     assert _probe.programs() == (own,)
 
 
+@pytest.mark.both
 def test_a_runsc_in_which_ls_fails_is_said_to_be_weak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "runsc"
     program.write_text("#!/bin/sh\necho runsc version 0.0~20221219.0\n")
@@ -347,6 +358,7 @@ def test_a_runsc_in_which_ls_fails_is_said_to_be_weak(tmp_path: Path, monkeypatc
     assert line.fix == _probe.FIX_OLD
 
 
+@pytest.mark.both
 def test_two_who_look_at_once_find_the_same(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as threads:
         one, other = threads.map(_probe.look, (tmp_path / "one", tmp_path / "other"))
@@ -356,6 +368,7 @@ def test_two_who_look_at_once_find_the_same(tmp_path: Path) -> None:
     assert isinstance(one, _probe.Found)
 
 
+@pytest.mark.both
 def test_without_runsc_the_level_says_what_adds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: GvisorHarness
 ) -> None:

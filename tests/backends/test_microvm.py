@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from paddock.errors import PaddockError
 from paddock.model import Limit, Mount
 from paddock.storage._memories import Memories
-from tests.backends.microvms import Family, MicrovmHarness, bake, microvm_harness, play
+from tests.backends.microvms import Family, MicrovmHarness, play
 from tests.backends.test_waiting import Room, state_of
 from tests.backends.test_waiting_trees import Desk
 from tests.conformance import AdoptionConformance, eventually
@@ -42,13 +41,6 @@ while True:
     with open("/tmp/answer", "w") as answer: answer.write(f"{state['count']} {os.getpid()} {said}")
 """
 ASK = 'printf "$1" > /tmp/ask; cat /tmp/answer'
-
-
-@pytest.fixture(scope="module")
-def microvms() -> Generator[MicrovmHarness]:
-    with microvm_harness() as harness:
-        bake(harness)
-        yield harness
 
 
 class TestAdoption(AdoptionConformance):

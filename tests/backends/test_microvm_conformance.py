@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import pytest
 
-from tests.backends.microvms import MicrovmHarness, bake, microvm_harness
+from tests.backends.microvms import MicrovmHarness
 from tests.conformance import BackendConformance
-
-
-@pytest.fixture(scope="module")
-def microvms() -> Generator[MicrovmHarness]:
-    with microvm_harness() as harness:
-        bake(harness)
-        yield harness
 
 
 @pytest.mark.timeout(900)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -20,17 +19,11 @@ from paddock.linux import processes
 from paddock.model import ExecId, ExecSpec
 from paddock.storage import _memories
 from paddock.storage._memories import PREFIX, Memories
-from tests.backends.microvms import Family, MicrovmHarness, microvm_harness, play
+from tests.backends.microvms import Family, MicrovmHarness, play
 from tests.conformance._box import Box
 from tests.conformance._lab import eventually
 
 _PARENT = 'test "$(cat /tmp/kept)" = kept && echo lives'
-
-
-@pytest.fixture(scope="module")
-def microvms() -> Generator[MicrovmHarness]:
-    with microvm_harness() as harness:
-        yield harness
 
 
 def _images(family: Family) -> list[str]:

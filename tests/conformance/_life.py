@@ -16,7 +16,7 @@ from paddock.model import Limit, ListFiles, UploadTree, WatchFiles
 
 from ._box import Box
 from ._host import processes
-from ._lab import Bench, Lab, eventually, guarantee
+from ._lab import Bench, Lab, T, eventually, guarantee
 
 
 def boot_seconds() -> float:
@@ -259,9 +259,9 @@ async def busy(lab: Lab, **spec: object) -> Box:
     return box
 
 
-async def in_time(lab: Lab, make: Callable[[float], Awaitable[Box]]) -> Box:
+async def in_time(lab: Lab, make: Callable[[float], Awaitable[T]]) -> T:
     """What `make` makes with a short time to live; with a longer one if its time was up before it was made."""
-    ttl = lab.test_seconds / 30
+    ttl = 3.0
     while True:
         try:
             return await make(ttl)

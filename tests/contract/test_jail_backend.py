@@ -13,7 +13,27 @@ from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.model import Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates
 from tests.backends.vessels import furnished
-from tests.conformance import BackendConformance
+from tests.conformance import (
+    AdoptionConformance,
+    ArchiveConformance,
+    BackendConformance,
+    BackgroundConformance,
+    Bench,
+    DirectoryConformance,
+    ExecConformance,
+    FileConformance,
+    KillConformance,
+    LifeConformance,
+    LimitConformance,
+    LoadConformance,
+    MountConformance,
+    NameConformance,
+    PauseConformance,
+    PortConformance,
+    PtyConformance,
+    SearchConformance,
+    StreamConformance,
+)
 from tests.conftest import private_state
 
 
@@ -48,10 +68,40 @@ def jails() -> Generator[JailHarness]:
         yield JailHarness(state_dir, pool, templates)
 
 
-class TestJailBackend(BackendConformance):
+class _InAJail(Bench):
     @pytest.fixture
     def harness(self, jails: JailHarness) -> JailHarness:
         reason = JailBackend(jails.state_dir).probe()
         if reason is not None:
             pytest.skip(f"no jail here: {reason}")
         return jails
+
+
+@pytest.mark.both
+class TestJailBackend(
+    _InAJail,
+    ExecConformance,
+    StreamConformance,
+    KillConformance,
+    BackgroundConformance,
+    PtyConformance,
+    FileConformance,
+    DirectoryConformance,
+    ArchiveConformance,
+    MountConformance,
+    PortConformance,
+    LifeConformance,
+    AdoptionConformance,
+    PauseConformance,
+    LoadConformance,
+    LimitConformance,
+):
+    """With the next class, all chapters."""
+
+
+class TestNames(_InAJail, NameConformance, SearchConformance):
+    """What the guest makes of names is the same for everybody."""
+
+
+def test_no_chapter_is_left_out() -> None:
+    assert set(BackendConformance.__bases__) <= {*TestJailBackend.__bases__, *TestNames.__bases__}

@@ -25,6 +25,7 @@ from paddock.linux._syscall_names import numbers
 from paddock.model import ConnectPort, SandboxId
 from tests.conftest import keepers
 from tests.daemon.conftest import Start, daemon_pid
+from tests.keeper.conftest import configure
 from tests.orphans import PATIENCE_SECONDS, wait_until
 
 _HOLDS = "box = Sandbox.create(level='jail', ttl_seconds=300)\nsay(box.id)\nsys.stdin.readline()\n"
@@ -335,6 +336,7 @@ def test_an_idle_daemon_of_another_protocol_makes_room(state_dir: Path, monkeypa
 
 @pytest.mark.parametrize("how", ["deleted", "moved"])
 def test_a_state_directory_takes_its_sandboxes_and_its_daemon_along(how: str, state_dir: Path, program: Start) -> None:
+    configure(state_dir, idle_seconds=0.5)
     holds = program("stays = Sandbox.create(level='jail', persistent=True, ttl_seconds=300)\nsay(1)\n" + _HOLDS)
     assert holds.hears() == "1"
     holds.hears()

@@ -78,7 +78,7 @@ def serving(address: str, authority: Authority | None = None) -> Generator[int]:
     with http.server.ThreadingHTTPServer((address, 0), Server) as server:
         if authority is not None:
             server.socket = authority.context("localhost").wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
             yield server.server_port

@@ -35,8 +35,8 @@ from tests.faults.stepping import Operation, Stepper
 from tests.orphans import wait_until
 
 pytestmark = pytest.mark.root  # an ordinary user may not trace a keeper, nor what is inside
-SOME = 8
-FEW = 4
+SOME = 4
+FEW = 2
 Steps = Callable[..., Iterator[int]]
 
 

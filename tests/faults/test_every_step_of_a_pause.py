@@ -6,6 +6,7 @@ All steps take minutes: by default some, spread over all.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from paddock import Sandbox
 from paddock.client import DaemonTransport, default_transport
-from paddock.errors import DaemonLost, LevelUnavailable
+from paddock.errors import DaemonLost, LevelUnavailable, SandboxDied
 from paddock.model import Sandbox as SandboxInfo
 from tests.conftest import keepers
 from tests.daemon.conftest import daemon_pid
@@ -76,29 +77,39 @@ def _works(box: Sandbox, transport: DaemonTransport) -> None:
     box.kill()
 
 
+def _still(transport: DaemonTransport, **idle: float) -> tuple[Sandbox, float]:
+    """One that was paused with little left of its TTL, or fell asleep so; with more, where that was over before. When
+    it would have ended."""
+    seconds = 3
+    while True:
+        box = Sandbox.create(level="jail", ttl_seconds=TTL, persistent=True, transport=transport, **idle)
+        ends = time.time() + seconds
+        with contextlib.suppress(SandboxDied):
+            box.extend(seconds)
+            if not idle:
+                box.pause()
+        while box.refresh().state == "running":
+            time.sleep(0.02)
+        if box.state == "paused":
+            assert 0 <= (box.info.left_seconds or 0.0) <= seconds
+            return box, ends
+        assert (box.state, box.info.limit) == ("killed", "ttl")
+        seconds *= 2
+
+
 def test_past_its_ttl_it_lives_with_what_was_left_whoever_was_killed(
     state_dir: Path, transport: DaemonTransport
 ) -> None:
-    box = Sandbox.create(level="jail", ttl_seconds=TTL, persistent=True, transport=transport)
-    idle = Sandbox.create(level="jail", ttl_seconds=TTL, persistent=True, idle_seconds=1, transport=transport)
-    for one in (box, idle):
-        one.extend(10)
-    ends = time.time() + 10
-    box.pause()
-    paused: set[str] = set()
-    while paused != {box.id, idle.id}:
-        time.sleep(0.02)
-        paused = {found.id for found in Sandbox.list(transport=transport) if found.state == "paused"}
-    left = {one.id: one.refresh().left_seconds or 0.0 for one in (box, idle)}
-    assert all(0 < seconds < 10 for seconds in left.values())
+    (box, _), (idle, ends) = _still(transport), _still(transport, idle_seconds=1)
+    left = {one.id: one.refresh().left_seconds for one in (box, idle)}
     for pid in (daemon_pid(state_dir), *keepers(state_dir)):
         os.kill(pid, signal.SIGKILL)
     time.sleep(max(0.0, ends + 2 - time.time()))  # it is time itself that must not count
     for one in (box, idle):
         assert one.refresh().state == "paused"
         assert one.info.left_seconds == left[one.id]
-        assert one.exec("echo here").stdout == "here\n"
-        assert one.refresh().expires_at <= time.time() + left[one.id]
+        one.resume()
+        assert one.refresh().expires_at <= time.time() + (left[one.id] or 0)
         while one.refresh().state not in ("killed", "paused"):  # the idle one falls asleep again
             time.sleep(0.1)
     assert (box.info.state, box.info.limit) == ("killed", "ttl")

@@ -16,6 +16,8 @@ from tests.backends.engines import podman_service
 from tests.conftest import SandboxFactory
 from tests.security.attacking import Attacker
 
+SMALL = Limits(memory_mib=256, cpus=1.0, disk_mib=512, inodes=20_000)
+"""Of what is saved with its memory. All else has the default size, so that a machine is baked once for all of it."""
 LEVELS = ("jail", "container", "gvisor", "microvm")
 
 

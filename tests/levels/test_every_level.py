@@ -31,6 +31,7 @@ raise SystemExit(7)
 """
 
 
+@pytest.mark.both
 def test_the_same_program_does_the_same(create: SandboxFactory, shared_state: Path) -> None:
     data = os.urandom(3 << 20)
     made = create(env={"KEY": "value"})
@@ -43,12 +44,14 @@ def test_the_same_program_does_the_same(create: SandboxFactory, shared_state: Pa
     assert record.result["level"] == made.level
 
 
+@pytest.mark.both
 def test_no_attack_gets_through(create: SandboxFactory, shared_state: Path) -> None:
     with levels.lure([shared_state / layout.KEEPER_SOCKET]) as host, create() as made:
         verdicts = levels.attack(made, host)
     assert [one for one in verdicts if one.verdict != "stopped"] == []
 
 
+@pytest.mark.both
 def test_a_neighbour_notices_nothing_and_is_not_reached(attacker: Attacker, bystander: Sandbox) -> None:
     listen = "import socket\ns = socket.create_server(('0.0.0.0', 4321))\nprint('up', flush=True)\ns.accept()"
     bystander.filesystem.write("/workspace/secret", "mine")
@@ -64,6 +67,7 @@ def test_a_neighbour_notices_nothing_and_is_not_reached(attacker: Attacker, byst
     assert bystander.filesystem.read_text("/workspace/secret") == "mine"
 
 
+@pytest.mark.both
 def test_it_dies_by_its_deadline_although_it_is_busy(create: SandboxFactory) -> None:
     made = create(ttl_seconds=600)  # a first machine is made as well
     made.start(["sh", "-c", "while :; do :; done"], background=True)
@@ -74,6 +78,7 @@ def test_it_dies_by_its_deadline_although_it_is_busy(create: SandboxFactory) -> 
         made.exec("true")
 
 
+@pytest.mark.both
 def test_a_fork_has_the_files_and_goes_its_own_way_and_so_has_its_fork(create: SandboxFactory) -> None:
     parent = create()
     parent.filesystem.write("/workspace/file", "parent")
@@ -115,6 +120,7 @@ except ChildProcessError:
 """
 
 
+@pytest.mark.both
 def test_a_limit_is_put_down_to_the_command_that_met_it(create: SandboxFactory) -> None:
     made = create(limits=Limits(processes=40))
     told = made.level == "microvm"  # by its own kernel
@@ -131,6 +137,7 @@ def test_a_limit_is_put_down_to_the_command_that_met_it(create: SandboxFactory) 
     assert made.exec("false").limit is None
 
 
+@pytest.mark.both
 def test_a_rollback_takes_the_files_back(create: SandboxFactory) -> None:
     made = create()
     made.filesystem.write("/workspace/file", "before")

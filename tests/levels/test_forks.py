@@ -11,8 +11,7 @@ from paddock import Sandbox
 from paddock.errors import Unsupported
 from paddock.model import PtySize
 from tests.conftest import SandboxFactory
-from tests.levels.conftest import LEVELS
-from tests.levels.test_moving import LIMITS
+from tests.levels.conftest import LEVELS, SMALL
 from tests.service.test_forks import (
     test_a_child_has_the_files_and_nothing_else,
     test_a_child_of_a_child,
@@ -68,7 +67,7 @@ def sandbox(
     """As that of the jail's tests, with sandboxes of the level, as small as a virtual machine is baked here."""
 
     def make(**options: Any) -> Sandbox:
-        return create(**{"limits": LIMITS, **options})
+        return create(**{"limits": SMALL, **options})
 
     of_paused = (test_a_rollback_of_a_paused_one_runs, test_what_only_looks_at_it_lets_it_sleep)
     if request.function.__module__.endswith("test_forks") or request.function in of_paused:

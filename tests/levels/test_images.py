@@ -9,6 +9,7 @@ import pytest
 from paddock.errors import PaddockError
 from tests.conftest import SandboxFactory
 from tests.images.layouts import busybox_layer, distroless_layer, layer, member, static_busybox, write_layout
+from tests.levels.conftest import LEVELS
 
 
 @pytest.fixture
@@ -19,7 +20,9 @@ def busybox() -> bytes:
     return found
 
 
-@pytest.mark.both
+@pytest.mark.parametrize(
+    "level", ["microvm", *(pytest.param(level, marks=pytest.mark.both) for level in LEVELS if level != "microvm")]
+)
 def test_an_image_of_busybox_is_what_it_says_at_every_level(
     create: SandboxFactory, tmp_path: Path, busybox: bytes
 ) -> None:

@@ -13,8 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "security"))
 from paddock import Mount, Workspace
 from paddock.errors import LevelUnavailable, Unsupported
 from tests.conftest import SandboxFactory
-from tests.levels.conftest import strongest
-from tests.levels.test_moving import LIMITS
+from tests.levels.conftest import SMALL, strongest
 from tests.security.attacking import Attacker
 from tests.security.test_protected_files import ATTACKS, LOOK, POLICY, TREE
 
@@ -52,7 +51,7 @@ def succeeded(attacker: Attacker) -> list[str]:
 
 
 def test_nobody_inside_changes_it_and_all_else_as_before(create: SandboxFactory, project: Path, level: str) -> None:
-    made = create(mounts=[Mount(source=str(project))], policy=FILES, limits=LIMITS)
+    made = create(mounts=[Mount(source=str(project))], policy=FILES)
     for attacker in {one.user: one for one in (Attacker(made, None), strongest(made))}.values():
         assert set(succeeded(attacker)) <= SAID_ONLY.get(level, set())
         look = attacker.sh(f"{LOOK}; cd /workspace; stat -c '%a %n' $PWD/.git/hooks/pre-commit $PWD/Makefile")
@@ -66,7 +65,7 @@ def test_nobody_inside_changes_it_and_all_else_as_before(create: SandboxFactory,
 
 def test_what_would_lie_on_a_machines_own_disk_is_refused_with_its_name(sandbox: SandboxFactory) -> None:
     with pytest.raises(Unsupported) as caught:
-        sandbox(level="microvm", policy={"files": {"protect": ["~/.netrc", "/etc/passwd"]}}, limits=LIMITS)
+        sandbox(level="microvm", policy={"files": {"protect": ["~/.netrc", "/etc/passwd"]}}, ttl_seconds=900)
     if isinstance(caught.value, LevelUnavailable):
         pytest.skip(str(caught.value))
     assert "change /etc/passwd, which lies on the disk of the virtual machine" in caught.value.message
@@ -79,7 +78,7 @@ def test_a_fork_with_memory_keeps_it_and_so_does_what_it_leaves(sandbox: Sandbox
     with sandbox(level="jail", workspace=workspace.name) as first:
         first.exec(TREE, check=True)
     try:
-        options = {"workspace": workspace.name, "policy": FILES, "limits": LIMITS, "ttl_seconds": 900}
+        options = {"workspace": workspace.name, "policy": FILES, "limits": SMALL, "ttl_seconds": 900}
         parent = sandbox(level="microvm", **options)
     except LevelUnavailable as error:
         workspace.delete(discard=True)

@@ -7,7 +7,6 @@ import pytest
 from paddock import Sandbox
 from paddock.errors import LevelUnavailable
 from tests.conftest import SandboxFactory
-from tests.levels.test_moving import LIMITS
 
 POLICY = "egress:\n  allow:\n    - host: site.invalid\n"
 CALL = "import socket; socket.create_connection(('192.0.2.80', 80), 60)"
@@ -15,7 +14,7 @@ CALL = "import socket; socket.create_connection(('192.0.2.80', 80), 60)"
 
 def _machine(sandbox: SandboxFactory, policy: str | None) -> Sandbox:
     try:
-        return sandbox(level="microvm", policy=policy, limits=LIMITS, ttl_seconds=900)
+        return sandbox(level="microvm", policy=policy, ttl_seconds=900)
     except LevelUnavailable as error:
         pytest.skip(str(error))
 

@@ -10,7 +10,7 @@ import pytest
 from paddock import Mount, MountMode, Sandbox, Workspace
 from paddock.errors import LevelUnavailable
 from tests.conftest import SandboxFactory
-from tests.levels.test_moving import LIMITS
+from tests.levels.conftest import SMALL
 
 pytestmark = pytest.mark.timeout(900)  # a machine that is emulated
 RANDOM = Path(__file__).parents[1] / "guest" / "random_files.py"
@@ -34,7 +34,7 @@ def workspace(sandbox: SandboxFactory) -> Generator[Workspace]:
 @pytest.fixture
 def machine(workspace: Workspace) -> Generator[Sandbox]:
     try:
-        made = Sandbox.create(level="microvm", workspace=workspace.name, limits=LIMITS, ttl_seconds=900)
+        made = Sandbox.create(level="microvm", workspace=workspace.name, limits=SMALL, ttl_seconds=900)
     except LevelUnavailable as error:
         pytest.skip(str(error))
     with made:
@@ -75,7 +75,7 @@ def test_directories_of_the_host_are_mounted_as_they_were_asked_for(workspace: W
         (tmp_path / name / "file").write_text(f"{name}\n")
     mounts = [Mount(source=str(tmp_path / name), target=f"/mnt/{name}", mode=MountMode(name)) for name in names]
     try:
-        made = Sandbox.create(level="microvm", mounts=mounts, limits=LIMITS, ttl_seconds=900)
+        made = Sandbox.create(level="microvm", mounts=mounts, ttl_seconds=900)
     except LevelUnavailable as error:
         pytest.skip(str(error))
     with made:

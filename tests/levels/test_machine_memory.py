@@ -14,7 +14,7 @@ from paddock.keeper._records import Records
 from paddock.linux import processes
 from paddock.model import State
 from tests.conftest import SandboxFactory
-from tests.levels.test_moving import LIMITS
+from tests.levels.conftest import SMALL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 # It has a number in memory and nowhere else, and says it, one more each time, when asked.
@@ -49,7 +49,7 @@ def emulator_of(machine: Sandbox, state_dir: Path) -> Path:
 @pytest.fixture
 def machine(sandbox: SandboxFactory) -> Sandbox:
     try:
-        made = sandbox(level="microvm", limits=LIMITS, ttl_seconds=900)
+        made = sandbox(level="microvm", limits=SMALL, ttl_seconds=900)
     except LevelUnavailable as error:
         pytest.skip(str(error))
     made.start(["python3", "-c", COUNTER], background=True)
@@ -116,7 +116,7 @@ def test_a_rollback_takes_the_workspace_of_a_machine_back_with_its_memory(sandbo
     sandbox()  # the state directory is this test's from here on
     workspace = Workspace.open("machine-memory")
     try:
-        machine = sandbox(level="microvm", workspace=workspace.name, limits=LIMITS, ttl_seconds=900)
+        machine = sandbox(level="microvm", workspace=workspace.name, limits=SMALL, ttl_seconds=900)
         machine.exec("exec 7>>log; echo one >&7; (until test -e go; do sleep 0.1; done; echo two >&7) &", check=True)
         snapshot = machine.snapshot()
         machine.exec("rm log; touch other", check=True)

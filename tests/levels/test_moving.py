@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from paddock import Limits, Sandbox, Workspace
+from paddock import Sandbox, Workspace
 from paddock.errors import LevelUnavailable, Unsupported
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import LEVELS
 
-# One size for all, so that a virtual machine is baked once.
-LIMITS = Limits(memory_mib=256, cpus=1.0, disk_mib=512, inodes=20_000)
 GIT = "git -c user.name=a -c user.email=a@b.c -c safe.directory='*' -c init.defaultBranch=main"
 WORK = f"""
 set -eu
@@ -69,7 +67,7 @@ def test_one_workspace_goes_through_every_level_with_its_work_intact(
     kept: dict[str, str] = {}
     for level in ("jail", "gvisor", "container", "microvm", "jail"):
         try:
-            over = Sandbox.create(level=level, workspace=workspace.name, limits=LIMITS, ttl_seconds=600)
+            over = Sandbox.create(level=level, workspace=workspace.name, ttl_seconds=600)
         except (LevelUnavailable, Unsupported) as error:
             missing.append(str(error))
             continue
@@ -109,7 +107,7 @@ def test_a_sandbox_that_was_killed_leaves_its_work_to_another_level(
     sandbox()
     workspace = Workspace.open(f"broken-{level}")
     try:
-        first = sandbox(level=level, workspace=workspace.name, limits=LIMITS, ttl_seconds=900)
+        first = sandbox(level=level, workspace=workspace.name, ttl_seconds=900)
     except (LevelUnavailable, Unsupported) as error:
         pytest.skip(str(error))
     first.exec("for n in 1 2 3; do echo $n >> counted; done; sync", check=True)

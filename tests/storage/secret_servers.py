@@ -43,7 +43,7 @@ def served(answer: Callable[[str, str, Any, bytes], Answer]) -> Generator[str]:
         def log_message(self, *arguments: object) -> None: ...
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"

@@ -131,19 +131,14 @@ class Execs(Component):
             try:
                 before = await counted(held)
                 return row, held, before, await held.instance.start(spec, id=id, background=background)
-            except SandboxDied:
-                raise await self._live.dead(row) from None
             except GuestProtocolError as error:
                 raise await self._live.disobeyed(held, error) from None
 
     @handles(AttachExec)
     async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
         async with self._sandboxes.use(action.sandbox, entry) as (row, held):
-            try:
-                before = await counted(held)  # of what struck earlier, nobody knows whether it ran then
-                handle = await held.instance.attach(ExecId(action.exec))
-            except SandboxDied:
-                raise await self._live.dead(row) from None
+            before = await counted(held)  # of what struck earlier, nobody knows whether it ran then
+            handle = await held.instance.attach(ExecId(action.exec))
         return self._guarded(handle, row, held, entry, before, timeout_seconds=None, background=True, typed=True)
 
     def _guarded(
@@ -174,11 +169,8 @@ class Execs(Component):
 
     @handles(ListExecs)
     async def list(self, action: ListExecs, entry: Entry) -> tuple[ExecInfo, ...]:
-        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
-            try:
-                return await held.instance.execs()
-            except SandboxDied:
-                raise await self._live.dead(row) from None
+        async with self._sandboxes.use(action.sandbox, entry) as (_, held):
+            return await held.instance.execs()
 
     @handles(ReadOutput)
     async def output(self, action: ReadOutput, entry: Entry) -> ByteReader:
@@ -196,8 +188,6 @@ class Execs(Component):
                     " no room for",
                     hint=f"paddock logs {row.id}",
                 ) from None
-            except SandboxDied:
-                raise await self._live.dead(row) from None
         redaction = self._leases.redaction(row.id)
         filter = None if redaction is None else redaction.stream(escapes=False)
         return Outbound(inner, Meter(filter=filter), Record(row, self._live, entry))
@@ -205,11 +195,8 @@ class Execs(Component):
     @handles(SignalExec)
     async def signal(self, action: SignalExec, entry: Entry) -> None:
         _validate.check_signal(action.signal)
-        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
-            try:
-                await held.instance.signal_exec(ExecId(action.exec), action.signal)
-            except SandboxDied:
-                raise await self._live.dead(row) from None
+        async with self._sandboxes.use(action.sandbox, entry) as (_, held):
+            await held.instance.signal_exec(ExecId(action.exec), action.signal)
 
 
 def _id(action: RunExec | StartExec) -> ExecId:

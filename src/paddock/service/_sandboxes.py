@@ -368,7 +368,8 @@ class Sandboxes(Component):
                 row, held = await self._held(row)
             if awake:
                 row = await self._awake(row, held, hold, entry)
-            yield row, held
+            async with self.told(row):  # as it is by now: waking it may have made it again
+                yield row, held
 
     async def _awake(self, row: Row, held: Held, hold: Hold, entry: Entry) -> Row:
         """Of many that use it at once, one wakes it. If it falls asleep by itself, it stays awake until the outcome of
