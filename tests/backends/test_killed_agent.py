@@ -234,6 +234,22 @@ def test_what_another_program_runs_there_ends_as_well(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_who_connects_while_a_killed_agent_is_cleared_away_reaches_the_next_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sandbox(tmp_path) as box:
+            agent = await agent_of(box)
+            init = parent(agent)
+            stop(init)
+            os.kill(agent, signal.SIGKILL)
+            box.close_connections()
+            asking = asyncio.ensure_future(output_of(box, "echo $PPID"))
+            await asyncio.sleep(0)  # it connects in that turn
+            os.kill(init, signal.SIGCONT)
+            assert int(await asking) != agent
+
+    asyncio.run(main())
+
+
 def test_the_death_of_pid_1_is_the_sandboxs(tmp_path: Path) -> None:
     async def main() -> None:
         async with sandbox(tmp_path) as box:

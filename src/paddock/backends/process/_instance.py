@@ -25,6 +25,7 @@ from ._ports import connect
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.05
 _LOOK_SECONDS = 5.0
 """The loop's clock stands still while the machine sleeps, and the deadline's does not."""
 
@@ -54,9 +55,7 @@ class ProcessInstance(GuestInstance):
         self._timer = self._loop.call_soon(self._look_at_deadline)
 
     async def _dial(self, identity: str) -> GuestConnection:
-        if self._guest.ended.is_set() and self.ending is None:
-            self._guest = self._start()
-            self._guest.when_ended(self._guest_ended)
+        self._start_again()
         if self.ending is not None:
             raise FileNotFoundError(f"sandbox {self.id} has ended")
         return await GuestConnection.connect(self._path, self._dialect)
@@ -144,10 +143,18 @@ class ProcessInstance(GuestInstance):
         if self._guest.ended.is_set():
             self._guest_ended()
 
+    def _start_again(self) -> None:
+        if self._guest.ended.is_set() and self.ending is None:
+            self._guest = self._start()
+            self._guest.when_ended(self._guest_ended)
+
     def _guest_ended(self) -> None:
         """An agent that was killed is one of the sandbox's accidents; the end of its parent is the sandbox's."""
         if self._reason is None:
             if self._guest.status is not None:
+                if any(not connection.closed for connection in self._connections.values()):
+                    # It may have been made when the agent was dead already: then only the next one accepts it.
+                    self._loop.call_later(_PAUSE_SECONDS, self._start_again)
                 return
             self._reason = Ending(limit=None, reason=f"its init ended with {self._guest.code}")
         if self.ending is not None:
