@@ -26,7 +26,7 @@ import h11
 
 from paddock.audit import read_records
 from paddock.egress._authority import Authority
-from paddock.egress._original import original_destination
+from paddock.egress._gateway import original_destination
 from paddock.model import AuditRecord, ListAudit
 
 from .world import RESOLVER, TCP_PORT, UDP_PORT

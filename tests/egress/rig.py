@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from paddock.egress._authority import Authority
-from paddock.egress._door import Door, Flow
 from paddock.egress._gateway import Gateway
-from paddock.egress._handler_host import HandlerHost
-from paddock.egress._open_door import Limits, Pages
+from paddock.egress._handler import HandlerHost
+from paddock.egress._journal import AuditJournal, Flow
+from paddock.egress._open_door import Door, Limits, Pages
 from paddock.egress._package_cache import PackageCache
 from paddock.egress._registry import Known
 from paddock.egress._registry_reader import Reader
@@ -60,7 +60,7 @@ class Policy:
         return RequestVerdict(**self._verdict(allowed), secrets=self.secrets, approve=self.approve)
 
 
-class Journal:
+class Journal(AuditJournal):
     """Keeps what is recorded; `broken` refuses to."""
 
     def __init__(self) -> None:

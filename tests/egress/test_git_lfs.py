@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from paddock.egress._git_lfs import MOST_BYTES, is_download
+from paddock.egress._git import MOST_BATCH_BYTES, is_download
 
 KIND = (b"Content-Type", b"application/vnd.git-lfs+json; charset=utf-8")
 OBJECT = {"oid": "1" * 64, "size": 3}
@@ -37,7 +37,7 @@ def test_what_git_lfs_sends_to_fetch_is_a_download() -> None:
         b"[" * 100_000,
         b"",
         json.dumps({"operation": "download", "objects": [OBJECT] * 1001}).encode(),
-        DOWNLOAD + b" " * MOST_BYTES,
+        DOWNLOAD + b" " * MOST_BATCH_BYTES,
     ],
 )
 def test_everything_else_is_not(body: bytes) -> None:

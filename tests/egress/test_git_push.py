@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.egress._git_push import (
-    MOST_BYTES,
+from paddock.egress._git import (
+    MOST_PUSH_BYTES,
     MOST_UPDATES,
     BadPush,
     PushReader,
@@ -108,7 +108,7 @@ def test_whatever_comes_is_read_the_same_in_any_pieces(noise: bytes, at: int, cu
         line(f"{OLD} {NEW}".encode()),
         b"".join(command(f"refs/heads/{n}") for n in range(MOST_UPDATES + 1)),
         command("refs/heads/" + "a" * 2000),
-        line(b"shallow " + OLD.encode()) * (MOST_BYTES // 52 + 1),
+        line(b"shallow " + OLD.encode()) * (MOST_PUSH_BYTES // 52 + 1),
     ],
 )
 def test_what_git_does_not_send_or_cannot_be_judged_is_refused(body: bytes) -> None:

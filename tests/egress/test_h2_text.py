@@ -9,11 +9,10 @@ from h2.events import RequestReceived
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddock.egress._body import Body
-from paddock.egress._grpc import refusal_fields
 from paddock.egress._h2_frames import BURST, PREFACE, Flood, Frames, GoAway
 from paddock.egress._h2_text import Head, NoTunnel, Pieces, Text
-from paddock.egress._http1 import BadMessage, head_end, read_request, read_response
+from paddock.egress._http1 import BadMessage, Body, head_end, read_request, read_response
+from paddock.egress._refusal import refusal_fields
 
 Fields = list[tuple[bytes, bytes]]
 PSEUDO: Fields = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"a.test"), (b":path", b"/a?b=c")]

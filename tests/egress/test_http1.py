@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.egress._body import Body, chunk, last_chunk
 from paddock.egress._http1 import (
     MAX_HEAD_BYTES,
     BadMessage,
+    Body,
     Request,
+    chunk,
     head_end,
+    last_chunk,
     read_request,
     read_response,
     write_request,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paddock.egress._handler_host import HandlerHost, start_host
+from paddock.egress._handler import HandlerHost, start_host
 from paddock.egress._open_door import Limits
 from paddock.model.egress import EgressPolicy
 from paddock.policy.egress import load

@@ -9,10 +9,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import closing
 from typing import Any
 
-from paddock.egress import _maker
+from paddock.egress import _origins
 from paddock.egress._gateway import Gateway
-from paddock.egress._maker import Maker
-from paddock.egress._origins import MOST_WAITING, Origins
+from paddock.egress._origins import MOST_WAITING, Maker, Origins
 from paddock.errors import Unrecorded
 from paddock.linux import sock_diag
 
@@ -135,7 +134,7 @@ def test_it_is_recorded_once_whichever_comes_first(monkeypatch: Any) -> None:
         one.told({"pid": 1})
         await one.known()
         one.decided(11)
-        monkeypatch.setattr(_maker, "PATIENCE_SECONDS", 0)
+        monkeypatch.setattr(_origins, "PATIENCE_SECONDS", 0)
         two = Maker(lambda *what: recorded.append(what), lambda: lost.append("two"))
         await two.known()  # nobody has answered
         two.decided(12)

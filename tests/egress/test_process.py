@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 
 from paddock.egress._client import GatewayClient
-from paddock.egress._control import VERSION, Claim, Claimed, Close, Hello, Open, Order, Revise, Secret
+from paddock.egress._control import VERSION, Close, Hello, Open, Order, Revise, Secret
+from paddock.egress._plane import Plane
 from paddock.egress._server import Server
 from paddock.errors import InvalidState, NotConfigured, NotFound
 from paddock.keeper import layout
 from paddock.linux import local_sockets
-from paddock.model import codec
+from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.wire import Kind, duplex, pack
 from tests.conftest import gateway_pid
 from tests.egress.rig import eventually
@@ -30,8 +31,8 @@ from tests.egress.rig import eventually
 NOTHING = Close(sandbox="sb_none", incarnation=0)
 
 
-def deny(claim: Claim) -> Claimed:
-    return Claimed(state="denied")
+def deny(request: ApprovalRequest) -> ApprovalAnswer:
+    return ApprovalAnswer(granted=False, state=ApprovalState.DENIED)
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_it_says_what_it_does_not_know(state: Path) -> None:
 
 
 def test_one_that_cannot_start_says_why(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.egress._process.BOOTSTRAP", "raise SystemExit('out of luck')")
+    monkeypatch.setattr("paddock.egress._client.BOOTSTRAP", "raise SystemExit('out of luck')")
 
     async def scene() -> None:
         async with client(state) as one:
@@ -222,7 +223,7 @@ def test_another_user_is_not_heard(state: Path) -> None:
 # -- the server, in this process
 
 
-class Noted:
+class Noted(Plane):
     """A plane that does nothing and says what it was told."""
 
     def __init__(self) -> None:
@@ -334,18 +335,18 @@ def test_the_door_of_a_sandbox_that_has_ended_is_closed_though_no_daemon_says_so
 
 
 def test_a_claim_is_answered_by_the_daemon_and_without_one_it_is_a_no(state: Path) -> None:
-    question = Claim(sandbox="sb_a", incarnation=0, revision="r", kind="host", digest="d", summary="s")
+    question = ApprovalRequest(sandbox="sb_a", incarnation=0, revision="r", kind="host", digest="d", summary="s")
 
-    def knows(claim: Claim) -> Claimed:
-        return Claimed(state="granted", approval=f"ap_{claim.digest}")
+    def knows(request: ApprovalRequest) -> ApprovalAnswer:
+        return ApprovalAnswer(granted=True, id=f"ap_{request.digest}", state=ApprovalState.USED)
 
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
         one._judge = knows
         answer = await server.claim(question)
-        assert (answer.state, answer.approval) == ("granted", "ap_d")
+        assert (answer.granted, answer.id) == (True, "ap_d")
         one.close()
         await eventually(lambda: server._line is None)
-        assert (await server.claim(question)).state == "denied"
+        assert not (await server.claim(question)).granted
         assert await one.connect(start=False)
 
     served(state, scene)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 
-from paddock.egress._refusal import Refusal, write_refusal
+from paddock.egress._refusal import Refused, write_refusal
 
-REFUSAL = Refusal(
-    status=403, id="17", rule="deny[0]", reason="evil.test\x1b[2J is not allowed", hint="ask", approval="ap_1"
-)
+REFUSAL = Refused("evil.test\x1b[2J is not allowed", rule="deny[0]", hint="ask", approval="ap_1", number=17)
 
 
 def test_in_words() -> None:

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from paddock.egress._redact import Redaction
+from paddock.egress._redact import Redaction, redacted
 from paddock.egress._refusal import Refused
-from paddock.egress._registry_look import redacted
 from paddock.egress._registry_page import Page
 from paddock.egress._registry_protocols import Job
 from paddock.egress._registry_reader import Reader

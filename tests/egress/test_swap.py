@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.egress._coding import Undecodable
-from paddock.egress._placeholders import mint
 from paddock.egress._redact import Returned, forms
-from paddock.egress._secret_book import Bound, SecretBook
+from paddock.egress._secret_book import Bound, SecretBook, Unavailable, mint
 from paddock.egress._swap import Misdirected, Swap
-from paddock.errors import InvalidArgument, SecretUnavailable
+from paddock.errors import InvalidArgument
 from paddock.model import Binding, SecretValue, Target
 
 VALUE = b'v"\\ /&=%+\xc3\xa4-sixteen'
@@ -76,7 +75,7 @@ def test_a_body_is_swapped_as_its_type_wants_it() -> None:
     assert json.loads(whole(json.dumps({"a": HOLDER}).encode())) == {"a": VALUE.decode()}
     form = whole(f"x=1&y={HOLDER}".encode(), b"application/x-www-form-urlencoded")
     assert parse_qs(form.decode())["y"] == [VALUE.decode()]
-    with pytest.raises(SecretUnavailable, match="cannot be written"):
+    with pytest.raises(Unavailable, match="cannot be written"):
         whole(HELD, b"text/plain")
 
 
@@ -186,7 +185,7 @@ def test_a_bomb_is_refused_before_it_goes_off() -> None:
 
 def test_a_value_that_would_end_its_header_is_not_put_there() -> None:
     for value in (b"value\r\nX-Evil: 1", b"value\nsecond", b"value\0nought"):
-        with pytest.raises(SecretUnavailable, match="cannot be written"):
+        with pytest.raises(Unavailable, match="cannot be written"):
             swap(book(value=value)).fields([(b"X-Key", HELD)])
 
 
@@ -195,12 +194,12 @@ def test_rotation_revocation_and_expiry_hold_from_the_next_request_on() -> None:
     secrets.set("KEY", SecretValue(b"second-value"))
     assert swap(secrets).fields([(b"X-Key", HELD)]) == [(b"X-Key", b"second-value")]
     secrets.set("KEY", None)
-    with pytest.raises(SecretUnavailable, match="revoked"):
+    with pytest.raises(Unavailable, match="revoked"):
         swap(secrets).fields([(b"X-Key", HELD)])
-    with pytest.raises(SecretUnavailable, match="time of secret KEY is over"):
+    with pytest.raises(Unavailable, match="time of secret KEY is over"):
         swap(book(expires_at=100.0)).fields([(b"X-Key", HELD)])
     secrets.set("UNKNOWN", SecretValue(b"anything"))
-    with pytest.raises(SecretUnavailable):
+    with pytest.raises(Unavailable):
         secrets.value("UNKNOWN")
 
 

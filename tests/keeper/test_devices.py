@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -29,7 +28,7 @@ print(json.dumps(said))
 
 
 def _planned(backend: JailBackend, plan: Any, kind: str) -> Any:
-    return dataclasses.replace(backend.jail_plan(plan), kind=kind, devices=("kvm",))
+    return backend.jail_plan(plan)._replace(kind=kind, devices=("kvm",))
 
 
 async def _look(instance: Any, user: str | None) -> dict[str, Any]:

@@ -15,6 +15,8 @@ import pytest
 from service_world import ME, Rig, until
 
 from paddock.egress._approvals import of_request
+from paddock.egress._http1 import Request as HttpRequest
+from paddock.egress._judged import Judged
 from paddock.errors import ApprovalNeeded, InvalidState, NotFound, PolicyDenied
 from paddock.model import (
     APPROVAL_MOVES,
@@ -30,6 +32,7 @@ from paddock.model import (
     nested_principal,
     replace,
 )
+from paddock.model.egress import RequestVerdict
 from paddock.policy import Policy, allow
 from paddock.service import Service
 from paddock.service._approvals import MOST_WAITING, WAIT_SECONDS
@@ -200,17 +203,18 @@ def test_the_moves_are_those_of_a_question_and_no_yes_comes_twice() -> None:
 
 def request(**changes: Any) -> ApprovalRequest:
     said: dict[str, Any] = {
-        "sandbox": "sb_1",
-        "incarnation": 0,
-        "revision": "r",
         "scheme": "https",
         "target": Target("api.test", 443),
         "method": "POST",
         "path": "/pay?to=me",
         "fields": [(b"Content-Type", b"text/plain"), (b"X-A", b"1"), (b"User-Agent", b"curl/1")],
         "body": b"10",
+        **changes,
     }
-    return of_request("host", **(said | changes))
+    asked = HttpRequest(method=said["method"], target=said["path"], fields=said["fields"])
+    verdict = RequestVerdict(allowed=True, rule="allow[0]", reason="", revision="r", approve="host")
+    judged = Judged(asked, said["target"], said["scheme"], said["path"], verdict)
+    return of_request(judged, said["body"], sandbox="sb_1", incarnation=0)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,21 @@ import pytest
 from paddock.audit import AuditLog
 from paddock.backends import Instance
 from paddock.egress._client import GatewayClient
-from paddock.egress._control import Claimed, Open, Secret
+from paddock.egress._control import Open, Secret
 from paddock.egress._secret_book import Bound, to_bytes
 from paddock.errors import KeeperUnavailable, NotConfigured, NotFound
 from paddock.keeper import layout
-from paddock.model import Binding, Level, PolicyDocument, Sandbox, SandboxSpec, SecretValue, State
+from paddock.model import (
+    ApprovalAnswer,
+    ApprovalState,
+    Binding,
+    Level,
+    PolicyDocument,
+    Sandbox,
+    SandboxSpec,
+    SecretValue,
+    State,
+)
 from paddock.policy.egress import compile
 from paddock.service._doors import Doors
 from paddock.service._store import Row
@@ -53,7 +63,7 @@ async def doors_of(yard: Yard, secrets: Callable[[Row], Awaitable[bytes]] | None
         exits=lambda row: yard.backend.exits(row.id, row.incarnation),
         tasks=tasks,
         audit=audit,
-        judge=lambda claim: Claimed(state="denied"),
+        judge=lambda request: ApprovalAnswer(granted=False, state=ApprovalState.DENIED),
         secrets=secrets,
     )
     try:
@@ -301,7 +311,7 @@ def test_a_keeper_and_a_gateway_that_die_together_are_both_replaced(state_dir: P
 
 
 def test_where_no_gateway_can_be_started_the_open_is_refused(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.egress._process.BOOTSTRAP", "raise SystemExit('out of luck')")
+    monkeypatch.setattr("paddock.egress._client.BOOTSTRAP", "raise SystemExit('out of luck')")
 
     async def scene(yard: Yard) -> None:
         async with doors_of(yard) as doors:

@@ -9,8 +9,9 @@ import socket
 from pathlib import Path
 
 from paddock.keeper.layout import KEEPER_CONFIG
+from paddock.keeper.pool import open_pool as keeper_open_pool
 from paddock.linux import mounts, namespaces
-from paddock.storage import Pool, PoolConfig, keeper_open_pool, open_pool, prepare
+from paddock.storage import Pool, PoolConfig, open_pool, prepare
 from tests.conformance.trees import exit_code
 
 GIB = 1 << 30

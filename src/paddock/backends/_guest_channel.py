@@ -67,20 +67,16 @@ class _Once(Generic[T]):
     """What comes once, or fails to. Whoever waits is woken by it and by nothing between; one who is cancelled takes
     nothing from the others."""
 
-    __slots__ = ("_callbacks", "_error", "_loop", "_value", "_waiters", "done")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.done = False
-        self._value: T | None = None
-        self._error: PaddockError | None = None
-        self._waiters: list[asyncio.Future[None]] = []
-        self._callbacks: list[Callable[[], None]] = []
+    done = False
+    _value: T | None = None
+    _error: PaddockError | None = None
+    _waiters: tuple[asyncio.Future[None], ...] = ()
+    _callbacks: tuple[Callable[[], None], ...] = ()
 
     async def get(self) -> T:
         if not self.done:
-            waiter = self._loop.create_future()
-            self._waiters.append(waiter)
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters += (waiter,)
             await waiter
         if self._error is not None:
             raise self._error
@@ -97,23 +93,20 @@ class _Once(Generic[T]):
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._callbacks.clear()
-        self._waiters.clear()
+        self._callbacks = self._waiters = ()
 
     def then(self, callback: Callable[[], None]) -> None:
         """Calls it before anybody who waits goes on; at once, if it is there already."""
         if self.done:
             callback()
         else:
-            self._callbacks.append(callback)
+            self._callbacks += (callback,)
 
 
 class Channel:
     """Made by `GuestConnection.open`."""
 
     def __init__(self, connection: GuestConnection, number: int, receives: Sequence[int], sends: bool) -> None:
-        loop = asyncio.get_running_loop()
-        self._loop = loop
         self._connection = connection
         self.id = number
         self._inboxes = {stream: _Inbox() for stream in receives}
@@ -121,9 +114,9 @@ class Channel:
         self._credit = WINDOW
         self._refused = False
         self._waiters: list[asyncio.Future[None]] = []
-        self._reply: _Once[Json] = _Once(loop)
-        self._result: _Once[Json] = _Once(loop)
-        self._end: _Once[None] = _Once(loop)
+        self._reply: _Once[Json] = _Once()
+        self._result: _Once[Json] = _Once()
+        self._end: _Once[None] = _Once()
         self._letting_go = False
         self._error: PaddockError | None = None
 
@@ -227,7 +220,7 @@ class Channel:
                 raise self._error
             if self._end.done:
                 return b""
-            inbox.waiter = self._loop.create_future()
+            inbox.waiter = asyncio.get_running_loop().create_future()
             await inbox.waiter
         chunk = inbox.chunks.popleft()
         if len(chunk) > size:
@@ -248,7 +241,7 @@ class Channel:
             if self._refused or self._letting_go or self._end.done:
                 raise BrokenPipeError("nobody inside reads it any more")
             if not self._credit:
-                waiter = self._loop.create_future()
+                waiter = asyncio.get_running_loop().create_future()
                 self._waiters.append(waiter)
                 await waiter
                 continue

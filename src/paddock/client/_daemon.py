@@ -27,7 +27,8 @@ WAIT_SECONDS = 120.0
 """For one that starts or leaves. The first start on a machine makes a pool."""
 
 _BOOTSTRAP = (
-    "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.daemon._main import main;main(o)"
+    "import gc,sys,json;gc.set_threshold(50_000,50,50);o=json.load(sys.stdin);sys.path[:0]=o['path'];"
+    "from paddock.daemon._main import main;main(o)"
 )
 _CARRIED = frozenset(
     (

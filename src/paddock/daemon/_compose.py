@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from copy import copy
+from functools import cached_property
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -21,6 +23,7 @@ from paddock.model import Action, Principal, Template, is_image
 if TYPE_CHECKING:
     from paddock.backends._base import Backend
     from paddock.backends.jail import JailBackend, KeeperClient
+    from paddock.service import Service
     from paddock.storage import Pool, Templates
     from paddock.storage.images import Images
     from paddock.storage.repositories import Proof, Remote
@@ -38,31 +41,40 @@ class Node:
 
     def __init__(self, state_dir: Path) -> None:
         from paddock.backends.jail import JailBackend
-        from paddock.policy import local_policy
-        from paddock.service import Service, forget_figures, read_config
+        from paddock.service import forget_figures, read_config
 
-        config = self.config = read_config(state_dir)
-        told = forget_figures(state_dir, config)
+        self.config = read_config(state_dir)
+        told = forget_figures(state_dir, self.config)
         self.notices = [told] if told else []
         """What the first client is told."""
-        self._jail = jail = JailBackend(state_dir)
-        self._storage = storage = _Storage(state_dir)
+        self._state_dir, self._jail, self._storage = state_dir, JailBackend(state_dir), _Storage(state_dir)
         self._opening = asyncio.Lock()
-        self.service = Service(
+
+    @cached_property
+    def service(self) -> Service:
+        from paddock.policy import local_policy
+        from paddock.service import Service
+
+        state_dir, jail, storage = self._state_dir, self._jail, self._storage
+        return Service(
             state_dir,
             backends=lambda: chain((jail,), _other_backends(state_dir, jail.keeper)),
             pool=storage.pool,
             templates=storage,
             images=storage.images,
             policy=local_policy(os.getuid()),
-            config=config,
+            config=self.config,
             credentials=_own_credential,
             gateway=True,
         )
 
     async def open(self) -> None:
-        """Open the pool. ResourceExhausted; any other failure is told to the requests that need the pool."""
-        await self._storage.open(self._jail)
+        """Open the pool. ResourceExhausted; any other failure is told to the requests that need the pool.
+
+        The supervisor takes as long to start as the service to import: both happen at once.
+        """
+        importing = asyncio.to_thread(import_module, "paddock.service._service")
+        await asyncio.gather(self._storage.open(self._jail), importing)
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
         if not self._storage.is_open:
@@ -74,7 +86,8 @@ class Node:
     async def aclose(self) -> None:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._jail.aclose)
-            await self.service.aclose()
+            if "service" in vars(self):
+                await self.service.aclose()
 
 
 async def _own_credential(principal: Principal, remote: Remote) -> Proof | None:

@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Coroutine
 from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -298,8 +297,15 @@ async def _until_told(daemon: Daemon, ready: int) -> None:
     await daemon.run(ready)
 
 
-class _Log(RotatingFileHandler):
+class _Log(logging.FileHandler):
     """Its owner's alone. What goes to standard error, a dying interpreter's words too, goes there as well."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # somebody has deleted it
+            if os.stat(self.baseFilename).st_size > _LOG_BYTES:
+                self.close()
+                os.replace(self.baseFilename, f"{self.baseFilename}.1")
+        super().emit(record)
 
     def _open(self) -> TextIOWrapper:
         log = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -309,7 +315,7 @@ class _Log(RotatingFileHandler):
 
 
 def _open_log(state_dir: Path) -> None:
-    handler = _Log(state_dir / LOG, maxBytes=_LOG_BYTES, backupCount=1)
+    handler = _Log(state_dir / LOG)
     handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import resource
 import signal
@@ -22,7 +21,6 @@ def detach() -> list[str]:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    gc.set_threshold(50_000, 50, 50)
     kept = _raise_limits()
     _reset("nice", lambda: os.setpriority(os.PRIO_PROCESS, 0, 0), os.getpriority(os.PRIO_PROCESS, 0) > 0, kept)
     _reset(

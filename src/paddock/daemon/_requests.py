@@ -58,7 +58,7 @@ R = TypeVar("R")
 MAX_INPUT = 1 << 30
 _MOST_ID = 64
 _log = logging.getLogger("paddock")
-_progress: ContextVar[Callable[[str, str], None] | None] = ContextVar("progress", default=None)
+_progress: ContextVar[tuple[asyncio.AbstractEventLoop, Reply] | None] = ContextVar("progress", default=None)
 
 
 class Api(Protocol):
@@ -72,9 +72,11 @@ class ProgressHandler(logging.Handler):
     long, as information, and warnings."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        send = _progress.get()
-        if send is not None:
-            send("warning" if record.levelno == logging.WARNING else "progress", record.getMessage())
+        if (to := _progress.get()) is not None:
+            loop, reply = to
+            said = {"warning" if record.levelno == logging.WARNING else "progress": record.getMessage()[:1000]}
+            with contextlib.suppress(RuntimeError):  # from any thread
+                loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode(said))
 
 
 _OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any, Pump], Opened]], ...] = (
@@ -87,7 +89,7 @@ _OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any, Pump], O
     ((PushBranch, OpenPullRequest), OpenedPublication),
 )
 
-_UNDONE = (CreateSandbox, ForkSandbox, KillSandbox, *(kind for kinds, _ in _OPENED for kind in kinds))
+_UNDONE = frozenset((CreateSandbox, ForkSandbox, KillSandbox, *(kind for kinds, _ in _OPENED for kind in kinds)))
 """What is undone, or done all the same, when its caller leaves before it is answered. The others are cancelled."""
 
 
@@ -114,44 +116,15 @@ class Requests:
             request = codec.decode(frame.body, codec.Request)
         except codec.Malformed as error:
             return reply(Kind.ERROR, codec.encode_error(InvalidArgument(f"not a request: {error}")))
-        task = asyncio.current_task()
-        if request.id is None or task is None:
-            return await self._answer(session, request, frame, reply)
-        if len(request.id) > _MOST_ID:
-            return reply(Kind.ERROR, codec.encode_error(InvalidArgument(f"an id of {len(request.id)} characters")))
-        key = session.token, request.id
-        if frame.flags & AGAIN and await self._answered(session, request, key, reply):
-            return None
-        asked = self.memory.begin(key, task, reply)
-        try:
-            await self._answer(session, request, frame, asked)
-        finally:
-            self.memory.over(key, asked)
-
-    async def _answered(self, session: Session, request: codec.Request, key: tuple[str, str], reply: Reply) -> bool:
-        """Whether a request that is asked again has its answer. If not it may be performed: nothing happens twice."""
-        found = self.memory.find(key)
-        if isinstance(found, Asked):
-            if await found.answered_to(reply):
-                return True
-        elif found is not None:
-            if not found.had_descriptors:
-                reply(found.kind, found.body)
-                return True
-            await let_go(session, found.body)
-        if isinstance(request.action, CreateSandbox) or (request.action is not None and request.action.REPEATABLE):
-            return False
-        reply(Kind.ERROR, codec.encode_error(DaemonLost("nobody knows what became of it")))
-        return True
-
-    async def _answer(self, session: Session, request: codec.Request, frame: Frame, reply: Reply) -> None:
-        loop = asyncio.get_running_loop()
-
-        def progress(kind: str, said: str) -> None:  # from any thread
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode({kind: said[:1000]}))
-
-        _progress.set(progress)
+        task, key = asyncio.current_task(), (session.token, request.id or "")
+        assert task is not None
+        if request.id is not None:
+            if len(request.id) > _MOST_ID:
+                return reply(Kind.ERROR, codec.encode_error(InvalidArgument(f"an id of {len(request.id)} characters")))
+            if frame.flags & AGAIN and await self._answered(session, request, key, reply):
+                return None
+            reply = self.memory.begin(key, task, reply)
+        _progress.set((task.get_loop(), reply))
         try:
             await self._perform(session, request, frame, reply)
         except PaddockError as error:
@@ -169,24 +142,38 @@ class Requests:
             reply(Kind.ERROR, codec.encode_error(exhausted or error))
         finally:
             _progress.set(None)  # a cycle through the task's context would keep the answer until the collector comes
+            if isinstance(reply, Asked):
+                self.memory.over(key, reply)
+
+    async def _answered(self, session: Session, request: codec.Request, key: tuple[str, str], reply: Reply) -> bool:
+        """Whether a request that is asked again has its answer. If not it may be performed: nothing happens twice."""
+        found = self.memory.find(key)
+        if isinstance(found, Asked):
+            if await found.answered_to(reply):
+                return True
+        elif found is not None:
+            if not found.had_descriptors:
+                reply(found.kind, found.body)
+                return True
+            await let_go(session, found.body)
+        if isinstance(request.action, CreateSandbox) or (request.action is not None and request.action.REPEATABLE):
+            return False
+        reply(Kind.ERROR, codec.encode_error(DaemonLost("nobody knows what became of it")))
+        return True
 
     async def _perform(self, session: Session, request: codec.Request, frame: Frame, reply: Reply) -> None:
         session.has_asked |= request.control is None
-        if request.call is not None:
-            reply(Kind.REPLY, codec.encode(await self._call(session, request.call)))
+        if request.action is not None:
+            await self._act(session, request.action, request, frame, reply)
+        elif request.call is not None:
+            result = await session.handle(request.call.handle).call(request.call)
+            if request.call.method in ("close", "abort"):
+                session.handles.pop(request.call.handle, None)
+            reply(Kind.REPLY, codec.encode(result))
         elif request.control is not None:
             reply(Kind.REPLY, codec.encode(await self._control(request.control, session)))
-        elif request.action is not None:
-            await self._act(session, request.action, request, frame, reply)
         else:
             raise InvalidArgument("a request without an action")
-
-    async def _call(self, session: Session, call: codec.Call) -> object:
-        opened = session.handle(call.handle)
-        result = await opened.call(call)
-        if call.method in ("close", "abort"):
-            session.handles.pop(call.handle, None)
-        return result
 
     async def _act(
         self, session: Session, action: Action[Any], request: codec.Request, frame: Frame, reply: Reply
@@ -196,7 +183,7 @@ class Requests:
             named = replace(named, input=await asyncio.to_thread(_read_all, frame.descriptors[0]))
         ENVIRONMENT.set(request.environment)
         DIRECTORIES.set(request.directories)
-        if not isinstance(action, _UNDONE):
+        if type(action) not in _UNDONE:
             result = await self._api.perform(named, self._principal)
             await self._keep(session, action, result)
             reply(Kind.REPLY, codec.encode(result))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from paddock.model import ApprovalAnswer, ApprovalRequest, Target
+from paddock.model import ApprovalAnswer, ApprovalRequest
 from paddock.model.approval import arguments_digest
+
+from ._judged import Judged
 
 # What a client says anew each time without meaning anything by it.
 _VOLATILE = frozenset(
@@ -25,33 +27,23 @@ class Approvals(Protocol):
 
 
 def of_request(
-    kind: str,
-    *,
-    sandbox: str,
-    incarnation: int,
-    revision: str,
-    scheme: str,
-    target: Target,
-    method: str,
-    path: str,
-    fields: Iterable[tuple[bytes, bytes]],
-    body: bytes,
-    pushed: Sequence[str] = (),
+    judged: Judged, body: bytes, *, sandbox: str, incarnation: int, pushed: Sequence[str] = ()
 ) -> ApprovalRequest:
-    """Of a whole request as the sandbox sent it: with placeholders, and all of its body, or what it has `pushed`."""
-    kept = sorted((name.lower(), value) for name, value in fields if name.lower() not in _VOLATILE)
-    said = [part for field in kept for part in field]
+    """Of a whole request as the sandbox sent it: with placeholders, and all of its `body`, or what it has `pushed`."""
+    method, target, kind = judged.request.method, judged.target, judged.verdict.approve or ""
+    fields = [(name.lower(), value) for name, value in judged.request.fields]
+    said = [part for field in sorted(fields) if field[0] not in _VOLATILE for part in field]
     changes = [change.encode() for change in pushed]
-    where = f"{scheme}://{target.host}:{target.port}"
+    where = f"{judged.scheme}://{target.host}:{target.port}"
     return ApprovalRequest(
         kind=kind,
         sandbox=sandbox,
         incarnation=incarnation,
-        revision=revision,
+        revision=judged.verdict.revision,
         digest=arguments_digest(
-            kind.encode(), method.encode(), where.encode(), path.encode(), *said, b"", body, *changes
+            kind.encode(), method.encode(), where.encode(), judged.path.encode(), *said, b"", body, *changes
         ),
-        summary=f"{method} {where}{path}"[:_SUMMARY_CHARS]
+        summary=f"{method} {where}{judged.path}"[:_SUMMARY_CHARS]
         + (f", with {len(body)} bytes" if body else "")
         + _changes(pushed),
     )

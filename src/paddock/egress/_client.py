@@ -13,25 +13,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from paddock.errors import GatewayUnavailable, NotConfigured, PaddockError
 from paddock.keeper import layout
 from paddock.linux import local_sockets
-from paddock.model import codec
+from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.wire import Frame, Kind, WireError, close_all
 from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
 
-from ._control import VERSION, Claim, Claimed, Hello, Order, Welcome
+from ._control import PACKAGE_CACHE_MIB, VERSION, Hello, Order, Welcome
 
 START_SECONDS = 30.0
-Judge = Callable[[Claim], Claimed]
+# What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "listener"} as JSON on stdin.
+BOOTSTRAP = (
+    "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.egress._process import main;main(o)"
+)
+_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ", PACKAGE_CACHE_MIB)
+Judge = Callable[[ApprovalRequest], ApprovalAnswer]
 """May be slow by a database's standards, and no slower: it runs in the loop."""
 
 
 class GatewayClient:
     """The one control connection, made when first needed. `on_lost()` when the gateway has gone; `judge` answers its
-    claims."""
+    requests for approval."""
 
     def __init__(self, state_dir: Path, *, on_lost: Callable[[], None], judge: Judge) -> None:
         self._state, self._on_lost, self._judge = state_dir, on_lost, judge
@@ -99,13 +102,14 @@ class GatewayClient:
     def _heard(self, line: Duplex, frame: Frame) -> None:
         close_all(frame.descriptors)
         try:
-            claim = codec.decode(frame.body, Claim)
-        except msgspec.MsgspecError as error:
-            raise WireError(f"not a claim: {error}") from None
+            request = codec.decode(frame.body, ApprovalRequest)
+        except codec.Malformed as error:
+            raise WireError(f"not a request for approval: {error}") from None
         try:
-            answer = self._judge(claim)
+            answer = self._judge(request)
         except PaddockError:
-            answer = Claimed(state="denied", reason="the daemon failed when it was asked")
+            reason = "the daemon failed when it was asked"
+            answer = ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason=reason)
         with contextlib.suppress(NotSent):
             line.send(Kind.REPLY, frame.channel, codec.encode(answer))
 
@@ -116,8 +120,6 @@ class GatewayClient:
 
     def _start(self) -> None:
         """It inherits the socket, and listens from its first moment to its last: whoever can connect has met it."""
-        from ._process import BOOTSTRAP, environment
-
         here = str(Path(__file__).parents[2])
         path = [here, *(entry for entry in sys.path if os.path.isabs(entry) and entry != here)]
         log = os.open(self._state / layout.GATEWAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -133,7 +135,7 @@ class GatewayClient:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
-                    env=environment(),
+                    env=_environment(),
                     cwd="/",
                     start_new_session=True,
                     pass_fds=(listener.fileno(),),
@@ -141,3 +143,8 @@ class GatewayClient:
         finally:
             os.close(log)
         process.communicate(json.dumps(options).encode(), START_SECONDS)
+
+
+def _environment() -> dict[str, str]:
+    """What of the daemon's the gateway has: where the certificates are that it trusts, and how much it may keep."""
+    return {name: value for name in _KEPT if (value := os.environ.get(name))}

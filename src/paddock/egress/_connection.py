@@ -12,13 +12,13 @@ from paddock.errors import Unrecorded
 from paddock.model.egress import ConnectVerdict, EgressPolicy, RequestVerdict, Target, Tier, Verdict
 
 from ._exchange import Exchange
-from ._git_push import Update
+from ._git import Update
 from ._h2_inside import Inside
 from ._hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
 from ._http1 import BadMessage, head_end, read_request
 from ._names import BadHost, canonical, is_address
 from ._open_door import OpenDoor
-from ._refusal import Refusal, Refused, write_refusal
+from ._refusal import Refused, write_refusal
 from ._synthetic import GATEWAY, is_synthetic
 from ._upstream import Upstream
 from ._wire import Lost, Wire
@@ -306,10 +306,10 @@ class Connection:
         if isinstance(opening, Hello):
             self.wire.write(ACCESS_DENIED)
         elif head is not None:
-            refusal = Refusal(status=403, id=str(self._decision), rule=verdict.rule, reason=verdict.reason)
+            refused = Refused(verdict.reason, rule=verdict.rule, number=self._decision)
             read = read_request(head)
             self.wire.write(
-                write_refusal(refusal, accept=read.get(b"accept"), keep_alive=False, head_only=read.method == "HEAD")
+                write_refusal(refused, accept=read.get(b"accept"), keep_alive=False, head_only=read.method == "HEAD")
             )
         else:
             return self.wire.reset("refused")

@@ -1,8 +1,8 @@
 """What the daemon and the gateway say to each other: JSON in the frames of `paddock.wire`.
 
 The daemon opens with `Hello`, and is answered `Welcome`. Each `Order` is answered when it is done; what was recorded,
-as MessagePack, after a `Record` that ends it. The gateway asks with a `Claim`. Both are checked: each must outlive the
-other's faults.
+as MessagePack, after a `Record` that ends it. The gateway asks with an `ApprovalRequest`, and is answered an
+`ApprovalAnswer`. Both are checked: each must outlive the other's faults.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import TypeAlias
 
 import msgspec
 
-VERSION = 2
+VERSION = 3
+PACKAGE_CACHE_MIB = "PADDOCK_PACKAGE_CACHE_MIB"
+"""A variable of the daemon that its gateway is given."""
 
 
 class _Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag=str.lower, forbid_unknown_fields=True): ...
@@ -63,25 +65,6 @@ class Record(_Said, frozen=True, kw_only=True):
 class Close(_Said, frozen=True, kw_only=True):
     sandbox: str
     incarnation: int
-
-
-class Claim(_Said, frozen=True, kw_only=True):
-    """May this be done, once? `digest`: SHA-256 of the exact arguments."""
-
-    sandbox: str
-    incarnation: int
-    revision: str
-    kind: str
-    digest: str
-    summary: str
-
-
-class Claimed(_Said, frozen=True, kw_only=True):
-    """The daemon's answer: the `ApprovalState`, `used` being a yes."""
-
-    state: str
-    approval: str | None = None
-    reason: str = ""
 
 
 Order: TypeAlias = Open | Revise | Secret | Record | Close

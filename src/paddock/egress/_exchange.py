@@ -12,18 +12,27 @@ from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
 from ._approvals import of_request
-from ._git_lfs import MOST_BYTES, is_download
-from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_lfs_batch, is_push, refusal
+from ._git import (
+    MOST_BATCH_BYTES,
+    PROBE_BYTES,
+    BadPush,
+    PushReader,
+    check_fields,
+    is_download,
+    is_lfs_batch,
+    is_push,
+    refusal,
+)
 from ._http1 import BadMessage, Request, head_end, read_request
-from ._mock import write_mock
-from ._names import is_address
+from ._judged import Judged
+from ._mocks import write_mock
+from ._names import PORTS, BadTarget, is_address, normal, read_authority, split_target
 from ._overrides import METHODS, FormWatch, readings
 from ._recorder import MOST_BODY_BYTES
-from ._refusal import Refusal, Refused, wanted_form, write_refusal
+from ._refusal import Refused, wanted_form, write_refusal
 from ._registry import READING
 from ._registry_gate import RegistryGate
 from ._relay import Relay
-from ._target import PORTS, BadTarget, normal, read_authority, split_target
 from ._websocket import Astray
 from ._wire import Lost, Wire
 
@@ -118,27 +127,25 @@ class Exchange:
         verdict = self._judge(request, target, path)
         number = self._decide(target, verdict, request.method, path)
         if not verdict.allowed:
-            raise _numbered(Refused(verdict.reason, rule=verdict.rule), number)
+            raise Refused(verdict.reason, rule=verdict.rule, number=number)
         connection.request, connection.granted = (target, self._scheme, request.method, path, None), verdict
-        relay, error = Relay(connection, request, target, self._scheme), "cut"
-        gate = RegistryGate(connection, verdict, target, self._scheme, path) if verdict.filtered else None
+        judged = Judged(request, target, self._scheme, path, verdict)
+        relay, error = Relay(connection, judged), "cut"
+        gate = RegistryGate(connection, judged) if verdict.filtered else None
         sent, received = wire.received, wire.sent
         try:
-            relay.watch = self._watch(verdict, request, target, path)
+            relay.watch = self._watch(judged)
             if gate is not None and request.method in READING:
-                await gate.judge(relay, request)
+                await gate.judge(relay)
             probes = False
             if verdict.git is not None and request.method == "POST" and is_lfs_batch(path):
-                verdict = await self._judge_lfs(verdict, relay, request, target, path)
+                await self._judge_lfs(judged, relay)
             if verdict.git is not None and is_push(path):
-                await self._judge_push(verdict, relay, request, target)
+                await self._judge_push(judged, relay)
                 probes = not connection.pushed
-            if verdict.approve is not None and not probes:
-                await self._claim(verdict, relay, request, target, path)
-            if verdict.mock is not None:
-                goes_on = await self._mock(verdict, relay, request, target, path)
-            else:
-                goes_on = await self._forward(verdict, relay, request, target, path)
+            if judged.verdict.approve is not None and not probes:
+                await self._claim(judged, relay)
+            goes_on = await (self._forward if verdict.mock is None else self._mock)(judged, relay)
             error = None
             return goes_on
         except Refused as refused:
@@ -146,7 +153,8 @@ class Exchange:
             if refused.rule == "secret":
                 refused.number = self._astray(target, error, verdict)
             refused.as_type = gate is not None and gate.is_silent()
-            raise _numbered(refused, number) from None
+            refused.number = number if refused.number is None else refused.number
+            raise
         except Lost as lost:
             error = str(lost)
             if isinstance(lost, Astray):
@@ -168,12 +176,13 @@ class Exchange:
                     return msgspec.structs.replace(verdict, allowed=False, reason=reason)
         return verdict
 
-    def _watch(self, verdict: RequestVerdict, request: Request, target: Target, path: str) -> FormWatch | None:
+    def _watch(self, judged: Judged) -> FormWatch | None:
         """None: the body is no form, or its method makes no difference. Refused."""
+        request, verdict = judged.request, judged.verdict
         if not (request.chunked or request.length) or verdict.mock is not None or verdict.git is not None:
             return None
-        ask, scheme = self._room.door.policy.request, self._scheme
-        if all(_is_alike(verdict, ask(target, scheme, method, path)) for method in METHODS):
+        ask = self._room.door.policy.request
+        if all(_is_alike(verdict, ask(judged.target, judged.scheme, method, judged.path)) for method in METHODS):
             return None
         return FormWatch.of(request.fields)
 
@@ -202,8 +211,9 @@ class Exchange:
         digest = hashlib.sha256(path.encode()).hexdigest()[:16]
         return self._room.decide("request", self._connection.flow, target, verdict, method=method, path=digest)
 
-    async def _judge_push(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target) -> None:
+    async def _judge_push(self, of: Judged, relay: Relay) -> None:
         """By its commands, before its pack is read. Refused: one of its refs is, and so all of it."""
+        request, verdict = of.request, of.verdict
         reader, policy, item = PushReader(), self._room.door.policy, verdict.item or 0
         try:
             check_fields(request.fields)
@@ -220,79 +230,54 @@ class Exchange:
             allowed=reason is None, rule=verdict.rule, reason=reason or verdict.reason, revision=verdict.revision
         )
         refs = tuple(map(str, updates))
-        number = self._room.decide("push", self._connection.flow, target, judged, refs=refs)
+        number = self._room.decide("push", self._connection.flow, of.target, judged, refs=refs)
         if reason is not None:
-            raise _numbered(Refused(reason, status=status, rule=verdict.rule), number)
+            raise Refused(reason, status=status, rule=verdict.rule, number=number)
         self._connection.pushed = updates
 
-    async def _judge_lfs(
-        self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str
-    ) -> RequestVerdict:
+    async def _judge_lfs(self, of: Judged, relay: Relay) -> None:
         """Judge a git LFS batch again, by its body: all but downloads is a push. Refused: the rule allows no push."""
-        push = not is_download(request.fields, await relay.collect(MOST_BYTES))
-        asked = (target, self._scheme, request.method, path, push)
+        request, verdict = of.request, of.verdict
+        push = not is_download(request.fields, await relay.collect(MOST_BATCH_BYTES))
+        asked = (of.target, of.scheme, request.method, of.path, push)
         judged = self._room.door.policy.request(*asked)
-        number = self._room.decide("push", self._connection.flow, target, judged) if push else None
+        number = self._room.decide("push", self._connection.flow, of.target, judged) if push else None
         if judged.revision != verdict.revision:
             raise Refused("the policy has changed while the request was judged", rule=verdict.rule, hint="try again")
         if not judged.allowed:
             reason = f"{verdict.rule} allows no push: an upload to git LFS is one" if push else judged.reason
-            refused = Refused(reason, rule=verdict.rule)
-            refused.number = number
-            raise refused
+            raise Refused(reason, rule=verdict.rule, number=number)
         self._connection.request, self._connection.granted = asked, judged
-        return judged
+        of.verdict = judged
 
-    async def _forward(
-        self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str
-    ) -> bool:
+    async def _forward(self, judged: Judged, relay: Relay) -> bool:
         recorder = self._room.recorder
         if recorder is None:
-            return await relay.forward(verdict, path)
-        with recorder.recording(self._wire, request, target, self._scheme, path) as exchanged:
+            return await relay.forward()
+        with recorder.recording(self._wire, judged) as exchanged:
             exchanged.body = await relay.peek(MOST_BODY_BYTES)
-            return await relay.forward(verdict, path)
+            return await relay.forward()
 
-    async def _mock(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> bool:
+    async def _mock(self, judged: Judged, relay: Relay) -> bool:
         """The policy's own answer; nobody outside is asked. Refused: what is to give it does not."""
-        room, wire = self._room, self._wire
-        mock = room.door.policy.mock(verdict.item or 0)
+        room, wire, request = self._room, self._wire, judged.request
         body = await relay.collect()
-        answer = await room.mocks.answer(
-            mock,
-            verdict.rule,
-            request,
-            target,
-            scheme=self._scheme,
-            path=path,
-            body=body,
-            seconds=room.limits.handler,
-        )
+        mock = room.door.policy.mock(judged.verdict.item or 0)
+        answer = await room.mocks.answer(mock, judged, body, room.limits.handler)
         del wire.buffer[: len(body)]
         wire.write(write_mock(answer, keep_alive=request.keep_alive, head_only=request.method == "HEAD"))
         await wire.drain()
         return request.keep_alive
 
-    async def _claim(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> None:
+    async def _claim(self, judged: Judged, relay: Relay) -> None:
         """A person's yes to exactly this request, used up by it. Refused: there is none yet.
 
         Of a push, the names of its objects stand for what is in them: git never packs them twice in the same way, and
         what is packed may be large.
         """
-        door, pushed = self._room.door, tuple(map(str, self._connection.pushed))
-        asked = of_request(
-            verdict.approve or "",
-            sandbox=door.sandbox,
-            incarnation=door.incarnation,
-            revision=verdict.revision,
-            scheme=self._scheme,
-            target=target,
-            method=request.method,
-            path=path,
-            fields=request.fields,
-            body=b"" if pushed else await relay.collect(),
-            pushed=pushed,
-        )
+        door, verdict, pushed = self._room.door, judged.verdict, tuple(map(str, self._connection.pushed))
+        body = b"" if pushed else await relay.collect()
+        asked = of_request(judged, body, sandbox=door.sandbox, incarnation=door.incarnation, pushed=pushed)
         answer = await door.approvals.claim(asked)
         if door.policy.revision != verdict.revision:
             raise Refused("the policy has changed while a person was asked", rule=verdict.rule, hint="try again")
@@ -328,19 +313,10 @@ class Exchange:
             target, revision = connection.target or Target("", 0), self._room.door.policy.revision
             verdict = Verdict(allowed=False, rule=refused.rule, reason=refused.reason, revision=revision)
             refused.number = self._room.decide("request", connection.flow, target, verdict)
-        refusal = Refusal(
-            status=refused.status,
-            id="none" if refused.number is None else str(refused.number),
-            rule=refused.rule,
-            reason=refused.reason,
-            hint=refused.hint,
-            approval=refused.approval,
-            as_type=refused.as_type,
-        )
         goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
         accept = None if request is None else wanted_form(request.get(b"accept"), request.get(b"user-agent"))
         head_only = request is not None and request.method == "HEAD"
-        self._wire.write(write_refusal(refusal, accept=accept, keep_alive=goes_on, head_only=head_only))
+        self._wire.write(write_refusal(refused, accept=accept, keep_alive=goes_on, head_only=head_only))
         await self._wire.drain()
         if not goes_on:
             await connection.last_word()
@@ -351,12 +327,6 @@ def _is_alike(verdict: RequestVerdict, other: RequestVerdict) -> bool:
     """Tell whether two readings of one request are both allowed, with the same secrets, and nothing looks further."""
     looks = any(one.approve or one.filtered or one.git for one in (verdict, other))
     return other.allowed and not looks and (verdict.secrets, verdict.mock) == (other.secrets, other.mock)
-
-
-def _numbered(refused: Refused, number: int) -> Refused:
-    """But where it has one of its own."""
-    refused.number = number if refused.number is None else refused.number
-    return refused
 
 
 def _take(wire: Wire, end: int) -> bytes:

@@ -15,13 +15,10 @@ from paddock.model.egress import EgressPolicy
 
 from ._connection import Connection
 from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
-from ._door import Door
-from ._handler_host import HandlerHost
-from ._handlers import Handlers
-from ._maker import Maker
-from ._open_door import Limits, OpenDoor, Pages
-from ._original import original_destination
-from ._origins import Origins
+from ._handler import HandlerHost
+from ._mocks import Handlers
+from ._open_door import Door, Limits, OpenDoor, Pages
+from ._origins import Maker, Origins
 from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
 from ._witness import unknown
@@ -33,6 +30,18 @@ _OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Origin = Callable[[socket.socket], tuple[str, int]]
 """Where an accepted connection wanted to go. OSError."""
+
+
+_SO_ORIGINAL_DST = 80  # linux/netfilter_ipv4.h; the same number for IPv6, at its own level
+
+
+def original_destination(sock: socket.socket) -> tuple[str, int]:
+    """Of an accepted connection. OSError: it was not redirected."""
+    if sock.family == socket.AF_INET:
+        name = sock.getsockopt(socket.SOL_IP, _SO_ORIGINAL_DST, 16)
+        return socket.inet_ntop(socket.AF_INET, name[4:8]), int.from_bytes(name[2:4], "big")
+    name = sock.getsockopt(socket.IPPROTO_IPV6, _SO_ORIGINAL_DST, 28)
+    return socket.inet_ntop(socket.AF_INET6, name[8:24]), int.from_bytes(name[2:4], "big")
 
 
 class Gateway:

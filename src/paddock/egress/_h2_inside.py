@@ -10,8 +10,7 @@ from h2.errors import ErrorCodes
 from paddock.model.egress import Target
 
 from ._exchange import Exchange
-from ._h2_session import MOST_STREAMS, Broken, Session
-from ._h2_stream import StreamTransport
+from ._h2_session import MOST_STREAMS, Broken, Session, StreamTransport
 from ._h2_text import NoTunnel, is_grpc
 from ._http1 import BadMessage
 from ._refusal import Refused

@@ -13,8 +13,19 @@ from typing import TypeAlias
 import msgspec
 from hpack import HeaderTuple, NeverIndexedHeaderTuple
 
-from ._body import Body, chunk, last_chunk
-from ._http1 import MAX_FIELDS, BadMessage, Fields, Request, Response, head_end, read_request, read_response
+from ._http1 import (
+    MAX_FIELDS,
+    BadMessage,
+    Body,
+    Fields,
+    Request,
+    Response,
+    chunk,
+    head_end,
+    last_chunk,
+    read_request,
+    read_response,
+)
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(rb"(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?")

@@ -14,14 +14,13 @@ ACCESS_DENIED = b"\x15\x03\x01\x00\x02\x02\x31"
 """The alert that a client reads as "access denied", as the first record of an answer."""
 
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
-_SERVER_NAME, _ALPN, _ESNI, _ECH = 0, 16, 0xFFCE, 0xFE0D
+_SERVER_NAME, _ESNI, _ECH = 0, 0xFFCE, 0xFE0D
 
 
 class Hello(msgspec.Struct, frozen=True):
     """`server_name` as it was sent; `hidden`: an encrypted client hello may name another one."""
 
     server_name: str | None
-    alpn: tuple[bytes, ...]
     hidden: bool
 
 
@@ -119,7 +118,6 @@ def _read(message: bytes) -> Hello:
             found[kind] = extensions.block(2)
     return Hello(
         server_name=_server_name(found[_SERVER_NAME]) if _SERVER_NAME in found else None,
-        alpn=_protocols(found[_ALPN]) if _ALPN in found else (),
         hidden=_ECH in found or _ESNI in found,
     )
 
@@ -131,10 +129,3 @@ def _server_name(data: bytes) -> str:
     if kind != 0 or not name or not name.isascii():
         raise MalformedHello("a TLS hello with a server's name that is none")
     return name.decode("ascii")
-
-
-def _protocols(data: bytes) -> tuple[bytes, ...]:
-    protocols, found = _Reader(data).inner(2), list[bytes]()
-    while protocols.left:
-        found.append(protocols.block(1))
-    return tuple(found)

@@ -1,14 +1,18 @@
-"""Heads of HTTP/1 messages: bytes to a parsed form, and back from that form alone.
+"""HTTP/1 messages: heads to a parsed form and back, and how far a body goes in the bytes that came.
 
-What is passed on is written anew, so that nothing which two readers could read differently gets through. What an honest
-client never sends is refused, not repaired: both lengths, folded lines, control characters, two hosts.
+What is passed on is written anew from the parsed form alone, so that nothing which two readers could read differently
+gets through. What an honest client never sends is refused, not repaired: both lengths, folded lines, control
+characters, two hosts.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import msgspec
+
+from ._needles import Filter
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_FIELDS = 200
@@ -41,12 +45,12 @@ class Head(msgspec.Struct, kw_only=True):
     end of the connection.
     """
 
-    minor: int
+    minor: int = 1
     fields: Fields
-    length: int | None
-    chunked: bool
-    keep_alive: bool
-    upgrade: bytes | None
+    length: int | None = None
+    chunked: bool = False
+    keep_alive: bool = True
+    upgrade: bytes | None = None
 
     def get(self, name: bytes) -> bytes | None:
         """The first field of that name, given in lower case."""
@@ -61,8 +65,8 @@ class Request(Head, kw_only=True):
 
     method: str
     target: str
-    host: str | None
-    expects: bool
+    host: str | None = None
+    expects: bool = False
 
 
 class Response(Head, kw_only=True):
@@ -70,7 +74,7 @@ class Response(Head, kw_only=True):
 
     status: int
     phrase: bytes
-    bodiless: bool
+    bodiless: bool = False
 
 
 def head_end(data: bytearray, start: int = 0) -> int:
@@ -240,3 +244,162 @@ def _end_to_end(fields: Fields, connection: frozenset[bytes], also: bytes) -> Fi
         for field in fields
         if (lower := field[0].lower()) not in _HOP and lower != also and lower not in connection
     ]
+
+
+MAX_TRAILER_BYTES = 8 << 10
+_SIZE_LINE = 4096
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(;[\t\x20-\x7e\x80-\xff]*)?")
+_NO_TRAILERS = frozenset(
+    {b"host", b"content-length", b"transfer-encoding", b"connection", b"authorization", b"cookie", b"set-cookie"}
+    | {b"content-encoding", b"content-type", b"upgrade", b"te", b"trailer"}
+)
+
+
+class Body:
+    """Takes what belongs to one body from the front of a buffer. `extensions`: those of chunks are skipped, not
+    refused (what comes from inside may not have any)."""
+
+    def __init__(self, head: Head, *, to_the_end: bool = False, extensions: bool = False) -> None:
+        """`to_the_end`: without a length it goes on to the end of the connection."""
+        none = isinstance(head, Response) and head.bodiless
+        self._chunked = head.chunked and not none
+        self._left: int | None = 0 if none or head.chunked or (head.length is None and not to_the_end) else head.length
+        self._extensions, self._in_chunk = extensions, False
+        self.done = self._left == 0 and not self._chunked
+        self.trailers: Fields = []
+
+    def take(self, buffer: bytearray) -> bytes:
+        """The next bytes of content, of those that are there; empty: more is needed, or it is `done`."""
+        if self._chunked:
+            return self._take_chunks(buffer)
+        if self._left is None:
+            taken = bytes(buffer)
+            buffer.clear()
+            return taken
+        taken = bytes(buffer) if len(buffer) <= self._left else bytes(memoryview(buffer)[: self._left])
+        del buffer[: len(taken)]
+        self._left -= len(taken)
+        self.done = self._left == 0
+        return taken
+
+    def end(self) -> None:
+        """The connection has ended."""
+        if self._left is None and not self._chunked:
+            self.done = True
+        if not self.done:
+            raise BadMessage("the connection ended within a body")
+
+    def _take_chunks(self, buffer: bytearray) -> bytes:
+        pieces: list[bytes] = []
+        while not self.done:
+            if self._left:
+                piece = bytes(memoryview(buffer)[: self._left])
+                if not piece:
+                    break
+                del buffer[: len(piece)]
+                self._left -= len(piece)
+                pieces.append(piece)
+            elif not (self._end_chunk(buffer) and self._begin_chunk(buffer)):
+                break
+        return b"".join(pieces)
+
+    def _end_chunk(self, buffer: bytearray) -> bool:
+        if self._in_chunk:
+            if len(buffer) < 2:
+                return False
+            if not buffer.startswith(b"\r\n"):
+                raise BadMessage("a chunk is longer than it said")
+            del buffer[:2]
+            self._in_chunk = False
+        return True
+
+    def _begin_chunk(self, buffer: bytearray) -> bool:
+        end = buffer.find(b"\n", 0, _SIZE_LINE)
+        if end < 0:
+            if len(buffer) >= _SIZE_LINE:
+                raise BadMessage("the size of a chunk has no end")
+            return False
+        match = _SIZE.fullmatch(buffer, 0, end - 1) if buffer.startswith(b"\r", end - 1) else None
+        if match is None:
+            raise BadMessage("the size of a chunk is malformed")
+        if match[2] and not self._extensions:
+            raise BadMessage("a chunk with extensions")
+        size = int(match[1], 16)
+        if size:
+            self._left, self._in_chunk = size, True
+            del buffer[: end + 1]
+            return True
+        return self._end(buffer, end + 1)
+
+    def _end(self, buffer: bytearray, start: int) -> bool:
+        """The last chunk was read up to `start`; trailers follow, if any."""
+        if buffer.startswith(b"\r\n", start):
+            del buffer[: start + 2]
+        else:
+            end = head_end(buffer, start)
+            if end < 0:
+                if len(buffer) - start > MAX_TRAILER_BYTES:
+                    raise BadMessage(f"trailers of more than {MAX_TRAILER_BYTES} bytes")
+                return False
+            fields, _ = read_fields(bytes(buffer[start:end]))
+            self.trailers = [field for field in fields if field[0].lower() not in _NO_TRAILERS]
+            del buffer[:end]
+        self.done = True
+        return True
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def last_chunk(trailers: Fields) -> bytes:
+    if not trailers:
+        return b"0\r\n\r\n"
+    return b"0\r\n" + b"".join(b"%b: %b\r\n" % field for field in trailers) + b"\r\n"
+
+
+class Stream:
+    def __init__(
+        self,
+        body: Body,
+        *,
+        filter: Filter | None,
+        trailers: Callable[[Fields], Fields],
+        begun: bytes = b"",
+        watch: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """`begun`: what was taken of the body before. `watch` sees all of it, and may raise."""
+        self._begun, self._watch = begun, watch
+        self._body, self._filter, self._trailers = body, filter, trailers
+        self.chunked = False
+        """Whether it is framed in chunks; to be said before the first `take`."""
+
+    @property
+    def done(self) -> bool:
+        return self._body.done
+
+    def content(self, buffer: bytearray) -> bytes:
+        """What can go on of what came; not to be asked for again when it is `done`."""
+        data = self._body.take(buffer)
+        if self._begun:
+            data, self._begun = self._begun + data, b""
+        if self._watch is not None:
+            self._watch(data)
+        if self._filter is not None:
+            data = self._filter.feed(data) if data else b""
+            if self._body.done:
+                data += self._filter.end()
+        return data
+
+    def frame(self, data: bytes) -> bytes:
+        if not self.chunked:
+            return data
+        framed = chunk(data) if data else b""
+        return framed + last_chunk(self._trailers(self._body.trailers)) if self._body.done else framed
+
+    def take(self, buffer: bytearray) -> bytes:
+        return self.frame(self.content(buffer))
+
+    def end(self) -> None:
+        """The connection that it came on has ended. BadMessage: too early."""
+        self._body.end()

@@ -5,12 +5,38 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from paddock.audit import AuditLog
 from paddock.audit._digest import redact_secrets
 from paddock.errors import Unrecorded
 from paddock.model.egress import Verdict
 
-from ._door import Flow
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one decision of the gateway was about.
+
+    `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`, `push` (of git),
+    `secret` (a placeholder astray), `registry` (a page or a file of a package). `number` is the connection's, counted
+    from 1 in each door; `path` the first 16 hex digits of the SHA-256 of path and query; `refs` all that a push would
+    change, each with its old and its new object; `package` with its version, `digest` what the page said of the file,
+    `malware` the list that it was looked up in.
+    """
+
+    kind: str
+    sandbox: str
+    incarnation: int
+    number: int
+    host: str
+    port: int
+    address: str | None = None
+    tier: str | None = None
+    method: str | None = None
+    path: str | None = None
+    refs: tuple[str, ...] | None = None
+    package: str | None = None
+    digest: str | None = None
+    malware: str | None = None
 
 
 class AuditJournal:
@@ -20,6 +46,7 @@ class AuditJournal:
         self._log = log
 
     def decision(self, flow: Flow, verdict: Verdict) -> int:
+        """Return its number. Unless it is recorded, nothing may happen."""
         action = f"egress.{flow.kind}"
         detail: dict[str, Any] = {
             "incarnation": flow.incarnation,
@@ -28,17 +55,11 @@ class AuditJournal:
             "port": flow.port,
             "revision": verdict.revision,
         }
-        if flow.address is not None:
-            detail["address"] = flow.address
-        if flow.tier is not None:
-            detail["tier"] = flow.tier
-        if flow.method is not None:
-            detail["method"], detail["path"] = flow.method, flow.path
-        if flow.refs is not None:
-            detail["refs"] = list(flow.refs)
-        for name in ("package", "digest", "malware"):
+        for name in ("address", "tier", "method", "path", "package", "digest", "malware"):
             if (value := getattr(flow, name)) is not None:
                 detail[name] = value
+        if flow.refs is not None:
+            detail["refs"] = list(flow.refs)
         return self._log.verdict(
             action,
             allowed=verdict.allowed,
@@ -58,6 +79,7 @@ class AuditJournal:
         cache: str | None = None,
         file: tuple[str, str] | None = None,
     ) -> None:
+        """Record what came of it: bytes as the sandbox saw them, what the package cache did."""
         detail: dict[str, Any] = {"sent": sent, "received": received}
         if cache is not None:
             detail["cache"] = cache
@@ -66,10 +88,12 @@ class AuditJournal:
         self._log.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
     def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, Any]) -> None:
+        """Record who made the connection that the decision was about, as the witness says."""
         about = {"incarnation": incarnation, "flow": flow, "decision": decision}
         self._log.event("egress.origin", sandbox=sandbox, **about, **_told(origin))
 
     def crowded(self, sandbox: str, incarnation: int, refused: int) -> None:
+        """Record that so many connections more were over the limit."""
         self._log.event("egress.crowded", sandbox=sandbox, incarnation=incarnation, refused=refused)
 
     def process(self, what: str, sandbox: str, incarnation: int, detail: dict[str, Any]) -> None:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 Replacement: TypeAlias = Callable[[bytes], bytes]
 """Of what was found, what is to stand there. It may raise."""
+
+
+class Filter(Protocol):
+    """Holds back what may be the beginning of something that it looks for."""
+
+    def feed(self, data: bytes) -> bytes: ...
+
+    def end(self) -> bytes: ...
 
 
 class Needles:
@@ -82,5 +91,160 @@ class Replacer:
         return self._needles.replaced(held, self._replacement)
 
 
-def by_table(table: Mapping[bytes, bytes]) -> Replacement:
-    return table.__getitem__
+_HEX = rb"[0-9A-Fa-f]"
+# The end of a piece may cut an escape.
+_ESCAPE = re.compile(
+    rb"%(?:HH|H?\Z)"
+    rb"|\\(?:u(?:HHHH|H{0,3}\Z)|x(?:HH|H?\Z)|[bfnrt\"'\\/]|\Z)"
+    rb"|&(?:#(?:[xX](?:H{1,14}(?:;|(?!H|\Z))|H{0,14}\Z)|[0-9]{1,15}(?:;|(?![0-9]|\Z))|[0-9]{0,15}\Z)"
+    rb"|(?:amp|lt|gt|quot|apos);|[a-z]{0,4}\Z)".replace(b"H", _HEX)
+)
+_LETTERS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+_ENTITIES = {b"&amp;": b"&", b"&lt;": b"<", b"&gt;": b">", b"&quot;": b'"', b"&apos;": b"'"}
+_NUMBER = re.compile(rb"\\u(HHHH)|%(HH)|\\x(HH)|&#[xX](H+);?|&#([0-9]+);?".replace(b"H", _HEX))
+_SIGNS = bytes.maketrans(b"\\&", b"%%")
+_SECOND = frozenset(b"0123456789ABCDEFabcdef" + b"bfnrtux\"'\\/" + b"#algq")
+"""What an escape's first byte is followed by."""
+_BREAKS = b"\r\n"
+_BREAK = re.compile(rb"([\r\n]+)")
+_MOST_REMEMBERED = 4096
+LONGEST = 18
+"""Bytes of an escape."""
+
+
+def _decode(escape: bytes) -> bytes | None:
+    """What an escape stands for. None: it is cut."""
+    if escape in _ENTITIES:
+        return _ENTITIES[escape]
+    match = _NUMBER.fullmatch(escape)
+    if match is None:
+        letter = escape[1:]
+        is_whole = escape[:1] == b"\\" and len(letter) == 1 and letter not in b"ux"
+        return _LETTERS.get(letter, letter) if is_whole else None
+    number = int(match[match.lastindex or 0], 10 if match.lastindex == 5 else 16)
+    if match.lastindex in (2, 3):
+        return bytes((number,))
+    return chr(number).encode(errors="replace") if number <= 0x10FFFF else b"?"
+
+
+def _may_go_on(escape: bytes) -> bool:
+    return _decode(escape) is None or (escape[:2] == b"&#" and escape[-1:] != b";")
+
+
+class _Decoded(dict[bytes, bytes]):
+    """What escapes stand for, without line breaks."""
+
+    def __missing__(self, escape: bytes) -> bytes:
+        if len(self) >= _MOST_REMEMBERED:
+            self.clear()
+        found = self[escape] = (_decode(escape) or b"").translate(None, _BREAKS)
+        return found
+
+
+_decoded = _Decoded()
+
+
+def _split(data: bytes) -> list[bytes]:
+    """Text and escapes in turn. Much faster than a regular expression where there are few escapes."""
+    parts: list[bytes] = []
+    first, *pieces = data.translate(_SIGNS).split(b"%")
+    at, done = len(first), 0
+    for piece in pieces:
+        if at >= done and (not piece or piece[0] in _SECOND) and (match := _ESCAPE.match(data, at)) is not None:
+            parts += (data[done:at], match[0])
+            done = match.end()
+        at += 1 + len(piece)
+    parts.append(data[done:])
+    return parts
+
+
+class _Text:
+    """A text, and for each byte of its `plain` reading where that begins and ends in it."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        """`parts`: text and escapes in turn."""
+        self._starts, self._ends = array("L"), array("L")
+        pieces: list[bytes] = []
+        at = 0
+        for index, part in enumerate(parts):
+            if index % 2:
+                found = _decoded[part]
+                self._starts.extend([at] * len(found))
+                self._ends.extend([at + len(part)] * len(found))
+                pieces.append(found)
+                at += len(part)
+                continue
+            for turn, line in enumerate(_BREAK.split(part)):
+                if not turn % 2:
+                    self._starts.extend(range(at, at + len(line)))
+                    self._ends.extend(range(at + 1, at + len(line) + 1))
+                    pieces.append(line)
+                at += len(line)
+        self.plain = b"".join(pieces)
+
+    def start(self, at: int) -> int:
+        return self._starts[at]
+
+    def end(self, at: int) -> int:
+        return self._ends[at - 1]
+
+
+class UnescapedReplacer:
+    """One stream, as `Replacer`, read with each escape decoded once and without line breaks; what is found is replaced
+    in the text as it came. It holds back what may be the beginning of a needle: at most `LONGEST` bytes for each
+    of the needle's, so a needle with more line breaks than that is not found."""
+
+    def __init__(self, needles: Needles, replacement: Callable[[bytes, int], bytes]) -> None:
+        """`replacement` is given a needle, and how many bytes it takes up in the text."""
+        self._needles, self._replacement = needles, replacement
+        self._most = LONGEST * (needles.longest + 1)
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        done, self._held = self._passed(self._held + data)
+        return done
+
+    def end(self) -> bytes:
+        held, self._held = self._held, b""
+        return self.whole(held)
+
+    def whole(self, data: bytes) -> bytes:
+        parts = _split(data + b"\0")  # so that no escape is cut
+        if not self._needles.found(_plain(parts)):
+            return data
+        return self._replaced(_Text(parts), data, [], len(data))[0]
+
+    def _passed(self, data: bytes) -> tuple[bytes, bytes]:
+        """What goes on, and what is held back."""
+        parts, stop = _split(data), len(data)
+        if len(parts) > 1 and not parts[-1] and _may_go_on(parts[-2]):
+            stop -= len(parts[-2])
+            del parts[-2:]
+        plain = _plain(parts)
+        begun = self._needles.begun(plain)
+        if not begun and not self._needles.found(plain):  # nearly always
+            return data[:stop], data[stop:]
+        text = _Text(parts)
+        begun = [at for at in begun if len(data) - text.start(at) <= self._most]
+        return self._replaced(text, data, begun, stop)
+
+    def _replaced(self, text: _Text, data: bytes, begun: list[int], stop: int) -> tuple[bytes, bytes]:
+        """As above. `begun`: where in the plain reading a needle begins that may go on."""
+        parts: list[bytes] = []
+        done = written = 0
+        while True:
+            hold = next((at for at in begun if at >= done), len(text.plain))
+            match = self._needles.search(text.plain, done)
+            if match is None or match.start() >= hold:
+                break
+            start, end = text.start(match.start()), text.end(match.end())
+            parts += (data[written:start], self._replacement(match[0], end - start))
+            done, written = match.end(), end
+        stop = text.start(hold) if hold < len(text.plain) else stop
+        return b"".join((*parts, data[written:stop])), data[stop:]
+
+
+def _plain(parts: list[bytes]) -> bytes:
+    decoded = parts.copy()
+    decoded[1::2] = map(_decoded.__getitem__, parts[1::2])
+    return b"".join(decoded).translate(None, _BREAKS)

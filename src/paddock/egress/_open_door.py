@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,20 +16,46 @@ from paddock.linux.own_addresses import is_own
 from paddock.model import Recording
 from paddock.model.egress import EgressPolicy, Target, Verdict
 
+from ._approvals import Approvals
+from ._authority import Authority
 from ._dns import Denied
-from ._door import Door, Flow
 from ._h2_outside import Links
-from ._handlers import Handlers
-from ._maker import Maker
-from ._mocks import Mocks
+from ._journal import AuditJournal, Flow
+from ._mocks import Handlers, Mocks
 from ._names import BadHost, canonical, is_address
+from ._origins import Maker
 from ._package_cache import PackageCache
 from ._recorder import Recorder
 from ._refusal import Refused
 from ._registry import Known, Shelf
 from ._registry_reader import Reader
+from ._secret_book import SecretBook
 from ._synthetic import Synthetic
 from ._upstream import Check, Dialer, Pool, Upstream
+from ._witness import First
+
+
+class Door(msgspec.Struct, kw_only=True, eq=False):
+    """The exits of one sandbox in one incarnation. The sockets listen in its network namespace; the gateway owns
+    them from `Gateway.open` on. `policy` is what holds now; without `diag` nobody is told who makes connections.
+    `first` is its pid 1: pid and start time."""
+
+    sandbox: str
+    incarnation: int
+    tcp: Sequence[socket.socket]
+    dns_udp: socket.socket
+    dns_tcp: socket.socket
+    policy: EgressPolicy
+    authority: Authority
+    secrets: SecretBook
+    approvals: Approvals
+    journal: AuditJournal
+    diag: socket.socket | None = None
+    first: First = (0, 0)
+
+
+if TYPE_CHECKING:
+    from ._connection import Connection
 
 MOST_HELD_BYTES = 32 << 20
 _TELL_SECONDS = 10.0
@@ -56,16 +84,6 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     packages: PackageCache | None = None
 
 
-class Live(Protocol):
-    """A connection from inside."""
-
-    def tick(self, now: float) -> None: ...
-
-    def recheck(self, policy: EgressPolicy) -> None: ...
-
-    def cut(self, why: str) -> None: ...
-
-
 class OpenDoor:
     """`refused` counts the connections that were over the limit; they are recorded together, every now and then."""
 
@@ -86,7 +104,7 @@ class OpenDoor:
         self.links, self.streams = Links(loop), 0
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.recorder: Recorder | None = None
-        self.live: set[Live] = set()
+        self.live: set[Connection] = set()
         self.makers: dict[int, Maker] = {}
         """By flow, of those that nothing was decided on yet."""
         self.refused = self._told = 0

@@ -12,8 +12,8 @@ from itertools import product
 from urllib.parse import unquote_plus
 
 from ._http1 import Fields
+from ._names import normal
 from ._refusal import Refused
-from ._target import normal
 
 METHODS = (
     *("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "LINK", "UNLINK", "COPY", "MOVE", "LOCK", "UNLOCK"),

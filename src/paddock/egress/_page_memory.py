@@ -10,9 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from paddock.model.egress import RequestVerdict
-
-from ._http1 import Request, Response
+from ._http1 import Response
 from ._package_store import Entry, NoRoom, PackageStore
 from ._registry_page import Page
 from ._registry_protocols import Answer
@@ -21,16 +19,10 @@ FRESH_SECONDS = 60.0
 JUDGED_SECONDS = 600.0
 _LENGTH = struct.Struct("=I")
 _MOST_BYTES = 64 << 20
-_OF_SOMEBODY = frozenset({b"authorization", b"cookie", b"x-api-key", b"private-token"})
+OF_SOMEBODY = frozenset({b"authorization", b"cookie", b"x-api-key", b"private-token"})
+"""Fields by which an answer depends on who asks; without them it is asked for in the gateway's own words."""
 _MAX_AGE = re.compile(rb"\bmax-age=([0-9]{1,9})", re.IGNORECASE)
 _NEVER, _ASK = re.compile(rb"\b(private|no-store)\b", re.IGNORECASE), re.compile(rb"\bno-cache\b", re.IGNORECASE)
-
-
-def is_anybodys(request: Request, verdict: RequestVerdict, scheme: str) -> bool:
-    """Whether the answer does not depend on who asks; then it is asked for in the gateway's own words."""
-    if scheme != "https" or request.method != "GET" or verdict.secrets or verdict.approve:
-        return False
-    return not any(name.lower() in _OF_SOMEBODY for name, _ in request.fields)
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from socket import socket
 
 import msgspec
 
 from paddock.errors import InvalidState
-from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState
 from paddock.policy.egress import Snapshot
 
+from ._approvals import Approvals
 from ._authority import Authority
-from ._control import Claim, Claimed, Open, Record, Revise, Secret
-from ._door import Door, Journal
+from ._control import Open, Record, Revise, Secret
 from ._gateway import Gateway
+from ._journal import AuditJournal
+from ._open_door import Door
 from ._secret_book import Bound, SecretBook
 
 _bounds = msgspec.msgpack.Decoder(tuple[Bound, ...]).decode
 _bound = msgspec.msgpack.Decoder(Bound).decode
 
 
-class GatewayPlane:
-    def __init__(self, gateway: Gateway, journal: Journal, claim: Callable[[Claim], Awaitable[Claimed]]) -> None:
-        self._gateway, self._journal, self._approvals = gateway, journal, Asked(claim)
+class Plane:
+    """What lets through or refuses. Every method may raise PaddockError."""
+
+    def __init__(self, gateway: Gateway, journal: AuditJournal, approvals: Approvals) -> None:
+        self._gateway, self._journal, self._approvals = gateway, journal, approvals
         self._books: dict[str, SecretBook] = {}
         self._watched: set[str] = set()
 
     async def open(self, order: Open, sockets: Sequence[socket]) -> None:
+        """Return when what comes in there is served. The sockets are the gateway's then."""
         *tcp, dns_udp, dns_tcp, diag = sockets
         book = SecretBook(_bounds(order.secrets) if order.secrets else ())
         policy = Snapshot.from_bytes(order.snapshot)
@@ -50,6 +54,7 @@ class GatewayPlane:
         await self._watch(order.sandbox, _wants_processes(policy))
 
     async def revise(self, order: Revise) -> None:
+        """Return when the revision holds for the connections that live, too."""
         policy = Snapshot.from_bytes(order.snapshot)
         await self._gateway.revise(order.sandbox, policy)
         await self._watch(order.sandbox, _wants_processes(policy))
@@ -59,6 +64,7 @@ class GatewayPlane:
         self._books[order.sandbox].put(bound)
 
     async def record(self, order: Record) -> bytes:
+        """Return what was recorded, if it ends with this."""
         taken = self._gateway.record(order.sandbox, order.on)
         if order.on:
             return b""
@@ -68,6 +74,7 @@ class GatewayPlane:
         return msgspec.msgpack.encode(taken)
 
     async def close(self, sandbox: str) -> None:
+        """Cut everything, and close the sockets."""
         self._books.pop(sandbox, None)
         await self._watch(sandbox, False)
         await self._gateway.close(sandbox)
@@ -82,26 +89,3 @@ class GatewayPlane:
 def _wants_processes(policy: Snapshot) -> bool:
     audit = policy.document.audit
     return audit is not None and audit.processes
-
-
-class Asked:
-    """Approvals, asked of the daemon."""
-
-    def __init__(self, claim: Callable[[Claim], Awaitable[Claimed]]) -> None:
-        self._claim = claim
-
-    async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
-        answer = await self._claim(
-            Claim(
-                kind=request.kind,
-                sandbox=request.sandbox,
-                incarnation=request.incarnation,
-                revision=request.revision,
-                digest=request.digest,
-                summary=request.summary,
-            )
-        )
-        state = ApprovalState(answer.state)
-        return ApprovalAnswer(
-            granted=state is ApprovalState.USED, id=answer.approval, state=state, reason=answer.reason
-        )

@@ -6,26 +6,41 @@ import asyncio
 import fcntl
 import gc
 import os
+import resource
 import signal
 import socket
+import ssl
 import sys
 import traceback
 from pathlib import Path
 from typing import Any, cast
 
+from paddock.audit import AuditLog
 from paddock.keeper import layout
-from paddock.linux import local_sockets
+from paddock.linux import confine as process
+from paddock.linux import local_sockets, seccomp, seccomp_profile
 
-from . import _confine, _server, _witness
-from ._compose import PACKAGE_CACHE_MIB, make_plane
-from ._handler_host import start_host
+from . import _witness
+from ._approvals import Approvals
+from ._control import PACKAGE_CACHE_MIB
+from ._gateway import Gateway
+from ._handler import HandlerHost, start_host
+from ._journal import AuditJournal
+from ._malware import Lists
+from ._open_door import Pages
+from ._origins import Origins
+from ._package_cache import PackageCache
+from ._package_store import PackageStore
+from ._plane import Plane
 from ._registry_reader import Reader
+from ._server import Server
+from ._upstream import over_tcp, system_trust
+from ._world import World
 
-# What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "listener"} as JSON on stdin.
-BOOTSTRAP = (
-    "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.egress._process import main;main(o)"
-)
-_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ", PACKAGE_CACHE_MIB)
+DEFAULT_CACHE_MIB = 4096
+_SPARE_BYTES = 1 << 30
+_OF_THE_RESOLVER = ("resolv.conf", "hosts", "nsswitch.conf", "gai.conf", "host.conf", "services", "localtime")
+_OF_CERTIFICATES = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates")
 
 
 def main(options: dict[str, Any]) -> None:
@@ -38,11 +53,6 @@ def main(options: dict[str, Any]) -> None:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
-
-
-def environment() -> dict[str, str]:
-    """What of the daemon's the gateway has: where the certificates are that it trusts, and how much it may keep."""
-    return {name: value for name in _KEPT if (value := os.environ.get(name))}
 
 
 def _serve(options: dict[str, Any]) -> None:
@@ -61,13 +71,69 @@ def _serve(options: dict[str, Any]) -> None:
     malware = state / layout.MALWARE
     malware.mkdir(mode=0o700, exist_ok=True)
     witness = _witness.start()
-    server = _server.Server(listener, owner=os.stat(state).st_uid)
+    server = Server(listener, owner=os.stat(state).st_uid)
     with asyncio.Runner() as runner:
-        plane = runner.run(make_plane(state, server.claim, reader=reader, witness=witness, handlers=handlers))
+        plane = runner.run(make_plane(state, server, reader=reader, witness=witness, handlers=handlers))
         writable = (state / layout.AUDIT, state / layout.PACKAGES)
-        for line in _confine.confine(readable=(malware,), writable=writable):
+        for line in confine(readable=(malware,), writable=writable):
             print(line, file=sys.stderr, flush=True)
         gc.collect()
         gc.freeze()
         runner.run(server.serve(plane))
     os.close(lock)
+
+
+def confine(*, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
+    """No core, no tracer, no capability, no program, no file beyond what is needed. What this kernel can't give, in
+    words."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    calls = seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False))
+    places = (*process.code(), *_system(), *map(str, readable))
+    if process.confine(readable=places, writable=(*map(str, writable), "/dev/null"), calls=calls):
+        return ()
+    return ("this kernel has no Landlock: the gateway could read every file of its user",)
+
+
+def _system() -> tuple[str, ...]:
+    links = tuple(os.path.realpath(f"/etc/{name}") for name in _OF_THE_RESOLVER)
+    found = ssl.get_default_verify_paths()
+    given = (found.cafile, found.capath, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    named = tuple(path for path in given if path)
+    return (*(f"/etc/{name}" for name in _OF_THE_RESOLVER), *links, *_OF_CERTIFICATES, *named)
+
+
+async def make_plane(
+    state: Path, approvals: Approvals, *, reader: Reader, witness: socket.socket, handlers: HandlerHost
+) -> Plane:
+    """Opens what it needs of the state directory; the process gives up its powers after that."""
+    log = AuditLog(state / layout.AUDIT)
+    journal = AuditJournal(log)
+    world = World.of(state)
+    if world is not None:
+        log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
+    gateway = Gateway(
+        resolver=None if world is None else world.resolve,
+        reach=over_tcp if world is None else world.reach,
+        trust=system_trust if world is None else world.trust,
+        origins=Origins(witness, journal.process),
+        handlers=handlers,
+        pages=Pages(reader=reader, known=Lists(state / layout.MALWARE), packages=_packages(state)),
+    )
+    return Plane(gateway, journal, approvals)
+
+
+def _packages(state: Path) -> PackageCache | None:
+    """Without a cache all goes on, only slower: what is wrong with it is said in the gateway's log."""
+    given = os.environ.get(PACKAGE_CACHE_MIB, str(DEFAULT_CACHE_MIB))
+    if not given.isdecimal():
+        print(f"{PACKAGE_CACHE_MIB}={given!r} is no number: packages are not kept", file=sys.stderr, flush=True)
+        return None
+    if not int(given):
+        return None
+    try:
+        store = PackageStore(state / layout.PACKAGES, most_bytes=int(given) << 20, spare_bytes=_SPARE_BYTES)
+    except OSError as error:
+        print(f"packages are not kept: {error}", file=sys.stderr, flush=True)
+        return None
+    return PackageCache(store)

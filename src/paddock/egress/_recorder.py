@@ -7,11 +7,11 @@ import hashlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from paddock.model import Recorded, Recording, Target
+from paddock.model import Recorded, Recording
 
-from ._body import Body
-from ._cassette import anonymous, url_of
-from ._http1 import BadMessage, Request, Response, head_end, read_response
+from ._http1 import BadMessage, Body, Response, head_end, read_response
+from ._judged import Judged
+from ._mocks import anonymous
 from ._secret_book import SecretBook
 from ._wire import Wire
 
@@ -35,17 +35,17 @@ class Recorder:
         return Recording(exchanges=tuple(self._exchanges), omitted=tuple(self._omitted))
 
     @contextmanager
-    def recording(self, wire: Wire, request: Request, target: Target, scheme: str, path: str) -> Generator[Exchanged]:
+    def recording(self, wire: Wire, judged: Judged) -> Generator[Exchanged]:
         """What is written to the client in the block is the answer. What fails is omitted."""
-        exchanged, url = Exchanged(), url_of(target, scheme, path)
+        exchanged, method, url = Exchanged(), judged.request.method, judged.url
         wire.tap = exchanged.tap
         try:
             yield exchanged
         except BaseException as error:
-            self.omit(request.method, url, str(error) or "it was cut off")
+            self.omit(method, url, str(error) or "it was cut off")
             raise
         else:
-            self.keep(request.method, url, exchanged.body, bytes(exchanged.answer))
+            self.keep(method, url, exchanged.body, bytes(exchanged.answer))
         finally:
             wire.tap = None
 

@@ -6,29 +6,21 @@ otherwise transformed passes. The first is that a value is only given to where i
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import html
 import json
 import math
 from collections.abc import Mapping
-from typing import Protocol
 from urllib.parse import quote, quote_plus
 
 from ._coding import Gzip, Undecodable
-from ._needles import Needles, Replacer
-from ._unescape import UnescapedReplacer
+from ._http1 import Fields
+from ._needles import Filter, Needles, Replacer, UnescapedReplacer
 
-Fields = list[tuple[bytes, bytes]]
+_PIECE_BYTES = 1 << 20
 _LEAST = 8
 """A value without its line breaks is looked for if it has so many bytes left."""
-
-
-class Filter(Protocol):
-    """Holds back what may be the beginning of something that it looks for."""
-
-    def feed(self, data: bytes) -> bytes: ...
-
-    def end(self) -> bytes: ...
 
 
 def forms(value: bytes) -> set[bytes]:
@@ -157,6 +149,15 @@ class Returned:
 
     def end(self) -> bytes:
         return self._stream.end()
+
+
+async def redacted(redaction: Redaction, page: bytes) -> bytes:
+    """In pieces, between which others have their turn."""
+    stream, parts = redaction.stream(), list[bytes]()
+    for start in range(0, len(page), _PIECE_BYTES):
+        parts.append(stream.feed(page[start : start + _PIECE_BYTES]))
+        await asyncio.sleep(0)
+    return b"".join((*parts, stream.end()))
 
 
 # True of the bytes as they were encoded.

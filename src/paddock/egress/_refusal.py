@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-
-import msgspec
+from urllib.parse import quote
 
 _PHRASES = {
     400: "Bad Request",
@@ -24,42 +23,40 @@ _MOST_IN_HEAD = 300
 
 class Refused(Exception):
     """Why something does not go through. `status` is how HTTP says it; `rule` is what decided; `number` that of the
-    record, if it was recorded. `as_type`: who asked says nothing of a page that is refused, but of one whose type is
-    strange."""
+    record in the audit log, if it was recorded. `as_type`: who asked says nothing of a page that is refused, but of one
+    whose type is strange."""
 
     def __init__(
-        self, reason: str, *, status: int = 403, rule: str = "", hint: str = "", approval: str | None = None
+        self,
+        reason: str,
+        *,
+        status: int = 403,
+        rule: str = "",
+        hint: str = "",
+        approval: str | None = None,
+        number: int | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason, self.status, self.rule, self.hint, self.approval = reason, status, rule, hint, approval
-        self.number: int | None = None
-        self.as_type = False
+        self.number, self.as_type = number, False
+
+    @property
+    def id(self) -> str:
+        return "none" if self.number is None else str(self.number)
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """`id` is that of the record in the audit log."""
-
-    status: int
-    id: str
-    rule: str
-    reason: str
-    hint: str = ""
-    approval: str | None = None
-    as_type: bool = False
-
-
-def write_refusal(refusal: Refusal, *, accept: bytes | None, keep_alive: bool, head_only: bool = False) -> bytes:
+def write_refusal(refused: Refused, *, accept: bytes | None, keep_alive: bool, head_only: bool = False) -> bytes:
     """A whole response: JSON for who asks for it, plain text for everybody else."""
-    as_json = accept is not None and b"json" in accept.lower() and not refusal.as_type
-    body = _json(refusal) if as_json else _text(refusal)
+    as_json = accept is not None and b"json" in accept.lower() and not refused.as_type
+    body = _json(refused) if as_json else _text(refused)
     kind = "application/problem+json" if as_json else "text/plain; charset=utf-8"
-    phrase = f"{refusal.status} {_PHRASES.get(refusal.status, 'Refused')} (paddock: {_ascii(refusal.reason)})"
-    if refusal.as_type:
-        kind, phrase = f'text/plain; refused="{_ascii(refusal.reason)}"', "200 OK"
+    phrase = f"{refused.status} {_PHRASES.get(refused.status, 'Refused')} (paddock: {_ascii(refused.reason)})"
+    if refused.as_type:
+        kind, phrase = f'text/plain; refused="{_ascii(refused.reason)}"', "200 OK"
     head = (
         f"HTTP/1.1 {phrase}\r\n"
         f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nCache-Control: no-store\r\n"
-        f"Paddock-Refusal: {refusal.id}\r\n{'' if keep_alive else 'Connection: close' + chr(13) + chr(10)}\r\n"
+        f"Paddock-Refusal: {refused.id}\r\n{'' if keep_alive else 'Connection: close' + chr(13) + chr(10)}\r\n"
     )
     return head.encode("ascii") + (b"" if head_only else body)
 
@@ -69,22 +66,21 @@ def wanted_form(accept: bytes | None, user_agent: bytes | None) -> bytes | None:
     return b"application/problem+json" if user_agent is not None and user_agent.startswith(b"uv/") else accept
 
 
-def _json(refusal: Refusal) -> bytes:
-    fields = {name: value for name in refusal.__struct_fields__ if (value := getattr(refusal, name)) not in ("", None)}
-    fields.pop("as_type", None)
-    if "approval" in fields:
-        fields["approval_id"] = fields.pop("approval")
+def _json(refused: Refused) -> bytes:
     # `title` and `detail` are those of RFC 9457, which uv shows; npm shows `error`
-    said = {"error": f"refused by paddock: {refusal.reason}", "title": "refused by paddock", "detail": refusal.reason}
-    return json.dumps({**said, **fields}).encode("ascii") + b"\n"
+    said: dict[str, object] = {"error": f"refused by paddock: {refused.reason}"}
+    said |= {"title": "refused by paddock", "detail": refused.reason}
+    said |= {"status": refused.status, "id": refused.id, "rule": refused.rule, "reason": refused.reason}
+    said |= {"hint": refused.hint, "approval_id": refused.approval}
+    return json.dumps({name: value for name, value in said.items() if value not in ("", None)}).encode("ascii") + b"\n"
 
 
-def _text(refusal: Refusal) -> bytes:
-    lines = [f"paddock: {refusal.reason}"]
-    lines += [f"rule: {refusal.rule}"] if refusal.rule else []
-    lines += [f"approval_id: {refusal.approval}"] if refusal.approval else []
-    lines += [f"id: {refusal.id}"]
-    lines += [refusal.hint] if refusal.hint else []
+def _text(refused: Refused) -> bytes:
+    lines = [f"paddock: {refused.reason}"]
+    lines += [f"rule: {refused.rule}"] if refused.rule else []
+    lines += [f"approval_id: {refused.approval}"] if refused.approval else []
+    lines += [f"id: {refused.id}"]
+    lines += [refused.hint] if refused.hint else []
     return ("\n".join(_printable(line) for line in lines) + "\n").encode()
 
 
@@ -97,3 +93,23 @@ def _ascii(reason: str) -> str:
     """For the head of a response; it is read aloud by many who never show its body."""
     shown = "".join(letter if " " <= letter <= "~" and letter not in '"\\' else "?" for letter in reason)
     return shown if len(shown) <= _MOST_IN_HEAD else f"{shown[: _MOST_IN_HEAD - 3]}..."
+
+
+_STATUS = {400: 3, 403: 7, 408: 4, 413: 8, 421: 7, 424: 9, 501: 12, 502: 14, 503: 14, 504: 4}
+_UNKNOWN = 2
+_PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if code != 0x25)
+
+
+def refusal_fields(fields: list[tuple[bytes, bytes]], body: bytes) -> list[tuple[bytes, bytes]]:
+    """An HTTP answer with these fields and this text, as a gRPC client reads it: in the fields that end a call
+    (Trailers-Only), for it looks at no body."""
+    known = dict(fields)
+    status = _STATUS.get(int(known[b":status"]), _UNKNOWN)
+    words = "; ".join(body.decode(errors="replace").splitlines())
+    return [
+        (b":status", b"200"),
+        (b"content-type", b"application/grpc"),
+        (b"grpc-status", b"%d" % status),
+        (b"grpc-message", quote(words, safe=_PLAIN).encode("ascii")),
+        (b"paddock-refusal", known[b"paddock-refusal"]),
+    ]

@@ -11,11 +11,10 @@ from typing import Protocol
 import msgspec
 
 from paddock.model import Allow
-from paddock.model.egress import RequestVerdict, Target
 
 from . import _registry_crates as crates
 from . import _registry_debian as debian
-from ._http1 import Request
+from ._judged import Judged
 from ._malicious import Malicious
 from ._refusal import Refused
 from ._registry_page import File, Kept, Page, is_listed, malicious, too_young
@@ -61,10 +60,9 @@ class Shelf:
         """Bytes of pages that are being read."""
         self.turn = asyncio.Semaphore(_PAGES_AT_ONCE)
 
-    def judge(
-        self, rule: Allow, verdict: RequestVerdict, request: Request, scheme: str, target: Target, path: str
-    ) -> Page | Kept | Unread | None:
+    def judge(self, rule: Allow, judged: Judged) -> Page | Kept | Unread | None:
         """What it is; None: an index that passes as it is. Refused."""
+        verdict, target, path = judged.verdict, judged.target, judged.path
         if self._revision != verdict.revision:
             self._files.clear()
             self._downloads.clear()
@@ -85,7 +83,7 @@ class Shelf:
                 return Unread("", f"{base[3]}{crates.CONFIG}")
             downloads = self._downloads[base]
         return Page(
-            scheme=scheme,
+            scheme=judged.scheme,
             host=target.host,
             port=target.port,
             path=path,

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, cast
 
 import msgspec
 
-from ._registry_page import MOST_FILES, File, Filtered, Kept, Malformed, Page
+from ._registry_page import MOST_FILES, File, Filtered, Kept, Malformed, Page, read_object
 
 ACCEPT = b"*/*"
 CONFIG = "config.json"
@@ -67,7 +66,7 @@ def filter_page(page: Page, body: bytes) -> Filtered:
 
 
 def _config(page: Page, body: bytes) -> Filtered:
-    config = _object(body)
+    config = read_object(body)
     downloads = config.get("dl")
     if not isinstance(downloads, str) or len(downloads) > 1024:
         raise Malformed("it does not say where files are")
@@ -91,7 +90,7 @@ def _lines(page: Page, body: bytes) -> Filtered:
     for line in lines:
         if not line.strip():
             continue
-        entry = _object(line)
+        entry = read_object(line)
         name, version, checksum = entry.get("name"), entry.get("vers"), entry.get("cksum")
         if not isinstance(name, str) or normalised(name) != page.package:
             raise Malformed(f"a line is not about {page.package}")
@@ -130,13 +129,3 @@ def _prefix(name: str) -> str:
     if len(name) < 3:
         return str(len(name))
     return f"3/{name[0]}" if len(name) == 3 else f"{name[:2]}/{name[2:4]}"
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        found: object = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Malformed(f"it is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise Malformed("it is no object")
-    return cast("dict[str, Any]", found)

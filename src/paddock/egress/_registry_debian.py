@@ -29,10 +29,6 @@ _FILE = re.compile(
 )
 
 
-def normalised(name: str) -> str:
-    return name
-
-
 def is_index(path: str) -> bool:
     return _INDEX.fullmatch(path) is not None
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from paddock.model.egress import RequestVerdict, Target, Verdict
+import msgspec
 
-from ._http1 import Request, Response
-from ._package_cache import wanted
-from ._packaged import Packaged
-from ._page_memory import is_anybodys
+from paddock.model.egress import Target, Verdict
+
+from ._http1 import BadMessage, Body, Request, Response
+from ._judged import Judged
+from ._package_cache import Packaged, wanted
+from ._page_memory import OF_SOMEBODY, Read, Remembered
 from ._refusal import Refused
 from ._registry import Unread, published, unread
-from ._registry_look import Look
 from ._registry_page import Kept, Page
+from ._registry_protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job
 from ._registry_pypi import project_of
 from ._relay import Relay
+from ._wire import Wire
 
 if TYPE_CHECKING:
     from ._connection import Connection
@@ -27,51 +30,50 @@ _PORT = 443
 class RegistryGate:
     """For one request of `connection`."""
 
-    def __init__(self, connection: Connection, verdict: RequestVerdict, target: Target, scheme: str, path: str) -> None:
-        self._connection, self._room = connection, connection.room
-        self._verdict, self._target, self._scheme, self._path = verdict, target, scheme, path
+    def __init__(self, connection: Connection, judged: Judged) -> None:
+        self._connection, self.room, self.judged, self._verdict = connection, connection.room, judged, judged.verdict
         self._asker = b""
-        self._rule = connection.room.door.policy.registry(verdict.item or 0)
+        self._rule = connection.room.door.policy.registry(judged.verdict.item or 0)
 
     def is_silent(self) -> bool:
         """Whether who asks says nothing of a page that is refused, but of one that is no page."""
-        page = self._rule.registry == "pypi" and project_of(self._path) is not None
+        page = self._rule.registry == "pypi" and project_of(self.judged.path) is not None
         return page and self._asker.startswith(b"pip/")
 
-    async def judge(self, relay: Relay, request: Request) -> None:
+    async def judge(self, relay: Relay) -> None:
         """`relay` looks through the page, or fetches the file. Refused, recorded."""
+        request = self.judged.request
         if request.chunked or request.length:
             raise Refused("a request to a judged registry has no body", status=400, rule=self._verdict.rule)
         request.upgrade, relay.anew = None, True
         self._asker = (request.get(b"user-agent") or b"").lower()
         try:
-            found = self._judge(request)
+            found = self._judge()
             if isinstance(found, Unread):
-                await self._read_page(found, request)
-                found = self._judge(request)
+                await self._read_page(found)
+                found = self._judge()
             if isinstance(found, Unread):
                 what = f"no page of {found.package} leads to this file" if found.package else "it has no config.json"
                 raise unread(what)
         except Refused as refused:
-            refused.number = self._record(refused.reason) if refused.number is None else refused.number
+            refused.number = self.record(refused.reason) if refused.number is None else refused.number
             refused.rule = self._verdict.rule
             raise
         if isinstance(found, Page):
-            relay.look = self._look(found, request)
+            relay.look = Look(self, found)
         elif found is not None:
-            self._fetch(found, relay, request)
+            self._fetch(found, relay)
 
-    def _judge(self, request: Request) -> Page | Kept | Unread | None:
-        return self._room.shelf.judge(self._rule, self._verdict, request, self._scheme, self._target, self._path)
+    def _judge(self) -> Page | Kept | Unread | None:
+        return self.room.shelf.judge(self._rule, self.judged)
 
-    def _fetch(self, kept: Kept, relay: Relay, request: Request) -> None:
-        packages = self._room.pages.packages
-        file = wanted(request, self._verdict, self._scheme, self._target, self._path, kept.digest)
+    def _fetch(self, kept: Kept, relay: Relay) -> None:
+        packages, file = self.room.pages.packages, wanted(self.judged, kept.digest)
         if packages is not None and file is not None:
             relay.file = Packaged(self._connection, packages, file)
-        rule, shelf = self._rule, self._room.shelf
+        rule, shelf = self._rule, self.room.shelf
         if rule.registry != "debian" or (rule.cooldown_days is None and rule.unknown_age is None):
-            self._record(None, kept=kept)
+            self.record(None, kept=kept)
             return
 
         def admit(response: Response) -> None:
@@ -79,28 +81,18 @@ class RegistryGate:
                 try:
                     shelf.check_age(rule, kept, published(response.get(b"last-modified")))
                 except Refused as refused:
-                    refused.number = self._record(refused.reason, kept=kept)
+                    refused.number = self.record(refused.reason, kept=kept)
                     raise
-                self._record(None, kept=kept)
+                self.record(None, kept=kept)
 
         relay.admit = admit
 
-    def _look(self, page: Page, request: Request) -> Look:
-        def record(nothing: str | None, held: str) -> int:
-            return self._record(nothing, kept=Kept(page.package, ""), held=held)
-
-        room = self._room
-        packages, memory = room.pages.packages, None
-        if packages is not None and is_anybodys(request, self._verdict, self._scheme):
-            memory = packages.pages
-        return Look(room.shelf, room.pages.reader, page, self._verdict, request, record, memory)
-
-    async def _read_page(self, wanted: Unread, request: Request) -> None:
+    async def _read_page(self, wanted: Unread) -> None:
         """A lock file names files: what leads to one is asked for here then. Where that fails, it stays unread."""
-        host = next(iter(self._rule.hosts or ())) if wanted.package else self._target.host
-        target = self._target if host == self._target.host else Target(host, _PORT)
-        scheme = self._scheme if target == self._target else "https"
-        policy, room = self._room.door.policy, self._room
+        here, room, policy = self.judged.target, self.room, self.room.door.policy
+        host = next(iter(self._rule.hosts or ())) if wanted.package else here.host
+        target = here if host == here.host else Target(host, _PORT)
+        scheme = self.judged.scheme if target == here else "https"
         verdict = policy.request(target, scheme, "GET", wanted.path)
         if not (verdict.allowed and verdict.filtered and verdict.item == self._verdict.item):
             return
@@ -108,30 +100,19 @@ class RegistryGate:
             return
         digest = hashlib.sha256(wanted.path.encode()).hexdigest()[:16]
         number = room.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
-        own = [field for field in request.fields if field[0].lower() == b"authorization" and target == self._target]
-        asked = Request(
-            method="GET",
-            target=wanted.path,
-            minor=1,
-            fields=own,
-            host=None,
-            length=None,
-            chunked=False,
-            keep_alive=True,
-            upgrade=None,
-            expects=False,
-        )
-        inner = RegistryGate(self._connection, verdict, target, scheme, wanted.path)
-        relay = Relay(self._connection, asked, target, scheme, silent=True)
+        own = [one for one in self.judged.request.fields if one[0].lower() == b"authorization" and target == here]
+        asked = Request(method="GET", target=wanted.path, fields=own)
+        inner = RegistryGate(self._connection, Judged(asked, target, scheme, wanted.path, verdict))
+        relay = Relay(self._connection, inner.judged, silent=True)
         error = None
         try:
-            found = inner._judge(asked)
+            found = inner._judge()
             if isinstance(found, Unread):  # of an index of crates, which says itself where files are
-                await inner._read_page(found, asked)
-                found = inner._judge(asked)
+                await inner._read_page(found)
+                found = inner._judge()
             if isinstance(found, Page):
-                relay.look, relay.anew = inner._look(found, asked), True
-                await relay.forward(verdict, wanted.path)
+                relay.look, relay.anew = Look(inner, found), True
+                await relay.forward()
         except Refused as refused:
             error = refused.reason
             if refused.status == 403:
@@ -142,8 +123,8 @@ class RegistryGate:
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def _record(self, refused: str | None, *, kept: Kept | None = None, held: str = "") -> int:
-        verdict, room = self._verdict, self._room
+    def record(self, refused: str | None, *, kept: Kept | None = None, held: str = "") -> int:
+        verdict, room = self._verdict, self.room
         reason = refused or (f"{verdict.reason}; held back: {held}" if held else verdict.reason)
         judged = Verdict(allowed=refused is None, rule=verdict.rule, reason=reason, revision=verdict.revision)
         what = None if kept is None else kept.package
@@ -152,9 +133,150 @@ class RegistryGate:
         return room.decide(
             "registry",
             self._connection.flow,
-            self._target,
+            self.judged.target,
             judged,
             package=what,
             digest=None if kept is None else kept.digest,
             malware=room.shelf.digest(self._rule),
         )
+
+
+_MOST_HELD_BYTES = 128 << 20
+_REQUEST_FIELDS = frozenset(
+    {b"accept", b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-match", b"if-modified-since"}
+    | {b"if-unmodified-since", b"a-im"}
+)
+_RESPONSE_FIELDS = frozenset({b"date", b"location", b"retry-after", b"www-authenticate", b"x-pypi-last-serial"})
+
+
+class Look:
+    """At one page. Made before it is asked for: the request asks for what can be looked through."""
+
+    def __init__(self, gate: RegistryGate, page: Page) -> None:
+        self._gate, self._page, self._judged = gate, page, gate.judged
+        self._room, self._verdict, request = gate.room, gate.judged.verdict, gate.judged.request
+        self._accept = (request.get(b"accept") or b"").decode("latin-1").lower()
+        packages = self._room.pages.packages
+        anybodys = packages is not None and not gate.judged.depends_on_who_asks(OF_SOMEBODY)
+        self._memory = packages.pages if packages is not None and anybodys else None
+        self._found = None if self._memory is None else self._memory.find(page, self._item, self._accept)
+        self.address = ""
+        """Where the page comes from."""
+        self.how: str | None = None
+        """What the cache did, for the records."""
+        request.upgrade = None
+        request.fields = [field for field in request.fields if field[0].lower() not in _REQUEST_FIELDS]
+        request.fields.append((b"Accept", PROTOCOLS[page.rule.registry or ""].accept))
+        if self._found is not None and self._found.read.etag is not None:
+            request.fields.append((b"If-None-Match", self._found.read.etag))
+
+    @property
+    def _item(self) -> int:
+        return self._verdict.item or 0
+
+    def recall(self, response: Response) -> bytes | None:
+        """The body of a page that need not be asked for, with `response` made its head. Refused."""
+        memory, found = self._memory, self._found
+        if memory is None or found is None or not memory.is_fresh(found):
+            return None
+        if not self._room.may_dial(self._judged.target, found.address):
+            return None
+        self.how = "page"
+        return self._written(response, found.read.answer, found.body)
+
+    async def read(self, response: Response, server: Wire) -> bytes:
+        """The body as it may be seen, with `response` made its head. Refused; Lost."""
+        if response.status == 304 and self._found is not None:
+            return self._again(response, self._found, self._found.read.etag)
+        redirects = response.status in (301, 302, 303, 307, 308)
+        if response.status != 200 and not redirects and response.status < 400:
+            raise self._refused(f"the index answered {response.status}, which can't be looked into")
+        content = await self._collect(response, server)
+        answer, body = Answer(), b""
+        if response.status == 200 and not response.bodiless:
+            answer, body = await self._look(response, content)
+        self._check_revision()
+        return self._written(response, answer, body)
+
+    def _again(self, response: Response, found: Remembered, etag: bytes | None) -> bytes:
+        """The index has said that the page is the one that was read before."""
+        self._check_revision()
+        self.how = "page"
+        self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
+        response.status, response.phrase, response.bodiless = 200, b"OK", False
+        return self._written(response, found.read.answer, found.body)
+
+    def _check_revision(self) -> None:
+        if self._room.door.policy.revision != self._verdict.revision:
+            raise Refused("the policy has changed meanwhile", rule=self._verdict.rule, hint="try again")
+
+    def _keep(self, response: Response, read: Read, body: bytes) -> None:
+        if self._memory is not None:
+            self._memory.keep(self._page, self._item, self._accept, response, read, body, self.address)
+
+    def _written(self, response: Response, answer: Answer, body: bytes) -> bytes:
+        self._put(answer, response.status)
+        response.fields = [field for field in response.fields if field[0].lower() in _RESPONSE_FIELDS]
+        response.fields.append((b"Cache-Control", b"no-cache"))
+        response.chunked, response.length = False, None if response.bodiless else len(body)
+        if answer.kind:
+            response.fields += [(b"Content-Type", answer.kind.encode()), (b"Vary", b"Accept")]
+        return body
+
+    async def _look(self, response: Response, content: bytes) -> tuple[Answer, bytes]:
+        reader = self._room.pages.reader
+        if reader is None:
+            raise Refused("pages can't be read: there is no reader", status=503, rule="registry")
+        coding = (response.get(b"content-encoding") or b"").strip().lower()
+        if coding not in (b"", b"identity", b"gzip", b"x-gzip"):
+            raise self._refused("the index's page is malformed: it is encoded in a way that was not asked for")
+        kind = (response.get(b"content-type") or b"").partition(b";")[0].strip().lower().decode("latin-1")
+        digest, etag, found = hashlib.sha256(content).digest(), response.get(b"etag"), self._found
+        if found is not None and (found.read.content, found.read.kind) == (digest, kind):
+            self.how = "page"
+            self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
+            return found.read.answer, found.body
+        gzip = coding.endswith(b"gzip")
+        job = Job(page=self._page, item=self._item, kind=kind, accept=self._accept, gzip=gzip)
+        answer, body = await reader.read(job, content, self._room.shelf.turn)
+        if answer.malformed is not None:
+            raise self._refused(f"the index's page is malformed: {answer.malformed}")
+        read = Read(kind=kind, content=digest, etag=etag, judged_at=self._page.now, until=0.0, answer=answer)
+        self._keep(response, read, body)
+        return answer, body
+
+    def _put(self, answer: Answer, status: int) -> None:
+        """What was read holds from now on. Refused: there is nothing to be seen."""
+        page = self._page
+        if page.rule.registry == "crates" and not page.package:
+            self._room.shelf.add_downloads(self._item, page, answer.downloads)
+        self._room.shelf.add(answer.files, self._verdict.revision)
+        if status == 200 and page.package:
+            number = self._gate.record(answer.nothing, kept=Kept(page.package, ""), held=answer.held)
+            if answer.nothing is not None:
+                raise Refused(answer.nothing, rule=self._verdict.rule, number=number)
+
+    async def _collect(self, response: Response, server: Wire) -> bytes:
+        """All of it, as it came."""
+        body, content, shelf = Body(response, to_the_end=True, extensions=True), bytearray(), self._room.shelf
+        held = 0
+        try:
+            while True:
+                content += body.take(server.buffer)
+                shelf.held += len(content) - held
+                held = len(content)
+                if held > MOST_PAGE_BYTES:
+                    raise self._refused(f"the index's page is malformed: more than {MOST_PAGE_BYTES >> 20} MiB")
+                if shelf.held > _MOST_HELD_BYTES:
+                    raise Refused("too many pages are read at once", status=503, rule="registry", hint="try again")
+                if body.done:
+                    return bytes(content)
+                if not await server.more():
+                    body.end()
+        except BadMessage as error:
+            raise self._refused(f"the index's page is malformed: {error}") from None
+        finally:
+            shelf.held -= held
+
+    def _refused(self, why: str) -> Refused:
+        return Refused(why, status=502, rule=self._verdict.rule)

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
-from ._registry_page import MOST_FILES, File, Filtered, Kept, Malformed, Page, reasons
-from ._versions import Key, semver
+from ._malicious import Key, semver
+from ._registry_page import MOST_FILES, File, Filtered, Kept, Malformed, Page, read_object, reasons
 
 ACCEPT = b"application/json"
 """The whole document: the abbreviated one has no dates."""
@@ -52,10 +52,7 @@ def page_of(path: str) -> tuple[str, str] | None:
 
 def filter_document(page: Page, body: bytes, accept: str) -> Filtered:
     """Malformed."""
-    try:
-        document = _object(msgspec.json.decode(body))
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Malformed(f"it is not JSON: {error}") from None
+    document = read_object(body)
     versions, times = _object(document.get("versions")), _object(document.get("time"))
     if document.get("name") != page.package or not isinstance(document.get("versions"), dict):
         raise Malformed(f"it is not about {page.package}")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from typing import Any, cast
 from urllib.parse import urljoin
 
 import msgspec
@@ -13,8 +14,8 @@ import msgspec
 from paddock.model import Allow
 
 from ._malicious import Malicious
+from ._names import PORTS, normal, split_target
 from ._refusal import Refused
-from ._target import PORTS, normal, split_target
 
 MOST_FILES = 50_000
 _DAY = 86_400.0
@@ -27,6 +28,17 @@ File = tuple[str, int, str]
 
 class Malformed(ValueError):
     """A page that is not what the registry's protocol says, or is about something else."""
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Malformed: it is no object of JSON."""
+    try:
+        found: object = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise Malformed(f"it is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Malformed("it is no object")
+    return cast("dict[str, Any]", found)
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):

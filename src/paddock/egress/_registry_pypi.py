@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from ._registry_page import MOST_FILES, File, Filtered, Kept, Malformed, Page
+from ._registry_page import MOST_FILES, File, Filtered, Kept, Malformed, Page, read_object
 
 JSON = "application/vnd.pypi.simple.v1+json"
 ACCEPT = f"{JSON}, text/html;q=0.1".encode()
@@ -61,13 +61,7 @@ def page_of(path: str) -> tuple[str, str] | None:
 
 def filter_json(page: Page, body: bytes, accept: str) -> Filtered:
     """Malformed."""
-    try:
-        document: object = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Malformed(f"it is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise Malformed("it is no object")
-    found = cast("dict[str, object]", document)
+    found = read_object(body)
     name, files = found.get("name"), found.get("files")
     if not isinstance(name, str) or normalised(name) != page.package or not isinstance(files, list):
         raise Malformed(f"it is not about {page.package}")

@@ -17,7 +17,8 @@ from typing import NoReturn
 
 import msgspec
 
-from paddock.linux import caps, landlock, prctl, seccomp, seccomp_profile
+from paddock.linux import confine as process
+from paddock.linux import prctl, seccomp, seccomp_profile
 from paddock.model import Allow
 from paddock.model.policy import Registry
 
@@ -166,17 +167,12 @@ def _confine(door: socket.socket) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
     _warm()
-    prctl.set_dumpable(False)
-    prctl.set_no_new_privileges()
-    if os.geteuid() == 0:
-        caps.drop_bounding()
-    caps.drop_all()
-    landlock.restrict_files(landlock.kernel_abi(), readable=(), writable=())
-    seccomp.Filter(seccomp_profile.build_only(os.uname().machine, _CALLS.split())).install()
+    process.confine(
+        readable=(), writable=(), calls=seccomp.Filter(seccomp_profile.build_only(os.uname().machine, _CALLS.split()))
+    )
     gc.collect()
     gc.freeze()
 

@@ -9,35 +9,32 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.model.egress import RequestVerdict, Target
-
-from ._body import Body
 from ._coding import Undecodable
-from ._explained import explained
-from ._h2_stream import StreamFailed
+from ._h2_session import StreamFailed
 from ._http1 import (
     BadMessage,
+    Body,
     Request,
     Response,
+    Stream,
     head_end,
     read_response,
     write_request,
     write_response,
 )
+from ._judged import Judged
 from ._overrides import FormWatch
-from ._packaged import Packaged, whole
-from ._redact import Returned
+from ._package_cache import Packaged, whole
+from ._redact import Returned, redacted
 from ._refusal import Refused
-from ._registry_look import Look, redacted
-from ._stream import Stream
 from ._swap import BUFFERED_BYTES, Swap
-from ._switch import EXTENSIONS, switch
-from ._target import PORTS
 from ._upstream import Upstream
+from ._websocket import EXTENSIONS, switch
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
     from ._connection import Connection
+    from ._registry_gate import Look
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
@@ -58,14 +55,12 @@ class _Stale(Exception):
 
 
 class Relay:
-    def __init__(
-        self, connection: Connection, request: Request, target: Target, scheme: str, *, silent: bool = False
-    ) -> None:
+    def __init__(self, connection: Connection, judged: Judged, *, silent: bool = False) -> None:
         """`silent`: a page is read for what it says of files; nobody inside has asked for it."""
-        self._connection, self._room, self._wire = connection, connection.room, connection.wire
-        self._request, self._target, self._scheme = request, target, scheme
+        self._connection, self._room, self._wire, self._judged = connection, connection.room, connection.wire, judged
+        self._request, self._target, self._scheme = judged.request, judged.target, judged.scheme
         self._held = 0
-        self._body, self._begun = Body(request), bytearray()
+        self._body, self._begun = Body(self._request), bytearray()
         """What was read of the body before it is sent on."""
         self.look: Look | None = None
         """The answer is a page of a registry, which has to be looked through."""
@@ -104,7 +99,7 @@ class Relay:
         self._wire.buffer[:0] = content
         if request.chunked or request.length is not None:
             request.chunked, request.length = False, len(content)
-        self._body, self._begun = Body(request), bytearray()
+        self._body, self._begun = Body(self._request), bytearray()
         return content
 
     async def peek(self, most: int) -> bytes | None:
@@ -132,7 +127,7 @@ class Relay:
             if not await wire.more():
                 body.end()
 
-    async def forward(self, verdict: RequestVerdict, path: str) -> bool:
+    async def forward(self) -> bool:
         """Whether the connection can go on. Refused: nothing came back, and what was sent was not all."""
         request, wire = self._request, self._wire
         swap = Swap(
@@ -140,26 +135,25 @@ class Relay:
             self._target,
             scheme=self._scheme,
             method=request.method,
-            allowed=verdict.secrets,
+            allowed=self._judged.verdict.secrets,
         )
         self._swap = swap
-        with explained():
-            path, request.fields = swap.target(path), swap.fields(request.fields)
-            if request.upgrade is not None and self._room.door.secrets:
-                request.fields = [field for field in request.fields if field[0].lower() != EXTENSIONS]
-            filter = swap.body(request.fields)
-            rewrites = filter is not None and filter.rewrites
-            if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
-                await self.collect()
-            begun, watch = bytes(self._begun), None if self.watch is None else self.watch.feed
-            stream = Stream(self._body, filter=filter, trailers=swap.trailers, begun=begun, watch=watch)
-            content = stream.content(wire.buffer)
-            if rewrites and (request.chunked or request.length is not None):
-                request.chunked, request.length = not stream.done, len(content) if stream.done else None
-            stream.chunked = request.chunked
-            sent = self._written_anew(swap) if self.anew else request
-            out = write_request(sent, path, self._host())
-            out += stream.frame(content)
+        path, request.fields = swap.target(self._judged.path), swap.fields(request.fields)
+        if request.upgrade is not None and self._room.door.secrets:
+            request.fields = [field for field in request.fields if field[0].lower() != EXTENSIONS]
+        filter = swap.body(request.fields)
+        rewrites = filter is not None and filter.rewrites
+        if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
+            await self.collect()
+        begun, watch = bytes(self._begun), None if self.watch is None else self.watch.feed
+        stream = Stream(self._body, filter=filter, trailers=swap.trailers, begun=begun, watch=watch)
+        content = stream.content(wire.buffer)
+        if rewrites and (request.chunked or request.length is not None):
+            request.chunked, request.length = not stream.done, len(content) if stream.done else None
+        stream.chunked = request.chunked
+        sent = self._written_anew(swap) if self.anew else request
+        out = write_request(sent, path, self._judged.host)
+        out += stream.frame(content)
         return await self._send_to_one(stream, out)
 
     def _written_anew(self, swap: Swap) -> Request:
@@ -171,12 +165,6 @@ class Relay:
             if (lower in _ASKED and len(value) <= _MOST_ASKED_BYTES) or lower in swap.headers:
                 fields.append((name, value))
         return msgspec.structs.replace(self._request, fields=fields)
-
-    def _host(self) -> str:
-        host, port = self._target.host, self._target.port
-        if ":" in host:
-            host = f"[{host}]"
-        return host if port == PORTS[self._scheme] else f"{host}:{port}"
 
     async def _send_to_one(self, stream: Stream, out: bytearray) -> bool:
         connection, target, tls = self._connection, self._target, self._scheme == "https"
@@ -252,12 +240,11 @@ class Relay:
     async def _send_rest(self, stream: Stream, server: Wire) -> None:
         wire = self._wire
         try:
-            with explained():
-                while not stream.done:
-                    if not await wire.more():
-                        stream.end()
-                    server.write(stream.take(wire.buffer))
-                    await server.drain()
+            while not stream.done:
+                if not await wire.more():
+                    stream.end()
+                server.write(stream.take(wire.buffer))
+                await server.drain()
             wire.watch(True)
         except BadMessage as error:
             self._broken = Refused(str(error), status=400, rule="http")
@@ -349,7 +336,7 @@ class Relay:
     async def _recall(self, look: Look) -> bool | None:
         """None: the page has to be asked for."""
         response = whole([], 0)
-        body = look.recall(response, lambda address: self._room.may_dial(self._target, address))
+        body = look.recall(response)
         return None if body is None else await self._give_page(response, body)
 
     async def _look_through(self, look: Look, response: Response, server: Wire) -> bool:
@@ -358,7 +345,7 @@ class Relay:
         look.address = "" if upstream is None else upstream.address
         self._connection.limit(self._room.limits.response, server)
         try:
-            body = await look.read(response, server, lambda: self._room.door.policy.revision)
+            body = await look.read(response, server)
         except Lost as lost:
             raise self._unanswered(lost, begun=True) from None
         except Refused:

@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
+import re
+import secrets
+import string
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.errors import SecretUnavailable
+from paddock.errors import InvalidArgument
 from paddock.model import Binding, SecretValue, Target
 
 from ._needles import Needles
-from ._redact import Redaction
+from ._refusal import Refused
+
+if TYPE_CHECKING:
+    from ._redact import Redaction
+
+DEFAULT_SHAPE = "pdk_" + "*" * 40
+LEAST_RANDOM = 24
+_ALPHABET = string.ascii_letters + string.digits
+# Of what no encoding of a URL, of JSON or of a form changes.
+_SHAPE = re.compile(r"[A-Za-z0-9._~*-]{24,256}")
+
+
+def mint(shape: str | None = None) -> str:
+    """What stands for a secret in a sandbox, and is dead elsewhere: each `*` of the shape is a random letter or
+    digit."""
+    shape = DEFAULT_SHAPE if shape is None else shape
+    check_shape(shape)
+    return "".join(secrets.choice(_ALPHABET) if character == "*" else character for character in shape)
+
+
+def check_shape(shape: str) -> None:
+    if not _SHAPE.fullmatch(shape) or shape.count("*") < LEAST_RANDOM:
+        raise InvalidArgument(
+            f"{shape[:256]!r} is no shape of a placeholder: letters, digits, `-`, `.`, `_`, `~`, and {LEAST_RANDOM} or"
+            " more `*` for those that are to be random",
+            hint=f"ghp_{'*' * 36}",
+            field="shape",
+        )
+
 
 _MOST_PAST = 16
+
+
+class Unavailable(Refused):
+    """A secret has no value, or none that can be written where its placeholder stands."""
+
+    def __init__(self, reason: str, *, hint: str = "") -> None:
+        super().__init__(reason, status=424, rule="secret", hint=hint)
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,12 +108,12 @@ class SecretBook:
         return tuple(self._names[needle] for needle in self.needles.found(data))
 
     def value(self, name: str) -> bytes:
-        """SecretUnavailable: it was revoked, its time is over, or there is none of that name."""
+        """Unavailable: it was revoked, its time is over, or there is none of that name."""
         bound = self._bound.get(name)
         if bound is None or bound.value is None:
-            raise SecretUnavailable(f"secret {name} was revoked", hint=f"paddock secret set {name}", secret=name)
+            raise Unavailable(f"secret {name} was revoked", hint=f"paddock secret set {name}")
         if bound.expires_at is not None and bound.expires_at <= self._clock():
-            raise SecretUnavailable(f"the time of secret {name} is over, and it was not renewed", secret=name)
+            raise Unavailable(f"the time of secret {name} is over, and it was not renewed")
         return bound.value.data
 
     def bindings(self, name: str, target: Target, method: str) -> tuple[Binding, ...]:
@@ -117,6 +156,8 @@ class SecretBook:
 
     def redaction(self, *, keep_length: bool) -> Redaction:
         """Of all values that there are and lately were."""
+        from ._redact import Redaction
+
         found = self._redactions.get(keep_length)
         if found is None:
             now = {b.value.data: b.placeholder.encode() for b in self._bound.values() if b.value is not None}

@@ -6,44 +6,23 @@ import asyncio
 import os
 import socket
 import traceback
-from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
-
-import msgspec
+from collections.abc import Coroutine
+from typing import Any
 
 from paddock.errors import InternalError, InvalidState, NotFound, PaddockError
-from paddock.model import codec
+from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.wire import Frame, Kind, WireError, close_all
 from paddock.wire.duplex import Duplex, NotSent
 
-from ._control import VERSION, Claim, Claimed, Close, Hello, Open, Order, Record, Revise, Secret, Welcome
+from ._control import VERSION, Close, Hello, Open, Order, Record, Revise, Secret, Welcome
+from ._plane import Plane
 
 IDLE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 CLAIM_SECONDS = 30.0
-NO_ANSWER = Claimed(state="denied", reason="no paddock daemon is there that could ask a person")
-
-
-class Plane(Protocol):
-    """What lets through or refuses. The sockets are its own; every method may raise PaddockError."""
-
-    async def open(self, order: Open, sockets: Sequence[socket.socket]) -> None:
-        """Returns when what comes in there is served."""
-        ...
-
-    async def revise(self, order: Revise) -> None:
-        """Returns when the revision holds for the connections that live, too."""
-        ...
-
-    async def secret(self, order: Secret) -> None: ...
-
-    async def record(self, order: Record) -> bytes:
-        """What was recorded, if it ends with this."""
-        ...
-
-    async def close(self, sandbox: str) -> None:
-        """Cuts everything, and closes the sockets."""
-        ...
+NO_ANSWER = ApprovalAnswer(
+    granted=False, state=ApprovalState.DENIED, reason="no paddock daemon is there that could ask a person"
+)
 
 
 class Server:
@@ -76,14 +55,14 @@ class Server:
             for sandbox in list(self._doors):
                 await self._close(plane, sandbox)
 
-    async def claim(self, request: Claim) -> Claimed:
+    async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
         """Asks the daemon. A no where there is none, or it does not answer: a yes is used up by being given."""
         if self._line is None:
             return NO_ANSWER
         try:
             async with asyncio.timeout(CLAIM_SECONDS):
-                return codec.decode((await self._line.ask(codec.encode(request))).body, Claimed)
-        except (ConnectionError, TimeoutError, msgspec.MsgspecError):
+                return codec.decode((await self._line.ask(codec.encode(request))).body, ApprovalAnswer)
+        except (ConnectionError, TimeoutError, codec.Malformed):
             return NO_ANSWER
 
     def _accept(self, plane: Plane) -> None:
@@ -109,7 +88,7 @@ class Server:
     def _heard(self, plane: Plane, line: Duplex, frame: Frame) -> None:
         try:
             order: Hello | Order = codec.decode(frame.body, Hello if frame.kind is Kind.HELLO else Order)
-        except msgspec.MsgspecError as error:
+        except codec.Malformed as error:
             close_all(frame.descriptors)
             raise WireError(f"not an order: {error}") from None
         if isinstance(order, Hello) and order.version == VERSION:

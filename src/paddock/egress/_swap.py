@@ -11,14 +11,14 @@ import json
 from collections.abc import Callable
 from urllib.parse import quote, quote_plus, unquote_plus
 
-from paddock.errors import SecretUnavailable
 from paddock.model import Binding, Target
 
 from ._coding import Gzip, Undecodable
+from ._http1 import Fields
 from ._needles import Replacer
-from ._secret_book import SecretBook
+from ._refusal import Refused
+from ._secret_book import SecretBook, Unavailable
 
-Fields = list[tuple[bytes, bytes]]
 BUFFERED_BYTES = 1 << 20
 """A body whose length may change is sent with its new length if it has no more than this, and in chunks otherwise."""
 
@@ -32,18 +32,18 @@ _NOT_IN = frozenset({b"host", b"content-length", b"content-type", b"content-enco
 _PIECES = frozenset({b"range", b"if-range", b"request-range", b"x-ms-range"})
 
 
-class Misdirected(Exception):
+class Misdirected(Refused):
     """`secret` is the name of one, `place` where its placeholder was."""
 
     def __init__(self, secret: str, place: str, reason: str) -> None:
-        super().__init__(f"the placeholder of secret {secret} in {place}: {reason}")
-        self.secret, self.place, self.reason = secret, place, reason
+        super().__init__(f"the placeholder of secret {secret} in {place}: {reason}", rule="secret")
+        self.secret, self.place = secret, place
 
 
 class Swap:
     """One request: `target` and `fields` first, then `body` if it has one, `trailers` at last.
 
-    `allowed` is `RequestVerdict.secrets`. All raise Misdirected, and SecretUnavailable; then nothing more of the
+    `allowed` is `RequestVerdict.secrets`. All raise Misdirected, and Unavailable; then nothing more of the
     request may be sent. `used` are the names of those whose value was put in.
     """
 
@@ -170,7 +170,7 @@ class Swap:
                 raise Misdirected(name, place, "no binding of it names this place")
             encoded = encode(self._book.value(name))
             if encoded is None:
-                raise SecretUnavailable(f"secret {name} cannot be written into {place}", secret=name)
+                raise Unavailable(f"secret {name} cannot be written into {place}")
             self.used.add(name)
             return encoded
 

@@ -6,14 +6,18 @@ from __future__ import annotations
 import asyncio
 import codecs
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode, ParseFailed
 
-from paddock.errors import SecretUnavailable
-
-from ._redact import Filter
-from ._swap import Misdirected
+from ._http1 import Request, Response, write_response
+from ._needles import Filter
+from ._refusal import Refused
+from ._swap import Swap
 from ._wire import Lost, Wire
+
+if TYPE_CHECKING:
+    from ._open_door import OpenDoor
 
 PIECE_BYTES = 64 << 10
 _MOST_REASON = 120
@@ -49,7 +53,7 @@ class Messages:
                 out += self._pass(frame)
         except ParseFailed as error:
             raise Violation(error.code, str(error)) from None
-        except (Misdirected, SecretUnavailable) as error:
+        except Refused as error:
             raise Violation(CloseReason.POLICY_VIOLATION, str(error)) from None
         return bytes(out)
 
@@ -145,3 +149,37 @@ async def _pass_on(source: Wire, sink: Wire, messages: Messages) -> None:
             await sink.drain()
         goes_on = await source.more()
     sink.write_eof()
+
+
+EXTENSIONS = b"sec-websocket-extensions"
+
+
+async def switch(
+    request: Request, response: Response, wire: Wire, server: Wire, room: OpenDoor, swap: Swap | None
+) -> bool:
+    """Passes on what both say, until one ends. False: the connection can't go on. Refused: 101, and nobody asked."""
+    if request.upgrade != b"websocket" or response.upgrade != b"websocket":
+        server.reset()
+        raise Refused("the server switched protocols, unasked", status=502, rule="upstream")
+    book = room.door.secrets
+    if book:
+        if response.get(EXTENSIONS) is not None:
+            server.reset()
+            raise Refused("the server extends the WebSocket, unasked", status=502, rule="upstream")
+        redaction = book.redaction(keep_length=True)
+        response.fields = redaction.fields(response.fields)
+    wire.write(write_response(response, keep_alive=True))
+    wire.watch(False)
+    server.guard(wire)
+    if book and swap is not None:
+        outwards = Messages(outwards=True, filter=swap.message, control=swap.control)
+        inwards = Messages(
+            outwards=False,
+            filter=lambda _: book.redaction(keep_length=True).stream(),
+            control=lambda data: book.redaction(keep_length=True).whole(data),
+        )
+        await converse(wire, server, outwards, inwards, room.loop)
+    else:
+        await wire.join(server)
+    server.guard(None)
+    return False

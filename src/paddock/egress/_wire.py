@@ -82,20 +82,25 @@ class Wire(asyncio.BufferedProtocol):
     async def more(self) -> bool:
         """Waits until something was added to `buffer` since the last time (it may have been seen already); False:
         nothing will be. Lost: it broke."""
-        if self.error is not None:
-            raise Lost(str(self.error)) from self.error
+        self._check()
         if not self._news and not self.ended:
             self._flow_on()
         while not self._news and not self.ended:
-            self._more = self._loop.create_future()
-            try:
-                await self._more
-            finally:
-                self._more = None
-            if self.error is not None:
-                raise Lost(str(self.error)) from self.error
+            await self._stirred()
+            self._check()
         news, self._news = self._news, False
         return news
+
+    async def _stirred(self) -> None:
+        self._more = self._loop.create_future()
+        try:
+            await self._more
+        finally:
+            self._more = None
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise Lost(str(self.error)) from self.error
 
     def stir(self) -> None:
         """Ends the waiting of `more`."""
@@ -178,16 +183,14 @@ class Wire(asyncio.BufferedProtocol):
 
     async def drain(self) -> None:
         """Waits until the other side has taken enough. Lost: it broke."""
-        if self.error is not None:
-            raise Lost(str(self.error)) from self.error
+        self._check()
         while self._full:
             self._drained = self._loop.create_future()
             try:
                 await self._drained
             finally:
                 self._drained = None
-            if self.error is not None:
-                raise Lost(str(self.error)) from self.error
+            self._check()
 
     def pause_writing(self) -> None:
         self._full = True
@@ -256,13 +259,10 @@ class Wire(asyncio.BufferedProtocol):
         self._shaking = True
         self._advance()
         while self._shaking and self.error is None:
-            self._more = self._loop.create_future()
-            try:
-                await self._more
-            finally:
-                self._more = None
-        if self.error is not None:
-            raise self.error if isinstance(self.error, ssl.SSLError) else Lost(str(self.error)) from self.error
+            await self._stirred()
+        if isinstance(self.error, ssl.SSLError):
+            raise self.error
+        self._check()
 
     def _advance(self) -> None:
         tls = self._tls

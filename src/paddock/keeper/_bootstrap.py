@@ -5,7 +5,7 @@ from __future__ import annotations
 # What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"source", "state", "for_tests"} as JSON on stdin. Not in
 # arguments: every process inside a sandbox that is a copy of the keeper would show them.
 BOOTSTRAP = (
-    "import sys,json;o=json.load(sys.stdin);sys.path.insert(0,o['source']);"
+    "import gc,sys,json;gc.disable();o=json.load(sys.stdin);sys.path.insert(0,o['source']);"
     "from paddock.keeper._main import main;main(o)"
 )
 READY = b"ready\n"

@@ -6,13 +6,12 @@ import os
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from paddock.linux import namespaces
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
+class Door(NamedTuple):
     """Descriptors of the namespaces of a spare that the keeper enters."""
 
     mounts: int

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from paddock.keeper._errors import JailError
 from paddock.keeper._exit_rules import DNS_PORT, TCP_PORT, rules
@@ -24,8 +24,7 @@ _OWN = "/proc/self/ns/net"
 _WORDS_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Exits:
+class Exits(NamedTuple):
     """Connections to anywhere, one socket for each version of IP; questions, by datagram and by connection; and one
     that tells about connections in that network (`linux.sock_diag`)."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from paddock.guest import _hosts as hosts
 from paddock.keeper import _trust_places
@@ -23,8 +23,7 @@ from paddock.keeper._trace import Steps
 from paddock.linux import fsids, mounts, namespaces, openat2
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(NamedTuple):
     """Detached mounts: the root, the machine's /usr, those of the plan with their targets, the certificates, and a /dev
     that is not everybody's."""
 

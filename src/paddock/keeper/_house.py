@@ -8,9 +8,8 @@ import json
 import os
 import shutil
 import stat
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from paddock.keeper import _dev, layout
 from paddock.keeper._door import Door
@@ -43,8 +42,7 @@ IDLE_SECONDS, WATCH_SECONDS, MOST_SECONDS = 10.0, 2.0, 3600.0
 PLACES = "keeper"  # below the state directory: what the keeper and its spares need of it, seen by nobody else
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class House:
+class House(NamedTuple):
     """What all jails of this keeper share. Descriptors are opened once and kept."""
 
     root_mode: bool

@@ -11,8 +11,7 @@ import os
 import select
 import signal
 import socket
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from paddock.guest import _everything as guest
 from paddock.keeper import _shares
@@ -61,8 +60,7 @@ MASKED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inside:
+class Inside(NamedTuple):
     """What the child inherits. Descriptors not named here are closed first of all."""
 
     root_mode: bool

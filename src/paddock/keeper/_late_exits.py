@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from paddock.keeper import _exits, _trust_places
 from paddock.keeper._door import Door, visit
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from paddock.keeper._spare import Spare
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(NamedTuple):
     """Descriptors of namespaces of a sandbox, which an ordinary user's keeper can't open later."""
 
     network: int

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import replace
 
 from paddock.keeper._door import Door, visit
 from paddock.keeper._errors import JailError
@@ -25,7 +24,7 @@ from paddock.keeper._trees import make_trees
 def attach(house: House, jail: Jail, plan: JailPlan, targets: Collection[str]) -> None:
     """Its mounts, those of its trees that belong at `targets`, and all that it protects. OSError, JailError."""
     held: list[int] = []
-    late = replace(plan, trees=tuple(tree for tree in plan.trees if tree.target in targets))
+    late = plan._replace(trees=tuple(tree for tree in plan.trees if tree.target in targets))
     door = _door(house, jail)
     try:
         made = [*make_mounts(house, late, jail.slot, held), *make_trees(house, late, jail.slot, held)]

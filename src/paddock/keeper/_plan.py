@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import marshal
 import re
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from paddock.keeper.layout import ORDINARY_ID, RETENTION_SECONDS
 
@@ -28,16 +27,14 @@ class PlanError(Exception):
     """A plan that the keeper does not carry out. The message says which field and why."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class User(NamedTuple):
     name: str
     uid: int
     gid: int
     home: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class Mount(NamedTuple):
     """The directory `source` of the host at `target`. `mode` is cow, ro or rw. `seen` is its device and inode where its
     caller is, if he is one who could say.
     """
@@ -48,8 +45,7 @@ class Mount:
     seen: Sequence[int] | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class Tree(NamedTuple):
     """The pool's tree `name` over the trees `layers` (topmost first) at `target`; or the repository of that name.
 
     `disk_bytes` is looked at where the pool itself keeps no ceiling.
@@ -62,8 +58,7 @@ class Tree:
     disk_bytes: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JailPlan:
+class JailPlan(NamedTuple):
     """One jail. `tree` and `layers` are names in the pool, topmost layer first; no layers: the tree is whole.
     It ends when the sandbox `parent` does, if one is named.
 
@@ -123,34 +118,28 @@ class JailPlan:
 
     def pack(self) -> bytes:
         """For the way from the keeper to its own children, which is trusted and short: no text is parsed there."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        values["users"] = tuple((u.name, u.uid, u.gid, u.home) for u in self.users)
-        values["mounts"] = tuple((m.source, m.target, m.mode, m.seen) for m in self.mounts)
-        values["trees"] = tuple((t.name, t.target, t.writable, t.layers, t.disk_bytes) for t in self.trees)
+        values = self._asdict()
+        for name in ("users", "mounts", "trees"):
+            values[name] = [tuple[Any, ...](part) for part in values[name]]  # `marshal` takes no tuples with names
         return marshal.dumps(values)
 
     @classmethod
     def unpack(cls, data: bytes) -> JailPlan:
         values = marshal.loads(data)  # noqa: S302
-        values["users"] = tuple(User(name=n, uid=u, gid=g, home=h) for n, u, g, h in values["users"])
-        values["mounts"] = tuple(Mount(source=s, target=t, mode=m, seen=i) for s, t, m, i in values["mounts"])
-        values["trees"] = tuple(
-            Tree(name=n, target=t, writable=w, layers=b, disk_bytes=d) for n, t, w, b, d in values["trees"]
-        )
+        for name, kind in (("users", User), ("mounts", Mount), ("trees", Tree)):
+            values[name] = tuple(map(kind._make, values[name]))
         return cls(**values)
 
     def to_message(self) -> dict[str, Any]:
-        message: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        message["users"] = [{"name": u.name, "uid": u.uid, "gid": u.gid, "home": u.home} for u in self.users]
-        message["mounts"] = [dataclasses.asdict(mount) for mount in self.mounts]
-        message["trees"] = [dataclasses.asdict(tree) for tree in self.trees]
+        message = self._asdict()
+        for name in ("users", "mounts", "trees"):
+            message[name] = [part._asdict() for part in message[name]]
         return message
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> JailPlan:
         """PlanError for anything missing, unknown or of the wrong form."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        if unknown := message.keys() - names:
+        if unknown := message.keys() - set(cls._fields):
             raise PlanError(f"unknown fields: {', '.join(sorted(unknown))}")
         try:
             values = dict(message)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from paddock.keeper._plan import JAIL, WAITING, is_name
 from paddock.keeper.layout import RETENTION_SECONDS
@@ -53,8 +53,7 @@ class Record:
     """Those of the host's that it has beside what all have."""
 
 
-@dataclasses.dataclass(slots=True, kw_only=True)
-class Ended:
+class Ended(NamedTuple):
     """How a sandbox ended: the ceiling that did it, if one did, and words. Its kind; empty if that is not known."""
 
     limit: str | None
@@ -83,7 +82,7 @@ class Records:
     def write_ended(self, id: str, ended: Ended) -> None:
         """But of what was nobody's sandbox: nobody asks for that, and so nobody would forget it."""
         if not ended.kind.endswith(WAITING):
-            self._replace(f"{id}{ENDED}", dataclasses.asdict(ended))
+            self._replace(f"{id}{ENDED}", ended._asdict())
 
     def read(self, id: str) -> Record | None:
         """None if it is missing or was never finished."""

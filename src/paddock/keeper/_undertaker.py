@@ -9,7 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from paddock.keeper import _exits
 from paddock.keeper._errors import JailError
@@ -97,7 +97,7 @@ class Undertaker:
             record = records.read(id)
             if record is not None and self._take_over(record):
                 continue
-            ended = UNFINISHED if record is None else replace(self._fate(record), kind=record.kind)
+            ended = UNFINISHED if record is None else self._fate(record)._replace(kind=record.kind)
             attempt(records.write_ended, id, ended)
             attempt(records.remove, id)
         for life in self.lives.values():
@@ -198,7 +198,7 @@ class Undertaker:
         jail.close()
         records = self._house.records
         # Until the daemon says that it may be forgotten. On a full disk only the daemon of this moment learns of it.
-        attempt(records.write_ended, id, replace(cause, kind=life.record.kind))
+        attempt(records.write_ended, id, cause._replace(kind=life.record.kind))
         attempt(records.retire, id, self._house.spares)
         attempt(self._on_ended, life.record, cause)  # before the answers: who has one may make its next incarnation
         for answer in life.waiting:

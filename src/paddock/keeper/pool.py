@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -114,6 +113,8 @@ def try_pool(state_dir: str, keeper: int) -> None:
 
     Leaves nothing. The caller ends up in other namespaces.
     """
+    from shutil import rmtree
+
     if os.geteuid() == 0:
         namespace = os.open(f"/proc/{keeper}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         namespaces.setns(namespace, namespaces.NEWNS)
@@ -126,4 +127,4 @@ def try_pool(state_dir: str, keeper: int) -> None:
     try:
         try_overlay(str(directory))
     finally:
-        shutil.rmtree(directory)
+        rmtree(directory)

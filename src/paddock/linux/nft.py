@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from paddock.linux import netlink
 from paddock.linux.netlink import attribute
@@ -36,8 +36,7 @@ RAW, DESTINATION_NAT = -300, -100
 """Priorities: before connections are tracked; where addresses are replaced."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(NamedTuple):
     """`kind` and `priority` are those of a chain at the way out; without, others jump to it."""
 
     name: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
@@ -71,7 +70,9 @@ def _first(path: str, names: set[str]) -> int | None:
 
 
 def _tool(name: str) -> str | None:
-    return shutil.which(name, path=_TOOLS)
+    from shutil import which
+
+    return which(name, path=_TOOLS)
 
 
 def identity(own: int) -> tuple[IdMap, ...]:

@@ -40,7 +40,10 @@ class _DataclassFields:
                 {} if default is REQUIRED else {"default_factory": dict} if default == {} else {"default": default}
             )
             parts.append((name, kind.__annotations__[name], field(**how)))
-        made = {part.name: part for part in fields(make_dataclass(kind.__name__, parts, kw_only=True))}
+        # Nothing makes one of these: only its fields count. Without a docstring it would get its signature for one.
+        own = {"__doc__": kind.__name__}
+        like = make_dataclass(kind.__name__, parts, namespace=own, init=False, repr=False, eq=False, kw_only=True)
+        made = {part.name: part for part in fields(like)}
         kind.__dataclass_fields__ = made
         return made
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from paddock.egress._control import Claim, Claimed
 from paddock.errors import ApprovalNeeded, InvalidState, PaddockError, PolicyDenied
 from paddock.model import (
     Action,
@@ -37,7 +36,7 @@ WAIT_SECONDS = 900.0
 MOST_WAITING = 32
 KEPT_SECONDS = 7 * 86_400
 _SUMMARY_CHARS = 512
-_NO = Claimed(state="denied")
+_NO = ApprovalAnswer(granted=False, state=ApprovalState.DENIED)
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -75,21 +74,19 @@ class Approvals(Component):
             granted=found.state is ApprovalState.USED, id=found.id, state=found.state, reason=found.reason or ""
         )
 
-    def judge(self, claim: Claim) -> Claimed:
+    def judge(self, request: ApprovalRequest) -> ApprovalAnswer:
         """Answer what the gateway asks: may this be done in that sandbox, once?"""
-        row = self._store.get(claim.sandbox)
+        row = self._store.get(request.sandbox)
         if (
             row is None
             or has_ended(row)
-            or (row.incarnation, row.sandbox.policy) != (claim.incarnation, claim.revision)
+            or (row.incarnation, row.sandbox.policy) != (request.incarnation, request.revision)
         ):
             return _NO
-        request = ApprovalRequest(**{name: getattr(claim, name) for name in ApprovalRequest.__fields__})
         try:
-            answer = self.claim(row.sandbox.owner, request)
+            return self.claim(row.sandbox.owner, request)
         except PaddockError:  # it cannot be asked, or not be recorded
             return _NO
-        return Claimed(state=answer.state.value, approval=answer.id, reason=answer.reason)
 
     def require(
         self,

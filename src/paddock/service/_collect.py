@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paddock.backends._guest_pipes import PipeReader
 from paddock.backends._stillness import Stillness, Stopwatch
-from paddock.egress._redact import Redaction
 from paddock.errors import GuestProtocolError
 from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit, replace
 
 from ._capture import Capture
+
+if TYPE_CHECKING:
+    from paddock.egress._redact import Redaction
 
 _SMALL_READ = 1 << 16
 _LARGE_READ = 1 << 18

@@ -24,7 +24,8 @@ from paddock.model import (
     WriteFile,
     replace,
 )
-from paddock.storage import Pool, is_new
+from paddock.storage import Pool
+from paddock.storage._newcomers import is_new
 
 from ._approvals import Approvals
 from ._context import Component, Context

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from paddock.errors import PaddockError
-from paddock.storage import Listing, list_changes
+from paddock.storage._listing import Listing, list_changes
 
 from ._context import Component, Context
 from ._policies import Policies

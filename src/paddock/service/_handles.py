@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from paddock.backends._pump import Meter
 from paddock.backends._stillness import Stopwatch
-from paddock.egress._redact import Redaction
 from paddock.errors import GuestProtocolError, InvalidState, PaddockError, SandboxDied
 from paddock.model import ByteReader, ByteWriter, ExecHandle, ExecId, ExitStatus, Limit, PtySize, replace
 
@@ -19,6 +19,9 @@ from ._live import Held, Live
 from ._store import Row
 from ._streams import Inbound, Outbound, Record
 from ._tasks import Tasks
+
+if TYPE_CHECKING:
+    from paddock.egress._redact import Redaction
 
 
 class GuardedExec:

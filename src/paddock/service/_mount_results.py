@@ -9,11 +9,10 @@ import os
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from paddock.errors import InvalidArgument, PlatformError
 from paddock.model import Change, DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
-from paddock.storage import MountChanges, Plan, Seen, keep_promoted, mount_changes
 
 from ._context import Component, Context
 from ._gate import Entry
@@ -23,6 +22,10 @@ from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
 from ._store import Row
 from ._tasks import in_thread
+
+if TYPE_CHECKING:
+    from paddock.storage._mount_changes import MountChanges, Plan
+    from paddock.storage._obstacles import Seen
 
 _NAMED = 100
 """Paths that an audit record names; of all there is a digest."""
@@ -103,6 +106,7 @@ class MountResults(Component):
         work: Callable[[MountChanges], Coroutine[Any, Any, T]],
     ) -> T:
         """What `work` makes of the changes, while a copy of this instant is there."""
+        from paddock.storage._mount_changes import mount_changes
 
         def look(name: str, stack: ExitStack) -> MountChanges:
             tree = self._pool().open(name)
@@ -114,6 +118,8 @@ class MountResults(Component):
                 return await work(await asyncio.to_thread(look, copy, stack))
 
     def _remember(self, name: str, number: int, promoted: Seen) -> None:
+        from paddock.storage._basis import keep_promoted
+
         tree = self._pool().open(name)
         try:
             with suppress(OSError):  # the sandbox has filled its disk: the next promotion of these files will ask

@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 from contextlib import aclosing
-from importlib.resources import files
 from typing import Any, cast
 
 from paddock.backends._base import Instance
@@ -166,6 +165,8 @@ class Nested(Component):
     @staticmethod
     async def furnish(instance: Instance) -> None:
         """Lays the package into a sandbox that nobody has used yet."""
+        from importlib.resources import files
+
         for name, source in PACKAGE.items():
             text = await in_thread(files("paddock").joinpath(source).read_bytes)
             path = f"{FOLDER}/paddock/{name}"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from paddock.backends._base import SandboxPlan
-from paddock.egress._placeholders import check_shape, mint
-from paddock.egress._redact import Redaction
-from paddock.egress._secret_book import Bound, to_bytes
+from paddock.egress._secret_book import Bound, check_shape, mint, to_bytes
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied, SecretUnavailable
 from paddock.model import (
     Binding,
@@ -34,6 +32,9 @@ from ._gate import Entry
 from ._handlers import handles
 from ._secrets import Secrets, check_name, check_value
 from ._store import LIVING, Row, Store
+
+if TYPE_CHECKING:
+    from paddock.egress._redact import Redaction
 
 AHEAD_SECONDS = 300.0
 """So long before its end a value is renewed; of one that is good for a short time, a fifth of that."""
@@ -289,6 +290,8 @@ class Leases(Component):
         before = self._redactions.get(sandbox)
         if not values and before is None:
             return
+        from paddock.egress._redact import Redaction
+
         past = [] if before is None else [*before.values.items()][-_MOST_PAST:]
         self._redactions[sandbox] = Redaction({**dict(past), **values})
 

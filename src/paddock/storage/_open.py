@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 
 from paddock.errors import InvalidArgument, NotConfigured
 from paddock.keeper.layout import POOL
 from paddock.storage._base import Pool
-from paddock.storage._btrfs import BtrfsPool
 from paddock.storage._config import PoolConfig
-from paddock.storage._copy import CopyPool
-from paddock.storage._overlay import OverlayPool
 from paddock.storage._trees import DIRECTORY
 
-_DRIVERS = {driver.driver: driver for driver in (BtrfsPool, OverlayPool, CopyPool)}
+_DRIVERS = {"btrfs": "BtrfsPool", "overlay": "OverlayPool", "copy": "CopyPool"}
 
 
 def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -> Pool:
@@ -32,7 +30,8 @@ def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -
         except FileNotFoundError as error:
             raise NotConfigured(f"{state_dir} holds no pool", hint="paddock doctor") from error
     try:
-        pool = _DRIVERS[config.driver](pool_fd, config, str(state_dir / POOL))
+        module = import_module(f"paddock.storage._{config.driver}")
+        pool: Pool = getattr(module, _DRIVERS[config.driver])(pool_fd, config, str(state_dir / POOL))
         pool.sweep()
     except BaseException:
         os.close(pool_fd)

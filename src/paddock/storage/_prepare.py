@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -145,7 +144,8 @@ def _make_image(state_dir: Path, size: int | None) -> Reason | None:
     unfinished.unlink(missing_ok=True)
     if not _is_whole(image):
         if size is None:
-            free = shutil.disk_usage(state_dir).free
+            disk = os.statvfs(state_dir)
+            free = disk.f_bavail * disk.f_frsize
             if free < 2 * SMALLEST_IMAGE:
                 return Reason(way=_probe.IMAGE, why=f"less than 2 GiB are free at {state_dir}")
             size = min(free // 2, LARGEST_IMAGE)

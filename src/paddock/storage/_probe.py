@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +24,9 @@ _SECONDS = 30
 
 def find_tool(name: str) -> str | None:
     """Find a program of the system. PATH is not asked: an ordinary user's lacks sbin, and a careless one has `.`."""
-    return shutil.which(name, path=_TOOLS)
+    from shutil import which
+
+    return which(name, path=_TOOLS)
 
 
 def native_btrfs(state_dir: Path) -> Reason | None:
@@ -98,7 +98,9 @@ def _overlay_in_a_user_namespace(place: Path) -> Reason | None:
 @contextmanager
 def _scratch(state_dir: Path) -> Generator[Path]:
     """An empty directory on the file system in question."""
-    place = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=state_dir))
+    from tempfile import mkdtemp
+
+    place = Path(mkdtemp(prefix=_SCRATCH, dir=state_dir))
     try:
         yield place
     finally:

@@ -23,7 +23,6 @@ from paddock.errors import BY_CODE, InternalError, NotConfigured, PlatformError
 from paddock.keeper.layout import TREE_ID_BASE
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.storage._config import PoolConfig
-from paddock.storage._jobs import named
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -179,6 +178,8 @@ def by_worker(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C,
 def _on_pool(
     fd: int, kind: str, config: dict[str, Any], path: str, method: str, args: list[Any], kwargs: dict[str, Any]
 ) -> object:
+    from paddock.storage._jobs import named  # the worker's: the daemon has no use for the rest of it
+
     pool: Worked = named(kind)(fd, msgspec.convert(config, PoolConfig), path)
     pool.worker = Worker(0)
     return named(method)(pool, *args, **kwargs)

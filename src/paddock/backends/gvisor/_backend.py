@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 from collections.abc import AsyncGenerator
 from pathlib import Path, PurePosixPath
@@ -138,7 +137,7 @@ class GvisorBackend(VesselBackend):
                 raise
             self._why_cold = error.message  # no reason not to start one by itself
             return dressed
-        return dataclasses.replace(dressed, trees=(*dressed.trees, Tree(name=baked, target=BAKED, writable=False)))
+        return dressed._replace(trees=(*dressed.trees, Tree(name=baked, target=BAKED, writable=False)))
 
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
         found = self._look()
@@ -209,8 +208,7 @@ class GvisorBackend(VesselBackend):
     async def _dressed(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> JailPlan:
         if self._runsc is None:
             self._runsc = await asyncio.to_thread((await self.templates()).part, _recipe(found))
-        return dataclasses.replace(
-            jail,
+        return jail._replace(
             trees=(*jail.trees, Tree(name=self._runsc, target=PLACE, writable=False)),
             processes=plan.spec.limits.processes * _THREADS_OF_ONE + self.extra_processes,
             open_files=max(jail.open_files, _OPEN_FILES),
@@ -270,7 +268,7 @@ class GvisorBackend(VesselBackend):
             spec=nobodys(plan.spec),
         )
         jail = await self._dressed(own, await self.furnish(self.jail_plan(own)), found)
-        instance = await self.make(own, dataclasses.replace(jail, kind="oven"))  # nobody takes it for a sandbox
+        instance = await self.make(own, jail._replace(kind="oven"))  # nobody takes it for a sandbox
         assert isinstance(instance, GvisorInstance)
         try:
             orders = await self.ordered(own, jail, found)

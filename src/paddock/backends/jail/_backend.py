@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import socket
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -23,9 +22,11 @@ from paddock.backends.jail._rest import Rest
 from paddock.errors import KeeperUnavailable, PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
-from paddock.keeper._records import Record
 from paddock.model import Check, ExecSpec, Level, Limit, Limits, SandboxId, Template, replace
 from paddock.model.caller import directories
+
+if TYPE_CHECKING:
+    from paddock.keeper._records import Record
 
 R = TypeVar("R")
 _MIB = 1 << 20
@@ -123,7 +124,7 @@ class JailBackend:
             if not error.details.get("lost"):
                 raise
         await self.keeper.tell("forget", id=plan.id)
-        return await self._make(plan, dataclasses.replace(jail, fault=""))
+        return await self._make(plan, jail._replace(fault=""))
 
     async def _make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
         making = self.start(self.keeper.request("create", plan=jail.to_message()))
@@ -235,6 +236,8 @@ class JailBackend:
 
     async def record(self, id: SandboxId) -> Record:
         """What the keeper has recorded of a living one. SandboxDied."""
+        from paddock.keeper._records import Record
+
         return Record(**await self.keeper.request("inspect", id=id))
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, cast
 
 from paddock.backends._base import Ending
 from paddock.backends._guest import GuestConnection
-from paddock.backends.jail import _look
 from paddock.backends.jail._rest import Resting
 from paddock.errors import KeeperUnavailable, SandboxDied
 from paddock.linux.foreign_cgroup import Refusals
@@ -69,9 +68,13 @@ class JailInstance(Resting):
         return Refusals(self.pid)
 
     async def processes(self) -> tuple[Process, ...]:
+        from paddock.backends.jail import _look
+
         return await asyncio.to_thread(_look.table, await self._backend.record(self.id))
 
     async def posture(self) -> tuple[Check, ...]:
+        from paddock.backends.jail import _look
+
         return await asyncio.to_thread(_look.posture, await self._backend.record(self.id))
 
     @contextlib.asynccontextmanager

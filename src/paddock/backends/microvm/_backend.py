@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import shutil
 import time
@@ -240,7 +239,7 @@ class MicrovmBackend(VesselBackend):
         )
         jail = _dressed(await self.furnish(self.jail_plan(own)), made_of, ())
         # No backend takes it for one of its sandboxes.
-        instance = await self.make(own, dataclasses.replace(jail, kind="oven"))
+        instance = await self.make(own, jail._replace(kind="oven"))
         assert isinstance(instance, MicrovmInstance)
         orders = _orders(made_of, own, {}, boot=True)
         if trial:
@@ -326,8 +325,7 @@ def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> Ja
     """Around the machine are this machine's own programs; of the template nothing but a view."""
     host = made_of.host
     disk_bytes = jail.disk_bytes + made_of.machine.memory_bytes
-    return dataclasses.replace(
-        jail,
+    return jail._replace(
         layers=(*baked, *host.layers),
         host_usr=host.host_usr,
         users=tuple(User(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in host.users),

@@ -7,7 +7,6 @@ reaches.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from paddock.backends._base import SandboxPlan
@@ -25,10 +24,10 @@ def moved(plan: SandboxPlan, jail: JailPlan) -> JailPlan:
     """`jail` with them out of the way. What it has beside those of the plan stays where it is."""
     places = [_place(number) for number in range(len(plan.trees) + len(plan.spec.mounts))]
     own = len(plan.trees)
-    trees = [dataclasses.replace(tree, target=place) for tree, place in zip(jail.trees, places[:own], strict=False)]
-    mounts = [dataclasses.replace(mount, target=place) for mount, place in zip(jail.mounts, places[own:], strict=True)]
+    trees = [tree._replace(target=place) for tree, place in zip(jail.trees, places[:own], strict=False)]
+    mounts = [mount._replace(target=place) for mount, place in zip(jail.mounts, places[own:], strict=True)]
     kept = tuple(place for path in plan.protect if (place := _kept(plan, path)) is not None)
-    return dataclasses.replace(jail, trees=(*trees, *jail.trees[own:]), mounts=tuple(mounts), protect=kept)
+    return jail._replace(trees=(*trees, *jail.trees[own:]), mounts=tuple(mounts), protect=kept)
 
 
 def on_disk(plan: SandboxPlan) -> list[str]:

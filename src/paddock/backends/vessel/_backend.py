@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -89,7 +88,7 @@ class VesselBackend(JailBackend):
         """`jail` as it has to wait to become the plan's; None: none that waited could."""
         if (plan.trees or plan.spec.mounts or plan.protect) and not self.late_trees:
             return None
-        return dataclasses.replace(jail, trees=jail.trees[len(plan.trees) :], mounts=(), protect=())
+        return jail._replace(trees=jail.trees[len(plan.trees) :], mounts=(), protect=())
 
     # what a level uses
 
@@ -205,8 +204,7 @@ class VesselBackend(JailBackend):
 
     async def furnish(self, jail: JailPlan) -> JailPlan:
         """A jail with the kit in it, and room for the wall."""
-        return dataclasses.replace(
-            jail,
+        return jail._replace(
             trees=(*jail.trees, Tree(name=await self.kit(), target=PLACE, writable=False)),
             memory_bytes=jail.memory_bytes + self.extra_memory_mib * _MIB,
             processes=jail.processes + self.extra_processes,

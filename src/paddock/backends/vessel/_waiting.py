@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING
@@ -54,8 +53,7 @@ class Kind(msgspec.Struct, frozen=True):
         bare = backend.bare(plan, jail)
         if bare is None or (jail.fault and not jail.fault.startswith(CLAIM)):
             return None
-        common = dataclasses.replace(
-            bare,
+        common = bare._replace(
             id="",
             hostname="",
             tree="",
@@ -270,7 +268,7 @@ class Waiting:
             jail = await backend.dress(plan, await backend.furnish(backend.jail_plan(plan)))
             if Kind.of(backend, plan, jail) != wish.kind:
                 raise SandboxError("its programs have changed since")  # the next create is of the new kind
-            jail = dataclasses.replace(jail, kind=jail.kind + WAITING)
+            jail = jail._replace(kind=jail.kind + WAITING)
             orders = replace(await backend.orders(plan, jail), waiting=True)
             instance = await backend.embark(plan, jail, orders)
             undo.pop_all()

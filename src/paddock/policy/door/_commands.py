@@ -6,10 +6,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from posixpath import basename
 from typing import Literal
 
+import msgspec
+
 from paddock.model.policy import CommandRule, CommandRules, Verdict
 
 from ._shell import Command, Line, read_argv, read_line
-from ._verdict import DoorVerdict, strictest
+
+_STRICT: dict[Verdict, int] = {"allow": 0, "approve": 1, "deny": 2}
+
+
+class DoorVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`rule` is its place in the document (`commands.deny[0]`), `reason` says why in words."""
+
+    verdict: Verdict
+    rule: str
+    reason: str
+
+
+def strictest(*verdicts: DoorVerdict) -> DoorVerdict:
+    """The first of those that are equally strict."""
+    return max(verdicts, key=lambda one: _STRICT[one.verdict])
+
 
 MOST_RULES = 1000
 _KINDS: tuple[Verdict, ...] = ("deny", "approve", "allow")

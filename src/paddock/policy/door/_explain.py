@@ -5,9 +5,8 @@ from __future__ import annotations
 from paddock.model import PolicyDocument
 from paddock.model.policy import CommandRules, FileRules
 
-from ._commands import Commands
+from ._commands import Commands, DoorVerdict
 from ._files import Files
-from ._verdict import DoorVerdict
 
 _WORKDIR, _HOME = "/workspace", "/home/user"  # as in the templates that come with paddock
 

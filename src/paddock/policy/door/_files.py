@@ -8,7 +8,7 @@ from posixpath import join, normpath
 
 from paddock.model.policy import FileRules
 
-from ._verdict import DoorVerdict
+from ._commands import DoorVerdict
 
 MOST_PATHS = 256
 _OWN = DoorVerdict(verdict="allow", rule="files", reason="no rule is about it")

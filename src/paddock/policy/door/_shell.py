@@ -41,8 +41,6 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[^]]*\])?\+?=")
 _OPEN = frozenset("*?[]{}~")
 _OPERATORS = ("&&", "||", "|&", ";", "&", "|", "\n")
 _REDIRECTION = re.compile(r"&>|[0-9]*(?:>>|>\||>&|<&|<>|>|<)")
-
-
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 
@@ -247,8 +245,7 @@ class _Reader:
                 self._expansion()
                 known = False
             elif character == "\\" and self._text[self._at : self._at + 1] in ("$", "`", '"', "\\", "\n"):
-                escaped = self._escaped()
-                made += escaped
+                made += self._escaped()
             else:
                 made += character
         raise _Unclear("a quote that is not closed")
@@ -260,9 +257,7 @@ class _Reader:
 
     def _expansion(self) -> None:
         """After a `$`: only plain variables start nothing."""
-        match = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{[A-Za-z_][A-Za-z0-9_]*\}").match(
-            self._text, self._at
-        )
+        match = _VARIABLE.match(self._text, self._at)
         if match is None:
             following = self._text[self._at : self._at + 1]
             if following in ("", " ", "\t", "\n", '"', "/", ".", ","):

@@ -11,20 +11,26 @@ from urllib.parse import urlsplit
 import msgspec
 
 from paddock.model import Allow, Approve, Binding, Deny, EgressRules, Mock, PolicyDocument, SecretRule
-from paddock.model.policy import AuditRules, CommandRules, FileRules, Port
+from paddock.model.policy import AuditRules, CommandRules, FileRules, Port, Registry
 from paddock.policy.door import MOST_RULES as MOST_COMMAND_RULES
 from paddock.policy.door import command_faults, file_faults
 
 from ._addresses import Network
 from ._addresses import network as parse_network
 from ._addresses import number as parse_number
-from ._hosts import REGISTRIES
 from ._mocks import canonical_source, check_together
 from ._names import NotAName, canonical_name, check_wildcard
 from ._paths import normal_path, pattern
 from ._problem import Problem, nearest
 from ._yaml import Path
 
+REGISTRIES: dict[Registry, tuple[str, ...]] = {
+    "pypi": ("pypi.org", "files.pythonhosted.org"),
+    "npm": ("registry.npmjs.org",),
+    "crates": ("index.crates.io", "static.crates.io", "crates.io"),
+    "debian": ("deb.debian.org", "security.debian.org"),
+}
+"""Where registries are, if a rule does not say: the index first, then where the files are."""
 MOST_RULES = 20_000
 _METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")

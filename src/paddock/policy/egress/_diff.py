@@ -134,7 +134,7 @@ def _cells(host: str, where: str, before: Snapshot, after: Snapshot) -> Iterator
 
 def _rules(buckets: Sequence[Bucket]) -> Iterator[Rule]:
     for bucket in buckets:
-        yield from (*bucket.allow, *bucket.deny, *bucket.mock, *bucket.approve)
+        yield from bucket.rules
 
 
 def _methods(buckets: Sequence[Bucket]) -> list[str | None]:

@@ -13,9 +13,8 @@ from paddock.model.policy import Port
 
 from ._addresses import Network
 from ._addresses import network as parse_network
-from ._canonical import span
+from ._canonical import REGISTRIES, span
 from ._globs import Glob, glob, tokens_of
-from ._hosts import REGISTRIES
 from ._paths import Pattern, pattern
 from ._problem import dotted
 from ._yaml import Path

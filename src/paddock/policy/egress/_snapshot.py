@@ -12,8 +12,7 @@ from paddock.model import Allow, ConnectVerdict, Mock, PolicyDocument, RequestVe
 
 from ._addresses import Number, number, special, unwrapped, written
 from ._buckets import Bucket, buckets_of
-from ._canonical import canonical, check_secret_names
-from ._hosts import REGISTRIES
+from ._canonical import REGISTRIES, canonical, check_secret_names
 from ._networks import Networks, block_of_one
 from ._paths import decoded
 from ._problem import Problem

@@ -1,4 +1,4 @@
-"""What a push of git asks for: the commands at the beginning of a `git-receive-pack` request, read strictly. Pure.
+"""What a request to a git repository asks for: the commands of a push, and batches of LFS, read strictly. Pure.
 
 What an honest client never sends is refused, so that a server reads the same commands from these bytes as we do.
 Whether an update is forced can't be seen in them: that is for the server to decide.
@@ -6,14 +6,16 @@ Whether an update is forced can't be seen in them: that is for the server to dec
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import msgspec
 
 from ._http1 import Fields
 
-MOST_BYTES = 64 << 10
+MOST_PUSH_BYTES = 64 << 10
 MOST_UPDATES = 256
 PROBE_BYTES = 4
 """Before a large push git asks with no commands at all whether it may."""
@@ -75,8 +77,8 @@ class PushReader:
         if length <= 4:
             raise BadPush("a line that no push has")
         end = self._at + length
-        if end > MOST_BYTES - 4:
-            raise BadPush(f"commands of more than {MOST_BYTES} bytes")
+        if end > MOST_PUSH_BYTES - 4:
+            raise BadPush(f"commands of more than {MOST_PUSH_BYTES} bytes")
         if len(self._buffer) < end:
             return None
         self._at = end
@@ -128,16 +130,19 @@ def _name(raw: bytes) -> str:
 
 def check_fields(fields: Fields) -> None:
     """BadPush: those of a push whose body would have to be decoded, or is none of git's."""
-    kinds: list[bytes] = []
-    for name, value in fields:
-        # What a server that speaks CGI does not tell from a hyphen is the same to us.
-        lower = name.lower().replace(b"_", b"-")
-        if lower == b"content-encoding":
-            raise BadPush("a push whose commands are compressed")
-        if lower == b"content-type":
-            kinds.append(value.lower())
+    kinds = _content_types(fields)
+    if kinds is None:
+        raise BadPush("a push whose commands are compressed")
     if kinds != [b"application/x-git-receive-pack-request"]:
         raise BadPush("a push that is not of git's own content type")
+
+
+def _content_types(fields: Fields) -> list[bytes] | None:
+    """None: the body is encoded. What a server that speaks CGI does not tell from a hyphen is the same to us."""
+    known = [(name.lower().replace(b"_", b"-"), value.lower()) for name, value in fields]
+    if any(name == b"content-encoding" for name, _ in known):
+        return None
+    return [value for name, value in known if name == b"content-type"]
 
 
 def refusal(updates: Sequence[Update], may_push: Callable[[str], bool], rule: str) -> str | None:
@@ -158,3 +163,34 @@ def is_push(path: str) -> bool:
 def is_lfs_batch(path: str) -> bool:
     """Tell whether only the body of a request to this path says what it is. `path` is normal, with its query."""
     return path.endswith("/info/lfs/objects/batch")
+
+
+MOST_BATCH_BYTES = 256 << 10
+_MOST_OBJECTS = 1000
+_KINDS = frozenset({b"application/vnd.git-lfs+json", b"application/vnd.git-lfs+json;charset=utf-8"})
+
+
+def is_download(fields: Fields, body: bytes) -> bool:
+    """Whether this `objects/batch` request asks for nothing but downloads, to any reader: a server may take the last of
+    two keys, or ignore the case of a key."""
+    kinds = _content_types(fields) or ()
+    if len(kinds) != 1 or kinds[0].replace(b" ", b"") not in _KINDS or len(body) > MOST_BATCH_BYTES:
+        return False
+    try:
+        found: object = json.loads(body.decode(), object_pairs_hook=_unambiguous)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(found, dict):
+        return False
+    batch = cast("dict[str, object]", found)
+    objects = batch.get("objects")
+    if not isinstance(objects, list) or len(cast("list[object]", objects)) > _MOST_OBJECTS:
+        return False
+    return batch.get("operation") == "download"
+
+
+def _unambiguous(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """ValueError: one key twice, in any case."""
+    if len({key.casefold() for key, _ in pairs}) != len(pairs):
+        raise ValueError("one key twice")
+    return dict(pairs)
