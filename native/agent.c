@@ -200,13 +200,28 @@ static void child_has_died(struct agent *agent, int pid, int status)
             return child_died(&agent->helpers[i], status);
 }
 
+/* A command may stop what has its user; a helper goes on at once, as nobody else would see to it. */
+static void child_has_stopped(struct agent *agent, int pid)
+{
+    bool ours = false;
+    for (size_t i = 0; i < LIMIT_COMMANDS && !ours; i++)
+        ours = agent->commands[i].killer == pid;
+    for (size_t i = 0; i < LIMIT_HELPERS && !ours; i++)
+        ours = agent->helpers[i].state == CHILD_RUNNING && agent->helpers[i].pid == pid;
+    if (ours)
+        (void)sys_kill(pid, SIGCONT);
+}
+
 /* The only place that reaps. Signals coalesce: all who are dead are taken at once, orphans that nobody knows too. Then
  * the kills are concluded: what they have killed is reaped by now. */
 static void reap(struct agent *agent)
 {
     int status, pid;
-    while ((pid = (int)CALL4(wait4, -1, P(&status), WNOHANG, 0)) > 0)
-        child_has_died(agent, pid, status);
+    while ((pid = (int)CALL4(wait4, -1, P(&status), WNOHANG | WUNTRACED, 0)) > 0)
+        if ((status & 0xff) == STOPPED)
+            child_has_stopped(agent, pid);
+        else
+            child_has_died(agent, pid, status);
     for (size_t i = 0; i < LIMIT_COMMANDS; i++)
         if (agent->commands[i].killed)
             kill_conclude(&agent->commands[i]);

@@ -214,8 +214,9 @@ struct agent {
 };
 
 /* What the starter gives: a listening socket or one connection, with which the agent ends; and a descriptor with whose
- * hang-up it ends, or none. */
-enum { ENTRANCE = 3, LIFELINE = 4 };
+ * hang-up it ends, or none. Who gives a third descriptor besides gets a parent in between, which says there how the agent
+ * ended (a wait status) when nothing is left of what it had started. */
+enum { ENTRANCE = 3, LIFELINE = 4, REPORT = 5 };
 
 enum { STACK_BYTES = 64 << 10, ARENA_BYTES = 20 << 20 };
 
@@ -226,6 +227,9 @@ enum { STACK_BYTES = 64 << 10, ARENA_BYTES = 20 << 20 };
 #ifdef GUEST_FAULTS
 void fault_arm(const char *name);
 #endif
+
+/* Returns in the child of this process, which is the agent then. 0 or -errno. */
+int parent_make(void);
 
 struct agent *agent_of(struct channel *);
 /* Serves descriptor 3 to its end. */

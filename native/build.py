@@ -1,4 +1,4 @@
-"""Compile `paddock-guest`. The wheel's hook, the tests and `make check` call `build`; nothing else compiles it.
+"""Compile `paddock-guest`. `hatch_build.py`, level `process` and the tests call `build`; nothing else compiles it.
 
     python native/build.py [--sanitize | --faults] [--arch aarch64] [--check]
 
@@ -114,8 +114,7 @@ def build(
     path = find_compiler(compiler)
     flags = flags_of(path, sanitize=sanitize, faults=faults, arch=arch)
     digest = source_digest()
-    key = hashlib.sha256("\0".join((digest, _version(path), *flags)).encode()).hexdigest()
-    target = _cache() / key / "paddock-guest"
+    target = _target(digest, path, flags)
     if target.exists():
         return target
     with tempfile.TemporaryDirectory(dir=_cache()) as scratch:
@@ -126,6 +125,17 @@ def build(
         target.parent.mkdir(exist_ok=True)
         made.rename(target)
     return target
+
+
+def kept() -> Path:
+    """Where `build` keeps what it makes here; it may not be there. NoCompiler."""
+    path = find_compiler()
+    return _target(source_digest(), path, flags_of(path, sanitize=False, faults=False, arch=None))
+
+
+def _target(digest: str, compiler: str, flags: list[str]) -> Path:
+    key = hashlib.sha256("\0".join((digest, _version(compiler), *flags)).encode()).hexdigest()
+    return _cache() / key / "paddock-guest"
 
 
 def fuzzer(name: str) -> Path:

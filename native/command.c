@@ -65,7 +65,9 @@ static const char *complaint(const struct exec_message *request, const struct fr
         return "env";
     if (!request->cwd.left || request->cwd.at[0] != '/')
         return "cwd";
-    if (request->flags & EXEC_TERMINAL ? descriptors != 0 : descriptors != 0 && descriptors != streams)
+    if (request->flags & EXEC_TERMINAL ? descriptors != 0 : descriptors > 1 && descriptors != streams)
+        return "descriptors";
+    if (descriptors == 1 && !(request->flags & EXEC_STDIN))
         return "descriptors";
     if (request->flags & EXEC_BACKGROUND && request->flags & EXEC_STDIN && !descriptors)
         return "stdin";
@@ -131,12 +133,14 @@ static int open_ends(struct ends *ends, struct agent *agent, const struct exec_m
     if (request->flags & EXEC_TERMINAL)
         return open_terminal(ends, request);
     ends->child[0] = agent->null;
-    if (given) {
+    if (given > 1) {
         for (unsigned i = stdin ? 0 : 1; i < 3; i++)
             ends->child[i] = fd_take(&frame->descriptors[i - (stdin ? 0 : 1)]);
         return 0;
     }
-    int result = stdin ? open_pipe(&ends->child[0], &ends->ours[0]) : 0;
+    if (given)
+        ends->child[0] = fd_take(&frame->descriptors[0]);
+    int result = stdin && !given ? open_pipe(&ends->child[0], &ends->ours[0]) : 0;
     if (!result)
         result = open_pipe(&ends->ours[1], &ends->child[1]);
     return result ? result : open_pipe(&ends->ours[2], &ends->child[2]);

@@ -149,7 +149,7 @@ struct signal_action { /* as the kernel takes it, not as libc does */
 
 /* processes */
 enum {
-    CLONE_VM = 0x100, CLONE_VFORK = 0x4000, WNOHANG = 1,
+    CLONE_VM = 0x100, CLONE_VFORK = 0x4000, WNOHANG = 1, WUNTRACED = 2, STOPPED = 0x7f,
     PR_SET_PDEATHSIG = 1, PR_SET_DUMPABLE = 4, PR_SET_NAME = 15, PR_SET_NO_NEW_PRIVS = 38, PR_SET_CHILD_SUBREAPER = 36,
     CLOSE_RANGE_CLOEXEC = 4,
     RLIMIT_CPU = 0, RLIMIT_DATA = 2, RLIMIT_RSS = 5, RLIMIT_AS = 9, RLIMIT_NOFILE = 7, RLIMIT_CORE = 4, RLIMITS = 16,

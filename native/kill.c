@@ -299,7 +299,7 @@ void kill_below(void)
     bool running;
     if (kin_open(&kin))
         return;
-    while (signal_all(&kin, SIGKILL, &running) && loop_now() < end)
+    while ((signal_all(&kin, SIGKILL, &running) || running) && loop_now() < end)
         while (CALL4(wait4, -1, 0, WNOHANG, 0) > 0)
             ;
 }

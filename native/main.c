@@ -37,7 +37,10 @@ int guest_main(const unsigned long *stack)
 #endif
     if (stack[0] != 1 || secure(at + 1) || sys_fcntl(ENTRANCE, F_GETFD, 0) < 0)
         return REFUSED;
-    (void)sys_close_range(LIFELINE + 1, ~0u, 0);
+    bool has_parent = sys_fcntl(LIFELINE, F_GETFD, 0) >= 0 && sys_fcntl(REPORT, F_GETFD, 0) >= 0;
+    (void)sys_close_range(has_parent ? REPORT + 1 : LIFELINE + 1, ~0u, 0);
+    if (has_parent && parent_make())
+        return REFUSED;
     agent.lifeline.fd = sys_fcntl(LIFELINE, F_GETFD, 0) < 0 ? -1 : LIFELINE; /* before anything is opened */
     agent.null = open_null();
     if (agent.null < 0)

@@ -149,7 +149,7 @@ MESSAGES = (
         "exec",
         "OPEN",
         "host",
-        "Starts a command. Descriptors: standard input if STDIN, output, error; or none, and the streams carry them.",
+        "Starts a command. Descriptors: input if STDIN, output, error; or input; or none. Streams carry the others.",
         (
             ("flags", "u32", "EXEC"),
             ("uid", "u32", ""),

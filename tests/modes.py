@@ -13,7 +13,7 @@ import pytest
 # The result doesn't depend on the user, and no test makes a sandbox: the fixtures refuse a state directory.
 PURE = {
     "audit": "kinds log ocsf read signing statement stream verify",
-    "backends": "connections fuzzed_guest hostile_guest pipes",
+    "backends": "connections fuzzed_guest hostile_guest native_guest pipes",
     "bench": "figures peers report",
     "client": "client_sandbox client_streams exports unasync values",
     "egress": "certificates clients dns gateway git_push git_push_flow h2 h2_hostile h2_text hello hostile"
@@ -61,7 +61,7 @@ ONCE = {
     "levels": "every_level images",
     "linux": "seccomp",
     "loop": "*",
-    "native": "archives commands files_faults guest_files guest_start patterns",
+    "native": "archives commands files_faults guest_files guest_start parent patterns program",
     "remotes": "*",
     "repositories": "acquire attack_repository bases repository_collector",
     "results": "*",

@@ -261,7 +261,7 @@ def test_grep_tells_lines_and_passes_over_binary_files(box):
         await files.write("b.bin", b"w\xc3\xb6rd\0")
         await files.write("c.md", "wörd\n".encode())
         os.mkfifo(files.work / "fifo")
-        found = await files(GrepFiles, path=".", pattern=r"\bw\wrd\b")
+        found = await files(GrepFiles, path=".", pattern=r"\bw.rd\b")
         assert [(m.path, m.line_number, m.line) for m in found] == [
             ("/workspace/a.txt", 2, "wörd here"),
             ("/workspace/c.md", 1, "wörd"),
@@ -277,13 +277,9 @@ def test_grep_tells_lines_and_passes_over_binary_files(box):
 def test_a_catastrophic_pattern_does_not_stop_the_agent(box):
     async def body(files):
         await files.write("f", b"a" * 60 + b"!\n")
-        stuck = asyncio.ensure_future(files(GrepFiles, path=".", pattern="(a+)+$"))
-        await asyncio.sleep(0)
+        looking = asyncio.ensure_future(files(GrepFiles, path=".", pattern="(a+)+$"))
         assert await files.read("f", length=1) == b"a"
-        assert not stuck.done()
-        stuck.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await stuck
+        assert await looking == ()
         assert len(await files(ListFiles, path=".")) == 1
 
     box(body)
@@ -404,7 +400,7 @@ def test_a_tree_goes_in_and_comes_out_again(box):
         ("directory", [("l", {"type": tarfile.SYMTYPE, "linkname": ".."}, b""), ("l/x", {}, b"")]),
         ("outside", [("l", {"type": tarfile.LNKTYPE, "linkname": "../x"}, b"")]),
         ("device", [("n", {"type": tarfile.CHRTYPE}, b"")]),
-        ("device", [("n", {"type": tarfile.FIFOTYPE}, b"")]),
+        ("FIFO", [("n", {"type": tarfile.FIFOTYPE}, b"")]),
         ("directory", [("l", {"type": tarfile.SYMTYPE, "linkname": "d"}, b""), ("l/x", {}, b"")]),
     ],
 )
@@ -428,7 +424,9 @@ def test_a_virtualenv_comes_back_with_its_links_whatever_they_say(box):
 
     async def body(files):
         links = [(name, {"type": tarfile.SYMTYPE, "linkname": target}, b"") for name, target in targets.items()]
-        await upload(files, tar_of(*links, ("hard", {"type": tarfile.LNKTYPE, "linkname": "bin/python"}, b"")), "a")
+        await upload(
+            files, tar_of(*links, ("f", {}, b""), ("hard", {"type": tarfile.LNKTYPE, "linkname": "f"}, b"")), "a"
+        )
         await upload(files, await read_all(await files(DownloadTree, path="a")), "b")
         for name, target in targets.items():
             assert os.readlink(files.work / "b" / name) == target

@@ -155,13 +155,13 @@ def test_work_that_takes_long_is_waited_for_while_the_agent_lives(
     async def main() -> None:
         async with sandbox(tmp_path) as box:
             loop = asyncio.get_running_loop()
-            letters, took = 22, 0.0
+            kibibytes, took = 256, 0.0
             while took < 1.5 * GuestConnection.patience_seconds:
-                await output_of(box, f"echo {'a' * letters}! >file")
+                await output_of(box, f"head -c {kibibytes}k /dev/zero | tr '\\0' a >file")
                 began = loop.time()
-                # Says nothing while it looks; each further letter doubles the time.
-                assert await box.file(GrepFiles(sandbox=box.id, path="file", pattern="(a+)+$")) == ()
-                letters, took = letters + 1, loop.time() - began
+                # Says nothing while it looks, for as long as the file is: at each byte it is at 1,000 places.
+                assert await box.file(GrepFiles(sandbox=box.id, path="file", pattern="[ab]{1000}[cd]")) == ()
+                kibibytes, took = kibibytes * 2, loop.time() - began
 
     asyncio.run(main())
 

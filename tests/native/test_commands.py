@@ -547,6 +547,17 @@ def attach_now(host: Connection, id: bytes) -> bytes:
     return data
 
 
+def test_a_background_command_reads_what_the_host_gives_and_its_output_is_kept(host: Connection) -> None:
+    inside, ours = os.pipe2(os.O_CLOEXEC)
+    flags = ExecFlags.BACKGROUND | ExecFlags.STDIN
+    command = host.exec("cat", flags=flags, descriptors=[inside])
+    os.close(inside)
+    assert command.next(Kind.CLOSE)
+    os.write(ours, b"given")
+    os.close(ours)
+    assert attach(host, command.id).finish().out == b"given"
+
+
 def test_commands_are_listed(host: Connection) -> None:
     first = background(host, "sh", "-c", "exit 6")
     attach(host, first, flags=0).finish()

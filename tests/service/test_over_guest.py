@@ -214,7 +214,7 @@ async def test_a_guest_that_dies_is_noticed(rig: Rig) -> None:
         id = await make(service)
         instance = service._rooms.live._held.get(id)  # pyright: ignore
         assert instance is not None
-        os.kill(instance.instance._process.pid, signal.SIGKILL)  # pyright: ignore
+        os.kill(instance.instance._guest.pid, signal.SIGKILL)  # pyright: ignore
         with pytest.raises(SandboxDied):
             await service.perform(RunExec(sandbox=id, spec=sh("sleep 1")), ME)
         assert (await service.perform(GetSandbox(sandbox=id), ME)).state is State.KILLED

@@ -5,53 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import msgspec
-
-from paddock.errors import BY_CODE, PaddockError, SandboxError
-from paddock.guest._frames import (
-    CHUNK,
-    MAX_WINDOW,
-    STDIN,
-    WINDOW,
-    Frame,
-    Json,
-    Kind,
-    ProtocolError,
-    data_header,
-    pack,
-    pack_close,
-    pack_credit,
-    pack_eof,
-)
+from paddock.errors import PaddockError, SandboxError
+from paddock.guest._frames import MAX_WINDOW, STDIN, Json, Kind, ProtocolError, pack
 
 from ._guest_patience import Patience
 
 if TYPE_CHECKING:
     from ._guest_connection import GuestConnection
+    from ._guest_dialect import Frame
 
 T = TypeVar("T")
-
-# A guest says what went wrong inside. It can't make us say that the machine, the policy or the keeper failed.
-_CODES = frozenset(
-    {"sandbox", "file", "not_found", "already_exists", "invalid_argument", "invalid_state", "unsupported"}
-)
-_MAX_MESSAGE = 2000
-
-
-class _ErrorBody(msgspec.Struct, frozen=True):
-    code: str
-    message: str
-    errno: str | None = None
 
 
 class _Inbox:
     """What has come on one stream and was not read yet: never more than the window."""
 
-    def __init__(self) -> None:
+    def __init__(self, window: int) -> None:
         self.chunks: deque[bytes | memoryview] = deque()
-        self.window = WINDOW
+        self.window = window
         self.ended = False
         self.left = False
         """Nobody reads it any more."""
@@ -106,16 +79,25 @@ class _Once(Generic[T]):
 class Channel:
     """Made by `GuestConnection.open`."""
 
-    def __init__(self, connection: GuestConnection, number: int, receives: Sequence[int], sends: bool) -> None:
+    def __init__(
+        self,
+        connection: GuestConnection,
+        number: int,
+        refusal: Callable[[Any], PaddockError],
+        receives: Sequence[int],
+        sends: bool,
+    ) -> None:
         self._connection = connection
+        self._dialect = connection.dialect
+        self._refusal = refusal
         self.id = number
-        self._inboxes = {stream: _Inbox() for stream in receives}
+        self._inboxes = {stream: _Inbox(self._dialect.window) for stream in receives}
         self._sends = sends
-        self._credit = WINDOW
+        self._credit = self._dialect.window
         self._refused = False
         self._waiters: list[asyncio.Future[None]] = []
-        self._reply: _Once[Json] = _Once()
-        self._result: _Once[Json] = _Once()
+        self._reply: _Once[Any] = _Once()
+        self._result: _Once[Any] = _Once()
         self._end: _Once[None] = _Once()
         self._letting_go = False
         self._error: PaddockError | None = None
@@ -152,7 +134,7 @@ class Channel:
         if not self._end.done:
             if not self._letting_go:
                 self._letting_go = True
-                self._connection.send(pack_close(self.id))
+                self._connection.send(self._dialect.close(self.id))
             for inbox in self._inboxes.values():
                 inbox.chunks.clear()
             self._finish(error)
@@ -189,12 +171,12 @@ class Channel:
         """Called when the guest has said its last word, or the connection is lost."""
         self._end.then(callback)
 
-    async def _awaited(self, answer: _Once[Json], type: type[T]) -> T:
+    async def _awaited(self, answer: _Once[Any], type: type[T]) -> T:
         body = await answer.get()
         try:
-            return msgspec.convert(body, type)
-        except msgspec.ValidationError as error:
-            raise self.breach(f"an answer with {error}") from None
+            return self._dialect.read(body, type)
+        except ProtocolError as error:
+            raise self.breach(str(error)) from None
 
     def control(self, body: Json) -> None:
         if not self._end.done:
@@ -204,7 +186,7 @@ class Channel:
         """Lets go; idempotent. The guest cleans up and then ends the channel."""
         if not self._letting_go and not self._end.done:
             self._letting_go = True
-            self._connection.send(pack_close(self.id))
+            self._connection.send(self._dialect.close(self.id))
             for inbox in self._inboxes.values():
                 inbox.chunks.clear()
                 inbox.ended = True
@@ -227,8 +209,8 @@ class Channel:
             inbox.chunks.appendleft(memoryview(chunk)[size:])
             chunk = memoryview(chunk)[:size]
         inbox.consumed += len(chunk)
-        if inbox.consumed >= WINDOW // 2 and not inbox.ended:
-            self._connection.send(pack_credit(self.id, stream, inbox.consumed))
+        if inbox.consumed >= self._dialect.window // 2 and not inbox.ended:
+            self._connection.send(self._dialect.credit(self.id, stream, inbox.consumed))
             inbox.window += inbox.consumed
             inbox.consumed = 0
         return bytes(chunk)
@@ -245,9 +227,9 @@ class Channel:
                 self._waiters.append(waiter)
                 await waiter
                 continue
-            part = view[: min(self._credit, CHUNK)]
+            part = view[: min(self._credit, self._dialect.chunk)]
             self._credit -= len(part)
-            self._connection.send(data_header(self.id, STDIN, len(part)) + part)
+            self._connection.send(self._dialect.data(self.id, STDIN, len(part)) + part)
             view = view[len(part) :]
             await self._connection.drain()
 
@@ -257,11 +239,11 @@ class Channel:
         inbox.chunks.clear()
         if not (inbox.ended or inbox.left or self._letting_go or self._end.done):
             inbox.left = True
-            self._connection.send(pack_eof(self.id, stream))
+            self._connection.send(self._dialect.eof(self.id, stream))
 
     def write_eof(self) -> None:
         if not self._letting_go and not self._end.done:
-            self._connection.send(pack_eof(self.id, STDIN))
+            self._connection.send(self._dialect.eof(self.id, STDIN))
 
     # what the guest does
 
@@ -276,7 +258,7 @@ class Channel:
             self._finish(None)
             return True
         if kind is Kind.ERROR:
-            self._finish(_error(frame.body))
+            self._finish(self._refusal(frame.body))
             return True
         if kind is Kind.REPLY:
             if self._reply.done:
@@ -299,7 +281,7 @@ class Channel:
             raise ProtocolError(f"{kind.name} from a guest")
         return False
 
-    def _take(self, answer: _Once[Json], body: Json) -> None:
+    def _take(self, answer: _Once[Any], body: Any) -> None:
         """What was let go of is remembered until its end, and what nobody asks for any more is not."""
         if self._letting_go and not answer.awaited:
             answer.set(None, SandboxError("the request was let go of before it was answered"))
@@ -355,16 +337,3 @@ class Channel:
         for inbox in self._inboxes.values():
             inbox.wake()
         self._wake_writers()
-
-
-def _error(body: Json) -> PaddockError:
-    try:
-        parsed = msgspec.convert(body, _ErrorBody)
-    except msgspec.ValidationError as error:
-        raise ProtocolError(f"an error with {error}") from None
-    if parsed.code not in _CODES:
-        raise ProtocolError("an error of a kind that no guest may report")
-    error = BY_CODE[parsed.code](parsed.message[:_MAX_MESSAGE])
-    if parsed.errno is not None:
-        error.details["errno"] = parsed.errno[:32]
-    return error

@@ -5,29 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import math
 import os
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any
 
-from paddock.errors import GuestLost, GuestProtocolError, InvalidArgument, PaddockError, SandboxDied
-from paddock.guest._frames import (
-    MAX_CHANNEL,
-    MAX_DEPTH,
-    MAX_REQUEST,
-    VERSION,
-    Decoder,
-    Frame,
-    Kind,
-    ProtocolError,
-    pack,
-)
+from paddock.errors import GuestLost, GuestProtocolError, PaddockError, SandboxDied, SandboxError
+from paddock.guest._frames import MAX_CHANNEL, ProtocolError
 from paddock.wire import send_some
 
 from ._guest_channel import Channel
+from ._guest_dialect import Dialect, Frame
+from ._guest_json import JSON
 from ._stillness import Stillness
 
 _MAX_ADDRESS = 107  # bytes of sun_path without its NUL, unix(7)
@@ -39,28 +30,6 @@ _LARGE_READ = 256 * 1024
 # A full backlog of a unix socket answers EAGAIN and says nothing when there is room again.
 _CONNECT_PAUSE_SECONDS = 0.005
 _CONNECT_TRIES = 1000
-
-
-def _require_sendable(value: object, depth: int = 1) -> None:
-    """InvalidArgument for what would be a breach of ours, and cost everybody the connection."""
-    kind = type(value)
-    if kind is str or kind is bool or value is None:
-        return
-    if isinstance(value, int):
-        if not -(1 << 63) <= value < 1 << 63:
-            raise InvalidArgument("an integer of more than 64 bits")
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidArgument(f"the number {value}")
-    elif kind is tuple or kind is list or kind is dict or isinstance(value, Mapping | list | tuple):
-        if depth > MAX_DEPTH:
-            raise InvalidArgument("values nested too deeply")
-        items = cast("Sequence[object]", value.values() if isinstance(value, Mapping) else value)
-        for item in items:
-            if type(item) is not str:
-                _require_sendable(item, depth + 1)
-    elif not isinstance(value, str):
-        raise InvalidArgument(f"a value of type {type(value).__name__}")
 
 
 def _copies(fds: Sequence[int]) -> list[int]:
@@ -91,11 +60,12 @@ class GuestConnection:
     work_seconds = 3600.0
     """For what it has a worker do: walks, copies, archives."""
 
-    def __init__(self, stream: socket.socket) -> None:
+    def __init__(self, stream: socket.socket, dialect: Dialect = JSON) -> None:
         stream.setblocking(False)
         self._socket = stream
+        self.dialect = dialect
         self._loop = asyncio.get_running_loop()
-        self._decoder = Decoder()
+        self._decoder = dialect.decoder()
         self._greeted = False
         self._read_size = _SMALL_READ
         self._channels: dict[int, Channel] = {}
@@ -118,10 +88,10 @@ class GuestConnection:
         self.tells = False
         """Who serves it knows which ceiling struck a command."""
         self._loop.add_reader(stream.fileno(), self._readable)
-        self.send(pack(Kind.HELLO, 0, {"version": VERSION}))
+        self.send(dialect.hello())
 
     @classmethod
-    async def connect(cls, path: Path) -> GuestConnection:
+    async def connect(cls, path: Path, dialect: Dialect = JSON) -> GuestConnection:
         """OSError as connect(2) has it. The path may be longer than a socket address holds."""
         with contextlib.ExitStack() as opened:
             address = os.fspath(path)
@@ -135,7 +105,7 @@ class GuestConnection:
                 for _ in range(_CONNECT_TRIES):
                     try:
                         stream.connect(address)
-                        return cls(stream)
+                        return cls(stream, dialect)
                     except BlockingIOError:
                         await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
                 raise OSError(errno.ETIMEDOUT, "the guest accepts no connection", os.fspath(path))
@@ -156,7 +126,7 @@ class GuestConnection:
 
     def open(
         self,
-        request: Mapping[str, object],
+        request: Any,
         *,
         fds: Sequence[int] = (),
         receives: Sequence[int] = (),
@@ -172,17 +142,10 @@ class GuestConnection:
             raise GuestLost("the connection to the guest was lost", hint="try again")
         if self._last_channel == MAX_CHANNEL:
             raise self._fail(GuestProtocolError("all channel numbers are used up"))
-        self._require_room()
-        body = {**request, "fds": len(fds)} if fds else request
-        _require_sendable(body)
-        try:
-            frame = pack(Kind.OPEN, self._last_channel + 1, body)
-        except ProtocolError:
-            raise InvalidArgument(
-                f"a request of more than {MAX_REQUEST >> 20} MiB", hint="pass it on stdin or as a file"
-            ) from None
+        self._require_room(request)
+        frame = self.dialect.open(self._last_channel + 1, request, len(fds))
         self._last_channel += 1
-        channel = Channel(self, self._last_channel, receives, sends)
+        channel = Channel(self, self._last_channel, self.dialect.refusal(request), receives, sends)
         self._channels[channel.id] = channel
         try:
             self.send(frame, fds)
@@ -191,8 +154,13 @@ class GuestConnection:
             raise
         return channel
 
-    def _require_room(self) -> None:
+    def _require_room(self, request: Any) -> None:
         """One more request is one more to remember, until the guest has read it and said its last word about it."""
+        if len(self._channels) >= self.dialect.most_requests and request is not self.dialect.ping:
+            raise SandboxError(
+                f"more than {self.dialect.most_requests} requests to one sandbox at one time",
+                hint="wait for the end of some of them",
+            )
         many = len(self._channels) > _MOST_UNENDED
         if many and sum(channel.let_go for channel in self._channels.values()) > _MOST_UNENDED:
             raise self.breach(f"it has not ended {_MOST_UNENDED} requests that were let go of")
@@ -203,7 +171,7 @@ class GuestConnection:
         """Has the guest say something, if it can."""
         if not self.closed and (self._ping is None or self._ping.has_ended):
             with contextlib.suppress(PaddockError):  # it reads nothing: it will not be heard of, and that is judged
-                self._ping = self.open({"op": "ping"})
+                self._ping = self.open(self.dialect.ping)
 
     def send(self, data: bytes | memoryview, fds: Sequence[int] = ()) -> None:
         """Sends now or when there is room. Silently nothing on a dead connection: its channels know."""
@@ -289,11 +257,8 @@ class GuestConnection:
 
     def _dispatch(self, frame: Frame) -> None:
         if not self._greeted:
-            if frame.kind is not Kind.HELLO or frame.body.get("version") != VERSION:
-                raise ProtocolError(f"no greeting in version {VERSION}")
+            self.peer_pid = self.dialect.greeting(frame)
             self._greeted = True
-            pid = frame.body.get("pid")
-            self.peer_pid = pid if type(pid) is int else None
             return
         channel = self._channels.get(frame.channel)
         if channel is None:

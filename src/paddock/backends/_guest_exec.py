@@ -6,54 +6,22 @@ import asyncio
 import contextlib
 import os
 import signal
-from typing import Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from paddock.errors import GuestLost, InvalidArgument, NotFound, PaddockError, SandboxError
-from paddock.guest._frames import STDERR, STDOUT, Json
+from paddock.guest._frames import STDERR, STDOUT
 from paddock.model import ExecId, ExecSpec, ExitStatus, Limit, PtySize
 from paddock.model.streams import ByteReader, ByteWriter
 
-from ._guest_channel import Channel
-from ._guest_connection import GuestConnection
 from ._guest_files import FileReader
 from ._guest_pipes import PipeReader, PipeWriter, open_pipe
 
+if TYPE_CHECKING:
+    from ._guest_channel import Channel
+    from ._guest_connection import GuestConnection
+
 _MOST_CELLS = 65535  # ioctl_tty(2): unsigned shorts
 _PIPES = (PipeReader, PipeWriter)
-
-
-class Started(msgspec.Struct, frozen=True):
-    pid: int
-
-
-class Exited(msgspec.Struct, frozen=True):
-    code: int | None
-    signal: int | None
-    duration_seconds: float
-    limit: Literal["time", "memory", "processes", "disk", "inodes"] | None = None
-    """`time` is the one ceiling that a guest keeps by itself. Of the others the kernel and the host know, but behind a
-    wall with a kernel of its own."""
-
-    def status(self, connection: GuestConnection) -> ExitStatus:
-        code, number = self.code, self.signal
-        sound = (
-            (code is None) != (number is None)
-            and (code is None or 0 <= code <= 255)
-            and (number is None or 1 <= number <= 64)
-            and 0 <= self.duration_seconds < 1e9
-        )
-        if not sound:
-            raise connection.breach("an exit status that no kernel reports")
-        limit = None if self.limit is None else Limit(self.limit)
-        if limit not in (None, Limit.TIME) and not connection.tells:
-            raise connection.breach("a ceiling of which a guest knows nothing")
-        return ExitStatus(code=code, signal=number, limit=limit, duration_seconds=self.duration_seconds)
-
-
-class _Survivors(msgspec.Struct, frozen=True):
-    survivors: int
 
 
 def _killed(error: BaseException) -> bool:
@@ -116,6 +84,7 @@ class GuestExecHandle:
         pty: bool = False,
     ) -> None:
         self._connection = connection
+        self._dialect = connection.dialect
         self._channel = channel
         self._id = id
         self._pid = 0
@@ -148,7 +117,7 @@ class GuestExecHandle:
         """Waits for the guest's word that it runs; on failure everything is closed."""
         try:
             with self._channel.attended():
-                self._pid = (await self._channel.reply(Started)).pid
+                self._pid = await self._answered()
         except BaseException as error:
             if not _killed(error):
                 self._close_pipes()
@@ -158,6 +127,9 @@ class GuestExecHandle:
                 raise
             # Its agent was killed at that very moment, by the command itself perhaps: `wait` tells.
 
+    async def _answered(self) -> int:
+        return (await self._channel.reply(self._dialect.started)).pid
+
     def abandon(self) -> None:
         """Nobody will ever hold it."""
         self._close_pipes()
@@ -165,7 +137,7 @@ class GuestExecHandle:
 
     async def wait(self) -> ExitStatus:
         try:
-            return (await self._result()).status(self._connection)
+            return self._dialect.status(await self._result(), self._connection)
         except GuestLost as error:
             if not _killed(error):
                 raise
@@ -173,15 +145,15 @@ class GuestExecHandle:
             seconds = asyncio.get_running_loop().time() - self._began
             return ExitStatus(signal=signal.SIGKILL, duration_seconds=round(seconds, 6))
 
-    async def _result(self) -> Exited:
-        return await self._channel.result(Exited)
+    async def _result(self) -> Any:
+        return await self._channel.result(self._dialect.exited)
 
     async def signal(self, number: int) -> None:
-        await self._connection.open({"op": "signal", "id": self._id, "signal": number}).call(Json)
+        await self._connection.open(self._dialect.signal(self._id, number)).call(self._dialect.nothing)
 
     async def kill(self) -> None:
         try:
-            answer = await self._connection.open({"op": "kill_exec", "id": self._id}).call(_Survivors)
+            answer = await self._connection.open(self._dialect.kill(self._id)).call(self._dialect.killed)
         except NotFound:  # ended so long ago that the guest has forgotten it
             return
         except GuestLost as error:
@@ -196,9 +168,8 @@ class GuestExecHandle:
     async def resize(self, size: PtySize) -> None:
         if not self._pty:
             raise InvalidArgument("the command has no terminal")
-        order: dict[str, object] = {"op": "resize", "id": self._id, "rows": size.rows, "columns": size.columns}
         with contextlib.suppress(NotFound):  # ended so long ago that the guest has forgotten it
-            await self._connection.open(order).call(Json)
+            await self._connection.open(self._dialect.resize(self._id, size)).call(self._dialect.nothing)
 
     async def aclose(self) -> None:
         self._close_pipes()
@@ -240,11 +211,13 @@ class AttachedExecHandle(GuestExecHandle):
 
     _outlives = True
 
-    async def _result(self) -> Exited:
-        order: dict[str, object] = {"op": "attach", "id": self._id, "silent": True}
-        channel = self._connection.open(order, receives=(STDOUT, STDERR))
+    async def _answered(self) -> int:
+        return (await self._channel.reply(self._dialect.attached)).pid
+
+    async def _result(self) -> Any:
+        channel = self._connection.open(self._dialect.attach(self._id, silent=True), receives=(STDOUT, STDERR))
         try:
-            return await channel.result(Exited)
+            return await channel.result(self._dialect.exited)
         except NotFound:  # ended so long ago that the guest has forgotten it; this channel has not
             return await super()._result()
         finally:
@@ -252,25 +225,10 @@ class AttachedExecHandle(GuestExecHandle):
                 channel.close()
 
 
-def exec_request(spec: ExecSpec, id: ExecId, user: str | None) -> dict[str, object]:
-    request: dict[str, object] = {"op": "exec", "id": id, "argv": spec.argv}
-    if spec.env:
-        request["env"] = spec.env
-    if spec.cwd is not None:
-        request["cwd"] = spec.cwd
-    if user is not None:
-        request["user"] = user
-    if spec.stdin:
-        request["stdin"] = True
-    if spec.pty is not None:
-        request["pty"] = {"rows": spec.pty.rows, "columns": spec.pty.columns}
-    return request
-
-
 async def start_foreground(
     connection: GuestConnection, spec: ExecSpec, id: ExecId, user: str | None
 ) -> GuestExecHandle:
-    request = exec_request(spec, id, user)
+    request = connection.dialect.exec(spec, id, user, background=False)
     if spec.pty is not None or not connection.descriptors:
         receives = (STDOUT,) if spec.pty is not None else (STDOUT, STDERR)
         sends = spec.stdin or spec.pty is not None
@@ -290,7 +248,7 @@ async def start_foreground(
     return handle
 
 
-def _over_pipes(connection: GuestConnection, request: dict[str, object], spec: ExecSpec, id: ExecId) -> GuestExecHandle:
+def _over_pipes(connection: GuestConnection, request: Any, spec: ExecSpec, id: ExecId) -> GuestExecHandle:
     far: list[int] = []
     near: list[PipeReader] = []
     stdin: PipeWriter | None = None
@@ -319,9 +277,8 @@ async def start_background(
     connection: GuestConnection, spec: ExecSpec, id: ExecId, user: str | None
 ) -> GuestExecHandle:
     """Its output is kept inside; the handle is attached to it in the same breath."""
-    request = exec_request(spec, id, user) | {"background": True}
-    if spec.timeout_seconds is not None:
-        request["timeout_seconds"] = spec.timeout_seconds
+    dialect = connection.dialect
+    request = dialect.exec(spec, id, user, background=True)
     with contextlib.ExitStack() as inner, contextlib.ExitStack() as outer:
         far: list[int] = []
         stdin: PipeWriter | None = None
@@ -337,7 +294,7 @@ async def start_background(
         handle = attach(connection, id, stdin)
         try:
             with contextlib.suppress(GuestLost):  # then the handle knows as well
-                await channel.call(Started)
+                await channel.call(dialect.started)
             await handle.started()
         except BaseException:
             handle.abandon()
@@ -348,14 +305,15 @@ async def start_background(
 
 async def output(connection: GuestConnection, id: ExecId, stream: int) -> FileReader:
     """What a background command has printed until now."""
-    channel = connection.open({"op": "output", "id": id, "stream": stream}, receives=(STDOUT,))
+    request, carrier = connection.dialect.output(id, stream)
+    channel = connection.open(request, receives=(carrier,))
     with channel.attended():
-        await channel.reply(Started)
-    return FileReader(channel, None)
+        await channel.reply(connection.dialect.attached)
+    return FileReader(channel, None, stream=carrier)
 
 
 def attach(connection: GuestConnection, id: ExecId, stdin: PipeWriter | None = None) -> GuestExecHandle:
-    channel = connection.open({"op": "attach", "id": id}, receives=(STDOUT, STDERR))
+    channel = connection.open(connection.dialect.attach(id), receives=(STDOUT, STDERR))
     return AttachedExecHandle(
         connection,
         channel,

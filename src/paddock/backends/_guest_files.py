@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -33,11 +33,13 @@ from paddock.model import (
     WriteFile,
 )
 
-from ._guest_channel import Channel
-from ._guest_connection import GuestConnection
 from ._guest_pipes import PipeReader, PipeWriter
 from ._guest_ports import connect
 from ._pump import Flow
+
+if TYPE_CHECKING:
+    from ._guest_channel import Channel
+    from ._guest_connection import GuestConnection
 
 T = TypeVar("T")
 _LEAST_OF_A_FILE = 64
@@ -61,10 +63,17 @@ class FileReader:
     makes it: a worker, if it is one that `works`."""
 
     def __init__(
-        self, channel: Channel, pipe: PipeReader | None, *, most: int | None = None, works: bool = False
+        self,
+        channel: Channel,
+        pipe: PipeReader | None,
+        *,
+        most: int | None = None,
+        works: bool = False,
+        stream: int = STDOUT,
     ) -> None:
         self._channel = channel
         self._pipe = pipe
+        self._stream = stream
         self._works = works
         self._left = most
         if pipe is not None:
@@ -73,7 +82,7 @@ class FileReader:
 
     async def read(self, size: int = 65536) -> bytes:
         with self._channel.attended(works=self._works):
-            data = await (self._channel.read(STDOUT, size) if self._pipe is None else self._pipe.read(size))
+            data = await (self._channel.read(self._stream, size) if self._pipe is None else self._pipe.read(size))
             if self._left is not None:
                 self._left -= len(data)
                 if self._left < 0:
@@ -141,7 +150,10 @@ class FileWriter:
                 self._pipe.close()
             self._channel.write_eof()
         with self._channel.attended(works=self._works):
-            return await self._channel.result(FileInfo)
+            return await self._info()
+
+    async def _info(self) -> FileInfo:
+        return await self._channel.result(FileInfo)
 
     async def abort(self) -> None:
         self._ended = True
@@ -281,11 +293,11 @@ async def _grep(connection: GuestConnection, action: GrepFiles) -> tuple[GrepMat
 
 async def _read(connection: GuestConnection, action: ReadFile) -> FileReader:
     request = {"op": "read", "path": action.path, "offset": action.offset, "length": action.length}
-    return await _reader(connection, request, most=action.length)
+    return await open_reader(connection, request, _Nothing, most=action.length)
 
 
 async def _download(connection: GuestConnection, action: DownloadTree) -> FileReader:
-    return await _reader(connection, {"op": "download", "path": action.path}, works=True)
+    return await open_reader(connection, {"op": "download", "path": action.path}, _Nothing, works=True)
 
 
 async def _write(connection: GuestConnection, action: WriteFile) -> FileWriter:
@@ -297,30 +309,43 @@ async def _upload(connection: GuestConnection, action: UploadTree) -> FileWriter
     return await _writer(connection, {"op": "upload", "path": action.path}, works=True)
 
 
-async def _reader(
-    connection: GuestConnection, request: Mapping[str, object], *, most: int | None = None, works: bool = False
+async def _writer(connection: GuestConnection, request: Mapping[str, object], *, works: bool) -> FileWriter:
+    def make(channel: Channel, pipe: PipeWriter | None) -> FileWriter:
+        return FileWriter(channel, pipe, works=works)
+
+    return await open_writer(connection, request, _Nothing, make)
+
+
+async def open_reader(
+    connection: GuestConnection, request: object, answer: type[Any], *, most: int | None = None, works: bool = False
 ) -> FileReader:
+    """`answer` is the type of the REPLY."""
     if not connection.descriptors:
         channel = connection.open(request, receives=(STDOUT,))
-        await _answered(channel)
+        await _answered(channel, answer)
         return FileReader(channel, None, most=most, works=works)
     near, far = os.pipe2(os.O_CLOEXEC)
     pipe = PipeReader(near)
-    return FileReader(await _over_pipe(connection, request, pipe, far), pipe, most=most, works=works)
+    return FileReader(await _over_pipe(connection, request, answer, pipe, far), pipe, most=most, works=works)
 
 
-async def _writer(connection: GuestConnection, request: Mapping[str, object], *, works: bool) -> FileWriter:
+async def open_writer(
+    connection: GuestConnection,
+    request: object,
+    answer: type[Any],
+    make: Callable[[Channel, PipeWriter | None], FileWriter],
+) -> FileWriter:
     if not connection.descriptors:
         channel = connection.open(request, sends=True)
-        await _answered(channel)
-        return FileWriter(channel, None, works=works)
+        await _answered(channel, answer)
+        return make(channel, None)
     far, near = os.pipe2(os.O_CLOEXEC)
     pipe = PipeWriter(near)
-    return FileWriter(await _over_pipe(connection, request, pipe, far), pipe, works=works)
+    return make(await _over_pipe(connection, request, answer, pipe, far), pipe)
 
 
 async def _over_pipe(
-    connection: GuestConnection, request: Mapping[str, object], pipe: PipeReader | PipeWriter, far: int
+    connection: GuestConnection, request: object, answer: type[Any], pipe: PipeReader | PipeWriter, far: int
 ) -> Channel:
     """Hands the far end in; `pipe` is closed if nothing comes of it."""
     try:
@@ -328,16 +353,16 @@ async def _over_pipe(
             channel = connection.open(request, fds=(far,))
         finally:
             os.close(far)
-        await _answered(channel)
+        await _answered(channel, answer)
     except BaseException:
         pipe.close()
         raise
     return channel
 
 
-async def _answered(channel: Channel) -> None:
+async def _answered(channel: Channel, answer: type[Any]) -> None:
     with channel.attended():
-        await channel.reply(_Nothing)
+        await channel.reply(answer)
 
 
 async def _watch(connection: GuestConnection, action: WatchFiles) -> Changes:

@@ -10,8 +10,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, SandboxError, Unsupported
-from paddock.guest._frames import Json
+from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, Unsupported
 from paddock.linux.foreign_cgroup import Refusals
 from paddock.model import (
     Action,
@@ -28,25 +27,13 @@ from paddock.model import (
 
 from ._base import Paused
 from ._guest_connection import GuestConnection
-from ._guest_exec import Exited, attach, output, start_background, start_foreground
-from ._guest_files import perform
+from ._guest_exec import attach, output, start_background, start_foreground
 from ._guest_ports import accept
 from ._stillness import Stillness
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
-_MOST_ANSWERS = 64
-"""Of a list of commands: each has 200 KiB."""
 Connect = Callable[[str], Awaitable[GuestConnection]]
-
-
-class _ExecItem(msgspec.Struct, frozen=True):
-    id: str
-    argv: tuple[str, ...]
-    pid: int
-    started_at: float
-    background: bool
-    status: Exited | None
 
 
 class _Agents(msgspec.Struct, frozen=True):
@@ -56,12 +43,6 @@ class _Agents(msgspec.Struct, frozen=True):
 class _Lost(msgspec.Struct, frozen=True):
     alive: bool
     signal: int | None
-
-
-class _ExecList(msgspec.Struct, frozen=True):
-    execs: tuple[_ExecItem, ...]
-    before: int | None = None
-    """There are more, which were started before that one."""
 
 
 class GuestInstance:
@@ -128,7 +109,8 @@ class GuestInstance:
     async def execs(self) -> tuple[ExecInfo, ...]:
         found: list[ExecInfo] = []
         for identity in ("user", *(("root",) if await self._serves_root() else ())):
-            found += await _execs(await self.connection(identity))
+            connection = await self.connection(identity)
+            found += await connection.dialect.execs(connection)
         return tuple(sorted(found, key=lambda info: info.started_at))
 
     async def _serves_root(self) -> bool:
@@ -148,7 +130,8 @@ class GuestInstance:
 
     async def signal_exec(self, exec: ExecId, number: int) -> None:
         async def signalled(connection: GuestConnection) -> None:
-            await connection.open({"op": "signal", "id": exec, "signal": number}).call(Json)
+            dialect = connection.dialect
+            await connection.open(dialect.signal(exec, number)).call(dialect.nothing)
 
         await self._first(signalled)
 
@@ -159,7 +142,8 @@ class GuestInstance:
                 f"files cannot be touched as {other!r}: that is for root and {self._template.default_user!r}",
                 hint=f"do it as root and give it to {other!r}, or run a command as {other!r}",
             )
-        return await perform(await self.connection(identity), action)
+        connection = await self.connection(identity)
+        return await connection.dialect.perform(connection, action)
 
     async def accept(self, path: str) -> ByteStream:
         return await accept(await self.connection("user"), path)
@@ -279,26 +263,3 @@ class GuestInstance:
 
 def _restless() -> Unsupported:
     return Unsupported("a sandbox of this level cannot be paused here", hint="paddock doctor")
-
-
-async def _execs(connection: GuestConnection) -> list[ExecInfo]:
-    found: list[ExecInfo] = []
-    request: dict[str, object] = {"op": "execs"}
-    for _ in range(_MOST_ANSWERS):
-        answer = await connection.open(request).call(_ExecList)
-        found += [_info(item, connection) for item in answer.execs]
-        if answer.before is None:
-            return found
-        request["before"] = answer.before
-    raise SandboxError("more commands run in the sandbox than can be listed", hint="kill some of them, or the sandbox")
-
-
-def _info(item: _ExecItem, connection: GuestConnection) -> ExecInfo:
-    return ExecInfo(
-        id=ExecId(item.id),
-        argv=item.argv,
-        pid=item.pid,
-        started_at=item.started_at,
-        background=item.background,
-        status=item.status.status(connection) if item.status is not None else None,
-    )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from paddock.errors import FileError
 from paddock.guest._frames import STDOUT
 from paddock.model import ConnectPort
 
-from ._guest_channel import Channel
-from ._guest_connection import GuestConnection
+if TYPE_CHECKING:
+    from ._guest_channel import Channel
+    from ._guest_connection import GuestConnection
 
 
 class _Nothing(msgspec.Struct, frozen=True):

@@ -250,7 +250,7 @@ class Credit(Message):
 
 
 class Exec(Message):
-    """Starts a command. Descriptors: standard input if STDIN, output, error; or none, and the streams carry them."""
+    """Starts a command. Descriptors: input if STDIN, output, error; or input; or none. Streams carry the others."""
 
     SHAPE = Shape(
         Struct("<IIIiHHIQ"),

@@ -1,59 +1,97 @@
-"""A guest that runs as a plain subprocess of ours."""
+"""A native guest that runs as a plain subprocess of ours."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
-import signal
-import subprocess
+import socket
 import time
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TypeVar, cast
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends._look import process
+from paddock.backends.guest import NativeDialect
 from paddock.errors import PaddockError, SandboxDied, Unsupported
-from paddock.guest._frames import Json
 from paddock.linux import processes
-from paddock.model import Check, Limit, Process, Usage
+from paddock.model import Action, ByteStream, Check, ConnectPort, Limit, Process, Usage
 
-_KILL_SECONDS = 8.0
+from ._guest import Guest
+from ._ports import connect
+
+R = TypeVar("R")
+_VERDICT_SECONDS = 10.0
+_LOOK_SECONDS = 5.0
+"""The loop's clock stands still while the machine sleeps, and the deadline's does not."""
 
 
 class ProcessInstance(GuestInstance):
-    def __init__(self, plan: SandboxPlan, process: subprocess.Popen[bytes], host: int, run: Path) -> None:
+    """`start` makes a guest, and another one when the agent of the last was killed: all of them listen at `path`."""
+
+    def __init__(
+        self,
+        plan: SandboxPlan,
+        run: Path,
+        entrance: socket.socket,
+        path: Path,
+        dialect: NativeDialect,
+        start: Callable[[], Guest],
+    ) -> None:
         super().__init__(plan.id, plan.template, self._dial, root_user=False)
-        self._process, self._host = process, host
-        self._run = run
+        self._run, self._entrance, self._path, self._dialect, self._start = run, entrance, path, dialect, start
         self._deadline = plan.deadline
-        self._killed = False
-        self._control: GuestConnection | None = None
+        self._reason: Ending | None = None
+        """Why it is being ended."""
         self.ending: Ending | None = None
         self._ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._pidfd = os.pidfd_open(process.pid)
-        self._loop.add_reader(self._pidfd, self._reap)
+        self._guest = start()
+        self._guest.when_ended(self._guest_ended)
+        self._timer = self._loop.call_soon(self._look_at_deadline)
 
     async def _dial(self, identity: str) -> GuestConnection:
-        return await GuestConnection.connect(self._run / f"{identity}.sock")
+        if self._guest.ended.is_set() and self.ending is None:
+            self._guest = self._start()
+            self._guest.when_ended(self._guest_ended)
+        if self.ending is not None:
+            raise FileNotFoundError(f"sandbox {self.id} has ended")
+        return await GuestConnection.connect(self._path, self._dialect)
+
+    async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
+        guest = self._guest  # another one is not made before this is told
+        try:
+            async with asyncio.timeout(_VERDICT_SECONDS):
+                await guest.ended.wait()
+        except TimeoutError:
+            return self._agent_lost(identity, "closed the connection")
+        if self.ending is not None or guest.status is None:
+            return self.lost_error()
+        how = f"was killed by signal {os.WTERMSIG(guest.status)}" if os.WIFSIGNALED(guest.status) else "ended"
+        return self._agent_lost(identity, f"{how}, and all that it had started was ended", killed=True)
 
     def lost_error(self) -> PaddockError:
         reason = self.ending.reason if self.ending is not None else "its guest went away"
         return SandboxDied(f"sandbox {self.id} is gone: {reason}")
 
+    async def file(self, action: Action[R]) -> R:
+        if isinstance(action, ConnectPort):
+            if self.ending is not None:
+                raise self.lost_error()
+            return cast("R", await connect(action))
+        return await super().file(action)
+
+    async def accept(self, path: str) -> ByteStream:
+        raise Unsupported("backend 'process' has no doors: nothing is nested in it", hint="use an isolating level")
+
     async def set_deadline(self, deadline: float) -> None:
-        if self._control is None or self._control.closed:
-            try:
-                self._control = await self._dial("init")
-            except OSError:
-                raise self.lost_error() from None
-        try:
-            await self._control.open({"op": "deadline", "boottime": deadline}).call(Json)
-        except SandboxDied:
-            raise self.lost_error() from None
+        if self.ending is not None:
+            raise self.lost_error()
         self._deadline = deadline
+        self._look_at_deadline()
 
     async def usage(self) -> Usage:
         if self.ending is not None:
@@ -64,7 +102,7 @@ class ProcessInstance(GuestInstance):
         """All of them are processes of the host, with its numbers."""
         if self.ending is not None:
             raise self.lost_error()
-        found = await asyncio.to_thread(processes.below, self._process.pid)
+        found = await asyncio.to_thread(processes.below, self._guest.pid)
         boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return tuple(process(one, pid=one.pid, parent=one.parent, uid=one.uid, boot=boot) for one in found)
 
@@ -77,15 +115,10 @@ class ProcessInstance(GuestInstance):
         raise Unsupported("backend 'process' cannot hold a sandbox still", hint="use an isolating level")
 
     async def kill(self) -> None:
-        if not self._ended.is_set():
-            self._killed = True
-            self._process.send_signal(signal.SIGTERM)  # it kills whatever is below it, and ends
-            try:
-                async with asyncio.timeout(_KILL_SECONDS):
-                    await self._ended.wait()
-            except TimeoutError:
-                self._process.kill()
-                await self._ended.wait()
+        if self.ending is None:
+            self._end(Ending(limit=None, reason="killed"))
+            await self._guest.end()
+            await self._ended.wait()
         await self.aclose()
 
     async def wait_ended(self) -> Ending:
@@ -95,20 +128,33 @@ class ProcessInstance(GuestInstance):
 
     async def aclose(self) -> None:
         self.close_connections()
-        if self._control is not None:
-            self._control.close()
 
-    def _reap(self) -> None:
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        os.close(self._host)
-        self._process.wait()
-        if self._killed:
-            self.ending = Ending(limit=None, reason="killed")
-        elif time.clock_gettime(time.CLOCK_BOOTTIME) >= self._deadline:
-            self.ending = Ending(limit=Limit.TTL, reason="its time was up")
-        else:
-            self.ending = Ending(limit=None, reason=f"its init ended with {self._process.returncode}")
-        self.close_connections()  # an agent that still lives would say that the directory is gone
+    def _look_at_deadline(self) -> None:
+        self._timer.cancel()
+        left = self._deadline - time.clock_gettime(time.CLOCK_BOOTTIME)
+        if left > 0:
+            self._timer = self._loop.call_later(min(left, _LOOK_SECONDS), self._look_at_deadline)
+        elif self.ending is None:
+            self._end(Ending(limit=Limit.TTL, reason="its time was up"))
+
+    def _end(self, ending: Ending) -> None:
+        if self._reason is None:
+            self._reason = ending
+            self._guest.let_go()
+        if self._guest.ended.is_set():
+            self._guest_ended()
+
+    def _guest_ended(self) -> None:
+        """An agent that was killed is one of the sandbox's accidents; the end of its parent is the sandbox's."""
+        if self._reason is None:
+            if self._guest.status is not None:
+                return
+            self._reason = Ending(limit=None, reason=f"its init ended with {self._guest.code}")
+        if self.ending is not None:
+            return
+        self.ending = self._reason
+        self._timer.cancel()
+        self.close_connections()
+        self._entrance.close()
         shutil.rmtree(self._run, ignore_errors=True)
         self._ended.set()

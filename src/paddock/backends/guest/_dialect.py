@@ -1,0 +1,185 @@
+"""The native guest's dialect: fixed structures, by `native/schema.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from paddock.backends._guest_json import sound_status, too_many_execs
+from paddock.errors import InvalidArgument, PaddockError
+from paddock.guest._frames import Kind, ProtocolError
+from paddock.model import Action, ExecId, ExecInfo, ExecSpec, ExitStatus, PtySize
+from paddock.model import Limit as Ceiling
+from paddock.wire import WireError
+from paddock.wire.guest import (
+    VERSION,
+    Attach,
+    AttachFlags,
+    AttachReply,
+    EndedFlags,
+    Exec,
+    ExecFlags,
+    ExecReply,
+    Execs,
+    ExecsReply,
+    Exit,
+    GuestHello,
+    HostHello,
+    Kill,
+    KillReply,
+    Limit,
+    Listed,
+    ListedFlags,
+    Op,
+    Resize,
+    Signal,
+    Stream,
+)
+
+from . import _frames as frames
+from ._files import perform
+from ._place import Place, encode, show
+from ._requests import Nothing, Request, ask, of_command, of_exec, of_guest, refusal
+
+if TYPE_CHECKING:
+    from paddock.backends._guest_connection import GuestConnection
+    from paddock.backends._guest_dialect import Frame
+
+T = TypeVar("T")
+_UMASK = 0o022
+_MOST_ANSWERS = 64
+"""Of a list of commands: each has 64 KiB."""
+
+
+class NativeDialect:
+    """For connections to the agent of one identity."""
+
+    window, chunk = Limit.WINDOW, Limit.BODY
+    most_requests = Limit.CHANNELS - 1
+    """The agent hangs up at one more than it has; the last is for a ping."""
+    nothing, started, attached, exited, killed = Nothing, ExecReply, AttachReply, Exit, KillReply
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.ping = Request(Op.PING, b"", of_guest)
+
+    def decoder(self) -> frames.Decoder:
+        return frames.Decoder()
+
+    def hello(self) -> bytes:
+        return frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack())
+
+    def greeting(self, frame: Frame) -> int:
+        try:
+            if frame.kind is Kind.HELLO and (hello := GuestHello.unpack(frame.body)).version == VERSION:
+                return hello.pid
+        except WireError:
+            pass
+        raise ProtocolError(f"no greeting in version {VERSION}")
+
+    def open(self, channel: int, request: Request, descriptors: int) -> bytes:
+        if len(request.body) > Limit.OPEN_BODY:
+            raise InvalidArgument(
+                f"a request of more than {Limit.OPEN_BODY >> 20} MiB", hint="pass it on stdin or as a file"
+            )
+        return frames.pack(Kind.OPEN, channel, request.body, code=request.op, descriptors=descriptors)
+
+    def refusal(self, request: Request) -> Callable[[bytes], PaddockError]:
+        return refusal(request)
+
+    def read(self, body: bytes, type: type[T]) -> T:
+        message: Any = type
+        try:
+            return message.unpack(body)
+        except WireError as error:
+            raise ProtocolError(f"an answer with {error}") from None
+
+    data = staticmethod(frames.data_header)
+    eof = staticmethod(frames.pack_eof)
+    credit = staticmethod(frames.pack_credit)
+    close = staticmethod(frames.pack_close)
+
+    def exec(self, spec: ExecSpec, id: ExecId, user: str | None, *, background: bool) -> Request:
+        assert user is None, "an agent runs commands as itself"
+        flags = ExecFlags(0)
+        if spec.stdin and spec.pty is None:
+            flags |= ExecFlags.STDIN
+        if spec.pty is not None:
+            flags |= ExecFlags.TERMINAL
+        if background:
+            flags |= ExecFlags.BACKGROUND
+        size = spec.pty or PtySize(rows=0, columns=0)
+        message = Exec(
+            flags=flags,
+            rows=size.rows,
+            columns=size.columns,
+            umask=_UMASK,
+            timeout=_nanoseconds(spec.timeout_seconds) if background else 0,
+            id=encode(id),
+            argv=tuple(map(encode, spec.argv)),
+            env=self._place.environment(spec.env),
+            cwd=self._place.cwd(spec.cwd),
+        )
+        program = spec.argv[0] if spec.argv else ""
+        return ask(Op.EXEC, message, of_exec(program, spec.cwd or "", id))
+
+    def attach(self, id: ExecId, *, silent: bool = False) -> Request:
+        flags = 0 if silent else AttachFlags.OUT | AttachFlags.ERR
+        return ask(Op.ATTACH, Attach(flags=flags, id=encode(id)), of_command(id))
+
+    def output(self, id: ExecId, stream: int) -> tuple[Request, int]:
+        flags = (AttachFlags.OUT if stream == Stream.OUT else AttachFlags.ERR) | AttachFlags.NOW
+        return ask(Op.ATTACH, Attach(flags=flags, id=encode(id)), of_command(id)), stream
+
+    def signal(self, id: ExecId, number: int) -> Request:
+        return ask(Op.SIGNAL, Signal(number=number, id=encode(id)), of_command(id))
+
+    def kill(self, id: ExecId) -> Request:
+        return ask(Op.KILL, Kill(id=encode(id)), of_command(id))
+
+    def resize(self, id: ExecId, size: PtySize) -> Request:
+        return ask(Op.RESIZE, Resize(rows=size.rows, columns=size.columns, id=encode(id)), of_command(id))
+
+    def status(self, exited: Exit | Listed, connection: GuestConnection) -> ExitStatus:
+        status = ExitStatus(
+            code=None if exited.code == -1 else exited.code,
+            signal=exited.signal or None,
+            limit=Ceiling.TIME if exited.ended & EndedFlags.TIME else None,
+            duration_seconds=round(exited.duration / 1e9, 6),
+        )
+        return sound_status(status, connection)
+
+    async def execs(self, connection: GuestConnection) -> list[ExecInfo]:
+        found: list[ExecInfo] = []
+        before = 0
+        for _ in range(_MOST_ANSWERS):
+            request = Request(Op.EXECS, Execs(before=before).pack(), of_guest)
+            answer = await connection.open(request).call(ExecsReply)
+            found += [self._info(item, connection) for item in answer.execs]
+            before = answer.before
+            if not before:
+                return found
+        raise too_many_execs()
+
+    def _info(self, item: Listed, connection: GuestConnection) -> ExecInfo:
+        return ExecInfo(
+            id=ExecId(show(item.id)),
+            argv=tuple(map(show, item.argv)),
+            pid=item.pid,
+            started_at=item.started / 1e9,
+            background=bool(item.flags & ListedFlags.BACKGROUND),
+            status=self.status(item, connection) if item.flags & ListedFlags.ENDED else None,
+        )
+
+    async def perform(self, connection: GuestConnection, action: Action[T]) -> T:
+        return await perform(connection, self._place, action)
+
+
+def _nanoseconds(seconds: float | None) -> int:
+    """0: none."""
+    if seconds is None:
+        return 0
+    if not seconds > 0 or not math.isfinite(seconds):
+        raise InvalidArgument("timeout_seconds must be seconds above 0")
+    return min(max(1, int(seconds * 1e9)), (1 << 63) - 1)

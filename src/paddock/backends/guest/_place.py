@@ -1,0 +1,64 @@
+"""What the native guest is not told and the host knows: where paths begin, and the environment of commands."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+
+from paddock.errors import FileError, InvalidArgument
+from paddock.guest._frames import ProtocolError
+from paddock.wire.guest import Limit
+
+
+class Place:
+    """Of one sandbox. With a `root`, which only the process level has, that stands before all paths: it is lexical and
+    no wall. `env` is what every command has."""
+
+    def __init__(self, *, workdir: str, env: Mapping[str, str], root: str = "") -> None:
+        self._workdir = encode(workdir)
+        self._root = encode(root).rstrip(b"/")
+        self._env = dict(env)
+
+    def locate(self, path: str, what: str = "path") -> bytes:
+        """Where the guest finds what the sandbox knows as `path`; relative paths are below the working directory."""
+        name = encode(path)
+        if not name:
+            raise InvalidArgument(f"{what} is empty")
+        if not name.startswith(b"/"):
+            name = self._workdir.rstrip(b"/") + b"/" + name
+        if self._root:
+            name = self._root + os.path.normpath(b"/" + name.lstrip(b"/"))
+        if len(name) > Limit.PATH:
+            raise FileError(f"{what} is longer than {Limit.PATH} bytes", errno=errno.errorcode[errno.ENAMETOOLONG])
+        return name
+
+    def cwd(self, path: str | None) -> bytes:
+        return self.locate(path or show(self._workdir), "cwd")
+
+    def name(self, path: bytes) -> str:
+        """What the sandbox calls it. ProtocolError: it is in none of its places."""
+        if path != self._root and not path.startswith(self._root + b"/"):
+            raise ProtocolError("a path outside of the sandbox's directory")
+        return show(path[len(self._root) :] or b"/")
+
+    def environment(self, more: Mapping[str, str]) -> tuple[bytes, ...]:
+        for name in more:
+            if not name or "=" in name:
+                raise InvalidArgument(f"env holds the name {name!r}")
+        return tuple([encode(name) + b"=" + encode(value) for name, value in {**self._env, **more}.items()])
+
+
+def encode(text: str) -> bytes:
+    """As the kernel knows it."""
+    try:
+        name = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidArgument("text that is neither Unicode nor escaped bytes") from None
+    if b"\0" in name:
+        raise InvalidArgument("a NUL byte in a text")
+    return name
+
+
+def show(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")

@@ -1,0 +1,142 @@
+"""Requests to the native guest, and what its refusals mean: a number of the kernel's, and what was tried."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from paddock.errors import AlreadyExists, FileError, InvalidArgument, InvalidState, NotFound, PaddockError, SandboxError
+from paddock.guest._frames import ProtocolError
+from paddock.wire import WireError
+from paddock.wire._message import Message, Shape
+from paddock.wire.guest import Error, Op
+
+_MISSING = (errno.ENOENT, errno.ENOTDIR)
+_NO_PROGRAM = (errno.ENOEXEC, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR)
+_LARGEST = "the kernel takes 128 KiB in one argument or variable, and 2 MiB in all (less with a small stack limit)"
+_BEGINNING = ("operations", "fork", "descriptors")
+
+Refusal = Callable[[int, str], PaddockError]
+"""Of an errno and the step."""
+
+
+class Request(NamedTuple):
+    op: Op
+    body: bytes
+    refused: Refusal
+
+
+class Nothing(Message):
+    """The empty body."""
+
+    SHAPE = Shape(Struct("<"), (), (), ())
+
+
+def ask(op: Op, message: Message, refused: Refusal) -> Request:
+    """InvalidArgument: the message cannot hold what is asked."""
+    try:
+        return Request(op, message.pack(), refused)
+    except (ValueError, StructError) as error:
+        raise InvalidArgument(f"{op.name.lower()}: {error}") from None
+
+
+def refusal(request: Request) -> Callable[[bytes], PaddockError]:
+    """What the body of an ERROR means. ProtocolError."""
+    refused = request.refused
+
+    def read(body: bytes) -> PaddockError:
+        try:
+            told = Error.unpack(body)
+        except WireError as error:
+            raise ProtocolError(str(error)) from None
+        if told.errno not in errno.errorcode:
+            raise ProtocolError("an error that no kernel has")
+        return refused(told.errno, told.step.decode("ascii", "replace"))
+
+    return read
+
+
+def _failed(number: int, words: str) -> SandboxError:
+    return SandboxError(f"{words}: {os.strerror(number)}", errno=errno.errorcode[number])
+
+
+def of_guest(number: int, step: str) -> PaddockError:
+    return _failed(number, f"the guest refused it at {step!r}")
+
+
+def of_file(path: str, wanted: str = "text that means something") -> Refusal:
+    """`path` is as the caller named it; `wanted` is what a part of the request has to be."""
+
+    def refused(number: int, step: str) -> PaddockError:
+        if number == errno.EILSEQ:
+            return InvalidArgument(f"not {wanted}: {step}")
+        if step == "operation" and number == errno.EIO:
+            return SandboxError("the work was ended from outside: killed, or out of memory")
+        if step in _BEGINNING:
+            return _failed(number, "the work could not be begun")
+        return FileError(f"{os.strerror(number)}: {path}", errno=errno.errorcode[number])
+
+    return refused
+
+
+def of_copy(source: str) -> Refusal:
+    refused = of_file(source)
+
+    def read(number: int, step: str) -> PaddockError:
+        if number == errno.EINVAL:
+            return InvalidArgument("a directory cannot be copied into itself")
+        return refused(number, step)
+
+    return read
+
+
+def of_command(id: str) -> Refusal:
+    def refused(number: int, step: str) -> PaddockError:
+        if number == errno.ENOENT:
+            return NotFound(f"no command {id[:100]}")
+        if number == errno.ESRCH:
+            return InvalidState(f"the command {id} has ended")
+        if number == errno.ENOTTY:
+            return InvalidArgument("the command has no terminal")
+        if number == errno.EINVAL:
+            return InvalidArgument(f"not a {step} that can be given to a command")
+        if number == errno.ENODATA:
+            return SandboxError(
+                f"the command {id} printed more than the guest keeps before it was read",
+                hint="attach again for what is kept, or have it print to a file",
+            )
+        return _failed(number, f"{step} of command {id}")
+
+    return refused
+
+
+def of_exec(program: str, cwd: str, id: str) -> Refusal:
+    def refused(number: int, step: str) -> PaddockError:
+        reason, name = os.strerror(number), errno.errorcode[number]
+        if step == "interpreter":
+            return NotFound(f"the interpreter or loader of {program!r} does not exist", errno=name)
+        if step == "cwd" and number != errno.EINVAL:
+            kind = NotFound if number in _MISSING else InvalidArgument
+            return kind(f"no working directory {cwd!r}: {reason}", errno=name)
+        if step == "exec" and number in _MISSING:
+            hint = "; lines of shell need one, a command as a sequence does not" if program == "/bin/sh" else ""
+            return NotFound(f"no program {program!r}{hint}", errno=name)
+        if step == "exec" and number == errno.EACCES:
+            return InvalidArgument(f"{program!r} is not executable", errno=name)
+        if number == errno.E2BIG:
+            return InvalidArgument(f"cannot execute {program!r}: {reason}: {_LARGEST}", errno=name)
+        if step == "exec" and number in _NO_PROGRAM:
+            return InvalidArgument(f"cannot execute {program!r}: {reason}", errno=name)
+        if step == "id" and number == errno.EEXIST:
+            return AlreadyExists(f"there is a command {id} already")
+        if number == errno.EINVAL:
+            return InvalidArgument(f"{step} is nothing that a command can have")
+        if step == "clone":
+            return SandboxError(f"no process could be made: {reason}", errno=name)
+        return SandboxError(f"cannot execute {program!r}: {step}: {reason}", errno=name)
+
+    return refused
