@@ -16,7 +16,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -33,9 +33,6 @@ pytest.register_assert_rewrite("tests.conformance")
 from tests.conformance.leaks import Snapshot, wait_until_clean  # noqa: E402
 
 if TYPE_CHECKING:
-    from xdist.remote import Producer
-    from xdist.scheduler import LoadFileScheduling
-
     from paddock.client import Sandbox
 
 SandboxFactory = Callable[..., "Sandbox"]
@@ -94,8 +91,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
-    from xdist.scheduler import LoadFileScheduling
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    from xdist.scheduler import LoadFileScheduling  # pyright: ignore[reportMissingTypeStubs]
 
     class Pieces(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:

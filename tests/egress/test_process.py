@@ -18,8 +18,7 @@ import pytest
 
 from paddock.egress._client import GatewayClient
 from paddock.egress._control import VERSION, Close, Hello, Open, Order, Revise, Secret
-from paddock.egress._plane import Plane
-from paddock.egress._server import Server
+from paddock.egress._server import Plane, Server
 from paddock.errors import InvalidState, NotConfigured, NotFound
 from paddock.keeper import layout
 from paddock.linux import local_sockets
@@ -275,14 +274,15 @@ def served(state: Path, scene: Callable[[GatewayClient, Server, Noted], Coroutin
     run(act())
 
 
-def test_only_who_says_hello_takes_the_place_of_the_daemon(state: Path) -> None:
+@pytest.mark.parametrize("body", [codec.encode(NOTHING), b'{"op":"close"}', b"no JSON"])
+def test_only_who_says_hello_takes_the_place_of_the_daemon(state: Path, body: bytes) -> None:
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
         before = one._line
         nobody = local_sockets.connect(state, layout.GATEWAY_SOCKET)
         assert nobody is not None
         reader, writer = await asyncio.open_connection(sock=nobody)
-        writer.write(pack(Kind.OPEN, 1, codec.encode(NOTHING)))
-        assert await reader.read() == b"", "an order of nobody's ends the connection"
+        writer.write(pack(Kind.OPEN, 1, body))
+        assert await reader.read() == b"", "an order of nobody's, or that is none, ends the connection"
         writer.close()
         await one.order(order("sb_a"), some())
         assert one._line is before

@@ -9,7 +9,7 @@ import pytest
 
 from paddock.errors import InvalidArgument, PolicyInvalid
 from paddock.model import Allow, EgressRules, PolicyDocument
-from paddock.policy.egress import Snapshot, explain, load
+from paddock.policy.egress import Snapshot, _yaml, explain, load
 
 
 def refused(text: str) -> PolicyInvalid:
@@ -127,7 +127,9 @@ def test_aliases_stand_for_what_they_name() -> None:
     assert document.egress.allow[1].paths == ("/a",)
 
 
-def test_aliases_of_aliases_end() -> None:
+def test_aliases_of_aliases_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _yaml._MOST_NODES <= 2_000_000  # pyright: ignore[reportPrivateUsage] (seconds)
+    monkeypatch.setattr(_yaml, "_MOST_NODES", 20_000)
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     assert "endless" in str(refused("\n".join(lines)))

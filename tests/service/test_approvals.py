@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from service_world import ME, Rig, until
 
-from paddock.egress._approvals import of_request
 from paddock.egress._http1 import Request as HttpRequest
-from paddock.egress._judged import Judged
+from paddock.egress._judged import Judged, of_request
 from paddock.errors import ApprovalNeeded, InvalidState, NotFound, PolicyDenied
 from paddock.model import (
     APPROVAL_MOVES,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
-from collections import OrderedDict
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -34,7 +34,7 @@ class Authority:
         self._key, self._issuer = loaded, x509.load_pem_x509_certificate(certificate)
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
         self._leaf_pem = _pem(self._leaf_key)
-        self._contexts: OrderedDict[tuple[str, bool], ssl.SSLContext] = OrderedDict()
+        self._contexts = lru_cache(MOST_CONTEXTS)(self._make_context)
 
     @classmethod
     def make(cls, owner: str) -> Authority:
@@ -58,15 +58,7 @@ class Authority:
 
     def context(self, host: str, *, h2: bool = False) -> ssl.SSLContext:
         """For a server that is `host`: a name or an address; `h2`: with HTTP/2 for who speaks nothing else."""
-        context = self._contexts.get((host, h2))
-        if context is None:
-            context = self._make_context(host, ["http/1.1", "h2"] if h2 else ["http/1.1"])
-            if len(self._contexts) >= MOST_CONTEXTS:
-                self._contexts.popitem(last=False)
-            self._contexts[host, h2] = context
-        else:
-            self._contexts.move_to_end((host, h2))
-        return context
+        return self._contexts(host, h2)
 
     def leaf(self, host: str) -> bytes:
         """A certificate for `host`, PEM; its key is the one leaf key."""
@@ -88,12 +80,12 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         ).public_bytes(serialization.Encoding.PEM)
 
-    def _make_context(self, host: str, protocols: list[str]) -> ssl.SSLContext:
+    def _make_context(self, host: str, h2: bool) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.num_tickets = 1
-        context.set_alpn_protocols(protocols)
+        context.set_alpn_protocols(["http/1.1", "h2"] if h2 else ["http/1.1"])
         # `ssl` reads files only; this one has no name and no disk under it.
         fd = os.memfd_create("leaf", os.MFD_CLOEXEC)
         try:

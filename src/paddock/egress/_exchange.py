@@ -11,7 +11,6 @@ from paddock.errors import Unrecorded
 from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
-from ._approvals import of_request
 from ._git import (
     MOST_BATCH_BYTES,
     PROBE_BYTES,
@@ -24,7 +23,7 @@ from ._git import (
     refusal,
 )
 from ._http1 import BadMessage, Request, head_end, read_request
-from ._judged import Judged
+from ._judged import Judged, of_request
 from ._mocks import write_mock
 from ._names import PORTS, BadTarget, is_address, normal, read_authority, split_target
 from ._overrides import METHODS, FormWatch, readings

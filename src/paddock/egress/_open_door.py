@@ -16,11 +16,11 @@ from paddock.linux.own_addresses import is_own
 from paddock.model import Recording
 from paddock.model.egress import EgressPolicy, Target, Verdict
 
-from ._approvals import Approvals
 from ._authority import Authority
 from ._dns import Denied
 from ._h2_outside import Links
 from ._journal import AuditJournal, Flow
+from ._judged import Approvals
 from ._mocks import Handlers, Mocks
 from ._names import BadHost, canonical, is_address
 from ._origins import Maker

@@ -60,19 +60,13 @@ News = Callable[[str, str, int, dict[str, Any]], None]
 """What came to pass, in which sandbox and incarnation, and what is known of it."""
 
 
-class _Line:
-    """Questions of one sandbox; the first is under way."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[bytes, int, Told]] = deque()
-
-
 class Origins:
     """Within one event loop. `witness` is where it is asked; None: there is none. `news` hears of watched processes."""
 
     def __init__(self, witness: socket.socket | None, news: News | None = None) -> None:
         self._witness, self._news = witness, news
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, deque[tuple[bytes, int, Told]]] = {}
+        """Questions of each sandbox; the first is under way."""
         self._asked: dict[int, str] = {}
         self._watching: dict[str, asyncio.Future[None]] = {}
         self._watched: dict[str, int] = {}
@@ -99,13 +93,13 @@ class Origins:
             return told(unknown(f"the kernel does not say whose it is: {error.strerror}"))
         if inode == 0:
             return told(unknown("it was closed as soon as it was made"))
-        line = self._lines.setdefault(sandbox, _Line())
-        if len(line.waiting) >= MOST_WAITING:
+        line = self._lines.setdefault(sandbox, deque())
+        if len(line) >= MOST_WAITING:
             return told(unknown("too many connections at once"))
         number = next(self._numbers)
         question = {"n": number, "sandbox": sandbox, "first": first, "inode": inode}
-        line.waiting.append((json.dumps(question).encode(), number, told))
-        if len(line.waiting) == 1:
+        line.append((json.dumps(question).encode(), number, told))
+        if len(line) == 1:
             self._send(sandbox)
 
     async def watch(self, sandbox: str, incarnation: int, first: First | None) -> None:
@@ -142,7 +136,7 @@ class Origins:
         self.close()
 
     def _send(self, sandbox: str) -> None:
-        question, number, _ = self._lines[sandbox].waiting[0]
+        question, number, _ = self._lines[sandbox][0]
         if self._witness is None:
             return self._give_up()
         self._asked[number] = sandbox
@@ -185,8 +179,8 @@ class Origins:
         if sandbox is None:
             return
         line = self._lines[sandbox]
-        _, _, told = line.waiting.popleft()
-        if line.waiting:
+        _, _, told = line.popleft()
+        if line:
             self._send(sandbox)
         else:
             del self._lines[sandbox]
@@ -195,5 +189,5 @@ class Origins:
     def _give_up(self) -> None:
         lines, self._lines, self._asked = self._lines, {}, {}
         for line in lines.values():
-            for _, _, told in line.waiting:
+            for _, _, told in line:
                 told(unknown(self._why))

@@ -21,19 +21,18 @@ from paddock.linux import confine as process
 from paddock.linux import local_sockets, seccomp, seccomp_profile
 
 from . import _witness
-from ._approvals import Approvals
 from ._control import PACKAGE_CACHE_MIB
 from ._gateway import Gateway
 from ._handler import HandlerHost, start_host
 from ._journal import AuditJournal
+from ._judged import Approvals
 from ._malware import Lists
 from ._open_door import Pages
 from ._origins import Origins
 from ._package_cache import PackageCache
 from ._package_store import PackageStore
-from ._plane import Plane
 from ._registry_reader import Reader
-from ._server import Server
+from ._server import Plane, Server
 from ._upstream import over_tcp, system_trust
 from ._world import World
 

@@ -128,22 +128,18 @@ class Dialer:
     async def _connect(self, addresses: list[str], target: Target) -> tuple[Wire, str]:
         why: OSError | None = None
         for address in addresses:
+            sock: socket.socket | None = None
             try:
                 sock = await self._reach(address, target.port)
-            except OSError as error:
-                why = error
-                continue
-            try:
                 wire = Wire(self._loop, self._scratch)
                 await wire.attach(sock)
-            except OSError as error:
-                sock.close()
-                why = error
-            except BaseException:
-                sock.close()
-                raise
-            else:
                 return wire, address
+            except BaseException as error:
+                if sock is not None:
+                    sock.close()
+                if not isinstance(error, OSError):
+                    raise
+                why = error
         raise Refused(
             f"{target.host}:{target.port} can't be reached: {_words(why)}", status=502, rule="upstream"
         ) from None
