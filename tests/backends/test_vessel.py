@@ -238,6 +238,14 @@ def test_a_wall_that_ends_at_once_is_an_error_with_its_last_words_and_leaves_not
     assert caught.value.message.endswith("; the last that it said: wait")
 
 
+def test_one_whose_pilot_is_killed_while_it_is_made_is_told_what_the_keeper_knows(harness: VesselHarness) -> None:
+    async def never(backend: PlainVessel, instance: VesselInstance) -> None:
+        raise AssertionError
+
+    with pytest.raises(SandboxDied, match="has died: its plain ended"):
+        in_vessel(harness, never, argv=("/bin/sh", "-c", "kill -9 $PPID; exec sleep 1000"))
+
+
 def test_whose_time_is_over_while_it_is_made_is_told_so(harness: VesselHarness) -> None:
     """And not that a connection was lost: what is made for the first time can take longer than a sandbox is to live."""
 

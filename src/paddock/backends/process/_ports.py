@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import errno
 import os
+import socket
 
 from paddock.errors import FileError, InvalidArgument
 from paddock.model import ConnectPort
 
-_ADDRESSES = ("127.0.0.1", "::1")
+# Numbers, never names: a resolver would read files that are the sandbox's.
+_ADDRESSES = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 
 class PortStream:
@@ -39,10 +41,23 @@ async def connect(action: ConnectPort) -> PortStream:
     if not 0 < action.port < 65536:
         raise InvalidArgument("port must be an integer from 1 to 65535")
     number = errno.ECONNREFUSED
-    for address in _ADDRESSES:
+    for family, address in _ADDRESSES:
         try:
-            return PortStream(*await asyncio.open_connection(address, action.port))
+            return PortStream(*await asyncio.open_connection(sock=await _connected(family, (address, action.port))))
         except OSError as error:
             number = error.errno or number
     name = errno.errorcode.get(number, str(number))
     raise FileError(f"port {action.port}: {os.strerror(number)}", errno=name)
+
+
+async def _connected(family: int, address: tuple[str, int]) -> socket.socket:
+    """OSError: nobody listens there."""
+    peer = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        # A reset is an answer: it was connected, and the other side has hung up since. Reader and writer hear of it.
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            await asyncio.get_running_loop().sock_connect(peer, address)
+    except BaseException:
+        peer.close()
+        raise
+    return peer

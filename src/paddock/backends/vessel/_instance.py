@@ -147,8 +147,7 @@ class VesselInstance(JailInstance):
             if greeted.done() and greeted.exception() is None:
                 return
             if listening.done() or greeted.done():
-                await self._hear_out()
-                raise self.lost_error()
+                raise await self._early_end(greeted)
             log = await self.control_call({"op": "log"}, _Log)
         finally:
             greeted.cancel()
@@ -156,6 +155,18 @@ class VesselInstance(JailInstance):
                 await greeted
         words = f"nobody answered behind the wall of {self.id} within {orders.greeting_seconds:g} s"
         raise SandboxError(words + _printable("; the last that it said: ", log.log), hint="paddock doctor")
+
+    async def _early_end(self, greeted: asyncio.Future[None]) -> PaddockError:
+        """By the pilot's last words, the keeper's, or what kept the guest from greeting."""
+        await self._hear_out()
+        if self._farewell is None:
+            ending = self._level.ending(self.id, self._incarnation)
+            await asyncio.wait((ending,), timeout=_LAST_WORDS_SECONDS)
+            if ending.done():
+                return SandboxDied(f"sandbox {self.id} has died: {ending.result().reason}")
+            if greeted.done() and isinstance(error := greeted.exception(), PaddockError):
+                return error
+        return self.lost_error()
 
     async def _set_out(self, config: dict[str, Any]) -> GuestConnection:
         """Starts the pilot, and tells it what to do where nobody else reads it. SandboxDied."""
