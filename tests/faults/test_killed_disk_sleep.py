@@ -34,7 +34,7 @@ from paddock.storage import _room
 from tests.conftest import SandboxFactory, keepers, live_sandboxes
 from tests.faults.conftest import Program
 from tests.in_process import in_process
-from tests.levels.test_moving import LIMITS
+from tests.levels.conftest import SMALL
 from tests.orphans import wait_until
 
 PATIENCE_SECONDS = 180  # for a machine whose processor is emulated, beside others
@@ -151,7 +151,7 @@ def machine(sandbox: SandboxFactory, shared_state: Path) -> Generator[Callable[[
     boxes: list[Sandbox] = []
 
     def make() -> Machine:
-        options = {"level": "microvm", "limits": LIMITS, "workspace": workspace.name, "ttl_seconds": 3000}
+        options = {"level": "microvm", "limits": SMALL, "workspace": workspace.name, "ttl_seconds": 3000}
         try:
             boxes.append(sandbox(persistent=True, **options))
         except Unsupported as error:
