@@ -359,6 +359,27 @@ def test_a_list_of_commands_without_an_end_is_refused() -> None:
     asyncio.run(main())
 
 
+def test_a_write_that_is_refused_on_the_way_waits_for_the_reason() -> None:
+    """The guest reads no more before it has said why."""
+    asked = asyncio.Event()
+
+    async def serve(peer: Peer, channel: int, code: int) -> None:
+        await peer.say(reply() + frames.pack_eof(1, 0))
+        await asked.wait()
+        await peer.say(frames.pack(Kind.ERROR, 1, Error(errno=errno.ENOSPC, step=b"write").pack()))
+
+    async def main() -> None:
+        async with lying(serve) as (connection, _):
+            writer = await CALLS["write"](connection)
+            writing = asyncio.ensure_future(writer.write(b"x"))
+            asyncio.get_running_loop().call_soon(asked.set)
+            with pytest.raises(FileError) as caught:
+                await writing
+            assert caught.value.details["errno"] == "ENOSPC"
+
+    asyncio.run(main())
+
+
 async def pings(peer: Peer, channel: int, code: int) -> None:
     if code == Op.PING:
         await peer.say(frames.pack(Kind.REPLY, channel, PingReply(pid=7).pack()) + frames.pack_close(channel))

@@ -123,11 +123,8 @@ class FileWriter:
 
     async def write(self, data: bytes) -> None:
         with self._channel.attended(works=self._works):
-            if self._pipe is None:
-                await self._channel.write(data)
-                return
             try:
-                await self._pipe.write(data)
+                await (self._channel if self._pipe is None else self._pipe).write(data)
             except BrokenPipeError:
                 await self._channel.finished()  # the reason, if there is one
                 raise
