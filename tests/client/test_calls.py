@@ -27,13 +27,15 @@ RECVMSG = ("47", "212")
 def interrupt_when(ready: Callable[[], bool]) -> threading.Thread:
     """Ctrl-C for the main thread, once `ready` says so and it sleeps in recvmsg(2).
 
-    A signal just before that doesn't wake it: Python's handler runs when the call returns, with the answer.
+    A signal just before that doesn't wake it: Python's handler runs when the call returns, with the answer. Neither does
+    one that the kernel gives to another thread, as it may with one for the process (signal(7)).
     """
+    main = threading.get_ident()
     waits = Path(f"/proc/self/task/{threading.get_native_id()}/syscall")  # proc_pid_syscall(5)
 
     def watch() -> None:
         assert wait_until(lambda: ready() and waits.read_text().split()[0] in RECVMSG)
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_kill(main, signal.SIGINT)
 
     thread = threading.Thread(target=watch)
     thread.start()
