@@ -27,8 +27,8 @@ RECVMSG = ("47", "212")
 def interrupt_when(ready: Callable[[], bool]) -> threading.Thread:
     """Ctrl-C for the main thread, once `ready` says so and it sleeps in recvmsg(2).
 
-    A signal just before that doesn't wake it: Python's handler runs when the call returns, with the answer. Neither does
-    one that the kernel gives to another thread, as it may with one for the process (signal(7)).
+    A signal just before that doesn't wake it: Python's handler runs when the call returns, with the answer. Nor does
+    one for the process that the kernel gives to another thread (signal(7)).
     """
     main = threading.get_ident()
     waits = Path(f"/proc/self/task/{threading.get_native_id()}/syscall")  # proc_pid_syscall(5)
