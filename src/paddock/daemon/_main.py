@@ -301,7 +301,7 @@ class _Log(logging.FileHandler):
     """Its owner's alone. What goes to standard error, a dying interpreter's words too, goes there as well."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError):  # somebody has deleted it
+        with contextlib.suppress(OSError):  # the file was deleted
             if os.stat(self.baseFilename).st_size > _LOG_BYTES:
                 self.close()
                 os.replace(self.baseFilename, f"{self.baseFilename}.1")

@@ -122,7 +122,7 @@ class StreamTransport(asyncio.Transport):
         self.vanish(StreamFailed(f"the {who} reset the stream ({name})", untouched=untouched))
 
     def vanish(self, error: Exception) -> None:
-        """There is nobody to tell on the other side."""
+        """End the stream without a frame to the other side."""
         if not self._closed:
             self._lost = True
             self._forget()

@@ -52,7 +52,7 @@ _MOST_REFS = 8
 
 
 class Approvals(Protocol):
-    """What a `Door` has as `approvals`. Whoever cannot answer says no."""
+    """What a `Door` has as `approvals`. Without an answer it is a no."""
 
     async def claim(self, request: ApprovalRequest) -> ApprovalAnswer: ...
 

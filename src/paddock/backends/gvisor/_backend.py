@@ -268,7 +268,7 @@ class GvisorBackend(VesselBackend):
             spec=nobodys(plan.spec),
         )
         jail = await self._dressed(own, await self.furnish(self.jail_plan(own)), found)
-        instance = await self.make(own, jail._replace(kind="oven"))  # nobody takes it for a sandbox
+        instance = await self.make(own, jail._replace(kind="oven"))  # `living` leaves it out
         assert isinstance(instance, GvisorInstance)
         try:
             orders = await self.ordered(own, jail, found)

@@ -76,7 +76,7 @@ async def _live(backend: GvisorBackend, found: _probe.Found) -> None:
         await to_its_end(pool.create, name, layers=plan.template.layers, limit_bytes=limit)
         jail = await backend.dressed(plan, await backend.furnish(backend.jail_plan(plan)), found, must_bake=True)
         plan = msgspec.structs.replace(plan, deadline=proc.boottime() + _LIFE_SECONDS)  # that took its time
-        jail = jail._replace(kind="oven", deadline=plan.deadline)  # nobody takes it for a sandbox
+        jail = jail._replace(kind="oven", deadline=plan.deadline)  # `living` leaves it out
         orders = msgspec.structs.replace(await backend.ordered(plan, jail, found), greeting_seconds=GREETING_SECONDS)
         instance = await backend.embark(plan, jail, orders)
         try:

@@ -51,7 +51,7 @@ async def connect(action: ConnectPort) -> PortStream:
 
 
 async def _connected(family: int, address: tuple[str, int]) -> socket.socket:
-    """OSError: nobody listens there."""
+    """Raise OSError if no program listens there."""
     peer = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         # A reset is an answer: it was connected, and the other side has hung up since. Reader and writer hear of it.
