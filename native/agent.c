@@ -40,6 +40,12 @@ static void perform(struct channel *channel, struct frame *frame)
         return command_resize(channel, frame->body);
     case OP_KILL:
         return command_kill(channel, frame->body);
+    case OP_HAND:
+        return relay_hand(channel, frame);
+    case OP_CONNECT:
+        return relay_connect(channel, frame->body);
+    case OP_ACCEPT:
+        return relay_accept(channel, frame->body);
     default:
         if (entry)
             helper_start(channel, entry, frame);
@@ -275,10 +281,11 @@ static int take_lifeline(struct agent *agent)
     return watch_for(&agent->loop, &agent->lifeline, EPOLLRDHUP);
 }
 
-/* Before this process is not dumpable: from then on its files in /proc are root's. */
+/* Before this process is not dumpable, or it is given: from then on its files in /proc are root's. */
 static void open_oom_score(struct agent *agent)
 {
-    agent->oom_score = sys_openat(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0);
+    if (agent->oom_score < 0)
+        agent->oom_score = sys_openat(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0);
     long got = agent->oom_score < 0 ? -1 : sys_pread(agent->oom_score, agent->usual, sizeof agent->usual, 0);
     agent->usual_size = got > 0 ? (size_t)got : 0;
     if (got <= 0)
