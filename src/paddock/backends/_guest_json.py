@@ -205,6 +205,12 @@ class _JsonDialect:
             status=self.status(item.status, connection) if item.status is not None else None,
         )
 
+    def connect(self, port: int) -> Json:
+        return {"op": "connect", "port": port}
+
+    def accept(self, path: str) -> Json:
+        return {"op": "accept", "path": path}
+
     async def perform(self, connection: GuestConnection, action: Action[T]) -> T:
         return await perform(connection, action)
 
