@@ -9,6 +9,7 @@ enum {
     MOST_PROCESSES = 1 << 17,
     ROUNDS = 64,
     MOST_SURVIVORS = 100,
+    OURSELVES = -1, /* in place of the helper's pid */
 };
 static const uint64_t PATIENCE = 5000000000u, PAUSE = 1000000u;
 
@@ -253,6 +254,25 @@ _Noreturn static void run_killer(struct kin *kin, int cgroup)
     sys_exit((int)min_size(left, MOST_SURVIVORS));
 }
 
+/* Where there is no room for one more process, as beside a command that forks without end, nobody else can do it. It
+ * takes as long as it takes, and is concluded when we reap next, for which the signal sees. */
+static void kill_here(struct child *child)
+{
+    struct kin kin = {.tag = child->tag, .root = child->tag ? 0 : child->pid, .holder = -1};
+    size_t left = child->cgroup >= 0 ? kill_group(child->cgroup) : 0;
+    if (kin_open(&kin)) {
+        if (child->pid) /* not even memory: at least the group */
+            (void)sys_kill(-child->pid, SIGKILL);
+        left = MOST_SURVIVORS;
+    } else {
+        left += kill_kin(&kin);
+        arena_close(&kin.arena);
+    }
+    child->survivors = (uint32_t)min_size(left, MOST_SURVIVORS);
+    child->killed = true;
+    (void)sys_kill(sys_getpid(), SIGCHLD);
+}
+
 int kill_start(struct child *child)
 {
     struct kin kin = {.tag = child->tag, .root = child->tag ? 0 : child->pid, .holder = -1};
@@ -266,11 +286,10 @@ int kill_start(struct child *child)
         run_killer(&kin, child->cgroup >= 0 ? OP_INPUT : -1);
     }
     fd_close(&holder);
-    if (pid > 0)
-        child->killer = pid;
-    else if (child->pid) /* not even a process: at least the group */
-        (void)sys_kill(-child->pid, SIGKILL);
-    return pid < 0 ? pid : 0;
+    child->killer = pid > 0 ? pid : OURSELVES;
+    if (pid < 0)
+        kill_here(child);
+    return 0;
 }
 
 void kill_conclude(struct child *child)

@@ -92,7 +92,7 @@ def test_a_create_that_is_cancelled_at_its_first_connection_leaves_no_sandbox(
     async def scene(yard: Yard) -> None:
         connecting = asyncio.Event()
 
-        async def connect(path: Path) -> GuestConnection:
+        async def connect(path: Path, *dialect: Any) -> GuestConnection:
             connecting.set()
             return await asyncio.Future()
 
@@ -138,7 +138,7 @@ def test_a_sandbox_that_cannot_be_reached_yet_is_made_all_the_same(play: Play, m
     async def scene(yard: Yard) -> None:
         with monkeypatch.context() as patch:
 
-            async def connect(path: Path) -> GuestConnection:
+            async def connect(path: Path, *dialect: Any) -> GuestConnection:
                 raise OSError(errno.EMFILE, "no more")
 
             patch.setattr(GuestConnection, "connect", connect)

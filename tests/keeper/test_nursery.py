@@ -15,10 +15,10 @@ from paddock.keeper import _house, _spare
 from paddock.keeper._door import Door
 from paddock.keeper._errors import JailError
 from paddock.keeper._nursery import MOST_AT_ONCE, Nursery
-from paddock.keeper._plan import SAMPLE, JailPlan
 from paddock.keeper._trace import Steps
 from paddock.linux.undo import UndoStack
 from tests.keeper.conftest import Yard, configure, run
+from tests.keeper.test_plan import plan
 from tests.orphans import wait_until
 
 Play = Callable[[Callable[[Yard], Any]], Any]
@@ -46,7 +46,7 @@ def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch
     nursery = Nursery(no_house, watch=handlers.__setitem__, unwatch=handlers.__delitem__, born=lambda jail: None)
     answers: list[dict[str, object]] = []
     for _ in range(5 * MOST_AT_ONCE):
-        nursery.create(JailPlan.unpack(SAMPLE), answers.append)
+        nursery.create(plan(), answers.append)
 
     for voice in voices:
         voice.send(b'{"error": "it does not become one", "errno": null, "after": "clone"}')

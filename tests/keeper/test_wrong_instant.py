@@ -13,11 +13,11 @@ import pytest
 
 from paddock.keeper import _jail
 from paddock.keeper._errors import Died, Gone, died_of
-from paddock.keeper._plan import SAMPLE, JailPlan
 from paddock.keeper._serve import Keeper
 from paddock.keeper._trace import Steps
 from paddock.linux import pidfd
 from paddock.linux.undo import UndoStack
+from tests.keeper.test_plan import plan
 from tests.keeper.test_undertaker import yard_of_the_dead
 
 
@@ -45,7 +45,7 @@ def test_a_spare_that_died_while_it_was_looked_at_is_tried_again_with_another() 
             spare = SimpleNamespace(pid=child.pid, pidfd=fd)
             pending = SimpleNamespace(
                 steps=steps,
-                plan=JailPlan.unpack(SAMPLE),
+                plan=plan(),
                 spare=spare,
                 undo=UndoStack(),
                 agent_pid=child.pid,

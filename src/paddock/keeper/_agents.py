@@ -12,16 +12,14 @@ import resource
 import signal
 import socket
 from collections.abc import Mapping
-from typing import NoReturn
 
-from paddock.guest import _everything as guest
+from paddock.keeper import _guest_program as guest_program
 from paddock.keeper import _shares
-from paddock.keeper._plan import JAIL, SAMPLE, JailPlan, User
+from paddock.keeper._plan import JAIL, JailPlan, User
 from paddock.keeper._trace import Steps, report_failure
 from paddock.keeper.layout import ORDINARY_ID
 from paddock.linux import (
     caps,
-    forked_memory,
     landlock,
     namespaces,
     prctl,
@@ -32,7 +30,6 @@ from paddock.linux import (
 )
 from paddock.linux.namespaces import IdMap
 
-EXEC_DIRECTORY = ".paddock/exec"  # below the home directory: what background commands print
 _LARGEST_MESSAGE = 1 << 18
 _FOR_ALL = rlimits.ResourceLimits(core_bytes=0, locked_bytes=8 << 20)
 # Of these, root inside has the part that concerns files and processes of the sandbox's own ids.
@@ -51,14 +48,16 @@ _ROOT_CAPABILITIES = (
 class Agents:
     """Starts agents for pid 1. The first one brings the inner user namespace into being; later ones enter it.
 
-    `proc` is a descriptor of a mount of /proc that can be written, which no command ever sees. From `sync` the first
-    agent takes its plan, and there it tells the keeper that its filters are on.
+    They become `program`, a descriptor of the native guest. `proc` is a descriptor of a mount of /proc that can be
+    written, which no command ever sees. From `sync` the first agent takes its plan, and there it tells the keeper that
+    its filters are on.
     """
 
     def __init__(
         self,
         sync: socket.socket,
         *,
+        program: int,
         root_mode: bool,
         whole: bool,
         held: frozenset[str],
@@ -66,26 +65,25 @@ class Agents:
         landlock_abi: int,
         proc: int,
         listeners: Mapping[str, socket.socket],
-        memory: forked_memory.Pages | None,
         steps: Steps,
     ) -> None:
         self.listeners = listeners
         self.plan: JailPlan | None = None
         self.first = 0
         self._sync = sync
+        self._program = program
         self._root_mode = root_mode
         self._whole = whole
         self._held = held
         self._filter = filter
         self._landlock_abi = landlock_abi
         self._proc = proc
-        self._memory = memory
         self._steps = steps
         self._inner = -1
 
     def descriptors(self) -> tuple[int, ...]:
         """What pid 1 keeps open for this."""
-        return (self._proc, self._inner)
+        return (self._program, self._proc, self._inner)
 
     def conceive(self) -> None:
         """Makes the first agent, which waits for its plan, and the namespace of all. OSError."""
@@ -126,14 +124,13 @@ class Agents:
                 self._become(identity, self.plan)
                 landlock.restrict(self._landlock_abi)
                 self._filter.install()
-                self._run(identity, self.plan, oom_score)
+                guest_program.become(self._program, self.listeners[identity].fileno(), oom_score)
             finally:
                 os._exit(1)
         return pid
 
     def _wait_for_plan(self) -> None:
         oom_score = self._open_oom_score()
-        _prepare(self._memory)
         steps = self._steps
         steps.begin("filter")
         self._filter.install()  # no plan has a say in it: who waits for the rest need not wait for this
@@ -154,7 +151,7 @@ class Agents:
         landlock.restrict(self._landlock_abi)  # its rules are about the root directory that there is by now
         steps.end("confine")
         self._sync.send(steps.report() if plan.trace else b"{}")
-        self._run("user", plan, oom_score)
+        guest_program.become(self._program, self.listeners["user"].fileno(), oom_score)
 
     def _report(self, error: Exception) -> None:
         self._steps.voice = self._sync
@@ -174,7 +171,7 @@ class Agents:
         # Before it enters the namespace of the workloads nobody in there may touch it all the same.
         prctl.set_dumpable(True)
         try:
-            return os.open(b"self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._proc)
+            return os.open(b"self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC, dir_fd=self._proc)
         finally:
             prctl.set_dumpable(False)
 
@@ -191,38 +188,6 @@ class Agents:
             caps.drop_all()  # where the one uid that there is was its own all along, no change of it has done that
         prctl.set_dumpable(False)
         prctl.set_parent_death_signal(signal.SIGKILL)
-
-    def _run(self, identity: str, plan: JailPlan, oom_score: int) -> NoReturn:
-        config = self._config(identity, plan, _entry(plan, identity), oom_score)
-        guest.run_agent(self.listeners[identity], config)
-
-    def _config(self, identity: str, plan: JailPlan, user: User, oom_score: int) -> guest.AgentConfig:
-        entries = tuple(guest.UserEntry(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in plan.users)
-        return guest.AgentConfig(
-            user=guest.UserEntry(name=user.name, uid=user.uid, gid=user.gid, home=user.home),
-            workdir=plan.workdir,
-            exec_dir=f"{user.home}/{EXEC_DIRECTORY}",
-            env={**plan.env, "HOME": user.home, "USER": user.name, "LOGNAME": user.name},
-            users=entries,
-            may_switch_user=identity == "root",
-            oom_score=oom_score,
-        )
-
-
-def rehearse() -> None:
-    """What an agent does until its first command has ended, once for nothing. Leaves descriptors behind."""
-    JailPlan.unpack(SAMPLE)
-    guest.rehearse_agent()
-
-
-def _prepare(memory: forked_memory.Pages | None) -> None:
-    """Copies now what is going to be written when somebody waits. That it can't be done is no reason to refuse."""
-    with contextlib.suppress(Exception):
-        if memory is not None:
-            with contextlib.suppress(OSError):
-                memory.copy()
-                return
-        rehearse()
 
 
 def _entry(plan: JailPlan, identity: str) -> User:

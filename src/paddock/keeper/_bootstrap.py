@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-# What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"source", "state", "for_tests"} as JSON on stdin. Not in
-# arguments: every process inside a sandbox that is a copy of the keeper would show them.
+# What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"source", "guest", "state", "for_tests"} as JSON on stdin. Not
+# in arguments: every process inside a sandbox that is a copy of the keeper would show them.
 BOOTSTRAP = (
     "import gc,sys,json;gc.disable();o=json.load(sys.stdin);sys.path.insert(0,o['source']);"
     "from paddock.keeper._main import main;main(o)"
 )
 READY = b"ready\n"
-VERSION = 6
+VERSION = 7
 """Of what keeper and daemon say to each other. The first frames never change: docs/keeper.md."""

@@ -91,4 +91,5 @@ def _settled(record: Record, plan: JailPlan, late: tuple[str, ...]) -> Record:
         parent=plan.parent,
         idle_seconds=plan.idle_seconds,
         retention_seconds=plan.retention_seconds,
+        env=plan.env,
     )

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from paddock.keeper import _dev, layout
+from paddock.keeper import _dev, _guest_program, layout
 from paddock.keeper._door import Door
 from paddock.keeper._inside import MASKED, STAGED
 from paddock.keeper._outside import Outside
@@ -75,6 +75,8 @@ class House(NamedTuple):
     home: Door
     dev_tree: bytes
     null: int
+    program: int
+    """The native guest."""
     filter: seccomp.Filter
     landlock_abi: int
     own_namespaces: dict[str, int] | None
@@ -105,13 +107,17 @@ class House(NamedTuple):
         return TREE_ID_BASE if slot is not None else self.base(None)
 
 
-def furnish(state: Path) -> House:
-    """Enters the keeper's own namespaces and opens everything. OSError, ValueError for a damaged keeper.json."""
+def furnish(state: Path, guest: str) -> House:
+    """Enters the keeper's own namespaces and opens everything. OSError, ValueError for a damaged keeper.json.
+
+    `guest` is the path of the native guest.
+    """
     config = _read_config(state)
+    program = _guest_program.open_program(guest)
     spare_count = _spare_count(config)
     groups, missing = _open_groups(state)
     try:
-        return _furnish(state, config, spare_count, groups, missing)
+        return _furnish(state, config, program, spare_count, groups, missing)
     except BaseException:
         if groups is not None:
             with contextlib.suppress(OSError):  # an earlier keeper's sandboxes live in it: it stays
@@ -120,7 +126,12 @@ def furnish(state: Path) -> House:
 
 
 def _furnish(
-    state: Path, config: dict[str, Any], spare_count: int, groups: cgroups.Base | None, missing: tuple[str, ...]
+    state: Path,
+    config: dict[str, Any],
+    program: int,
+    spare_count: int,
+    groups: cgroups.Base | None,
+    missing: tuple[str, ...],
 ) -> House:
     uid = os.getuid()
     root_mode = uid == 0
@@ -177,6 +188,7 @@ def _furnish(
         home=_home(),
         dev_tree=dev_tree,
         null=_open_null(),
+        program=program,
         filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode or ids is not None)),
         landlock_abi=landlock.kernel_abi(),
         own_namespaces=proc.namespaces() if root_mode else None,

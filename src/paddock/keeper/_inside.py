@@ -22,7 +22,6 @@ from paddock.linux import (
     caps,
     cgroups,
     descriptors,
-    forked_memory,
     mounts,
     namespaces,
     netlink,
@@ -75,7 +74,7 @@ class Inside(NamedTuple):
     null: int
     filter: seccomp.Filter
     landlock_abi: int
-    memory: forked_memory.Pages | None
+    program: int
     fault: str
 
 
@@ -122,7 +121,7 @@ def _become_spare(inside: Inside, steps: Steps) -> Agents:
     for number in (0, 1, 2):
         os.dup2(inside.null, number)
     # A descriptor of a directory left here would be a way out.
-    descriptors.close_all_but(inside.sync.fileno(), *inside.listeners.values(), *inside.joining.tasks)
+    descriptors.close_all_but(inside.sync.fileno(), *inside.listeners.values(), *inside.joining.tasks, inside.program)
     steps.end("shed")
     steps.begin("unshare")
     namespaces.unshare(namespaces.NEWNET | namespaces.NEWIPC)
@@ -211,7 +210,7 @@ def _conceive(inside: Inside, writable_proc: int) -> Agents:
         landlock_abi=inside.landlock_abi,
         proc=writable_proc,
         listeners={name: socket.socket(fileno=fd) for name, fd in inside.listeners.items()},
-        memory=inside.memory,
+        program=inside.program,
         steps=Steps(inside.fault),
     )
     agents.conceive()

@@ -315,6 +315,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             retention_seconds=plan.retention_seconds,
             kind=plan.kind,
             devices=list(plan.devices),
+            env=plan.env,
         )
         house.records.write(record)
         way = Way.of(spare) if pending.exits is None or plan.kind.endswith(WAITING) else None

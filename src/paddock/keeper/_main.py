@@ -45,7 +45,7 @@ def main(options: dict[str, Any]) -> None:
         return
     try:
         _set_title()
-        house = _house.furnish(state)
+        house = _house.furnish(state, cast("str", options["guest"]))
         listener = local_sockets.listen(state, layout.KEEPER_SOCKET)
         guest.seal_imports()
         os.write(1, READY)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from paddock.keeper.layout import ORDINARY_ID, RETENTION_SECONDS
+from paddock.keeper.layout import RETENTION_SECONDS
 
 _NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}\Z")
 _KIND = re.compile(r"[a-z]{1,16}(-waiting)?\Z")
@@ -222,27 +222,3 @@ def is_name(text: object) -> bool:
 def is_repository(name: str) -> bool:
     """True for what lies beside the pool, where the host's git writes it."""
     return name.startswith("rp_")
-
-
-# Nobody's plan, for rehearsals.
-SAMPLE = JailPlan(
-    id="sb_rehearsal",
-    hostname="rehearsal",
-    tree="sb_rehearsal",
-    layers=("tp_rehearsal",),
-    host_usr=True,
-    users=(User(name="user", uid=ORDINARY_ID, gid=ORDINARY_ID, home="/"),),
-    default_user="user",
-    workdir="/",
-    env={"PATH": "/"},
-    template="{}",
-    deadline=1.0,
-    cpus=1.0,
-    memory_bytes=1,
-    swap_bytes=0,
-    processes=1,
-    open_files=1,
-    disk_bytes=1,
-    inodes=1,
-    tmp_bytes=1,
-).pack()

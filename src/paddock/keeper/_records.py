@@ -14,6 +14,7 @@ from paddock.keeper.layout import RETENTION_SECONDS
 STATE = "state.json"
 ENDED = ".ended"
 _NEW = ".new"
+_LARGEST = 1 << 20
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -51,6 +52,8 @@ class Record:
     kind: str = JAIL
     devices: list[str] = dataclasses.field(default_factory=list[str])
     """Those of the host's that it has beside what all have."""
+    env: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """What its commands have in their environment: whoever adopts it tells the agents, who know nothing of it."""
 
 
 class Ended(NamedTuple):
@@ -139,7 +142,7 @@ class Records:
     def _load(self, name: str) -> dict[str, Any]:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.directory)
         try:
-            return cast("dict[str, Any]", json.loads(os.read(fd, 65536)))
+            return cast("dict[str, Any]", json.loads(os.read(fd, _LARGEST)))
         finally:
             os.close(fd)
 

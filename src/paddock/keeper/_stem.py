@@ -1,33 +1,29 @@
 """The stem: a small copy of the keeper that every sandbox is cloned from.
 
 A clone shares all memory until one side writes to it, and then that side copies, page by page. The keeper writes
-everywhere all the time; the stem does nothing but clone. So the keeper never pays for a birth, and what is born
-starts from memory in which its own part has been rehearsed already.
+everywhere all the time; the stem does nothing but clone. So the keeper never pays for a birth.
 """
 
 from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import marshal
 import os
-import select
 import signal
 import socket
 from collections.abc import Sequence
 from typing import NoReturn
 
-from paddock.keeper._agents import rehearse
 from paddock.keeper._errors import JailError
 from paddock.keeper._house import House
 from paddock.keeper._inside import Inside, become_sandbox, listener_names
-from paddock.linux import cgroups, descriptors, forked_memory, fsids, namespaces, prctl
+from paddock.linux import cgroups, descriptors, fsids, namespaces, prctl
 
-_NULL, _PEER = 0, 3  # its descriptors, beside the log; all others are closed
+_NULL, _PEER, _PROGRAM = 0, 3, 4  # its descriptors, beside the log; all others are closed
 _ORDER_BYTES = 4096
 _MOST_DESCRIPTORS = 32
-# The interpreter adapts its instructions, which lie in the memory that is shared, after eight calls (PEP 659).
-_REHEARSALS = 20
 
 
 class Stem:
@@ -101,11 +97,7 @@ class Stem:
 def _serve(house: House, peer: socket.socket) -> NoReturn:
     peer = _shed(house, peer)
     names = listener_names(house.whole)
-    lessons = [_learn, *[_rehearse] * _REHEARSALS]
-    memory: forked_memory.Pages | None = None
     while True:
-        while lessons and not select.select([peer], [], [], 0)[0]:  # nobody waits
-            memory = lessons.pop()()
         data, ancillary, _, _ = peer.recvmsg(
             _ORDER_BYTES, socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
         )
@@ -128,7 +120,7 @@ def _serve(house: House, peer: socket.socket) -> NoReturn:
                 null=_NULL,
                 filter=house.filter,
                 landlock_abi=house.landlock_abi,
-                memory=memory,
+                program=_PROGRAM,
                 fault=fault,
             )
             try:
@@ -137,44 +129,18 @@ def _serve(house: House, peer: socket.socket) -> NoReturn:
                 inside.sync.detach()
         except OSError as error:
             answer = 0, error.errno, f"{type(error).__name__} at the clone: {error}"
-        descriptors.close_from(_PEER + 1)  # first: else the end of the child would not be seen at once
+        descriptors.close_from(_PROGRAM + 1)  # first: else the end of the child would not be seen at once
         peer.send(marshal.dumps(answer))
 
 
 def _shed(house: House, peer: socket.socket) -> socket.socket:
     """Closes all that the keeper has open, its lock first of all."""
     os.dup2(house.null, _NULL)
+    program = fcntl.fcntl(house.program, fcntl.F_DUPFD_CLOEXEC, _PROGRAM + 1)
     os.dup2(peer.detach(), _PEER, inheritable=False)
-    descriptors.close_from(_PEER + 1)
+    os.dup2(program, _PROGRAM, inheritable=False)
+    descriptors.close_from(_PROGRAM + 1)
     return socket.socket(fileno=_PEER)
-
-
-def _rehearse() -> None:
-    rehearse()
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    descriptors.close_from(_PEER + 1)
-
-
-def _learn() -> forked_memory.Pages | None:
-    """Which memory an agent writes: a child rehearses, and looks at its own."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            rehearse()
-            packed = forked_memory.own_pages().packed
-            while packed:
-                packed = packed[os.write(writer, packed) :]
-        finally:
-            os._exit(0)
-    os.close(writer)
-    packed = bytearray()
-    while data := os.read(reader, 65536):
-        packed += data
-    os.close(reader)
-    os.waitpid(pid, 0)
-    return forked_memory.Pages(bytes(packed)) if packed else None
 
 
 def _clone(inside: Inside, base: int | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -71,8 +71,8 @@ class GvisorBackend(VesselBackend):
         terminals = found is not None and found.terminals
         return replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})
 
-    def instance(self, id: SandboxId, template: Template, incarnation: int) -> GvisorInstance:
-        return GvisorInstance(self, id, template, incarnation)
+    def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> GvisorInstance:
+        return GvisorInstance(self, id, template, incarnation, env)
 
     def remembers(self) -> str | None:
         """Why copies of a sandbox have its files and not its memory; None: they have both."""

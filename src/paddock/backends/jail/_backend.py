@@ -133,7 +133,7 @@ class JailBackend:
         self.ending(plan.id, plan.incarnation)  # it may come in the same breath as the answer
         try:
             answer = await asyncio.shield(making)
-            instance = self.instance(plan.id, plan.template, plan.incarnation)
+            instance = self.instance(plan.id, plan.template, plan.incarnation, jail.env)
             instance.pid = answer["pid"]
             with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
                 await instance.turn_to()
@@ -150,8 +150,8 @@ class JailBackend:
         self.last_timings = cast("dict[str, float]", answer["timings"])
         return instance
 
-    def instance(self, id: SandboxId, template: Template, incarnation: int) -> JailInstance:
-        return JailInstance(self, id, template, incarnation)
+    def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> JailInstance:
+        return JailInstance(self, id, template, incarnation, env)
 
     async def _unmake(self, plan: SandboxPlan, making: asyncio.Task[Message]) -> None:
         with contextlib.suppress(PaddockError):  # it failed, or no keeper can be had: a sweep finds what is left
@@ -230,7 +230,8 @@ class JailBackend:
             self._late.add(id)
         self.rest.stillness(id)
         self.rest.told(id, record.paused)
-        instance = self.instance(id, msgspec.json.decode(record.template, type=Template), record.incarnation)
+        template = msgspec.json.decode(record.template, type=Template)
+        instance = self.instance(id, template, record.incarnation, record.env)
         instance.pid = record.pid
         return instance
 

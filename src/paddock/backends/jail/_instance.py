@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from paddock.backends._base import Ending
 from paddock.backends._guest import GuestConnection
+from paddock.backends.guest import NativeDialect, Place, variables
 from paddock.backends.jail._rest import Resting
 from paddock.errors import KeeperUnavailable, SandboxDied
 from paddock.linux.foreign_cgroup import Refusals
@@ -18,12 +19,19 @@ if TYPE_CHECKING:
     from paddock.backends.jail._backend import JailBackend
 
 
+_OOM_SCORE = 500
+"""Of commands: they die of lack of memory before their agent does."""
+
+
 class JailInstance(Resting):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
-    def __init__(self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int) -> None:
+    def __init__(
+        self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
+    ) -> None:
         super().__init__(id, template, self.dial, root_user=backend.root_user)
         self._backend, self._incarnation, self._rest = backend, incarnation, backend.rest
+        self._env = env
         self.pid = 0
         """Of its pid 1."""
 
@@ -40,7 +48,18 @@ class JailInstance(Resting):
 
     async def reach(self, identity: str) -> GuestConnection:
         """To an agent of the jail's own, or to its pid 1."""
-        return await GuestConnection.connect(self._backend.socket(self.id, identity))
+        path = self._backend.socket(self.id, identity)
+        if identity == "init":
+            return await GuestConnection.connect(path)
+        return await GuestConnection.connect(path, self.native(identity))
+
+    def native(self, identity: str) -> NativeDialect:
+        """How an agent of the jail's own is spoken with."""
+        user = self.template.user("root" if identity == "root" else None)
+        assert user is not None
+        env = {**self._env, **variables(user)}
+        place = Place(workdir=self.template.workdir, env=env, users=self.template.users)
+        return NativeDialect(place, oom_score=_OOM_SCORE)
 
     async def set_deadline(self, deadline: float) -> None:
         await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)

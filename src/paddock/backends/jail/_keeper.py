@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._threads import to_its_end
+from paddock.backends.guest import program
 from paddock.errors import (
     OUT_OF,
     InternalError,
@@ -181,7 +182,8 @@ class KeeperClient:
     def _start(self) -> None:
         """Starts a keeper and waits until it is ready or gone: gone is no error, another one may hold the lock."""
         source = str(Path(__file__).parents[3])
-        options = {"source": source, "state": str(self._state.absolute()), "for_tests": self._for_tests}
+        options = {"source": source, "guest": str(program()), "state": str(self._state.absolute())}
+        options |= {"for_tests": self._for_tests}
         from paddock.backends.jail import _scope
 
         own_group = _scope.prefix()

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +104,8 @@ class MicrovmBackend(VesselBackend):
 
     # what the base asks
 
-    def instance(self, id: SandboxId, template: Template, incarnation: int) -> MicrovmInstance:
-        return MicrovmInstance(self, id, template, incarnation)
+    def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> MicrovmInstance:
+        return MicrovmInstance(self, id, template, incarnation, env)
 
     async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         baked, made_of = await self._machine(plan)

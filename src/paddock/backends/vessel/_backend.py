@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -81,8 +82,8 @@ class VesselBackend(JailBackend):
         """Its kernel shows what it has."""
         return {}
 
-    def instance(self, id: SandboxId, template: Template, incarnation: int) -> VesselInstance:
-        return VesselInstance(self, id, template, incarnation)
+    def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> VesselInstance:
+        return VesselInstance(self, id, template, incarnation, env)
 
     def bare(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan | None:
         """`jail` as it has to wait to become the plan's; None: none that waited could."""
@@ -172,7 +173,7 @@ class VesselBackend(JailBackend):
         try:
             late = [tree.target for tree in jail.trees[: len(plan.trees)]]
             answer = await self.keeper.request("claim", id=waiting.id, plan=jail.to_message(), late=late)
-            instance = self.instance(plan.id, plan.template, plan.incarnation)
+            instance = self.instance(plan.id, plan.template, plan.incarnation, jail.env)
             instance.pid = answer["pid"]
             instance.take_over(waiting)
             async with instance.kept_awake(plan.spec.idle_seconds):

@@ -7,13 +7,14 @@ import contextlib
 import errno
 import json
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from paddock.backends._base import Ending
 from paddock.backends._guest import GuestConnection
+from paddock.backends.guest import NativeDialect
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import InvalidState, PaddockError, SandboxDied, SandboxError
 from paddock.guest._orders import pack_orders
@@ -65,8 +66,10 @@ class _Renewed(msgspec.Struct, frozen=True):
 
 
 class VesselInstance(JailInstance):
-    def __init__(self, backend: VesselBackend, id: SandboxId, template: Template, incarnation: int) -> None:
-        super().__init__(backend, id, template, incarnation)
+    def __init__(
+        self, backend: VesselBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
+    ) -> None:
+        super().__init__(backend, id, template, incarnation, env)
         self._level = backend
         self._agent: GuestConnection | None = None
         self._control: GuestConnection | None = None
@@ -174,10 +177,10 @@ class VesselInstance(JailInstance):
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                argv = [*COMMAND, _ORDERS_COME]
-                request = {"op": "exec", "id": mint(Noun.EXEC), "argv": argv, "cwd": "/", "stdin": True}
-                channel = agent.open({**request, "background": True, "vital": True}, fds=[theirs.fileno()])
-            await channel.call(dict)
+                spec = ExecSpec(argv=(*COMMAND, _ORDERS_COME), cwd="/", stdin=True)
+                request = self._native.exec(spec, ExecId(mint(Noun.EXEC)), None, background=True, vital=True)
+                channel = agent.open(request, fds=[theirs.fileno()])
+            await channel.call(self._native.started)
             ours.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(ours, pack_orders(config))
             control = GuestConnection(ours)
@@ -293,8 +296,16 @@ class VesselInstance(JailInstance):
 
     async def _jail_agent(self) -> GuestConnection:
         if self._agent is None or self._agent.closed:
-            self._agent = await self.reach("root" if self._level.as_root and self._level.whole else "user")
+            self._agent = await self.reach(self._jail_identity)
         return self._agent
+
+    @property
+    def _jail_identity(self) -> str:
+        return "root" if self._level.as_root and self._level.whole else "user"
+
+    @property
+    def _native(self) -> NativeDialect:
+        return self.native(self._jail_identity)
 
     async def _handed(self, say: str) -> GuestConnection:
         """A connection whose other end the pilot has been given. OSError: there is no pilot."""
@@ -303,7 +314,8 @@ class VesselInstance(JailInstance):
             try:
                 with theirs:
                     agent = await self._jail_agent()
-                    await agent.open({"op": "hand", "to": _PILOT, "say": say}, fds=[theirs.fileno()]).call(dict)
+                    channel = agent.open(self._native.hand(_PILOT, say), fds=[theirs.fileno()])
+                await channel.call(self._native.nothing)
                 connection = GuestConnection(ours)
                 connection.descriptors = False
                 connection.tells = self._level.tells
