@@ -13,11 +13,10 @@ from ._attach import attach, output
 from ._config import AgentConfig
 from ._connection import Channel, Connection, Handler
 from ._doors import Doors
-from ._exec import Exec, Execs
+from ._exec import Execs
 from ._faults import Fault, report
 from ._files import OPERATIONS
 from ._frames import Json
-from ._hand import hand
 from ._kernel import become_subreaper
 from ._line import Line, LineEnd
 from ._loop import IN, ChildWatch, Loop
@@ -54,7 +53,7 @@ def run_agent(listener: socket.socket, config: AgentConfig, *, init: int = 1) ->
     code = 1
     try:
         watched = -1 if init == 1 else os.pidfd_open(init)
-        prepare_process(keep=(listener.fileno(), config.oom_score, watched), die_with_parent=init == 1)
+        prepare_process(keep=(listener.fileno(), watched), die_with_parent=init == 1)
         for number in _HARMLESS:
             signal.signal(number, _passed_over)
         Agent(config).serve(listener, watched)
@@ -105,7 +104,6 @@ class Agent:
         self._loop = Loop()
         self._connections: set[Connection] = set()
         self._alone = False
-        self._vital: Exec | None = None
         if config.subreaper:
             become_subreaper()
         self._execs = Execs(self._loop, config)
@@ -155,16 +153,11 @@ class Agent:
     def _died(self, pid: int, status: int) -> None:
         self._execs.died(pid, status)
         self._workers.died(pid)
-        if self._vital is not None and self._vital.status is not None:
-            self._loop.stop()
 
     def _open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
         operation = requests.text(request, "op")
         if operation == "exec":
-            handler = self._execs.start(channel, request, descriptors)
-            if requests.flag(request, "vital"):  # the agent, too, ends when it has ended
-                self._vital = self._execs.find(request)
-            return handler
+            return self._execs.start(channel, request, descriptors)
         if operation == "attach":
             return attach(self._execs, self._loop, self._config, channel, request)
         if operation == "output":
@@ -179,10 +172,6 @@ class Agent:
             return PortHandler(self._loop, channel, request)
         if operation == "accept":
             return self._doors.accept(channel, request)
-        if operation == "hand":
-            hand(request, descriptors)
-            channel.answer({})
-            return None
         if operation in WORK:
             return start_work(self._workers, self._config, channel, request, descriptors)
         channel.answer(self._at_once(operation, request))

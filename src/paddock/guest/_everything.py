@@ -6,5 +6,4 @@ from ._config import AgentConfig as AgentConfig
 from ._config import InitConfig as InitConfig
 from ._config import UserEntry as UserEntry
 from ._init import run_init as run_init
-from ._rehearsal import rehearse_agent as rehearse_agent
 from ._seal import seal_imports as seal_imports

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"source", "guest", "state", "for_tests"} as JSON on stdin. Not
-# in arguments: every process inside a sandbox that is a copy of the keeper would show them.
+# What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"source", "guest", "state", "for_tests"} as JSON on stdin.
+# Not in arguments: every process inside a sandbox that is a copy of the keeper would show them.
 BOOTSTRAP = (
     "import gc,sys,json;gc.disable();o=json.load(sys.stdin);sys.path.insert(0,o['source']);"
     "from paddock.keeper._main import main;main(o)"

@@ -54,7 +54,6 @@ class NR:
     PIDFD_OPEN = _number(434, 434)
     STATX = _number(332, 291)
     CLOSE_RANGE = _number(436, 436)
-    PROCESS_MADVISE = _number(440, 440)
     INOTIFY_INIT1 = _number(294, 26)
     INOTIFY_ADD_WATCH = _number(254, 27)
 

@@ -9,7 +9,7 @@ import msgspec
 from paddock.keeper._plan import JailPlan
 from paddock.model import SandboxSpec, Template, User, replace
 
-EXEC_DIRECTORY = ".paddock/exec"  # below the home directory, as in a jail
+EXEC_DIRECTORY = ".paddock/exec"  # below the home directory: what background commands print
 OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})  # each agent has its own, whatever a spec says
 FOREVER = 1e15  # the keeper and the jail's pid 1 hold the deadline
 

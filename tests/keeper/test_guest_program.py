@@ -1,0 +1,53 @@
+"""What is executed as an agent: a sealed file that nobody inside can read or write."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paddock.backends.guest import program
+from paddock.keeper import _guest_program
+from paddock.model import replace
+from tests.keeper.conftest import Play, Yard, run
+
+_LOOKS = (("cat", "exe"), ("cat", "maps"), ("cat", "environ"), ("ls", "fd"), ("readlink", "exe"), ("cat", "mem"))
+
+
+def test_nobody_inside_reads_what_an_agent_executes_or_holds(play: Play[None]) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        for user in (None, "root") if yard.backend.root_user else (None,):
+            for word, name in _LOOKS:
+                status, said = await run(instance, word, f"/proc/2/{name}", user=user)
+                assert status.code, (user, word, name, said)
+        assert (await run(instance, "head", "-c7", "/proc/2/cmdline"))[1] == b"paddock"
+        await instance.kill()
+
+    play(scene)
+
+
+def test_whoever_adopts_a_sandbox_knows_its_environment(play: Play[None]) -> None:
+    async def scene(yard: Yard) -> None:
+        plan = yard.plan()
+        await yard.backend.create(replace(plan, spec=replace(plan.spec, env={"GIVEN": "at the create"})))
+        adopted = await yard.backend.adopt(plan.id)
+        assert adopted is not None
+        assert (await run(adopted, "printenv", "GIVEN"))[1] == b"at the create\n"
+        await adopted.kill()
+
+    play(scene)
+
+
+def test_what_cannot_be_executed_here_is_refused_before_there_is_a_sandbox(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    other = tmp_path / "guest"
+    other.write_bytes(b"\x7fELF of another machine")
+    with pytest.raises(OSError, match="cannot be executed"):
+        _guest_program.open_program(str(other))
+    fd = _guest_program.open_program(str(program()))
+    with pytest.raises(OSError):
+        os.write(fd, b"x")
+    os.close(fd)
+    assert os.listdir("/proc/self/fd") == before
