@@ -72,6 +72,8 @@ def _status(options: argparse.Namespace) -> int:
         _render.line(f"state     {found.state_dir}")
         _render.line(f"used by   {found.sessions} other programs, {found.requests} requests under way")
         _render.line(f"leaves    {found.idle_exit_seconds:.0f} s after the last program and the last running sandbox")
+        if found.control_group:
+            _render.line(f"ends      with the control group {_render.escape(found.control_group)}")
     return 0
 
 
