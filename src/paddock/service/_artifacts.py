@@ -21,7 +21,7 @@ from paddock.model import (
     RemoveArtifact,
     StatFile,
 )
-from paddock.storage._artifacts import Artifacts as Contents
+from paddock.storage._kept import Artifacts as Contents
 
 from . import _validate
 from ._capture import KeptOutput

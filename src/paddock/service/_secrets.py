@@ -8,8 +8,7 @@ from functools import cached_property
 
 from paddock.errors import InvalidArgument, SecretUnavailable
 from paddock.model import Secret, SecretValue
-from paddock.storage._vault import Place, Sealed, Vault
-from paddock.storage._vault_keys import open_keys
+from paddock.storage._vault import Place, Sealed, Vault, open_keys
 from paddock.storage.secret_sources._refused import LEAST_BYTES, MOST_BYTES
 
 from ._context import Component
