@@ -28,8 +28,7 @@ from ._capture import KeptOutput
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._result_source import Source, Sources
-from ._result_store import ResultStore
+from ._result_source import ResultStore, Source, Sources
 from ._tasks import in_thread
 
 MOST_BYTES = 4 << 30
