@@ -10,8 +10,7 @@ from paddock.errors import ImageInvalid, InvalidArgument, NotFound
 from paddock.keeper.layout import IMAGES
 from paddock.model import Image, Template
 from paddock.storage._base import Pool
-from paddock.storage._recipe import PATH, Progress
-from paddock.storage._versions import Versions
+from paddock.storage._recipe import PATH, Progress, Versions
 
 from ._archive import Archive, SavedArchive
 from ._building import People, build, people, workdir_of
@@ -179,9 +178,9 @@ class Images:
             case "oci":
                 return Layout(reference, Directory(reference.path))
             case "oci-archive":
-                return Layout(reference, Archive(reference.path))
+                return Layout(reference, Archive(reference.path, self._pool.worker))
             case "docker-archive":
-                return SavedArchive(reference)
+                return SavedArchive(reference, self._pool.worker)
             case "docker":
                 from ._registry import Registry  # HTTP: not where an image is here
 
