@@ -302,8 +302,10 @@ class GvisorBackend(VesselBackend):
 
 
 class GvisorInstance(VesselInstance):
-    def __init__(self, backend: GvisorBackend, id: SandboxId, template: Template, incarnation: int) -> None:
-        super().__init__(backend, id, template, incarnation)
+    def __init__(
+        self, backend: GvisorBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
+    ) -> None:
+        super().__init__(backend, id, template, incarnation, env)
         self._gvisor = backend
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:

@@ -263,8 +263,10 @@ class MicrovmBackend(VesselBackend):
 
 
 class MicrovmInstance(VesselInstance):
-    def __init__(self, backend: MicrovmBackend, id: SandboxId, template: Template, incarnation: int) -> None:
-        super().__init__(backend, id, template, incarnation)
+    def __init__(
+        self, backend: MicrovmBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
+    ) -> None:
+        super().__init__(backend, id, template, incarnation, env)
         self._microvm = backend
         self._trust = Trust(backend.directory, id)
 
