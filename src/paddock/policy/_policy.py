@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import msgspec
 
@@ -29,13 +29,15 @@ class Policy(msgspec.Struct, frozen=True):
         """Never raises (but for what ends the program): no rule, a broken rule and a strange answer all deny."""
         for rule in self.rules:
             try:
-                verdict = cast("object", rule.judge(principal, action))  # its annotation is only a promise
+                verdict: object = rule.judge(principal, action)  # its annotation is only a promise
             except Exception as error:
                 return _denied(rule, f"rule {rule.name!r} failed: {_words(error)}")
             if verdict is None:
                 continue
             if not isinstance(verdict, Decision):
                 return _denied(rule, f"rule {rule.name!r} answered with {type(verdict).__name__}, not with a Decision")
+            if verdict.allowed is True and verdict.rule == rule.name and type(verdict.reason) is str:
+                return verdict
             return Decision(allowed=verdict.allowed is True, reason=str(verdict.reason), rule=rule.name)
         return Decision(allowed=False, reason="no rule allows this", rule="default")
 

@@ -25,7 +25,7 @@ _OF_NOTHING = hashlib.sha256().hexdigest()
 _FEED_BYTES = 1 << 18
 _QUIET_SECONDS = 0.25
 _DEATH_SECONDS = 30.0
-_SOON_SECONDS = 0.005
+_SOON_SECONDS = 0.01
 """A pipe holds what a command prints until then. Most have ended, so nothing has to wait for what they print."""
 
 

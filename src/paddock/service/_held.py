@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 
 from paddock.backends._base import Backend, Instance
 
@@ -25,8 +25,11 @@ class Held:
         self.dying = False
         """A verb is killing it, and will record that."""
 
-    def telling_of_pauses(self) -> AbstractContextManager[None]:
-        """While the block lasts, the caller for whom it works is told when the sandbox is paused."""
+    def tell_of_pauses(self) -> Callable[[], None]:
+        """Tell the caller for whom this task works when the sandbox is paused, until what is returned is called."""
+        return self.instance.stillness.hear(self._tell_of_pause)
+
+    def _tell_of_pause(self) -> None:
         name = self.row.sandbox.spec.name or self.id
         said = "sandbox %s is paused, and the command that you wait for stands still: paddock resume %s"
-        return self.instance.stillness.heard(lambda: _log.warning(said, name, name))
+        _log.warning(said, name, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from paddock.backends._base import Ending
@@ -26,6 +26,8 @@ class JailInstance(Resting):
         self._backend, self._incarnation, self._rest = backend, incarnation, backend.rest
         self.pid = 0
         """Of its pid 1."""
+        self.is_new = False
+        """No command has started in it: the kernel has counted nothing yet, and need not be asked."""
 
     async def turn_to(self) -> None:
         """The agent turns to us while this is being recorded, and not when somebody waits for a first command."""
@@ -61,6 +63,10 @@ class JailInstance(Resting):
         answer = await self._backend.keeper.request("usage", id=self.id)
         strikes = {Limit(k): v for k, v in cast("dict[str, int | None]", answer.pop("strikes", {})).items() if v}
         return Usage(**answer, strikes=strikes)
+
+    def strikes(self) -> Mapping[Limit, int] | None:
+        is_new, self.is_new = self.is_new, False
+        return {} if is_new else super().strikes()
 
     def refusals(self) -> Refusals:
         if "memory" in self._backend.keeper.facts.get("watched", ()):
