@@ -88,8 +88,10 @@ class Sleeping(Component):
 
     def seen(self, row: Row, known: Mapping[SandboxId, Paused]) -> Row:
         """What is recorded, corrected by what the backend says. It holds no lane: a pause may have come since the
-        backend was asked, so that it runs is told and not recorded."""
+        backend was asked, so that it runs is told and not recorded. Whoever has changed the row since knows better."""
         if row.state is State.RUNNING and row.id in known:
+            if (now := self._store.get(row.id)) is not None and now != row:
+                return now
             with suppress(InvalidState):  # it has ended meanwhile
                 row = self._record(row, State.PAUSED)
                 self._audit.event("sandbox.slept", sandbox=row.id, message=_why(row))
