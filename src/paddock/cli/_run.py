@@ -26,4 +26,4 @@ def run(options: argparse.Namespace) -> int:
     complete(options)
     checked(options)
     with disposable(options) as sandbox:
-        return run_command(sandbox, options)
+        return run_command(sandbox, options, ends=True)
