@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from paddock.errors import PaddockError, SandboxError
-from paddock.guest._frames import MAX_WINDOW, STDIN, Json, Kind, ProtocolError, pack
+from paddock.guest._frames import MAX_WINDOW, STDIN, Kind, ProtocolError
 
 from ._guest_patience import Patience
 
@@ -177,10 +177,6 @@ class Channel:
             return self._dialect.read(body, type)
         except ProtocolError as error:
             raise self.breach(str(error)) from None
-
-    def control(self, body: Json) -> None:
-        if not self._end.done:
-            self._connection.send(pack(Kind.CONTROL, self.id, body))
 
     def close(self) -> None:
         """Lets go; idempotent. The guest cleans up and then ends the channel."""

@@ -420,12 +420,16 @@ class Sandboxes(Component):
             raise NotFound(f"no sandbox {id!r}", sandbox=id)
         return row
 
-    def told(self, row: Row) -> Told:
-        return Told(self, row)
+    @asynccontextmanager
+    async def told(self, row: Row) -> AsyncGenerator[None]:
+        """Where the block ends with the sandbox, the error says when and why that was; where a kill has cancelled the
+        block, once the kill is over."""
+        try:
+            yield
+        except (Overtaken, SandboxDied) as error:
+            raise await self.explained(error, row) from None
 
     async def explained(self, error: Overtaken | SandboxDied, row: Row) -> PaddockError:
-        """The error of a block that ended with the sandbox of `row`: when and why that was. Where a kill has cancelled
-        the block, once the kill is over."""
         if isinstance(error, Overtaken):
             return await self._killed_by(error)
         return error if error.details.get("sandbox") not in (None, row.id) else await self._live.dead(row)
@@ -517,29 +521,11 @@ class Sandboxes(Component):
         return template
 
 
-class Told:
-    """Where the block ends with the sandbox, the error says when and why that was. Classes and no generators: every
-    command enters one."""
-
-    def __init__(self, sandboxes: Sandboxes, row: Row) -> None:
-        self._sandboxes, self._row = sandboxes, row
-
-    async def __aenter__(self) -> object:
-        return None
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Overtaken | SandboxDied):
-            raise await self._sandboxes.explained(error, self._row) from None
-
-
-class Use(Told):
-    """`Sandboxes.use`."""
+class Use:
+    """`Sandboxes.use`. No generator, since every command enters one."""
 
     def __init__(self, sandboxes: Sandboxes, row: Row, hold: Hold, entry: Entry, awake: bool) -> None:
-        super().__init__(sandboxes, row)
-        self._hold, self._entry, self._awake = hold, entry, awake
+        self._sandboxes, self._row, self._hold, self._entry, self._awake = sandboxes, row, hold, entry, awake
 
     async def __aenter__(self) -> tuple[Row, Held]:
         await self._hold.__aenter__()
@@ -558,4 +544,5 @@ class Use(Told):
             await self._hold.__aexit__(kind, error, trace)
         except Overtaken as overtaken:
             error = overtaken
-        await super().__aexit__(kind, error, trace)
+        if isinstance(error, Overtaken | SandboxDied):
+            raise await self._sandboxes.explained(error, self._row) from None
