@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import warnings
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from copy import copy
 from functools import cached_property
@@ -14,7 +14,7 @@ from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from paddock.errors import NotConfigured, PaddockError, ResourceExhausted
 from paddock.keeper import layout
@@ -76,15 +76,11 @@ class Node:
         importing = asyncio.to_thread(import_module, "paddock.service._service")
         await asyncio.gather(self._storage.open(self._jail), importing)
 
-    def perform(self, action: Action[R], principal: Principal) -> Coroutine[Any, Any, R]:
-        if self._storage.is_open:
-            return self.service.perform(action, principal)
-        return self._open_and_perform(action, principal)
-
-    async def _open_and_perform(self, action: Action[R], principal: Principal) -> R:
-        async with self._opening:
-            if not self._storage.is_open:
-                await self.open()
+    async def perform(self, action: Action[R], principal: Principal) -> R:
+        if not self._storage.is_open:
+            async with self._opening:
+                if not self._storage.is_open:
+                    await self.open()
         return await self.service.perform(action, principal)
 
     async def aclose(self) -> None:

@@ -376,15 +376,14 @@ def _object(kind: type[Value]) -> Reader:
     optional = {name for name in kind.__fields__ if is_optional(kind, name)}
     checked = getattr(kind, "__post_init__", None)
 
-    def read(found: Any) -> Value:
-        if type(found) is not dict:
-            raise _wrong("object", found)
+    def read(given: object) -> Value:
+        found = _entries(given)
         value = kind.__new__(kind)
         own = value.__dict__
         own.update(kind.__fields__)
         for name in kind.__dicts__:
             own[name] = {}
-        for name, item in cast("dict[str, Any]", found).items():
+        for name, item in found.items():
             if name not in own:
                 continue
             if item is None and name in optional:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 
@@ -29,7 +29,7 @@ class Policy(msgspec.Struct, frozen=True):
         """Never raises (but for what ends the program): no rule, a broken rule and a strange answer all deny."""
         for rule in self.rules:
             try:
-                verdict: object = rule.judge(principal, action)  # its annotation is only a promise
+                verdict = cast("object", rule.judge(principal, action))  # its annotation is only a promise
             except Exception as error:
                 return _denied(rule, f"rule {rule.name!r} failed: {_words(error)}")
             if verdict is None:
