@@ -6,19 +6,41 @@ idleness, and what the daemon had no time to record before it died, is seen in w
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
-from paddock.backends._base import Instance, Paused
+from paddock.backends._base import Backend, Instance, Paused
 from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied
 from paddock.model import ExecInfo, SandboxId, State, replace
 
 from ._context import Component, Context
 from ._gate import Entry
-from ._held import Held
 from ._secret_leases import Leases
 from ._store import Row
 from ._ttl import paused, running
+
+_log = logging.getLogger("paddock")
+
+
+class Held:
+    """One live instance."""
+
+    def __init__(self, row: Row, backend: Backend, instance: Instance) -> None:
+        self.id, self.row, self.backend, self.instance = row.id, row, backend, instance
+        self.limits = row.sandbox.spec.limits
+        self.watch: asyncio.Task[None] | None = None
+        self.door: asyncio.Task[None] | None = None
+        """Serves the programs inside that may have children."""
+        self.dying = False
+        """A verb is killing it, and will record that."""
+
+    def telling_of_pauses(self) -> AbstractContextManager[None]:
+        """While the block lasts, the caller for whom it works is told when the sandbox is paused."""
+        name = self.row.sandbox.spec.name or self.id
+        said = "sandbox %s is paused, and the command that you wait for stands still: paddock resume %s"
+        return self.instance.stillness.heard(lambda: _log.warning(said, name, name))
 
 
 class Sleeping(Component):
