@@ -45,7 +45,7 @@ from paddock.model import (
 )
 from paddock.policy import local_policy
 from paddock.service import Service
-from paddock.service._expiry import PERIOD_SECONDS
+from paddock.service._recover import PERIOD_SECONDS
 from paddock.storage._worker import Worker
 from tests.stand_ins import OneTemplate, WithoutDisk, info_of
 

@@ -164,7 +164,7 @@ def _live(sandbox: Sandbox, options: argparse.Namespace, argv: list[str], *, end
 
 
 def _tell(limit: Limit) -> None:
-    from ._records import REMEDY
+    from ._why import REMEDY
 
     _render.note(f"the command reached its limit of {limit.replace('_', ' ')}: {REMEDY[limit]}")
 

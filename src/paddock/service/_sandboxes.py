@@ -60,7 +60,7 @@ from paddock.model import (
 from . import _copies, _validate
 from ._conduct import protected
 from ._context import Component, Context
-from ._disk_sleep import DiskSleep
+from ._disk_sleep import DiskSleep, Rollback, besides
 from ._gate import Entry
 from ._handlers import handles
 from ._images import getting
@@ -70,7 +70,6 @@ from ._making import Birth, Making
 from ._nested import Allotment
 from ._policies import Policies
 from ._remains import Remains, died
-from ._rollback import Rollback, besides
 from ._snapshots import Snapshots
 from ._store import LEAST_PREFIX, Key, Row, has_ended, the_one
 from ._tasks import in_thread
