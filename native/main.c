@@ -1,14 +1,15 @@
-/* The start. It does nothing unless the supervisor has started it: with no arguments, with descriptor 3.
+/* The start. It does nothing unless the supervisor has started it: with no arguments, with descriptor 3. Or it is pid 1
+ * of a container, which calls its host.
  *
  * A user who gets hold of the file and executes it, by `#!/proc/self/exe` say, gets exit code 125 (CVE-2019-5736). */
-#include "agent.h"
+#include "init.h"
 
 enum { REFUSED = 125 };
 
 static struct agent agent;
 
 /* 0, 1 and 2 are always open, so no other descriptor ever has their numbers. */
-static int open_null(void)
+int open_null(void)
 {
     int fd;
     do
@@ -35,7 +36,12 @@ int guest_main(const unsigned long *stack)
 #ifdef GUEST_FAULTS
     fault_arm((const char *)stack[1]);
 #endif
-    if (stack[0] != 1 || secure(at + 1) || sys_fcntl(ENTRANCE, F_GETFD, 0) < 0)
+    agent.oom_score = -1;
+    if (stack[0] != 1 || secure(at + 1))
+        return REFUSED;
+    if (sys_getpid() == 1 && sys_fcntl(ENTRANCE, F_GETFD, 0) < 0)
+        return init_run(&agent) ? REFUSED : 0;
+    if (sys_fcntl(ENTRANCE, F_GETFD, 0) < 0)
         return REFUSED;
     bool has_parent = sys_fcntl(LIFELINE, F_GETFD, 0) >= 0 && sys_fcntl(REPORT, F_GETFD, 0) >= 0;
     (void)sys_close_range(has_parent ? REPORT + 1 : LIFELINE + 1, ~0u, 0);
