@@ -9,6 +9,7 @@
 enum {
     ROUNDS = 64,
     MOST_SURVIVORS = 100,
+    NOBODY = -1, /* in place of a helper's pid */
 };
 static const uint64_t PATIENCE = 5000000000u, PAUSE = 1000000u;
 
@@ -193,6 +194,18 @@ _Noreturn static void run_killer(struct kin *kin, int cgroup)
     sys_exit((int)min_size(left, MOST_SURVIVORS));
 }
 
+/* There is no process left for a helper, as a fork bomb has taken them all: for once the loop waits. */
+static void kill_here(struct child *child, struct kin *kin)
+{
+    size_t left = child->cgroup >= 0 ? kill_group(child->cgroup) : 0;
+    left += kin_open(kin) ? MOST_SURVIVORS : kill_kin(kin);
+    arena_close(&kin->arena);
+    child->killer = NOBODY;
+    child->killed = true;
+    child->survivors = (uint32_t)min_size(left, MOST_SURVIVORS);
+    (void)sys_kill(sys_getpid(), SIGCHLD); /* it is concluded when all are reaped, even if there was nobody */
+}
+
 int kill_start(struct child *child)
 {
     struct kin kin = {.tag = child->tag, .root = child->tag ? 0 : child->pid, .holder = -1};
@@ -205,11 +218,14 @@ int kill_start(struct child *child)
         kin.holder = holder >= 0 ? OP_CONTROL : -1;
         run_killer(&kin, child->cgroup >= 0 ? OP_INPUT : -1);
     }
-    fd_close(&holder);
     if (pid > 0)
         child->killer = pid;
-    else if (child->pid) /* not even a process: at least the group */
-        (void)sys_kill(-child->pid, SIGKILL);
+    else if (pid == -EAGAIN || pid == -ENOMEM) {
+        kin.holder = holder;
+        kill_here(child, &kin);
+        pid = 0;
+    }
+    fd_close(&holder);
     return pid < 0 ? pid : 0;
 }
 

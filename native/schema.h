@@ -146,6 +146,16 @@ enum write_flags {
     WRITE_FLAGS = 3,
 };
 
+enum upload_flags {
+    UPLOAD_EXACT = 1, /* one of DOWNLOAD's with WHOLE: `path` becomes what it says, and what it does not have goes; what is mounted below stays as it is */
+    UPLOAD_FLAGS = 1,
+};
+
+enum download_flags {
+    DOWNLOAD_WHOLE = 1, /* names begin with `top`; FIFOs, attributes of users and exact times as well; what cannot be read is an error; what is mounted below is named and no more */
+    DOWNLOAD_FLAGS = 1,
+};
+
 enum watch_flags {
     WATCH_RECURSIVE = 1, /* all directories below, those too that are made later */
     WATCH_FLAGS = 1,
@@ -751,28 +761,40 @@ static const struct shape write_shape = {
 };
 
 struct upload_message {
+    uint32_t flags;
+    uint32_t zero;
     struct reader path;
+    struct reader left_out;
 };
 static const struct shape upload_shape = {
-    .numbers = 0,
+    .numbers = 2,
     .number = {
+        {offsetof(struct upload_message, flags), 4, false},
+        {offsetof(struct upload_message, zero), 4, true},
     },
-    .fields = 1,
+    .fields = 2,
     .field = {
         {offsetof(struct upload_message, path), 1, FIELD_TEXT, 4095},
+        {offsetof(struct upload_message, left_out), 2, FIELD_STRINGS, 65536},
     },
 };
 
 struct download_message {
+    uint32_t flags;
+    uint32_t zero;
     struct reader path;
+    struct reader left_out;
 };
 static const struct shape download_shape = {
-    .numbers = 0,
+    .numbers = 2,
     .number = {
+        {offsetof(struct download_message, flags), 4, false},
+        {offsetof(struct download_message, zero), 4, true},
     },
-    .fields = 1,
+    .fields = 2,
     .field = {
         {offsetof(struct download_message, path), 1, FIELD_TEXT, 4095},
+        {offsetof(struct download_message, left_out), 2, FIELD_STRINGS, 65536},
     },
 };
 

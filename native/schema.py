@@ -113,6 +113,20 @@ FLAGS = {
     },
     "REMOVE": {"RECURSIVE": (1, "with all that is in it"), "MISSING_OK": (2, "may be missing")},
     "WRITE": {"MODE": (1, "`mode` is set"), "APPEND": (2, "in place, at its end")},
+    "UPLOAD": {
+        "EXACT": (
+            1,
+            "one of DOWNLOAD's with WHOLE: `path` becomes what it says, and what it does not have goes; "
+            "what is mounted below stays as it is",
+        )
+    },
+    "DOWNLOAD": {
+        "WHOLE": (
+            1,
+            "names begin with `top`; FIFOs, attributes of users and exact times as well; what cannot be read is an "
+            "error; what is mounted below is named and no more",
+        )
+    },
     "WATCH": {"RECURSIVE": (1, "all directories below, those too that are made later")},
     "WALKED": {"TRUNCATED": (1, "there is more: deeper, longer by path, or in a directory too large to sort")},
     "IDENTITY": {
@@ -126,10 +140,15 @@ ID = Field(1, "id", "text", LIMITS["ID"][0], "of the command")
 IDENTITY_NAME = Field(1, "name", "text", LIMITS["NAME"][0], "of the identity")
 _TIMES = (
     ("left", "u64", "nanoseconds of its time to live, if it is paused; else the largest number"),
-    ("deadline", "u64", "nanoseconds of CLOCK_BOOTTIME: of its time to live, or of the time for which it may be paused"),
+    (
+        "deadline",
+        "u64",
+        "nanoseconds of CLOCK_BOOTTIME: of its time to live, or of the time for which it may be paused",
+    ),
 )
 PATH = Field(1, "path", "text", LIMITS["PATH"][0], "absolute")
 NAME = Field(2, "name", "text", LIMITS["PATH"][0], "a shell pattern")
+LEFT_OUT = Field(2, "left_out", "strings", 1 << 16, "what is below `path` and stays out of it, relative to it")
 SOURCE = Field(1, "source", "text", LIMITS["PATH"][0], "absolute")
 DESTINATION = Field(2, "destination", "text", LIMITS["PATH"][0], "absolute")
 _STATUS = (
@@ -324,8 +343,22 @@ MESSAGES = (
         (("flags", "u32", "WRITE"), ("mode", "u32", "")),
         (PATH,),
     ),
-    Message("upload", "OPEN", "host", "A tar archive, on stream 0, to be unpacked below `path`.", (), (PATH,)),
-    Message("download", "OPEN", "host", "What is below `path`, as a tar archive on stream 1.", (), (PATH,)),
+    Message(
+        "upload",
+        "OPEN",
+        "host",
+        "A tar archive, on stream 0, to be unpacked below `path`.",
+        (("flags", "u32", "UPLOAD"), ("zero", "u32", "")),
+        (PATH, LEFT_OUT),
+    ),
+    Message(
+        "download",
+        "OPEN",
+        "host",
+        "What is below `path`, as a tar archive on stream 1.",
+        (("flags", "u32", "DOWNLOAD"), ("zero", "u32", "")),
+        (PATH, LEFT_OUT),
+    ),
     Message(
         "watch",
         "OPEN",

@@ -1,4 +1,4 @@
-"""Pid 1 of a container: agents for identities, orphans, the deadline, standing still. It runs in namespaces of its own."""
+"""Pid 1 of a container: agents for identities, orphans, the deadline, standing still. It has a namespace of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from paddock.wire.guest import (
     Begin,
     Deadline,
     Exec,
-    ExecFlags,
     Hold,
     Identity,
     IdentityFlags,
@@ -285,6 +284,23 @@ def test_a_hold_lasts_as_long_as_its_channel_and_one_attends_it(whole: Container
     assert carrier.ended()
     for one in (control, user, carrier):
         one.close()
+
+
+def test_one_that_was_dismissed_is_there_at_once_when_it_is_wanted_again(container: Container) -> None:
+    """Whoever dies by itself as soon as it is there is waited for, longer each time: two minutes for thirty of them."""
+    container.identity("carrier", 0, IdentityFlags.ATTENDING)
+    container.begin(time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 100 * SECOND)
+    control = container.connect("init")
+    for _ in range(30):
+        hold = control.open(Op.HOLD, Hold(seconds=60).pack())
+        control.reply(hold)
+        carrier = container.connect("carrier")
+        carrier.ping()
+        control.send(frame(Kind.CLOSE, channel=hold))
+        assert control.for_channel(hold).kind == Kind.CLOSE
+        assert carrier.ended()
+        carrier.close()
+    control.close()
 
 
 def test_a_hold_has_a_longest_time(whole: Container) -> None:

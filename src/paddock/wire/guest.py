@@ -161,6 +161,14 @@ class WriteFlags(IntFlag):
     APPEND = 2
 
 
+class UploadFlags(IntFlag):
+    EXACT = 1
+
+
+class DownloadFlags(IntFlag):
+    WHOLE = 1
+
+
 class WatchFlags(IntFlag):
     RECURSIVE = 1
 
@@ -860,34 +868,48 @@ class Upload(Message):
     """A tar archive, on stream 0, to be unpacked below `path`."""
 
     SHAPE = Shape(
-        Struct("<"),
-        (),
-        (),
-        (Field(1, "path", "text", 4095),),
+        Struct("<Ixxxx"),
+        ("flags",),
+        ((4, 8),),
+        (
+            Field(1, "path", "text", 4095),
+            Field(2, "left_out", "strings", 65536),
+        ),
     )
 
     def __init__(
         self,
+        flags: int = 0,
         path: bytes = b"",
+        left_out: tuple[bytes, ...] = (),
     ) -> None:
+        self.flags = flags
         self.path = path
+        self.left_out = left_out
 
 
 class Download(Message):
     """What is below `path`, as a tar archive on stream 1."""
 
     SHAPE = Shape(
-        Struct("<"),
-        (),
-        (),
-        (Field(1, "path", "text", 4095),),
+        Struct("<Ixxxx"),
+        ("flags",),
+        ((4, 8),),
+        (
+            Field(1, "path", "text", 4095),
+            Field(2, "left_out", "strings", 65536),
+        ),
     )
 
     def __init__(
         self,
+        flags: int = 0,
         path: bytes = b"",
+        left_out: tuple[bytes, ...] = (),
     ) -> None:
+        self.flags = flags
         self.path = path
+        self.left_out = left_out
 
 
 class Watch(Message):
