@@ -41,6 +41,12 @@ static void perform(struct channel *channel, struct frame *frame)
         return command_resize(channel, frame->body);
     case OP_KILL:
         return command_kill(channel, frame->body);
+    case OP_HAND:
+        return relay_hand(channel, frame);
+    case OP_CONNECT:
+        return relay_connect(channel, frame->body);
+    case OP_ACCEPT:
+        return relay_accept(channel, frame->body);
     default:
         if (entry)
             helper_start(channel, entry, frame);
@@ -291,7 +297,7 @@ static int take_lifeline(struct agent *agent)
     return watch_for(&agent->loop, &agent->lifeline, EPOLLRDHUP);
 }
 
-/* Before this process is not dumpable: from then on its files in /proc are root's. */
+/* Before this process is not dumpable, or it is given: from then on its files in /proc are root's. */
 static void open_oom_score(struct agent *agent)
 {
     if (agent->oom_score < 0)

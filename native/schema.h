@@ -33,6 +33,7 @@ enum op_number {
     OP_SIGNAL = 19,
     OP_RESIZE = 20,
     OP_KILL = 21,
+    OP_HAND = 22,
     OP_ECHO = 32,
     OP_STAT = 33,
     OP_MKDIR = 34,
@@ -48,6 +49,8 @@ enum op_number {
     OP_UPLOAD = 44,
     OP_DOWNLOAD = 45,
     OP_WATCH = 46,
+    OP_CONNECT = 48,
+    OP_ACCEPT = 49,
     OP_IDENTITY = 64,
     OP_BEGIN = 65,
     OP_DEADLINE = 66,
@@ -80,6 +83,9 @@ enum limit {
     LIMIT_BACKGROUND_RING = 16777216, /* bytes of output that it keeps of a background command, on each stream */
     LIMIT_RINGS = 268435456, /* bytes of all rings together; when they are used up, a command gets the ring of a foreground one */
     LIMIT_HELPERS = 64, /* file operations and kills at one time */
+    LIMIT_RELAYS = 128, /* connections to ports and from unix sockets at one time, awaited ones among them */
+    LIMIT_DOORS = 8, /* unix sockets on which connections are awaited */
+    LIMIT_DOOR = 100, /* bytes of the path of such a socket */
     LIMIT_ID = 64, /* bytes of a command's id */
     LIMIT_PATH = 4095, /* bytes of a path */
     LIMIT_SHOWN = 1024, /* bytes of a command's arguments in a list */
@@ -829,6 +835,49 @@ static const struct shape change_shape = {
     .fields = 1,
     .field = {
         {offsetof(struct change_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct connect_message {
+    uint32_t port;
+    uint32_t zero;
+};
+static const struct shape connect_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct connect_message, port), 4, false},
+        {offsetof(struct connect_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct accept_message {
+    struct reader path;
+};
+static const struct shape accept_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct accept_message, path), 1, FIELD_TEXT, 100},
+    },
+};
+
+struct hand_message {
+    struct reader name;
+    struct reader text;
+};
+static const struct shape hand_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct hand_message, name), 1, FIELD_TEXT, 64},
+        {offsetof(struct hand_message, text), 2, FIELD_TEXT, 64},
     },
 };
 

@@ -21,10 +21,11 @@ STREAMS = {"IN": 0, "OUT": 1, "ERR": 2}
 """The `code` of DATA, EOF and CREDIT. IN is into the sandbox."""
 OPS = {
     "PING": 1,
-    "EXEC": 16, "ATTACH": 17, "EXECS": 18, "SIGNAL": 19, "RESIZE": 20, "KILL": 21,
+    "EXEC": 16, "ATTACH": 17, "EXECS": 18, "SIGNAL": 19, "RESIZE": 20, "KILL": 21, "HAND": 22,
     "ECHO": 32,
     "STAT": 33, "MKDIR": 34, "SET": 35, "REMOVE": 36, "MOVE": 37, "COPY": 38, "LIST": 39, "FIND": 40, "GREP": 41,
     "READ": 42, "WRITE": 43, "UPLOAD": 44, "DOWNLOAD": 45, "WATCH": 46,
+    "CONNECT": 48, "ACCEPT": 49,
     "IDENTITY": 64, "BEGIN": 65, "DEADLINE": 66, "AGENT": 67, "LOST": 68,
     "PAUSE": 69, "RESUME": 70, "TIMES": 71, "HOLD": 72, "AWAKE": 73, "STILLNESS": 74,
 }  # fmt: skip
@@ -48,6 +49,9 @@ LIMITS = {
         "bytes of all rings together; when they are used up, a command gets the ring of a foreground one",
     ),
     "HELPERS": (64, "file operations and kills at one time"),
+    "RELAYS": (128, "connections to ports and from unix sockets at one time, awaited ones among them"),
+    "DOORS": (8, "unix sockets on which connections are awaited"),
+    "DOOR": (100, "bytes of the path of such a socket"),
     "ID": (64, "bytes of a command's id"),
     "PATH": (4095, "bytes of a path"),
     "SHOWN": (1024, "bytes of a command's arguments in a list"),
@@ -378,6 +382,29 @@ MESSAGES = (
         ),
         (PATH,),
     ),
+    Message(
+        "connect",
+        "OPEN",
+        "host",
+        "A TCP connection to a port of this network's own loopback: stream 0 to it, stream 1 from it. REPLY: it is made.",
+        (("port", "u32", "1 to 65535"), ("zero", "u32", "")),
+    ),
+    Message(
+        "accept",
+        "OPEN",
+        "host",
+        "The next connection to the unix socket at `path`, which is there while it is awaited or served. REPLY: it is made.",
+        (),
+        (Field(1, "path", "text", LIMITS["DOOR"][0], "absolute"),),
+    ),
+    Message(
+        "hand",
+        "OPEN",
+        "host",
+        "Passes the descriptors on, with a text, to the abstract datagram socket of that name.",
+        (),
+        (Field(1, "name", "text", 64), Field(2, "text", "text", 64)),
+    ),
     Message("signal_order", "CONTROL", "host", "", (("number", "u32", ""), ("zero", "u32", ""))),
     Message("resize_order", "CONTROL", "host", "", (("rows", "u16", ""), ("columns", "u16", ""), ("zero", "u32", ""))),
     Message(
@@ -439,4 +466,5 @@ MESSAGES = (
     ),
     Message("stillness_reply", "REPLY", "guest", "", (("paused", "u32", ""), ("zero", "u32", ""), *_TIMES)),
 )
-"""CLOSE, EOF, the order KILL, and replies that are not here have no body. DATA has bytes."""
+"""CLOSE, EOF, the order KILL, and replies that are not here have no body. DATA has bytes.
+On the streams of CONNECT and ACCEPT nothing is sent before the REPLY."""

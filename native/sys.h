@@ -348,6 +348,11 @@ static inline int sys_connect(int fd, const void *address, size_t size)
     return (int)CALL3(connect, fd, P(address), (long)size);
 }
 
+static inline int sys_shutdown(int fd, int how)
+{
+    return (int)CALL2(shutdown, fd, how);
+}
+
 /* memory */
 
 static inline void *sys_map(size_t size)

@@ -37,6 +37,7 @@ class Op(IntEnum):
     SIGNAL = 19
     RESIZE = 20
     KILL = 21
+    HAND = 22
     ECHO = 32
     STAT = 33
     MKDIR = 34
@@ -52,6 +53,8 @@ class Op(IntEnum):
     UPLOAD = 44
     DOWNLOAD = 45
     WATCH = 46
+    CONNECT = 48
+    ACCEPT = 49
     IDENTITY = 64
     BEGIN = 65
     DEADLINE = 66
@@ -96,6 +99,12 @@ class Limit:
     # Bytes of all rings together; when they are used up, a command gets the ring of a foreground one.
     HELPERS = 64
     # File operations and kills at one time.
+    RELAYS = 128
+    # Connections to ports and from unix sockets at one time, awaited ones among them.
+    DOORS = 8
+    # Unix sockets on which connections are awaited.
+    DOOR = 100
+    # Bytes of the path of such a socket.
     ID = 64
     # Bytes of a command's id.
     PATH = 4095
@@ -948,6 +957,62 @@ class Change(Message):
     ) -> None:
         self.kind = kind
         self.path = path
+
+
+class Connect(Message):
+    """A TCP connection to a port of this network's own loopback: stream 0 to it, stream 1 from it. REPLY: it is made."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("port",),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        port: int = 0,
+    ) -> None:
+        self.port = port
+
+
+class Accept(Message):
+    """The next connection to the unix socket at `path`, which is there while it is awaited or served. REPLY: it is made."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (Field(1, "path", "text", 100),),
+    )
+
+    def __init__(
+        self,
+        path: bytes = b"",
+    ) -> None:
+        self.path = path
+
+
+class Hand(Message):
+    """Passes the descriptors on, with a text, to the abstract datagram socket of that name."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (
+            Field(1, "name", "text", 64),
+            Field(2, "text", "text", 64),
+        ),
+    )
+
+    def __init__(
+        self,
+        name: bytes = b"",
+        text: bytes = b"",
+    ) -> None:
+        self.name = name
+        self.text = text
 
 
 class SignalOrder(Message):
