@@ -34,6 +34,10 @@ def archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
 TOP = member("top", tarfile.DIRTYPE)
 
 
+def stamp(path: Path, nanoseconds: int) -> None:
+    os.utime(path, ns=(nanoseconds, nanoseconds))
+
+
 def packed(host: Connection, path: Path, *left_out: bytes) -> bytes:
     request = Download(flags=DownloadFlags.WHOLE, path=bytes(path), left_out=left_out)
     return Operation(host, Op.DOWNLOAD, request).finish().out
@@ -84,9 +88,9 @@ def source(tmp_path: Path) -> Path:
     if os.getuid() == 0:
         os.chown(file, 12345, 3_000_000_000)
         os.lchown(top / "a/link", 7, 7)
-    os.utime(file, ns=(1_500_000_000_123_456_789,) * 2)
-    os.utime(top / "set", ns=(-1_500_000_000,) * 2)
-    os.utime(top / "a/b", ns=(1_400_000_000_000_000_001,) * 2)
+    stamp(file, 1_500_000_000_123_456_789)
+    stamp(top / "set", -1_500_000_000)
+    stamp(top / "a/b", 1_400_000_000_000_000_001)
     (top / "a").chmod(0o750)
     return top
 

@@ -43,6 +43,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     most_seconds: float = 1e9
     retention_seconds: float = layout.RETENTION_SECONDS
     template: Template
+    env: dict[str, str] = {}
+    """What every command has: the guest does not know it."""
     boot: str
     maker: tuple[int, int]
     pid: int = 0

@@ -38,6 +38,7 @@ from paddock.wire.guest import (
 )
 
 from . import _frames as frames
+from . import _orders as orders
 from ._files import perform
 from ._place import Place, encode, show
 from ._requests import Nothing, Request, ask, of_command, of_exec, of_guest, refusal
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _UMASK = 0o022
+_OOM_SCORE = 500
+"""Of commands: where memory is short, they die before their agent does."""
 _MOST_ANSWERS = 64
 """Of a list of commands: each has 64 KiB."""
 
@@ -101,8 +104,10 @@ class NativeDialect:
     close = staticmethod(frames.pack_close)
 
     def exec(self, spec: ExecSpec, id: ExecId, user: str | None, *, background: bool) -> Request:
-        assert user is None, "an agent runs commands as itself"
-        flags = ExecFlags(0)
+        flags = ExecFlags.OOM
+        other = self._place.user(user)
+        if other is not None:
+            flags |= ExecFlags.IDENTITY
         if spec.stdin and spec.pty is None:
             flags |= ExecFlags.STDIN
         if spec.pty is not None:
@@ -114,11 +119,14 @@ class NativeDialect:
             flags=flags,
             rows=size.rows,
             columns=size.columns,
+            uid=0 if other is None else other.uid,
+            gid=0 if other is None else other.gid,
+            oom_score=_OOM_SCORE,
             umask=_UMASK,
             timeout=_nanoseconds(spec.timeout_seconds) if background else 0,
             id=encode(id),
             argv=tuple(map(encode, spec.argv)),
-            env=self._place.environment(spec.env),
+            env=self._place.environment(spec.env, other),
             cwd=self._place.cwd(spec.cwd),
         )
         program = spec.argv[0] if spec.argv else ""
@@ -171,6 +179,12 @@ class NativeDialect:
             background=bool(item.flags & ListedFlags.BACKGROUND),
             status=self.status(item, connection) if item.flags & ListedFlags.ENDED else None,
         )
+
+    async def serves(self, control: GuestConnection, identity: str) -> bool:
+        return await orders.serves(control, identity)
+
+    async def verdict(self, control: GuestConnection, identity: str, pid: int | None) -> tuple[bool, int | None]:
+        return await orders.verdict(control, identity, pid)
 
     async def perform(self, connection: GuestConnection, action: Action[T]) -> T:
         return await perform(connection, self._place, action)

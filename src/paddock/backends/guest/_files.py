@@ -7,10 +7,12 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paddock.backends._guest_files import FileReader, FileWriter, open_reader, open_writer
-from paddock.errors import FileError, Unsupported
+from paddock.backends._guest_ports import PortStream
+from paddock.errors import FileError, InvalidArgument, Unsupported
 from paddock.guest._frames import MAX_RESULT_BYTES, ProtocolError
 from paddock.model import (
     Action,
+    ConnectPort,
     CopyFile,
     DownloadTree,
     FileChange,
@@ -34,6 +36,7 @@ from paddock.wire import WireError
 from paddock.wire._message import Message
 from paddock.wire.guest import (
     Change,
+    Connect,
     Copy,
     Download,
     File,
@@ -64,7 +67,7 @@ from paddock.wire.guest import (
 )
 
 from ._place import Place, encode, show
-from ._requests import Nothing, Request, ask, of_copy, of_file
+from ._requests import Nothing, Request, ask, of_copy, of_file, of_port
 
 if TYPE_CHECKING:
     from paddock.backends._guest_channel import Channel
@@ -200,6 +203,15 @@ class _Files:
             channel.close()
             raise
         return Changes(channel, lambda row: self._told(channel, self._change, row))
+
+    async def connect(self, action: ConnectPort) -> PortStream:
+        if not 0 < action.port < 65536:
+            raise InvalidArgument("port must be an integer from 1 to 65535")
+        request = ask(Op.CONNECT, Connect(port=action.port), of_port(action.port))
+        channel = self._connection.open(request, receives=(Stream.OUT,), sends=True)
+        with channel.attended():
+            await channel.reply(Nothing)
+        return PortStream(channel)
 
     async def _call(self, request: Request) -> FileInfo:
         channel = self._connection.open(request)
@@ -345,6 +357,7 @@ _SERVED: dict[type[Action[Any]], Callable[[_Files, Any], Awaitable[Any]]] = {
     UploadTree: _Files.upload,
     DownloadTree: _Files.download,
     WatchFiles: _Files.watch,
+    ConnectPort: _Files.connect,
 }
 
 

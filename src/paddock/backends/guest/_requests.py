@@ -94,6 +94,15 @@ def of_copy(source: str) -> Refusal:
     return read
 
 
+def of_port(port: int) -> Refusal:
+    def refused(number: int, step: str) -> PaddockError:
+        if step in _BEGINNING:
+            return _failed(number, "the work could not be begun")
+        return FileError(f"port {port}: {os.strerror(number)}", errno=errno.errorcode[number])
+
+    return refused
+
+
 def of_command(id: str) -> Refusal:
     def refused(number: int, step: str) -> PaddockError:
         if number == errno.ENOENT:
