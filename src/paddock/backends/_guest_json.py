@@ -222,6 +222,12 @@ class _JsonDialect:
         answer = await control.open({"op": "lost", "agent": identity, **known}).call(_Lost)
         return answer.alive, answer.signal
 
+    def connect(self, port: int) -> Json:
+        return {"op": "connect", "port": port}
+
+    def accept(self, path: str) -> Json:
+        return {"op": "accept", "path": path}
+
     async def perform(self, connection: GuestConnection, action: Action[T]) -> T:
         return await perform(connection, action)
 

@@ -960,7 +960,7 @@ class Change(Message):
 
 
 class Connect(Message):
-    """A TCP connection to a port of the loopback: stream 0 to it, stream 1 from it. REPLY: it is made."""
+    """A TCP connection to a port of the own loopback: stream 0 to it, stream 1 from it. REPLY: it is made."""
 
     SHAPE = Shape(
         Struct("<Ixxxx"),
@@ -977,7 +977,7 @@ class Connect(Message):
 
 
 class Accept(Message):
-    """The next connection to the socket at `path`, there while it is awaited or served. REPLY: it is made."""
+    """The next connection to the unix socket at `path`, which is there meanwhile. REPLY: it is made."""
 
     SHAPE = Shape(
         Struct("<"),

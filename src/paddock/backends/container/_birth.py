@@ -22,7 +22,7 @@ from paddock.backends._base import SandboxPlan
 from paddock.backends._guest import GuestConnection
 from paddock.backends._hints import hints
 from paddock.backends._trusted import environment
-from paddock.backends.guest import NativeDialect, Nothing, Place, Request, names_of
+from paddock.backends.guest import NativeDialect, Nothing, Place, Request, variables
 from paddock.backends.guest import orders as pid1
 from paddock.errors import PaddockError, PlatformError
 from paddock.linux import seccomp_profile
@@ -38,6 +38,8 @@ CONTROL = "init"
 DIALECT = NativeDialect(Place(workdir="/", env={}))
 """For pid 1."""
 _BACKLOG = 128
+_OOM_SCORE = 500
+"""Of commands: where memory is short, they die before their agent does."""
 _LOOK_SECONDS = 5.0
 _SECONDS = 60.0
 Alive = Callable[[], Awaitable[str | None]]
@@ -150,8 +152,8 @@ def dialect_of(identity: str, template: Template, env: Mapping[str, str]) -> Nat
     user = template.user(None) if identity == "user" else root_of(template)
     assert user is not None
     others = template.users if identity == "root" else ()
-    place = Place(workdir=template.workdir, env={**env, **names_of(user)}, users=others)
-    return NativeDialect(place)
+    place = Place(workdir=template.workdir, env={**env, **variables(user)}, users=others)
+    return NativeDialect(place, oom_score=_OOM_SCORE)
 
 
 def environment_of(plan: SandboxPlan) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from . import _orders as orders
 from ._dialect import NativeDialect as NativeDialect
 from ._place import Place as Place
-from ._place import names_of as names_of
+from ._place import variables as variables
 from ._program import check as check
 from ._program import program as program
 from ._requests import Nothing as Nothing
@@ -17,9 +17,9 @@ __all__ = [
     "Place",
     "Request",
     "check",
-    "names_of",
     "orders",
     "pack_whole",
     "program",
     "unpack_exact",
+    "variables",
 ]

@@ -7,8 +7,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paddock.backends._guest_files import FileReader, FileWriter, open_reader, open_writer
-from paddock.backends._guest_ports import PortStream
-from paddock.errors import FileError, InvalidArgument, Unsupported
+from paddock.backends._guest_ports import PortStream, connect
+from paddock.errors import FileError, Unsupported
 from paddock.guest._frames import MAX_RESULT_BYTES, ProtocolError
 from paddock.model import (
     Action,
@@ -36,7 +36,6 @@ from paddock.wire import WireError
 from paddock.wire._message import Message
 from paddock.wire.guest import (
     Change,
-    Connect,
     Copy,
     Download,
     File,
@@ -67,7 +66,7 @@ from paddock.wire.guest import (
 )
 
 from ._place import Place, encode, show
-from ._requests import Nothing, Request, ask, of_copy, of_file, of_port
+from ._requests import Nothing, Request, ask, of_copy, of_file
 
 if TYPE_CHECKING:
     from paddock.backends._guest_channel import Channel
@@ -205,13 +204,7 @@ class _Files:
         return Changes(channel, lambda row: self._told(channel, self._change, row))
 
     async def connect(self, action: ConnectPort) -> PortStream:
-        if not 0 < action.port < 65536:
-            raise InvalidArgument("port must be an integer from 1 to 65535")
-        request = ask(Op.CONNECT, Connect(port=action.port), of_port(action.port))
-        channel = self._connection.open(request, receives=(Stream.OUT,), sends=True)
-        with channel.attended():
-            await channel.reply(Nothing)
-        return PortStream(channel)
+        return await connect(self._connection, action)
 
     async def _call(self, request: Request) -> FileInfo:
         channel = self._connection.open(request)
@@ -365,5 +358,5 @@ async def perform(connection: GuestConnection, place: Place, action: Action[T]) 
     """By the user whose agent the connection leads to. FileError with the errno's name."""
     serve = _SERVED.get(type(action))
     if serve is None:
-        raise Unsupported(f"the native guest has no {type(action).__name__} yet")
+        raise Unsupported(f"{type(action).__name__} is no action on files")
     return await serve(_Files(connection, place), action)

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Mapping, Sequence
 
-from paddock.errors import FileError, InvalidArgument, NotFound
+from paddock.errors import FileError, InvalidArgument
 from paddock.guest._frames import ProtocolError
 from paddock.model import User
 from paddock.wire.guest import Limit
@@ -14,7 +14,7 @@ from paddock.wire.guest import Limit
 
 class Place:
     """Of one sandbox. With a `root`, which only the process level has, that stands before all paths: it is lexical and
-    no wall. `env` is what every command has. Commands may run as one of `users`, by name, in place of the agent's."""
+    no wall. `env` is what every command has. `users` are those that an agent may be asked to run a command as."""
 
     def __init__(self, *, workdir: str, env: Mapping[str, str], root: str = "", users: Sequence[User] = ()) -> None:
         self._workdir = encode(workdir)
@@ -44,24 +44,20 @@ class Place:
             raise ProtocolError("a path outside of the sandbox's directory")
         return show(path[len(self._root) :] or b"/")
 
-    def user(self, name: str | None) -> User | None:
-        """None: whom the agent acts as. NotFound."""
-        if name is None:
-            return None
-        if name not in self._users:
-            raise NotFound(f"no user {name!r} in the sandbox")
+    def user(self, name: str) -> User:
         return self._users[name]
 
     def environment(self, more: Mapping[str, str], user: User | None = None) -> tuple[bytes, ...]:
+        """Of a command that has `more`, and runs as `user` in place of the agent's."""
         for name in more:
             if not name or "=" in name:
                 raise InvalidArgument(f"env holds the name {name!r}")
-        own = {} if user is None else names_of(user)
+        own = {} if user is None else variables(user)
         return tuple([encode(name) + b"=" + encode(value) for name, value in {**self._env, **own, **more}.items()])
 
 
-def names_of(user: User) -> dict[str, str]:
-    """What its environment says of it."""
+def variables(user: User) -> dict[str, str]:
+    """What a command of this user has in its environment."""
     return {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
 
 
