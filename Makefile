@@ -2,7 +2,7 @@
 # Environment variables that change what Python or uv do are kept out, so that a run is the same everywhere.
 unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARNINGS VIRTUAL_ENV
 .DEFAULT_GOAL := help
-.PHONY: help setup levels demo quick test test-all test-vm check fix bench bench-peers docs doctor clean
+.PHONY: help setup levels demo quick test test-all test-vm check check-types check-rest fix bench bench-peers docs doctor clean
 
 BIN := .venv/bin
 STYLE := src native tests tools demo bench examples
@@ -36,9 +36,14 @@ test-vm: setup ## the jail under systemd and cgroup version 2, in an emulated ma
 
 check: ## format, lint, types, architecture, generated code
 	@tools/bootstrap check
+	@$(MAKE) --no-print-directory --output-sync=line -j2 check-types check-rest
+
+check-types:
+	$(BIN)/pyright
+
+check-rest:
 	$(BIN)/ruff format --check --quiet $(STYLE)
 	$(BIN)/ruff check --quiet $(STYLE)
-	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/reference.py --check

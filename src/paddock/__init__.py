@@ -33,27 +33,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
-    "AsyncProcess": "paddock.client",
-    "AsyncSandbox": "paddock.client",
-    "AsyncWorkspace": "paddock.client",
-    "CommandFailed": "paddock.errors",
-    "ExecResult": "paddock.model",
-    "ExitStatus": "paddock.model",
-    "FileInfo": "paddock.model",
-    "Level": "paddock.model",
-    "Limit": "paddock.model",
-    "Limits": "paddock.model",
-    "Mount": "paddock.model",
-    "MountMode": "paddock.model",
-    "PaddockError": "paddock.errors",
-    "Process": "paddock.client",
-    "PtySize": "paddock.model",
-    "Sandbox": "paddock.client",
-    "State": "paddock.model",
-    "Usage": "paddock.model",
-    "Workspace": "paddock.client",
-    "local": "paddock.client",
-    "local_async": "paddock.client",
+    name: module
+    for module, names in {
+        "paddock.client": "AsyncProcess AsyncSandbox AsyncWorkspace Process Sandbox Workspace local local_async",
+        "paddock.errors": "CommandFailed PaddockError",
+        "paddock.model": "ExecResult ExitStatus FileInfo Level Limit Limits Mount MountMode PtySize State Usage",
+    }.items()
+    for name in names.split()
 }
 __all__ = [
     "AsyncProcess",
@@ -81,12 +67,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'paddock' has no attribute {name!r}")
-    value = globals()[name] = getattr(__import__(home, fromlist=(name,)), name)
-    return value
+if not TYPE_CHECKING:  # to a type checker any name would be one, modules of the package too
+
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'paddock' has no attribute {name!r}")
+        value = globals()[name] = getattr(__import__(home, fromlist=(name,)), name)
+        return value
 
 
 def __dir__() -> list[str]:

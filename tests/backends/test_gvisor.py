@@ -33,6 +33,7 @@ from tests.conformance import (
     Lab,
     LifeConformance,
     LimitConformance,
+    MountConformance,
     eventually,
 )
 from tests.conftest import private_state
@@ -58,7 +59,7 @@ class _InGvisor(Bench):
         return sandboxes
 
 
-class TestGvisor(_InGvisor, KillConformance, LifeConformance):
+class TestGvisor(_InGvisor, KillConformance, LifeConformance, MountConformance):
     """What depends on the isolation. The guest agent is proved at the jail: tests/contract/test_jail_backend.py."""
 
     @pytest.mark.parametrize(

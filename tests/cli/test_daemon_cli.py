@@ -70,7 +70,9 @@ def test_status_names_the_daemon_and_counts_the_programs_that_use_it(state_dir: 
         f"state     {state_dir}",
         "used by   1 other programs, 0 requests under way",
         "leaves    600 s after the last program and the last running sandbox",
+        *([f"ends      with the control group {daemon['control_group']}"] if daemon["control_group"] else []),
     ]
+    assert f":{daemon['control_group'] or '/'}\n" in Path(f"/proc/{daemon['pid']}/cgroup").read_text()
 
 
 @pytest.mark.parametrize(("action", "said"), [("status", "no daemon runs"), ("stop", "stopped")])

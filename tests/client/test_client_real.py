@@ -260,3 +260,12 @@ def test_a_program_that_runs_a_command_loads_nothing_of_the_daemon(sandbox: Make
     sandbox()  # the daemon is there
     code = "from paddock import Sandbox; box = Sandbox.create(); assert box.exec(['true']).ok; box.kill()"
     assert loaded(code, HEAVY_FOR_A_CLIENT) == []
+
+
+def test_an_awaiting_program_loads_what_asyncio_does_and_nothing_of_the_daemon(sandbox: Make) -> None:
+    sandbox()
+    code = (
+        "import asyncio; from paddock import AsyncSandbox as A; run = asyncio.Runner().run; box = run(A.create());"
+        " assert run(box.exec(['true'])).ok; run(box.kill())"
+    )
+    assert loaded(code, HEAVY_FOR_A_CLIENT) == loaded("import asyncio", HEAVY_FOR_A_CLIENT)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 import paddock
 from paddock import Mount, Sandbox
 from paddock.client import DaemonTransport, _control, daemon_status, default_transport, session, stop_daemon
+from paddock.daemon._code import Code
 from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, PaddockError, SandboxDied
 from paddock.linux import local_sockets, namespaces, seccomp
 from paddock.linux._syscall import MACHINE
@@ -153,7 +155,7 @@ def test_a_killed_daemon_takes_nothing_with_it_and_the_next_one_knows_the_sessio
     first, second = silent.hears(), calls.hears()
     transport = default_transport(state_dir)
     box = Sandbox.create(level="jail", ttl_seconds=300, transport=transport)
-    process = box.start("sleep 0.2; echo kept; sleep 300", background=True)
+    process = box.start("sleep 0.2; head -c 10M /dev/zero; echo kept; sleep 300", background=True)
     box.filesystem.write("f", "content")
     old = daemon_pid(state_dir)
     os.kill(old, signal.SIGKILL)
@@ -162,7 +164,10 @@ def test_a_killed_daemon_takes_nothing_with_it_and_the_next_one_knows_the_sessio
     with box.attach(process.id) as again:
         with pytest.raises(DaemonLost, match=process.id):
             process.kill()  # a handle of the daemon before is none of this one's
-        assert again.stdout.read(100) == b"kept\n"
+        said = bytearray()
+        while not said.endswith(b"kept\n"):
+            said += again.stdout.read()
+        assert len(said) == (10 << 20) + len("kept\n")
     assert _lives(first, state_dir)
     silent.kill()  # it has not called since: the daemon that knows it is dead
     assert wait_until(lambda: not _lives(first, state_dir))
@@ -285,6 +290,41 @@ def test_an_idle_daemon_leaves_and_the_next_call_starts_another(state_dir: Path)
     assert daemon_pid(state_dir) != old
 
 
+def test_a_paused_sandbox_keeps_no_daemon_and_is_resumed_by_the_next(state_dir: Path) -> None:
+    (state_dir / "config.toml").write_text("idle_exit_seconds = 1\n")
+    transport = default_transport(state_dir)
+    box = Sandbox.create(level="jail", persistent=True, ttl_seconds=300, transport=transport)
+    process = box.start("while ! test -e go; do sleep 0.1; done; echo on", background=True)
+    old = daemon_pid(state_dir)
+    box.pause(force=True)
+    session(state_dir).close()
+    assert wait_until(lambda: daemon_status(state_dir) is None)
+    assert keepers(state_dir)
+    box = Sandbox.connect(box.id, transport=transport)
+    assert daemon_pid(state_dir) != old
+    assert box.state == "paused"
+    box.resume()
+    box.filesystem.write("go", "")
+    assert box.attach(process.id).wait().code == 0
+    box.kill()
+
+
+def test_a_daemon_knows_its_modules_and_settings_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("paddock.made_up", "another.made_up"):
+        module = types.ModuleType(name)
+        module.__file__ = str(tmp_path / name)
+        (tmp_path / name).touch()
+        monkeypatch.setitem(sys.modules, name, module)
+    settings = tmp_path / "config.toml"
+    for path in (settings, tmp_path / "paddock.made_up"):
+        code = Code(settings)
+        assert not code.has_changed()
+        (tmp_path / "another.made_up").write_text("not ours")
+        assert not code.has_changed()
+        path.write_text("another")
+        assert code.has_changed()
+
+
 def test_an_idle_daemon_makes_room_when_its_settings_change_and_a_busy_one_says_so(
     state_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -365,6 +405,20 @@ def test_why_a_daemon_cannot_start_is_said_to_the_one_who_starts_it(state_dir: P
             Sandbox.list(transport=default_transport(state_dir))
     (state_dir / "config.toml").unlink()
     assert Sandbox.list(transport=default_transport(state_dir)) == ()
+
+
+def test_one_that_dies_before_its_first_line_is_reported_with_its_last_words(state_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(Path(paddock.__file__).parent, tmp_path / "paddock", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "paddock/daemon/_main.py").write_text("raise ImportError('a wheel with half of its modules')")
+    done = subprocess.run(
+        [sys.executable, "-c", "from paddock import Sandbox; Sandbox.list()"],
+        env=os.environ | {"PADDOCK_STATE_DIR": str(state_dir), "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stderr.splitlines()[-1]
+    assert "DaemonUnavailable: the daemon died while it started: ImportError: a wheel with half of its modules" in said
 
 
 @pytest.mark.root
@@ -485,6 +539,9 @@ def test_a_dead_daemon_that_nobody_reaps_is_replaced_at_once(state_dir: Path, pr
 def test_a_spoilt_caller_does_not_spoil_the_daemon(state_dir: Path) -> None:
     text = (
         "import os, resource, signal\nos.umask(0)\nos.nice(5)\nos.chdir('/usr')\n"
+        "open('/proc/self/oom_score_adj', 'w').write('500')\n"
+        "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+        "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))\n"
         "for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE):\n"
         "    resource.setrlimit(limit, (1 << 20, resource.getrlimit(limit)[1]))\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
@@ -512,8 +569,27 @@ def test_a_spoilt_caller_does_not_spoil_the_daemon(state_dir: Path) -> None:
     environ = Path(f"/proc/{pid}/environ").read_bytes()
     assert b"SECRET_OF_THE_CALLER" not in environ
     assert b"PYTHONPATH" not in environ
+    assert os.sched_getaffinity(pid) == os.sched_getaffinity(0)
+    assert os.sched_getscheduler(pid) == os.SCHED_OTHER
     if os.geteuid() == 0:
         assert os.getpriority(os.PRIO_PROCESS, pid) == 0
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "0\n"
+
+
+def test_a_program_is_told_once_by_what_the_daemon_is_configured_otherwise(state_dir: Path) -> None:
+    def warned(**environment: str) -> list[str]:
+        code = "from paddock import Sandbox\nfor _ in range(2): Sandbox.list()\n"
+        code += "from paddock.client._session import session\nsession().close()\nSandbox.list()"
+        ours = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+        ours |= {"PADDOCK_STATE_DIR": str(state_dir)} | environment
+        done = subprocess.run([sys.executable, "-c", code], env=ours, capture_output=True, text=True, check=True)
+        return done.stderr.splitlines()
+
+    assert warned(DOCKER_HOST="unix:///one") == [], "it starts the daemon"
+    assert warned(DOCKER_HOST="unix:///one", UNRELATED="x") == []
+    (line,) = warned(https_proxy="http://127.0.0.1:9", SSL_CERT_FILE="/another")
+    assert "another value of DOCKER_HOST, SSL_CERT_FILE, https_proxy; " in line
+    assert "paddock daemon restart" in line
 
 
 def test_a_daemon_that_does_not_answer_is_waited_for_and_not_replaced(state_dir: Path, program: Start) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.eval._canaries import Canary, found_in, found_in_names, mint
+from paddock.eval._trial import Canary, found_in, found_in_names, mint
 
 CANARY = Canary("secret", "TOKEN", mint())
 OTHER = Canary("source", "app.py", mint())

@@ -30,7 +30,7 @@ from paddock.errors import ResourceExhausted, SandboxDied, Unsupported
 from paddock.keeper import layout
 from paddock.keeper._records import Records
 from paddock.linux import processes
-from paddock.storage import _room
+from paddock.storage import _image
 from tests.conftest import SandboxFactory, keepers, live_sandboxes
 from tests.faults.conftest import Program
 from tests.in_process import in_process
@@ -277,7 +277,7 @@ def test_without_room_it_goes_on_or_sleeps_on(machine: Callable[[], Machine], mo
     def full() -> None:
         """For the pool: all that is free on its disk is kept free."""
         for name, value in (("_PART", 1), ("_MOST_BELOW_AN_IMAGE", 1 << 60), ("_MOST_BELOW_TREES", 1 << 60)):
-            monkeypatch.setattr(_room, name, value)
+            monkeypatch.setattr(_image, name, value)
 
     with in_process(one.state_dir):
         full()

@@ -80,9 +80,11 @@ def test_directories_of_the_host_are_mounted_as_they_were_asked_for(workspace: W
         pytest.skip(str(error))
     with made:
         said = made.exec(
-            "cat /mnt/*/file; echo new >/mnt/cow/file; echo new >/mnt/rw/file; echo new >/mnt/ro/file; cat /mnt/*/file"
+            "mkdir /mnt/rw/made; echo in it >/mnt/rw/made/file; cat /mnt/*/file;"
+            " for mode in cow rw ro; do echo new >/mnt/$mode/file; done; cat /mnt/*/file"
         )
         assert said.stdout.split() == ["cow", "ro", "rw", "new", "ro", "new"]
         assert "Read-only file system" in said.stderr
         assert [change.path for change in made.diff_mount(target="/mnt/cow").changes] == ["file"]
     assert [(tmp_path / name / "file").read_text() for name in names] == ["cow\n", "ro\n", "new\n"]
+    assert (tmp_path / "rw/made/file").read_text() == "in it\n"

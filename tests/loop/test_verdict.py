@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paddock.loop import Attempt, Comparison, Counts, DiffSize, Verdict
-from paddock.loop._verdict import junit_counts, summary_counts
+from paddock.loop._attempt import junit_counts, summary_counts
 
 
 @pytest.mark.parametrize(

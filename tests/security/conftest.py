@@ -53,12 +53,28 @@ def limited(request: pytest.FixtureRequest, create: Factory) -> Callable[..., At
 
 
 @pytest.fixture
+def strongest(create: Factory) -> Callable[..., Attacker]:
+    """The same with the strongest standing that there is inside: for ceilings that do not ask who it is."""
+
+    def make(**limits: Any) -> Attacker:
+        from paddock import Limits
+
+        return _as("root" if _has_root_inside() else "user", create, limits=Limits(**limits))
+
+    return make
+
+
+@pytest.fixture
 def bystander(create: Factory) -> Sandbox:
     """Another sandbox, which must not notice anything."""
     return create()
 
 
 def _as(who: str, create: Factory, **options: Any) -> Attacker:
-    if who == "root" and os.getuid() != 0 and os.environ.get(SUBORDINATE_IDS) != "1":
+    if who == "root" and not _has_root_inside():
         pytest.skip(f"there is no root inside for an ordinary user without {SUBORDINATE_IDS}=1")
     return Attacker(create(**options), None if who == "user" else who)
+
+
+def _has_root_inside() -> bool:
+    return os.getuid() == 0 or os.environ.get(SUBORDINATE_IDS) == "1"

@@ -88,9 +88,9 @@ while total < 400 << 20:
 
 
 @pytest.mark.parametrize("kind", HOARDS)
-def test_no_way_of_writing_takes_more_than_the_ceiling(kind: str, limited: Limited, shared_state: Path) -> None:
+def test_no_way_of_writing_takes_more_than_the_ceiling(kind: str, strongest: Limited, shared_state: Path) -> None:
     needs("disk")
-    attacker = limited(disk_mib=DISK_MIB, inodes=400_000)
+    attacker = strongest(disk_mib=DISK_MIB, inodes=400_000)
     before = allocated(shared_state)
     code = f"total = 0\nanswers = []\ntry:\n{_indented(HOARDS[kind])}\n"
     code += "except OSError as error: answers.append(name(error.errno))\nanswer([total, answers])"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import pytest
 from attacking import PREAMBLE, Attacker, needs
@@ -153,20 +155,18 @@ while True:
 
 @pytest.mark.parametrize("kind", HOARDS)
 def test_a_hoard_in_the_kernel_is_the_sandboxs_own(
-    kind: str, limited: Callable[..., Attacker], bystander: Sandbox
+    kind: str, strongest: Callable[..., Attacker], bystander: Sandbox
 ) -> None:
     needs("memory")
-    attacker = limited(memory_mib=LIMIT_MIB, tmp_mib=48, processes=100, open_files=4096)
+    attacker = strongest(memory_mib=LIMIT_MIB, tmp_mib=48, processes=100, open_files=4096)
     hold = f"try:\n{_indented(HOARDS[kind])}\nexcept (OSError, MemoryError): pass\nprint('full', flush=True); input()\n"
     argv = ("python3", "-I", "-S", "-c", PREAMBLE + hold)
     try:
-        with attacker.sandbox.start(argv, stdin=True, user=attacker.user) as process:
-            _until_full_or_ended(process, attacker.sandbox)
+        with _hoarding(attacker, argv):
             used = attacker.sandbox.usage().memory_bytes
             assert used is not None
             assert used <= (LIMIT_MIB + 1) * MIB
             assert bystander.exec("echo alive").stdout == "alive\n"
-            process.kill()
     except SandboxDied:
         assert _struck_by_memory(attacker.sandbox)
     assert bystander.exec(("python3", "-c", "print('alive')")).stdout == "alive\n"
@@ -197,9 +197,9 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("kind", KNOWN)
-def test_what_the_kernel_keeps_is_charged(kind: str, limited: Callable[..., Attacker]) -> None:
+def test_what_the_kernel_keeps_is_charged(kind: str, strongest: Callable[..., Attacker]) -> None:
     needs("memory")
-    attacker = limited(memory_mib=256, tmp_mib=48, open_files=4096)
+    attacker = strongest(memory_mib=256, tmp_mib=48, open_files=4096)
     least_mib, take = KNOWN[kind]
     argv = (
         "python3",
@@ -245,19 +245,25 @@ def _indented(code: str) -> str:
     return "\n".join(f"    {line}" for line in code.strip("\n").splitlines())
 
 
-def _until_full_or_ended(process: object, sandbox: Sandbox) -> None:
-    """It says that it has all it gets, or the kernel has ended it; a hoard that takes long is as good after a while."""
-    import threading
-
-    said = threading.Thread(target=process.stdout.read, daemon=True)  # type: ignore[attr-defined]
-    said.start()
-    end = time.monotonic() + 8
-    while said.is_alive() and time.monotonic() < end:
+@contextlib.contextmanager
+def _hoarding(attacker: Attacker, argv: tuple[str, ...]) -> Generator[None]:
+    """From when it has all it gets, or the kernel has ended it; one that takes long is as good after a while."""
+    with attacker.sandbox.start(argv, stdin=True, user=attacker.user) as process:
+        said = threading.Thread(target=process.stdout.read)
+        said.start()
+        end = time.monotonic() + 8
         try:
-            sandbox.usage()
-        except PaddockError:
-            raise SandboxDied("it was ended") from None
-        said.join(0.2)
+            while said.is_alive() and time.monotonic() < end:
+                try:
+                    attacker.sandbox.usage()
+                except PaddockError:
+                    raise SandboxDied("it was ended") from None
+                said.join(0.2)
+            yield
+        finally:
+            with contextlib.suppress(PaddockError):
+                process.kill()
+            said.join()  # before what it reads is closed
 
 
 def _struck_by_memory(sandbox: Sandbox) -> bool:

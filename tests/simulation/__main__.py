@@ -27,14 +27,15 @@ EACH = 50
 
 def main(arguments: list[str]) -> int:
     """`SEED COUNT` plays the histories SEED/0 to SEED/COUNT-1 until one fails, or with `--all` to the end. `SEED/N`
-    plays that one, and says what happened in it."""
+    plays that one, and says what happened in it. `SEED@ COUNT` plays SEED with a second death after 0, 1, ... steps."""
     seed, *others = (one for one in arguments if one != "--all")
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")  # of what dead daemons never awaited
     sys.unraisablehook = lambda _: None  # and of their clean-up, which the world refuses
     count, failed, told = 0, 0, hashlib.sha256()
     if others:
-        played = _many([f"{seed}/{number}" for number in range(int(others[0]))])
+        joint = "" if seed.endswith("@") else "/"
+        played = _many([f"{seed}{joint}{number}" for number in range(int(others[0]))])
     else:
         (world,) = _worlds([seed], keeps_trace=True)
         print("\n".join(world.trace))

@@ -186,8 +186,13 @@ class Program:
 
 
 class History:
+    """`SEED@N`: in the history SEED the first daemon dies, and the second N steps after its start."""
+
     def __init__(self, seed: str, *, keeps_trace: bool = False) -> None:
-        world = self.world = World(seed, keeps_trace=keeps_trace)
+        drawn, _, second = seed.partition("@")
+        world = self.world = World(drawn, keeps_trace=keeps_trace)
+        world.seed = seed
+        self._second_dies_after = int(second) if second else -1
         self.chance = world.chance
         self.daemon: SimulatedDaemon | None = None
         self.context: Any = None
@@ -227,15 +232,23 @@ class History:
         world.note("daemon", number, "starts")
         self.started_at = world.loop.time()
         self._listens.clear()
-        if not self.calm and self.deaths < 3 and world.likely(0.7):
+        if self.calm:
+            pass
+        elif self._second_dies_after >= 0:
+            world.dies_after = {1: 50 + int(self.chance.random() * 500), 2: self._second_dies_after}.get(number, -1)
+        elif self.deaths < 3 and world.likely(0.7):
             world.dies_after = int(self.chance.random() ** 2 * 1500)
         context = self.context = daemon_context(number)
+
+        def ready() -> None:
+            world.note("daemon", number, "listens")
+            self._listens.set()
 
         async def serve() -> None:
             try:
                 daemon = self.daemon
                 assert daemon is not None
-                await daemon.serve(self._listens.set)
+                await daemon.serve(ready)
                 self.daemon_left()
             except DaemonDied:
                 pass

@@ -47,6 +47,29 @@ def test_ten_thousand_histories_keep_the_promises() -> None:
     assert code == 0, said
 
 
+RECOVERY_STEPS = 160
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", ["recovery/1", "recovery/4"])
+def test_a_daemon_that_dies_at_any_step_of_its_recovery_is_recovered_by_the_next(seed: str) -> None:
+    _dies_at_every_step(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_daemon_that_dies_at_any_step_of_many_recoveries_is_recovered_by_the_next() -> None:
+    for number in range(40):
+        _dies_at_every_step(f"{SEED}/recovery/{number}")
+
+
+def _dies_at_every_step(seed: str) -> None:
+    code, said = _play(f"{seed}@", str(RECOVERY_STEPS))
+    assert code == 0, said
+    last = _play(f"{seed}@{RECOVERY_STEPS}")[1]
+    assert "daemon 2 listens" in last or "daemon 2 starts" not in last, "a recovery has more steps"
+
+
 @pytest.mark.timeout(300)
 def test_a_seed_repeats_its_history() -> None:
     once, again = (_play(f"{SEED}/5", PYTHONHASHSEED=hashes)[1].splitlines() for hashes in ("1", "2"))

@@ -12,7 +12,7 @@ import pytest
 from paddock.errors import InvalidArgument, InvalidState, NotConfigured, PlatformError
 from paddock.keeper import layout
 from paddock.linux import loop
-from paddock.storage import _copy, _probe, open_pool, prepare
+from paddock.storage import _directories, _probe, open_pool, prepare
 from paddock.storage._config import Reason
 from tests.storage.drivers import GIB, Keeper
 from tests.storage.faults import killed_before_step
@@ -104,7 +104,7 @@ def test_what_was_refused_at_first_is_looked_at_again_while_there_are_no_trees(
         monkeypatch.setattr(_probe, name, lambda *_: refusal)
     assert prepare(state_dir).driver == "copy"
     monkeypatch.setattr(_probe, "overlay", lambda _: None)
-    monkeypatch.setattr(_copy, "probe_overlay", lambda _: None)
+    monkeypatch.setattr(_directories, "probe_overlay", lambda _: None)
     tree = state_dir / "pool" / "ws_1"
     tree.mkdir()
     kept = prepare(state_dir)

@@ -13,8 +13,17 @@ import msgspec
 import pytest
 
 from paddock.errors import NotConfigured, SecretUnavailable
-from paddock.storage._vault import Place, Sealed, Vault
-from paddock.storage._vault_keys import EnvironmentKeys, FileKeys, KeyringKeys, VaultKeys, key_id, open_keys
+from paddock.storage._vault import (
+    EnvironmentKeys,
+    FileKeys,
+    KeyringKeys,
+    Place,
+    Sealed,
+    Vault,
+    VaultKeys,
+    key_id,
+    open_keys,
+)
 
 HERE = Place("local:1", "TOKEN", 1)
 VALUE = b"correct horse battery staple"

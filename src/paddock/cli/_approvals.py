@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING
+
+from paddock import client, model
 
 from . import _render
+from ._answer import answer, listing, perform
 from ._values import add_json
-
-if TYPE_CHECKING:
-    from paddock.model import Approval
 
 _LOOK_SECONDS = 0.5
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_approvals(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(title="verbs; without one, as ls", metavar="VERB")
     parser.set_defaults(run=_list, all=False, watch=False, json=False)
     one = verbs.add_parser("ls", help="what waits for an answer", allow_abbrev=False)
     one.add_argument("-a", "--all", action="store_true", help="what was answered, too")
     one.add_argument("--watch", action="store_true", help="and what comes, until Ctrl-C")
-    add_json(one)
-    one.set_defaults(run=_list)
+    add_json(one, _list)
     for verb, run, purpose in (
         ("show", _show, "all of one"),
         ("approve", _approve, "yes: once, to exactly what was asked"),
@@ -32,38 +30,27 @@ def add(parser: argparse.ArgumentParser) -> None:
         two.add_argument("approval", metavar="APPROVAL", help="id or unique prefix of one")
         if verb == "deny":
             two.add_argument("--reason", metavar="WORDS", help="for whoever asked")
-        add_json(two)
-        two.set_defaults(run=run)
+        add_json(two, run)
 
 
 def _list(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import ListApprovals
-
     if options.watch:
         return _watch(options)
-    found = default_transport().perform(ListApprovals(all=options.all))
-    if options.json:
-        _render.document(found)
-    elif found:
-        headings = ("ID", "STATE", "KIND", "SANDBOX", "ASKED", "UNTIL", "WHAT")
-        _render.table(headings, [_row(one) for one in found])
-    return 0
+    found = perform(model.ListApprovals(all=options.all))
+    return listing(options, found, ("ID", "STATE", "KIND", "SANDBOX", "ASKED", "UNTIL", "WHAT"), _row)
 
 
-def _row(one: Approval) -> tuple[str, ...]:
+def _row(one: model.Approval) -> tuple[str, ...]:
     asked, until = _render.when(one.created_at), _render.when(one.expires_at)
     return (one.id, one.state.value, one.kind, one.sandbox, asked, until, one.summary)
 
 
 def _watch(options: argparse.Namespace) -> int:
     """One line for each, when it is asked."""
-    from paddock.client import default_transport
-    from paddock.model import ListApprovals
 
-    transport, seen = default_transport(), set[str]()
+    transport, seen = client.default_transport(), set[str]()
     while True:
-        for one in transport.perform(ListApprovals(all=options.all)):
+        for one in transport.perform(model.ListApprovals(all=options.all)):
             if one.id in seen:
                 continue
             seen.add(one.id)
@@ -75,35 +62,20 @@ def _watch(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import ListApprovals
-
-    (one,) = default_transport().perform(ListApprovals(approval=options.approval))
-    _tell(one, as_json=options.json)
-    return 0
+    (one,) = perform(model.ListApprovals(approval=options.approval))
+    return _tell(options, one)
 
 
 def _approve(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import GrantApproval
-
-    _tell(default_transport().perform(GrantApproval(approval=options.approval)), as_json=options.json)
-    return 0
+    return _tell(options, perform(model.GrantApproval(approval=options.approval)))
 
 
 def _deny(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import DenyApproval
-
-    action = DenyApproval(approval=options.approval, reason=options.reason)
-    _tell(default_transport().perform(action), as_json=options.json)
-    return 0
+    action = model.DenyApproval(approval=options.approval, reason=options.reason)
+    return _tell(options, perform(action))
 
 
-def _tell(one: Approval, *, as_json: bool) -> None:
-    if as_json:
-        _render.document(one)
-        return
+def _tell(options: argparse.Namespace, one: model.Approval) -> int:
     facts = [("id", one.id), ("state", one.state.value), ("kind", one.kind), ("sandbox", one.sandbox)]
     facts += [("what", one.summary), ("digest", one.digest), ("revision", one.revision or "-")]
     facts += [("asked", _render.when(one.created_at)), ("until", _render.when(one.expires_at))]
@@ -111,4 +83,4 @@ def _tell(one: Approval, *, as_json: bool) -> None:
         facts.append(("answered", f"{_render.when(one.decided_at)} by {one.decided_by}"))
     if one.reason:
         facts.append(("reason", one.reason))
-    _render.facts(facts)
+    return answer(options, one, lambda: _render.facts(facts))

@@ -1,32 +1,192 @@
-"""`paddock audit`: the record of what was asked, decided and done."""
+"""`paddock audit`: the record of what was asked, decided and done, shown, followed, exported and verified."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
 import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+from paddock import client, model
 from paddock.errors import InvalidArgument, NotFound
 
 from . import _render
-from ._audit_stream import add_export, add_tail
+from ._answer import answer, perform
 from ._records import command_of, verdict_of
 from ._values import add_json, add_sandbox, moment, positive
 
 if TYPE_CHECKING:
-    from paddock.model import AuditRecord, AuditReport
+    from paddock.audit import RecordLine
+
+_CHUNK = 1 << 16
+_WORDS = ("path", "source", "host", "address", "port", "method", "exec", "name", "reason")
+_CHARS = 100
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_tail(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "The last records as they stand in the log, decisions and outcomes apart; with -f those to come."
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="and what is recorded from now on")
+    parser.add_argument("-n", "--last", type=int, default=10, metavar="N", help="the last N (default: 10)")
+    parser.add_argument("--sandbox", metavar="ID", help="of this sandbox only")
+    parser.add_argument("--kind", metavar="KIND", help="egress.connect, or egress; or decision, outcome, event")
+    add_json(parser, tail)
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Writes the log as lines of JSON, signed heads included: what `audit verify FILE` checks anywhere. With"
+        " --sandbox or --since it is a part, of which only what is there can be checked."
+    )
+    parser.add_argument("--format", choices=("jsonl", "ocsf"), default="jsonl", help="ocsf: OCSF 1.4, for other tools")
+    parser.add_argument("--sandbox", metavar="ID", help="of this sandbox only")
+    parser.add_argument("--since", type=moment, metavar="TIME", help="10m (ago), or 2026-01-31T12:00")
+    parser.add_argument("-o", "--output", metavar="FILE", help="instead of stdout; a new one, but with --cursor-file")
+    parser.add_argument("--cursor-file", metavar="FILE", help="go on where it says, and note there how far it came")
+    parser.add_argument("--json", action="store_true", help="errors as JSON too; what is written always is")
+    parser.set_defaults(run=export)
+
+
+def tail(options: argparse.Namespace) -> int:
+    from paddock.audit import RecordLine, parse_line
+
+    if not 0 <= options.last <= 100_000:
+        raise InvalidArgument("-n takes 0 to 100000", field="last")
+    action = model.StreamAudit(sandbox=options.sandbox, tag=options.kind, last=options.last, follow=options.follow)
+    none = options.last > 0
+    with _lines(action) as lines:
+        for raw in lines:
+            line = parse_line(raw)
+            if not isinstance(line, RecordLine):
+                continue
+            none = False
+            if options.json:
+                _render.raw(1, raw)
+            else:
+                _render.line(_render.escape(_words(line)))
+                _render.flush()
+    if none and options.kind is not None:
+        _render.note(
+            f"there is no record of kind {options.kind!r}; `paddock audit tail` shows kinds: the second column"
+        )
+    return 0
+
+
+def _words(line: RecordLine) -> str:
+    try:
+        record = json.loads(line.raw)
+        if record["kind"] == "decision":
+            verdict = "allowed" if record.get("allowed") else f"denied by {record.get('rule')}"
+        elif record["kind"] == "outcome":
+            verdict = "ok" if record.get("ok") else f"failed: {record.get('error')}"
+        else:
+            verdict = "event"
+        when, ref = _render.when(record["time"] / 1e9), f"{line.segment.removesuffix('.jsonl')}:{record['seq']}"
+        return "  ".join((when, record["action"], record.get("sandbox") or "-", verdict, _what(record), ref))
+    except (ValueError, KeyError, TypeError):
+        return f"no record: {line.raw!r}"
+
+
+def _what(record: dict[str, Any]) -> str:
+    detail = record.get("detail")
+    fields = cast("dict[str, Any]", detail) if isinstance(detail, dict) else {}
+    spec = fields.get("spec")
+    argv = cast("dict[str, Any]", spec).get("argv") if isinstance(spec, dict) else None
+    if isinstance(argv, list):
+        return " ".join(map(str, cast("list[object]", argv)))[:_CHARS]
+    said = [str(fields[name]) for name in _WORDS if name in fields]
+    return (" ".join(said) or str(record.get("message") or record.get("reason") or ""))[:_CHARS]
+
+
+def export(options: argparse.Namespace) -> int:
+    from paddock.audit import RecordLine, cursor_of, parse_line, to_ocsf
+
+    place = None if options.cursor_file is None else Path(options.cursor_file)
+    before: dict[str, Any] = {} if place is None else _read_place(place)
+    action = model.StreamAudit(sandbox=options.sandbox, since=options.since, cursor=before.get("cursor"))
+    cursor: str | None = None
+    with _output(options.output, before.get("bytes"), resume=place is not None) as out, _lines(action) as lines:
+        for raw in lines:
+            cursor = cursor_of(raw) or cursor
+            if options.format == "jsonl":
+                _render.raw(out, raw)
+            elif isinstance(line := parse_line(raw), RecordLine):
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # no record: `verify` is for finding that
+                    event = to_ocsf(line.segment.removesuffix(".jsonl"), json.loads(line.raw))
+                    _render.raw(out, json.dumps(event, separators=(",", ":")).encode("ascii") + b"\n")
+        if place is not None:
+            _write_place(place, cursor, out if options.output is not None else None)
+    return 0
+
+
+@contextlib.contextmanager
+def _lines(action: model.StreamAudit) -> Generator[Iterator[bytes]]:
+    reader = client.default_transport().perform(action)
+
+    def lines() -> Iterator[bytes]:
+        rest = b""
+        while data := reader.read(_CHUNK):
+            *whole, rest = (rest + data).split(b"\n")
+            yield from (line + b"\n" for line in whole)
+
+    try:
+        yield lines()
+    finally:
+        reader.close()
+
+
+@contextlib.contextmanager
+def _output(name: str | None, size: int | None, *, resume: bool) -> Generator[int]:
+    """What was written behind `size` is of a run that did not come to its end: it comes again."""
+    if name is None:
+        yield 1
+        return
+    how = os.O_APPEND if resume else os.O_EXCL
+    try:
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+    except OSError as error:
+        raise InvalidArgument(f"{name}: {error.strerror}", hint="another FILE, or --cursor-file to add to it") from None
+    try:
+        if resume and os.fstat(descriptor).st_size > (size or 0):
+            os.ftruncate(descriptor, size or 0)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read_place(path: Path) -> dict[str, Any]:
+    try:
+        said = json.loads(path.read_bytes())
+        return {"cursor": str(said["cursor"]), "bytes": None if said["bytes"] is None else int(said["bytes"])}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InvalidArgument(f"{path} is no cursor file of `paddock audit export`", hint="give another one") from None
+
+
+def _write_place(path: Path, cursor: str | None, output: int | None) -> None:
+    size = None
+    if output is not None:
+        os.fsync(output)
+        size = os.fstat(output).st_size
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(json.dumps({"cursor": cursor, "bytes": size}) + "\n")
+    fresh.replace(path)
+
+
+def add_audit(parser: argparse.ArgumentParser) -> None:
     audit = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     _add_list(audit.add_parser("ls", help="what was asked, decided and done, the newest last", allow_abbrev=False))
     add_tail(audit.add_parser("tail", help="the last records as they are; -f: and those to come", allow_abbrev=False))
     add_export(audit.add_parser("export", help="the record for other programs, or as proof", allow_abbrev=False))
     show = audit.add_parser("show", help="all of one record", allow_abbrev=False)
     show.add_argument("ref", metavar="REF", help="as `audit ls` shows it")
-    add_json(show)
-    show.set_defaults(run=show_one)
+    add_json(show, show_one)
     check = audit.add_parser(
         "verify",
         help="whether the record is whole",
@@ -44,11 +204,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="whose signatures count; without it, those of any key (may be given again)",
     )
-    add_json(check)
-    check.set_defaults(run=verify)
+    add_json(check, verify)
     key = audit.add_parser("key", help="the public key of the signatures, in PEM", allow_abbrev=False)
-    add_json(key)
-    key.set_defaults(run=show_key)
+    add_json(key, show_key)
     statement = audit.add_parser(
         "statement",
         help="what a sandbox's session was, signed",
@@ -69,16 +227,12 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", type=moment, metavar="TIME", help="10m (ago), or 2026-01-31T12:00")
     parser.add_argument("--until", type=moment, metavar="TIME")
     parser.add_argument("-n", "--limit", type=positive, default=50, metavar="N", help="the last N (default: 50)")
-    add_json(parser)
-    parser.set_defaults(run=list_some)
+    add_json(parser, list_some)
 
 
 def list_some(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import ListAudit
-
-    records = default_transport().perform(
-        ListAudit(
+    records = perform(
+        model.ListAudit(
             sandbox=options.sandbox,
             tag=options.action,
             principal=options.principal,
@@ -88,15 +242,11 @@ def list_some(options: argparse.Namespace) -> int:
             limit=options.limit,
         )
     )
-    if options.json:
-        _render.document(records)
-    else:
-        headings = ("TIME", "WHO", "ACTION", "SANDBOX", "OUTCOME", "WHAT", "REF")
-        _render.table(headings, [_row(record) for record in records])
-    return 0
+    headings = ("TIME", "WHO", "ACTION", "SANDBOX", "OUTCOME", "WHAT", "REF")
+    return answer(options, records, lambda: _render.table(headings, [_row(record) for record in records]))
 
 
-def _row(record: AuditRecord) -> tuple[str, ...]:
+def _row(record: model.AuditRecord) -> tuple[str, ...]:
     return (
         _render.when(record.at),
         record.principal or "",
@@ -109,10 +259,7 @@ def _row(record: AuditRecord) -> tuple[str, ...]:
 
 
 def show_one(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import ListAudit
-
-    records = default_transport().perform(ListAudit(ref=options.ref))
+    records = perform(model.ListAudit(ref=options.ref))
     if not records:
         raise NotFound(f"there is no record {options.ref!r}", hint="`paddock audit ls` shows the refs of records")
     record = records[0]
@@ -155,12 +302,9 @@ def verify(options: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def _verified(options: argparse.Namespace) -> AuditReport:
+def _verified(options: argparse.Namespace) -> model.AuditReport:
     if options.path is None and not options.public_key:
-        from paddock.client import default_transport
-        from paddock.model import VerifyAudit
-
-        return default_transport().perform(VerifyAudit())
+        return perform(model.VerifyAudit())
     from paddock.audit import read_public_key, verify
     from paddock.keeper.layout import AUDIT, default_state_dir
 
@@ -179,7 +323,7 @@ def _contents(name: str) -> bytes:
         raise InvalidArgument(f"{name}: {error.strerror}", hint="paddock audit key > audit.pub") from None
 
 
-def _tell_signatures(report: AuditReport) -> None:
+def _tell_signatures(report: model.AuditReport) -> None:
     if not report.heads:
         _render.line("nothing is signed: records that were cut off at the end would not be missed")
         return
@@ -194,22 +338,12 @@ def _tell_signatures(report: AuditReport) -> None:
 
 
 def show_key(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import GetAuditKey
-
-    key = default_transport().perform(GetAuditKey())
-    if options.json:
-        _render.document(key)
-    else:
-        _render.line(key.pem.rstrip())
-    return 0
+    key = perform(model.GetAuditKey())
+    return answer(options, key, lambda: _render.line(key.pem.rstrip()))
 
 
 def show_statement(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import GetAuditStatement
-
-    statement = default_transport().perform(GetAuditStatement(sandbox=options.sandbox))
+    statement = perform(model.GetAuditStatement(sandbox=options.sandbox))
     if options.payload:
         import base64
         import json

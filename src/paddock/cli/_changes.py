@@ -1,4 +1,4 @@
-"""Changes of files, as people read them. Names and contents come from a sandbox."""
+"""What a sandbox or a workspace has changed: `paddock diff`, `patch` and `promote`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from paddock import client, model
 
 from . import _render
-
-if TYPE_CHECKING:
-    from paddock.model import Change
+from ._answer import answer, perform
+from ._values import add_json, add_sandbox, add_workspace
 
 _WIDTH = 40
 _LETTERS = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R"}
@@ -28,7 +28,7 @@ def add_form(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
 
-def show(options: argparse.Namespace, document: object, changes: Sequence[Change], patch: bytes | None) -> None:
+def show(options: argparse.Namespace, document: object, changes: Sequence[model.Change], patch: bytes | None) -> None:
     if options.json:
         _render.document(document)
     elif options.patch:
@@ -39,7 +39,7 @@ def show(options: argparse.Namespace, document: object, changes: Sequence[Change
         show_table(changes)
 
 
-def show_table(changes: Sequence[Change]) -> None:
+def show_table(changes: Sequence[model.Change]) -> None:
     if not changes:
         return
     rows = [(_LETTERS[c.kind], _lines(c), _mode(c), _name(c), c.obstacle or "") for c in changes]
@@ -49,7 +49,7 @@ def show_table(changes: Sequence[Change]) -> None:
     _render.table(headings if hindered else headings[:-1], [row if hindered else row[:-1] for row in rows], marks=marks)
 
 
-def show_stat(changes: Sequence[Change], *, colour: bool) -> None:
+def show_stat(changes: Sequence[model.Change], *, colour: bool) -> None:
     files = [c for c in changes if c.file != "directory"]
     names = [_render.escape(_name(c)) for c in files]
     width = max(map(len, names), default=0)
@@ -86,12 +86,12 @@ def _coloured(options: argparse.Namespace) -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def _name(change: Change) -> str:
+def _name(change: model.Change) -> str:
     end = "/" if change.file == "directory" else ""
     return f"{change.renamed_from} → {change.path}" if change.renamed_from else change.path + end
 
 
-def _lines(change: Change) -> str:
+def _lines(change: model.Change) -> str:
     if change.file != "file":
         return change.file
     if change.insertions is None:
@@ -99,7 +99,112 @@ def _lines(change: Change) -> str:
     return f"+{change.insertions} -{change.deletions}"
 
 
-def _mode(change: Change) -> str:
+def _mode(change: model.Change) -> str:
     if change.old_mode is None or change.mode is None or change.old_mode == change.mode or change.file == "symlink":
         return ""
     return f"{change.old_mode:o} → {change.mode:o}"
+
+
+def add_diff(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows what a workspace holds that the commit it began with has not; or, with --mount or without a workspace,"
+        " what a sandbox has changed in a directory of the host that it has copy-on-write."
+    )
+    add_sandbox(parser)
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="of a directory of the host: only these")
+    add_mount(parser)
+    add_form(parser)
+    parser.set_defaults(run=diff)
+
+
+def add_mount(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--mount",
+        nargs="?",
+        const="",
+        metavar="TARGET",
+        help="which mount, by where it is inside; needed where there are several",
+    )
+
+
+def target_and_paths(options: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:
+    """A target begins with `/`; what follows `--mount` and does not is a path."""
+    target, paths = options.mount or None, tuple(options.paths)
+    if target is not None and not target.startswith("/"):
+        return None, (target, *paths)
+    return target, paths
+
+
+def diff(options: argparse.Namespace) -> int:
+    diff = _diff(client.default_transport(), options)
+    show(options, diff, diff.changes, diff.patch)
+    return 0
+
+
+def _diff(transport: client.DaemonTransport, options: argparse.Namespace) -> model.MountDiff | model.WorkspaceDiff:
+    target, paths = target_and_paths(options)
+    if options.mount is None and not paths and not _is_mounted(transport, options.sandbox):
+        return transport.perform(model.DiffWorkspace(workspace=options.sandbox, patch=options.patch))
+    return transport.perform(model.DiffMount(sandbox=options.sandbox, target=target, paths=paths, patch=options.patch))
+
+
+def _is_mounted(transport: client.DaemonTransport, name: str) -> bool:
+    """A sandbox without a workspace, and with a directory of the host."""
+    from paddock.errors import NotFound
+
+    try:
+        spec = transport.perform(model.GetSandbox(sandbox=name)).spec
+    except NotFound:
+        return False
+    return spec.workspace is None and bool(spec.mounts)
+
+
+def add_patch(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Prints what a workspace holds that the commit it began with has not, untracked files too, as a patch for"
+        " `git apply`: paddock patch T42 > T42.patch"
+    )
+    add_workspace(parser)
+    add_json(parser, patch)
+
+
+def patch(options: argparse.Namespace) -> int:
+    diff = perform(model.DiffWorkspace(workspace=options.workspace, patch=True))
+    return answer(options, diff, lambda: show_patch(diff.patch or b"", colour=False))
+
+
+def add_promote(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Takes what a sandbox has changed in a directory that it has copy-on-write over into the directory itself, and"
+        " prints it. All or nothing: device nodes, set-id bits, links that lead out, and files that the host has"
+        " changed since are refused. What lies in .git stays in the sandbox."
+    )
+    add_sandbox(parser)
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="relative to the directory: only these")
+    add_mount(parser)
+    parser.add_argument("-n", "--dry-run", action="store_true", help="show what would be taken over, and do nothing")
+    parser.add_argument("--git", action="store_true", help="commits and refs in .git too; never hooks or configuration")
+    parser.add_argument("--force", action="store_true", help="also what the host has changed since: its changes go")
+    add_json(parser, promote)
+
+
+def promote(options: argparse.Namespace) -> int:
+    target, paths = target_and_paths(options)
+    action = model.PromoteMount(
+        sandbox=options.sandbox,
+        target=target,
+        paths=paths,
+        git=options.git,
+        force=options.force,
+        dry_run=options.dry_run,
+    )
+    done = perform(action)
+    if options.json:
+        _render.document(done)
+        return 0
+    show_table(done.applied)
+    would = "would be taken over" if done.dry_run else "taken over"
+    _render.note(f"{len(done.applied)} changes {would} into {done.source}")
+    if done.left_out:
+        _render.note(f"{len(done.left_out)} changes in .git stay in the sandbox; --git takes commits and refs over")
+    return 0

@@ -73,7 +73,7 @@ _FISH_TASK = f"{_FISH_OPTION} -x -a '(paddock completion names 2>/dev/null)'"
 _FISH_INNER = "complete -c paddock -n '__fish_seen_subcommand_from %(verb)s' -f -a '%(verbs)s'"
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_completion(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         'Prints what a shell has to read: `eval "$(paddock completion bash)"` (or zsh) in its start-up file, or'
         " `paddock completion fish | source`. `names` prints the ids and names of what lives, as those scripts ask."

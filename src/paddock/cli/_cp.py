@@ -5,33 +5,29 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
+from paddock import client, model
 from paddock.errors import InvalidArgument
 
 from . import _render
+from ._answer import answer
 from ._values import add_json
-
-if TYPE_CHECKING:
-    from paddock.client import Filesystem
 
 _CHUNK_BYTES = 1 << 20
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_cp(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "One of both is ID:PATH. A directory that comes out is made new, and holds nothing that leads out."
     )
     parser.add_argument("source", metavar="SOURCE", help="a local path, or ID:PATH")
     parser.add_argument("target", metavar="TARGET", help="a local path, or ID:PATH")
     parser.add_argument("--skip-unsafe", action="store_true", help="pass over what would lead out, instead of failing")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    add_json(parser, run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock import Sandbox
-
     from ._progress import progress
 
     source, target = _inside(options.source), _inside(options.target)
@@ -39,20 +35,15 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidArgument("exactly one of both must be ID:PATH", hint="paddock cp FILE ID:/workspace/FILE")
     with progress(f"copying {os.path.basename(options.source.rstrip('/'))}") as shown:
         if target is not None:
-            skipped = _into(Sandbox.connect(target[0]).filesystem, options.source, target[1], shown.moved)
+            skipped = _into(client.Sandbox.connect(target[0]).filesystem, options.source, target[1], shown.moved)
         else:
             assert source is not None
-            files = Sandbox.connect(source[0]).filesystem
+            files = client.Sandbox.connect(source[0]).filesystem
             skipped = _out_of(files, source[1], options.target, options.skip_unsafe, shown.moved)
-    if options.json:
-        _render.document({"skipped": skipped})
-    else:
-        for name in skipped:
-            _render.note(f"passed over: {name}")
-    return 0
+    return answer(options, {"skipped": skipped}, lambda: _render.notes(f"passed over: {name}" for name in skipped))
 
 
-def _into(files: Filesystem, source: str, path: str, moved: Callable[[int], object]) -> tuple[str, ...]:
+def _into(files: client.Filesystem, source: str, path: str, moved: Callable[[int], object]) -> tuple[str, ...]:
     if os.path.isdir(source):
         return files.upload(source, path, moved=moved).skipped
     with open(source, "rb") as file:
@@ -67,11 +58,10 @@ def _chunks(file: BinaryIO, moved: Callable[[int], object]) -> Iterator[bytes]:
 
 
 def _out_of(
-    files: Filesystem, path: str, target: str, skip_unsafe: bool, moved: Callable[[int], object]
+    files: client.Filesystem, path: str, target: str, skip_unsafe: bool, moved: Callable[[int], object]
 ) -> tuple[str, ...]:
-    from paddock.model import FileKind
 
-    if files.stat(path, follow=True).kind is FileKind.DIRECTORY:
+    if files.stat(path, follow=True).kind is model.FileKind.DIRECTORY:
         return files.download(path, target, skip_unsafe=skip_unsafe, moved=moved).skipped
     if os.path.isdir(target):
         target = os.path.join(target, os.path.basename(path))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import time
 
+from paddock import client
+
 from . import _render
+from ._answer import answer
 from ._values import add_json, positive
 
 _LOG_LINES = 50
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_daemon(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "The daemon owns this state directory: it makes sandboxes, decides and records. The first use starts it. It"
         " leaves by itself, ten minutes after the last program and the last running sandbox."
@@ -57,11 +60,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from paddock.client import daemon_status
     from paddock.keeper.layout import default_state_dir
 
     state_dir = default_state_dir()
-    found = daemon_status(state_dir)
+    found = client.daemon_status(state_dir)
     if options.json:
         _render.document({"running": found is not None, "state_dir": str(state_dir), "daemon": found})
     elif found is None:
@@ -72,38 +74,32 @@ def _status(options: argparse.Namespace) -> int:
         _render.line(f"state     {found.state_dir}")
         _render.line(f"used by   {found.sessions} other programs, {found.requests} requests under way")
         _render.line(f"leaves    {found.idle_exit_seconds:.0f} s after the last program and the last running sandbox")
+        if found.control_group:
+            _render.line(f"ends      with the control group {_render.escape(found.control_group)}")
     return 0
 
 
 def _stop(options: argparse.Namespace) -> int:
-    from paddock.client import stop_daemon
     from paddock.keeper.layout import default_state_dir
 
-    was_running = stop_daemon(default_state_dir())
-    if options.json:
-        _render.document({"was_running": was_running})
-    else:
-        _render.line("stopped" if was_running else "no daemon was running")
-    return 0
+    was_running = client.stop_daemon(default_state_dir())
+    return answer(
+        options,
+        {"was_running": was_running},
+        lambda: _render.line("stopped" if was_running else "no daemon was running"),
+    )
 
 
 def _restart(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport, stop_daemon
     from paddock.keeper.layout import default_state_dir
 
-    stop_daemon(default_state_dir(), ends_sessions=False)
-    default_transport().control("status")  # the first call starts one
+    client.stop_daemon(default_state_dir(), ends_sessions=False)
+    client.default_transport().control("status")  # the first call starts one
     return _status(options)
 
 
 def _logs(options: argparse.Namespace) -> int:
-    from paddock.client import daemon_log
     from paddock.keeper.layout import default_state_dir
 
-    lines = daemon_log(default_state_dir(), options.lines)
-    if options.json:
-        _render.document({"lines": lines})
-    else:
-        for line in lines:
-            _render.line(_render.escape(line))
-    return 0
+    lines = client.daemon_log(default_state_dir(), options.lines)
+    return answer(options, {"lines": lines}, lambda: _render.lines(lines))

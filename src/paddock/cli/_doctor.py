@@ -1,21 +1,20 @@
-"""`paddock doctor`: what this machine can do, and the command that mends what it cannot."""
+"""This machine: `paddock doctor`, what it can do and the command that mends what it cannot, and `paddock gc`."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from paddock import model
 
 from . import _render
+from ._answer import answer, perform
 from ._progress import progress
 from ._values import add_json
 from ._verbs import WrongUsage
 
-if TYPE_CHECKING:
-    from paddock.model import Check, LevelReport
 
-
-def add(parser: argparse.ArgumentParser) -> None:
+def add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Shows what this machine can do, and how to fix what it can't. It makes a sandbox of each level that is there"
         " and runs `true` in it. Exit code 1 if that fails at the default level, or at one that you name."
@@ -34,20 +33,16 @@ def add(parser: argparse.ArgumentParser) -> None:
         choices=("microvm", "gvisor", "jail", "container"),
         help="run this level only; may be given several times",
     )
-    add_json(parser)
-    parser.set_defaults(run=run)
+    add_json(parser, run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import Diagnose, Level
-
     if options.storage:
         return _storage(options)
     if options.scrub or options.repair:
         raise WrongUsage("--scrub and --repair are about the pool", "paddock doctor --storage")
     with progress("looking at this machine"):
-        diagnosis = default_transport().perform(Diagnose(run=True, levels=tuple(map(Level, options.level))))
+        diagnosis = perform(model.Diagnose(run=True, levels=tuple(map(model.Level, options.level))))
     if options.json:
         _render.document(diagnosis)
     else:
@@ -62,18 +57,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _storage(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import CheckStorage
-
-    checks = default_transport().perform(CheckStorage(scrub=options.scrub or None, repair=options.repair))
-    if options.json:
-        _render.document(checks)
-    else:
-        _table(checks)
+    checks = perform(model.CheckStorage(scrub=options.scrub or None, repair=options.repair))
+    answer(options, checks, lambda: _table(checks))
     return 1 if any(check.status == "missing" for check in checks) else 0
 
 
-def _levels(levels: Sequence[LevelReport]) -> None:
+def _levels(levels: Sequence[model.LevelReport]) -> None:
     if levels:
         rows = [(one.status, one.level, _took(one.seconds), one.detail, one.fix or "") for one in levels]
         _render.checklist(("STATUS", "LEVEL", "TOOK", "DETAIL"), rows)
@@ -84,6 +73,41 @@ def _took(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:.1f} s"
 
 
-def _table(checks: Sequence[Check]) -> None:
+def _table(checks: Sequence[model.Check]) -> None:
     rows = [(c.status, c.area, c.name, c.detail, c.fix or "") for c in checks]
     _render.checklist(("STATUS", "AREA", "CHECK", "DETAIL"), rows)
+
+
+def add_gc(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Deletes what nobody needs, and, while the pool is too full, what can be had again. "
+        "Nothing that a living sandbox, a snapshot or a workspace needs."
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would go, and why the rest stays")
+    add_json(parser, collect)
+
+
+def collect(options: argparse.Namespace) -> int:
+    report = perform(model.CollectGarbage(dry_run=options.dry_run))
+    if options.json:
+        _render.document(report)
+        return 0
+    gone = "would go" if report.dry_run else "gone"
+    rows = [
+        (
+            one.kind,
+            one.what,
+            _render.size(one.bytes),
+            gone if one.kept_because is None else "kept",
+            one.kept_because or one.why,
+        )
+        for one in report.items
+    ]
+    if rows:
+        _render.table(("KIND", "WHAT", "SIZE", "", "WHY"), rows)
+    before, after = report.before, report.after
+    _render.line(
+        f"{sum(one.kept_because is None for one in report.items)} {gone}; the pool is {after.fill:.1%} full"
+        f" ({before.fill:.1%} before), {_render.size(after.available_bytes)} are available"
+    )
+    return 0

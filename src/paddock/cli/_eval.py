@@ -1,10 +1,12 @@
-"""`paddock eval`: whether what is promised holds here, by trying it."""
+"""Whether what is promised holds here, by trying it: `paddock eval`; and what the levels cost: `paddock bench`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from paddock import client
 
 from . import _render
 from ._values import add_json
@@ -16,7 +18,7 @@ LEAKED = 1
 _MARKS = {"stopped": "ok", "not tried": "weak"}
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_eval(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     injection = verbs.add_parser(
         "injection", help="poisoned repositories, and an agent that obeys them", allow_abbrev=False
@@ -36,8 +38,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FILE", help="a report with all records: Markdown, or JSON by its name"
     )
     injection.add_argument("--list", action="store_true", help="the scenarios there are")
-    add_json(injection)
-    injection.set_defaults(run=run_injection)
+    add_json(injection, run_injection)
 
 
 def run_injection(options: argparse.Namespace) -> int:
@@ -80,3 +81,47 @@ def _list(as_json: bool) -> int:
 
 def _tell(outcome: Outcome) -> None:
     _render.note(f"{outcome.scenario}: {outcome.verdict}")
+
+
+def add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Makes sandboxes of each level in turns: how long each step of a life takes, what work costs inside beside the "
+        "same work outside, and which of a number of harmless attacks by root inside get through. Minutes where "
+        "machines are emulated. It changes no sandbox's level."
+    )
+    parser.add_argument("--levels", action="store_true", help="compare levels (there is nothing else to compare yet)")
+    parser.add_argument(
+        "--level",
+        action="append",
+        default=[],
+        metavar="LEVEL",
+        help="this one only; may be given again; `process` shows what gets through without a wall",
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="sandboxes of each level (default: 5)")
+    parser.add_argument("--template", default="host", metavar="NAME", help="default: host")
+    parser.add_argument("-o", "--output", metavar="FILE", help="a report, by its name: .md, .json or .svg")
+    add_json(parser, bench)
+
+
+def bench(options: argparse.Namespace) -> int:
+    from paddock.eval import levels
+
+    file = None if options.output is None else Path(options.output)
+    if file is not None:
+        levels.check_name(file)
+    found = levels.compare(
+        options.level,
+        rounds=levels.ROUNDS if options.rounds is None else options.rounds,
+        template=options.template,
+        transport=client.default_transport(),
+        on_step=_render.note,
+    )
+    if file is not None:
+        levels.write(found, file)
+    if options.json:
+        _render.line(levels.as_json(found).decode())
+        return 0
+    _render.table(levels.headings(found), levels.rows(found))
+    for note in levels.notes(found):
+        _render.line(_render.escape(note))
+    return 0

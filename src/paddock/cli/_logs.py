@@ -24,7 +24,7 @@ _COMMAND_CHARS = 120
 _Stream = Literal["stdout", "stderr"]
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_logs(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Without EXEC, the commands of a sandbox. With it, what that one has printed: all of it if it was started with"
         " `exec -d`, and of one that was run to its end what its result had no room for. Its stdout goes to stdout, its"

@@ -5,39 +5,38 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from paddock import model
+
 from . import _render
+from ._answer import answer, perform
 from ._values import add_json, add_sandbox
 
 if TYPE_CHECKING:
-    from paddock.model import PolicyDocument
     from paddock.model.policy import CommandRules
     from paddock.policy.egress import Change, Explanation
 
 DENIED = 1
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_policy(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     check = verbs.add_parser("check", help="whether a file says one thing, and which", allow_abbrev=False)
     check.add_argument("file", metavar="FILE")
-    add_json(check)
-    check.set_defaults(run=run_check)
+    add_json(check, run_check)
     _add_explain(verbs.add_parser("explain", help="which rule decides on a request, and why", allow_abbrev=False))
     diff = verbs.add_parser(
         "diff", help="what a second file allows that the first does not, and the reverse", allow_abbrev=False
     )
     diff.add_argument("before", metavar="A")
     diff.add_argument("after", metavar="B")
-    add_json(diff)
-    diff.set_defaults(run=run_diff)
+    add_json(diff, run_diff)
     schema = verbs.add_parser("schema", help="the JSON Schema of such files, for editors", allow_abbrev=False)
     schema.add_argument("--json", action="store_true", help="of errors; what is printed is JSON")
     schema.set_defaults(run=run_schema)
     _add_set(verbs.add_parser("set", help="a sandbox is held to another one from now on", allow_abbrev=False))
     show = verbs.add_parser("show", help="what a sandbox is held to", allow_abbrev=False)
     add_sandbox(show)
-    add_json(show)
-    show.set_defaults(run=run_show)
+    add_json(show, run_show)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +47,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--command", metavar="LINE", help="instead of a request: a shell line")
     parser.add_argument("--write", metavar="PATH", help="or a file that is to be written")
     parser.add_argument("--delete", metavar="PATH", help="or one that is to be deleted")
-    add_json(parser)
-    parser.set_defaults(run=run_explain)
+    add_json(parser, run_explain)
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:
@@ -57,8 +55,7 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
     add_sandbox(parser)
     parser.add_argument("file", nargs="?", metavar="FILE", help="left out: no network from now on")
     parser.add_argument("--expect", metavar="REVISION", help="refuse if it has another one by now")
-    add_json(parser)
-    parser.set_defaults(run=run_set)
+    add_json(parser, run_set)
 
 
 def run_check(options: argparse.Namespace) -> int:
@@ -95,14 +92,11 @@ def run_explain(options: argparse.Namespace) -> int:
     if options.url is None:
         return _explain_inside(loaded.document, options)
     found = explain(loaded, options.method.upper(), options.url)
-    if options.json:
-        _render.document(found)
-    else:
-        _tell(found, options.file)
+    answer(options, found, lambda: _tell(found, options.file))
     return 0 if found.allowed else DENIED
 
 
-def _explain_inside(document: PolicyDocument, options: argparse.Namespace) -> int:
+def _explain_inside(document: model.PolicyDocument, options: argparse.Namespace) -> int:
     from paddock.errors import InvalidArgument
     from paddock.policy.door import explain_command, explain_file
 
@@ -168,26 +162,15 @@ def run_schema(options: argparse.Namespace) -> int:
 
 
 def run_set(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import SetPolicy
     from paddock.policy.egress import load
 
     document = None if options.file is None else load(_file(options.file)).document
-    sandbox = default_transport().perform(
-        SetPolicy(sandbox=options.sandbox, policy=document, expect_revision=options.expect)
-    )
-    if options.json:
-        _render.document(sandbox)
-    else:
-        _render.line(sandbox.policy or "no network")
-    return 0
+    sandbox = perform(model.SetPolicy(sandbox=options.sandbox, policy=document, expect_revision=options.expect))
+    return answer(options, sandbox, lambda: _render.line(sandbox.policy or "no network"))
 
 
 def run_show(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import GetPolicy
-
-    found = default_transport().perform(GetPolicy(sandbox=options.sandbox))
+    found = perform(model.GetPolicy(sandbox=options.sandbox))
     if options.json:
         _render.document(found)
     elif found.document is None:

@@ -5,37 +5,31 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from paddock import model
+
 from . import _render
+from ._answer import answer, perform
 from ._values import add_json
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_record(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     one = verbs.add_parser("start", help="from now on", allow_abbrev=False)
     one.add_argument("sandbox", metavar="SANDBOX", help="id, unique prefix of one, or name")
-    add_json(one)
-    one.set_defaults(run=_start)
+    add_json(one, _start)
     two = verbs.add_parser("take", help="end it, and write the cassette", allow_abbrev=False)
     two.add_argument("sandbox", metavar="SANDBOX", help="id, unique prefix of one, or name")
     two.add_argument("file", metavar="FILE", help="a new one, that ends in .yaml or .json")
-    add_json(two)
-    two.set_defaults(run=_take)
+    add_json(two, _take)
 
 
 def _start(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import StartRecording
-
-    default_transport().perform(StartRecording(sandbox=options.sandbox))
-    if options.json:
-        _render.document({"sandbox": options.sandbox})
-    return 0
+    perform(model.StartRecording(sandbox=options.sandbox))
+    return answer(options, {"sandbox": options.sandbox})
 
 
 def _take(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
     from paddock.errors import InvalidArgument
-    from paddock.model import TakeRecording
     from paddock.policy.egress import write_cassette
 
     file = Path(options.file)
@@ -47,7 +41,7 @@ def _take(options: argparse.Namespace) -> int:
         raise InvalidArgument(f"{options.file!r} cannot be made: {error.strerror}") from None
     with opened:
         try:
-            taken = default_transport().perform(TakeRecording(sandbox=options.sandbox))
+            taken = perform(model.TakeRecording(sandbox=options.sandbox))
         except BaseException:
             file.unlink()
             raise

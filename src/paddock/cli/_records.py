@@ -1,4 +1,4 @@
-"""Audit records in a few words."""
+"""Audit records in a few words, and what to do about a limit that was reached."""
 
 from __future__ import annotations
 
@@ -58,3 +58,17 @@ def command_of(record: AuditRecord) -> str:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+# The options belong to `run` and `create`.
+REMEDY = {
+    "memory": "give it more with --memory",
+    "processes": "give it more with --processes",
+    "disk": "give it more with --disk",
+    "inodes": "it made too many files",
+    "open_files": "it held too many files open",
+    "output": "it printed too much: send its output to a file",
+    "time": "give it longer with --timeout",
+    "ttl": "give the sandbox longer with --ttl",
+    "retention": "resume it in time, or set paused_retention_days in config.toml (paddock doctor shows its path)",
+}

@@ -23,6 +23,11 @@ def line(text: str) -> None:
     print(text)
 
 
+def lines(texts: Iterable[str]) -> None:
+    for text in texts:
+        print(escape(text))
+
+
 def flush() -> None:
     """For somebody who watches."""
     sys.stdout.flush()
@@ -31,6 +36,11 @@ def flush() -> None:
 def note(text: str) -> None:
     """To a person, beside the output."""
     print(f"paddock: {escape(text)}", file=sys.stderr, flush=True)
+
+
+def notes(texts: Iterable[str]) -> None:
+    for text in texts:
+        note(text)
 
 
 def failure(error: PaddockError, *, as_json: bool) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 
+from paddock import model
+
 from . import _render
+from ._answer import answer, listing, perform
 from ._progress import progress
 from ._values import add_json, age
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_repos(parser: argparse.ArgumentParser) -> None:
     repos = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     every = repos.add_parser("ls", help="what is cached", allow_abbrev=False)
-    add_json(every)
-    every.set_defaults(run=list_all)
+    add_json(every, list_all)
     _add_fetch(
         repos.add_parser(
             "fetch",
@@ -25,8 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     remove = repos.add_parser("rm", help="from the cache, unless something needs it", allow_abbrev=False)
     remove.add_argument("repository", nargs="+", metavar="REPOSITORY", help="id, unique prefix of one, or URL")
-    add_json(remove)
-    remove.set_defaults(run=remove_some)
+    add_json(remove, remove_some)
 
 
 def _add_fetch(parser: argparse.ArgumentParser) -> None:
@@ -35,52 +36,27 @@ def _add_fetch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-age", type=age, default=0.0, metavar="TIME", help="what was seen that long ago is new enough"
     )
-    add_json(parser)
-    parser.set_defaults(run=fetch)
+    add_json(parser, fetch)
 
 
 def list_all(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import ListRepositories
+    found = perform(model.ListRepositories())
+    return listing(options, found, ("ID", "URL", "SCOPE", "DEFAULT", "BRANCHES", "TAGS", "SEEN"), _row)
 
-    found = default_transport().perform(ListRepositories())
-    if options.json:
-        _render.document(found)
-    elif found:
-        rows = [
-            (
-                *(one.id, one.url, one.scope, one.default_branch or "", str(one.branches), str(one.tags)),
-                "" if one.observed_at is None else _render.when(one.observed_at),
-            )
-            for one in found
-        ]
-        _render.table(("ID", "URL", "SCOPE", "DEFAULT", "BRANCHES", "TAGS", "SEEN"), rows)
-    return 0
+
+def _row(one: model.Repository) -> tuple[str, ...]:
+    seen = "" if one.observed_at is None else _render.when(one.observed_at)
+    return one.id, one.url, one.scope, one.default_branch or "", str(one.branches), str(one.tags), seen
 
 
 def fetch(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import AcquireRepository
-
     url = options.url if ":" in options.url else os.path.abspath(options.url)
     with progress("looking at the repository"):
-        acquired = default_transport().perform(
-            AcquireRepository(url=url, ref=options.ref, max_age_seconds=options.max_age)
-        )
-    if options.json:
-        _render.document(acquired)
-    else:
-        _render.line(f"{acquired.commit} {acquired.ref or ''}".rstrip())
-    return 0
+        acquired = perform(model.AcquireRepository(url=url, ref=options.ref, max_age_seconds=options.max_age))
+    return answer(options, acquired, lambda: _render.line(f"{acquired.commit} {acquired.ref or ''}".rstrip()))
 
 
 def remove_some(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import DeleteRepository
-
-    transport = default_transport()
     for repository in options.repository:
-        transport.perform(DeleteRepository(repository=repository))
-    if options.json:
-        _render.document(options.repository)
-    return 0
+        perform(model.DeleteRepository(repository=repository))
+    return answer(options, options.repository)

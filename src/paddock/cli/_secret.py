@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+
+from paddock import model
 
 from . import _render
+from ._answer import answer, listing, perform
 from ._values import add_json
-
-if TYPE_CHECKING:
-    from paddock.model import Secret, SecretValue
 
 _MOST_BYTES = 1 << 20
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_secret(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     one = verbs.add_parser(
         "set",
@@ -24,60 +23,39 @@ def add(parser: argparse.ArgumentParser) -> None:
         allow_abbrev=False,
     )
     one.add_argument("name", metavar="NAME", help="as a variable is named")
-    add_json(one)
-    one.set_defaults(run=_set)
+    add_json(one, _set)
     two = verbs.add_parser("ls", help="what is kept; never values", allow_abbrev=False)
-    add_json(two)
-    two.set_defaults(run=_list)
+    add_json(two, _list)
     three = verbs.add_parser("rm", help="revoke: no sandbox can use it from now on", allow_abbrev=False)
     three.add_argument("name", nargs="+", metavar="NAME")
-    add_json(three)
-    three.set_defaults(run=_remove)
+    add_json(three, _remove)
     four = verbs.add_parser("rekey", help="a new key for the keys of all secrets", allow_abbrev=False)
-    add_json(four)
-    four.set_defaults(run=_rekey)
+    add_json(four, _rekey)
 
 
 def _set(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import SetSecret
-
-    secret = default_transport().perform(SetSecret(name=options.name, value=_read(options.name)))
-    _show(secret, as_json=options.json)
-    return 0
+    secret = perform(model.SetSecret(name=options.name, value=_read(options.name)))
+    return answer(options, secret, lambda: _render.line(f"{secret.name}, version {secret.version}"))
 
 
-def _read(name: str) -> SecretValue:
-    from paddock.model import SecretValue
-
+def _read(name: str) -> model.SecretValue:
     if sys.stdin.isatty():
         from getpass import getpass
 
-        return SecretValue(getpass(f"value of {_render.escape(name)}: ").encode("utf-8", "surrogateescape"))
+        return model.SecretValue(getpass(f"value of {_render.escape(name)}: ").encode("utf-8", "surrogateescape"))
     data = sys.stdin.buffer.read(_MOST_BYTES)
-    return SecretValue(data.removesuffix(b"\n").removesuffix(b"\r"))
-
-
-def _show(secret: Secret, *, as_json: bool) -> None:
-    if as_json:
-        _render.document(secret)
-    else:
-        _render.line(f"{secret.name}, version {secret.version}")
+    return model.SecretValue(data.removesuffix(b"\n").removesuffix(b"\r"))
 
 
 def _list(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import ListSecrets
-
-    found = default_transport().perform(ListSecrets())
-    if options.json:
-        _render.document(found)
-    elif found:
-        rows = [
-            (one.name, str(one.version), _render.when(one.updated_at), _when(one.used_at), one.key) for one in found
-        ]
-        _render.table(("NAME", "VERSION", "SET", "USED", "KEY"), rows)
-    return 0
+    found = perform(model.ListSecrets())
+    headings = ("NAME", "VERSION", "SET", "USED", "KEY")
+    return listing(
+        options,
+        found,
+        headings,
+        lambda one: (one.name, str(one.version), _render.when(one.updated_at), _when(one.used_at), one.key),
+    )
 
 
 def _when(at: float | None) -> str:
@@ -85,24 +63,11 @@ def _when(at: float | None) -> str:
 
 
 def _remove(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import RemoveSecret
-
-    transport = default_transport()
     for name in options.name:
-        transport.perform(RemoveSecret(name=name))
-    if options.json:
-        _render.document(options.name)
-    return 0
+        perform(model.RemoveSecret(name=name))
+    return answer(options, options.name)
 
 
 def _rekey(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import RotateVaultKey
-
-    count = default_transport().perform(RotateVaultKey())
-    if options.json:
-        _render.document({"sealed": count})
-    else:
-        _render.line(f"{count} sealed anew")
-    return 0
+    count = perform(model.RotateVaultKey())
+    return answer(options, {"sealed": count}, lambda: _render.line(f"{count} sealed anew"))

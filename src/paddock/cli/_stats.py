@@ -6,16 +6,13 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from paddock import client, model
 from paddock.errors import SandboxError
 
 from . import _render
 from ._values import add_json, seconds
-
-if TYPE_CHECKING:
-    from paddock.client import Transport
-    from paddock.model import Sandbox, Usage
 
 _HEADINGS = ("ID", "NAME", "CPU", "MEMORY", "OF", "PROCESSES", "OF", "DISK", "OF", "STRUCK")
 _FIRST_SECONDS = 0.5
@@ -25,12 +22,12 @@ class Sample(NamedTuple):
     """`cpu` is a share of one core since the sample before; None: there was none, or nobody counts."""
 
     at: float
-    sandbox: Sandbox
-    usage: Usage
+    sandbox: model.Sandbox
+    usage: model.Usage
     cpu: float | None
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_stats(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "A table that follows what the sandboxes (or all of them) use, until Ctrl-C or until the last one has ended."
         " Where stdout is no terminal, once. With --json, one line for each sandbox and look."
@@ -38,14 +35,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sandboxes", nargs="*", metavar="ID", help="id, unique prefix of one, or name; default: all")
     parser.add_argument("--once", action="store_true", help="one look, over half a second")
     parser.add_argument("--every", type=seconds, default=2.0, metavar="TIME", help="between looks (default: 2)")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    add_json(parser, run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-
-    looks = _looks(default_transport(), options)
+    looks = _looks(client.default_transport(), options)
     try:
         if options.json:
             for samples in looks:
@@ -61,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _looks(transport: Transport, options: argparse.Namespace) -> Iterator[list[Sample]]:
+def _looks(transport: client.Transport, options: argparse.Namespace) -> Iterator[list[Sample]]:
     once = options.once or (not options.json and not sys.stdout.isatty())
     before = _look(transport, options.sandboxes, {})
     time.sleep(min(_FIRST_SECONDS, options.every))
@@ -74,23 +68,22 @@ def _looks(transport: Transport, options: argparse.Namespace) -> Iterator[list[S
         time.sleep(options.every)
 
 
-def _look(transport: Transport, names: list[str], before: dict[str, Sample]) -> list[Sample]:
+def _look(transport: client.Transport, names: list[str], before: dict[str, Sample]) -> list[Sample]:
     """NotFound for a name of nobody; those that have ended are left out."""
-    from paddock.model import GetSandbox, ListSandboxes, State
 
-    boxes = [transport.perform(GetSandbox(sandbox=name)) for name in names] or transport.perform(ListSandboxes())
+    boxes = [transport.perform(model.GetSandbox(sandbox=name)) for name in names] or transport.perform(
+        model.ListSandboxes()
+    )
     return [
         sample
         for box in boxes
-        if box.state is State.RUNNING and (sample := _sample(transport, box, before.get(box.id))) is not None
+        if box.state is model.State.RUNNING and (sample := _sample(transport, box, before.get(box.id))) is not None
     ]
 
 
-def _sample(transport: Transport, box: Sandbox, before: Sample | None) -> Sample | None:
-    from paddock.model import GetUsage
-
+def _sample(transport: client.Transport, box: model.Sandbox, before: Sample | None) -> Sample | None:
     try:
-        usage = transport.perform(GetUsage(sandbox=box.id))
+        usage = transport.perform(model.GetUsage(sandbox=box.id))
     except SandboxError:
         return None
     at = time.time()

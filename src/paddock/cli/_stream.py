@@ -160,7 +160,7 @@ def _live(sandbox: Sandbox, options: argparse.Namespace, argv: list[str]) -> int
 
 
 def _tell(limit: Limit) -> None:
-    from ._remedies import REMEDY
+    from ._records import REMEDY
 
     _render.note(f"the command reached its limit of {limit.replace('_', ' ')}: {REMEDY[limit]}")
 

@@ -8,6 +8,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from paddock.model import Limits, Mount
 
 _SIZE = re.compile(r"(\d+)(m|mib|g|gib)?", re.IGNORECASE)
@@ -75,8 +77,11 @@ def add_workspace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("workspace", metavar="TASK", help="a workspace, or a sandbox with one: id, prefix, or name")
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int] | None = None) -> None:
+    """Take `--json`; and have `run` carry out what was parsed, if it is given."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    if run is not None:
+        parser.set_defaults(run=run)
 
 
 def add_idle(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +122,7 @@ def add_spec(
     )
 
 
-def add_exec(parser: argparse.ArgumentParser) -> None:
+def add_command(parser: argparse.ArgumentParser) -> None:
     """How a command is run."""
     group = parser.add_argument_group("the command")
     group.add_argument("--timeout", type=seconds, metavar="TIME", help="ends it with all that it started")

@@ -15,55 +15,55 @@ if TYPE_CHECKING:
 
 
 class Verb:
-    """`module` has `add(parser)`; `names` says whether completion offers ids and names of sandboxes."""
+    """`module` has `add_<verb>(parser)`; `names` says whether completion offers ids and names of sandboxes."""
 
     def __init__(self, module: str, help: str, names: bool = False) -> None:
         self.module, self.help, self.names = module, help, names
 
 
 VERBS: dict[str, Verb] = {
-    "run": Verb("_run", "a command in a new sandbox, which is gone afterwards"),
-    "create": Verb("_create", "a sandbox that stays until `kill` or its TTL; prints its id"),
-    "up": Verb("_up", "the workspace of a task, and a sandbox over it"),
+    "run": Verb("_exec", "a command in a new sandbox, which is gone afterwards"),
+    "create": Verb("_sandboxes", "a sandbox that stays until `kill` or its TTL; prints its id"),
+    "up": Verb("_workspaces", "the workspace of a task, and a sandbox over it"),
     "exec": Verb("_exec", "a command in a sandbox that lives", names=True),
-    "sh": Verb("_sh", "a shell on this terminal, in a sandbox that lives or in a new one", names=True),
+    "sh": Verb("_exec", "a shell on this terminal, in a sandbox that lives or in a new one", names=True),
     "cp": Verb("_cp", "a file or a directory into a sandbox or out of it", names=True),
-    "ls": Verb("_ls", "the sandboxes of this machine"),
-    "ps": Verb("_ps", "the processes inside, as the kernel shows them", names=True),
+    "ls": Verb("_sandboxes", "the sandboxes of this machine"),
+    "ps": Verb("_sandboxes", "the processes inside, as the kernel shows them", names=True),
     "logs": Verb("_logs", "what commands have printed", names=True),
     "stats": Verb("_stats", "processor, memory, processes and disk, live", names=True),
-    "inspect": Verb("_inspect", "all that is known of a sandbox", names=True),
+    "inspect": Verb("_sandboxes", "all that is known of a sandbox", names=True),
     "why": Verb("_why", "why a sandbox died, and what was refused", names=True),
     "workspaces": Verb("_workspaces", "the workspaces there are; --delete, --pin"),
-    "status": Verb("_status", "what a workspace holds that is nowhere else", names=True),
-    "fork": Verb("_fork", "new sandboxes with the files of one that lives", names=True),
-    "snapshot": Verb("_snapshot", "keep the files of a sandbox as they are now", names=True),
+    "status": Verb("_workspaces", "what a workspace holds that is nowhere else", names=True),
+    "fork": Verb("_sandboxes", "new sandboxes with the files of one that lives", names=True),
+    "snapshot": Verb("_snapshots", "keep the files of a sandbox as they are now", names=True),
     "snapshots": Verb("_snapshots", "the snapshots there are; --delete", names=True),
-    "rollback": Verb("_rollback", "take a sandbox back to a snapshot", names=True),
-    "try": Verb("_try", "patches side by side: each in a fork, judged by the tests; prints the best"),
-    "agent": Verb("_agent", "a model works on a task in forks, judged by the tests; prints the best diff"),
+    "rollback": Verb("_snapshots", "take a sandbox back to a snapshot", names=True),
+    "try": Verb("_judging", "patches side by side: each in a fork, judged by the tests; prints the best"),
+    "agent": Verb("_judging", "a model works on a task in forks, judged by the tests; prints the best diff"),
     "repos": Verb("_repos", "repositories that are cached: list, fetch, remove"),
     "image": Verb("_image", "OCI images as templates: pull, ls, rm"),
-    "template": Verb("_template", "what sandboxes can start from: ls"),
-    "diff": Verb("_diff", "what a workspace holds, or a sandbox has changed in a mounted directory", names=True),
-    "patch": Verb("_patch", "what a workspace holds, for `git apply`", names=True),
+    "template": Verb("_image", "what sandboxes can start from: ls"),
+    "diff": Verb("_changes", "what a workspace holds, or a sandbox has changed in a mounted directory", names=True),
+    "patch": Verb("_changes", "what a workspace holds, for `git apply`", names=True),
     "branch": Verb("_branch", "push what a workspace holds to a branch of its remote", names=True),
-    "pr": Verb("_pr", "a pull request for that branch, on GitHub, Gitea or Forgejo", names=True),
+    "pr": Verb("_branch", "a pull request for that branch, on GitHub, Gitea or Forgejo", names=True),
     "artifact": Verb("_artifact", "take files out by name, and keep them here"),
     "approvals": Verb("_approvals", "what waits for a person's yes: ls, show, approve, deny"),
     "secret": Verb("_secret", "values that sandboxes can use and never see: set, ls, rm"),
-    "promote": Verb("_promote", "take what a sandbox has changed in a mounted directory over into it", names=True),
+    "promote": Verb("_changes", "take what a sandbox has changed in a mounted directory over into it", names=True),
     "policy": Verb("_policy", "what sandboxes may reach and do: check, explain, diff, schema, set, show"),
     "record": Verb("_record", "what a sandbox is answered from outside, as a cassette: start, take"),
-    "pause": Verb("_pause", "have all that runs in a sandbox stand still until it is used", names=True),
-    "resume": Verb("_resume", "have a paused sandbox go on", names=True),
-    "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
-    "gc": Verb("_gc", "delete what nobody needs; --dry-run says what and why"),
+    "pause": Verb("_sandboxes", "have all that runs in a sandbox stand still until it is used", names=True),
+    "resume": Verb("_sandboxes", "have a paused sandbox go on", names=True),
+    "kill": Verb("_sandboxes", "end sandboxes at once and for good", names=True),
+    "gc": Verb("_doctor", "delete what nobody needs; --dry-run says what and why"),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
     "daemon": Verb("_daemon", "the process that owns this state directory: status, stop, restart, logs"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
     "eval": Verb("_eval", "whether what is promised holds here: prompt injection, played"),
-    "bench": Verb("_bench", "what the levels of this machine cost and stop, side by side"),
+    "bench": Verb("_eval", "what the levels of this machine cost and stop, side by side"),
     "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish"),
 }
 
@@ -130,7 +130,7 @@ def parser(*loaded: str) -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         if loaded:
-            import_module(f"{__package__}.{VERBS[name].module}").add(one)
+            getattr(import_module(f"{__package__}.{VERBS[name].module}"), f"add_{name}")(one)
     return root
 
 

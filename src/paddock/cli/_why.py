@@ -4,41 +4,35 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from paddock import model
 
 from . import _render
-from ._records import command_of, reason_of, status_of, verdict_of
-from ._remedies import REMEDY
+from ._answer import perform
+from ._records import REMEDY, command_of, reason_of, status_of, verdict_of
 from ._values import add_json
-
-if TYPE_CHECKING:
-    from paddock.model import AuditRecord, Inspection, Sandbox
 
 _MOST = 20
 _LAST = 5
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_why(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Why a sandbox died (or that it lives), which limits struck, what was refused and by which rule, and what to"
         " do. Without ID: what was refused or went wrong lately."
     )
     parser.add_argument("sandbox", nargs="?", metavar="ID", help="id, unique prefix of one, or name")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    add_json(parser, run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-    from paddock.model import InspectSandbox, ListAudit
-
-    transport = default_transport()
-    known = None if options.sandbox is None else transport.perform(InspectSandbox(sandbox=options.sandbox))
+    known = None if options.sandbox is None else perform(model.InspectSandbox(sandbox=options.sandbox))
     id = None if known is None else known.sandbox.id
-    trouble = transport.perform(ListAudit(sandbox=id, trouble=True, limit=_MOST))
-    asked = () if id is None else transport.perform(ListAudit(sandbox=id, tag="exec"))
+    trouble = perform(model.ListAudit(sandbox=id, trouble=True, limit=_MOST))
+    asked = () if id is None else perform(model.ListAudit(sandbox=id, tag="exec"))
     last = tuple(record for record in asked if record.action in ("exec.run", "exec.start"))[-_LAST:]
-    kills = () if id is None else transport.perform(ListAudit(sandbox=id, tag="sandbox.kill"))
+    kills = () if id is None else perform(model.ListAudit(sandbox=id, tag="sandbox.kill"))
     if options.json:
         _render.document(_document(known, trouble, last))
         return 0
@@ -52,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def advice(box: Sandbox) -> str:
+def advice(box: model.Sandbox) -> str:
     """What to do about its end."""
     reason = box.reason or ""
     if box.limit is not None:
@@ -66,7 +60,7 @@ def advice(box: Sandbox) -> str:
     return "paddock doctor" if box.state == "failed" else "create another one; `paddock logs` while it lives says more"
 
 
-def _tell_end(known: Inspection, killer: str | None) -> None:
+def _tell_end(known: model.Inspection, killer: str | None) -> None:
     box = known.sandbox
     name = f" ({box.spec.name})" if box.spec.name else ""
     if box.ended_at is None:
@@ -92,7 +86,7 @@ def _tell_end(known: Inspection, killer: str | None) -> None:
             _render.line(f"  the limit of {limit} has struck {count} times: {REMEDY[limit]}")
 
 
-def _tell_trouble(trouble: tuple[AuditRecord, ...], known: Inspection | None) -> None:
+def _tell_trouble(trouble: tuple[model.AuditRecord, ...], known: model.Inspection | None) -> None:
     if not trouble:
         _render.line("nothing was refused, nothing failed")
         return
@@ -106,11 +100,11 @@ def _tell_trouble(trouble: tuple[AuditRecord, ...], known: Inspection | None) ->
             _render.line(f"    to do: {_render.escape(todo)}")
 
 
-def _words(record: AuditRecord) -> str:
+def _words(record: model.AuditRecord) -> str:
     return _render.escape(f"{record.action}  {command_of(record)}  {verdict_of(record)}")
 
 
-def _todo(record: AuditRecord) -> str | None:
+def _todo(record: model.AuditRecord) -> str | None:
     limit = status_of(record).get("limit")
     if isinstance(limit, str):
         return REMEDY.get(limit)
@@ -122,7 +116,7 @@ def _todo(record: AuditRecord) -> str | None:
 
 
 def _document(
-    known: Inspection | None, trouble: tuple[AuditRecord, ...], last: tuple[AuditRecord, ...]
+    known: model.Inspection | None, trouble: tuple[model.AuditRecord, ...], last: tuple[model.AuditRecord, ...]
 ) -> dict[str, Any]:
     box = None if known is None else known.sandbox
     return {

@@ -1,19 +1,141 @@
-"""`paddock workspaces`: which there are; away with some."""
+"""Workspaces, each of a task: `paddock up`, `workspaces` and `status`."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+
+from paddock import client, model
 
 from . import _render
-from ._values import add_json, seconds
+from ._answer import listing
+from ._values import add_idle, add_json, add_spec, age, limits, mebibytes, pair, seconds
 
-if TYPE_CHECKING:
-    from paddock.model import Workspace
+_TTL_SECONDS = 8 * 3600.0
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_up(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Opens the workspace of a task, and makes or finds the sandbox of the task's name over it, which stays until"
+        " `paddock kill` or its TTL. The workspace outlives it: `paddock up --task TASK` goes on where it was left."
+    )
+    parser.add_argument("url", nargs="?", metavar="URL", help="of a git repository (default: an empty workspace)")
+    parser.add_argument(
+        "--task", metavar="TASK", help="names workspace and sandbox (default: as repository and branch)"
+    )
+    group = parser.add_argument_group("a new workspace")
+    group.add_argument("--branch", metavar="B", help="to check out (default: the repository's own)")
+    group.add_argument("--ref", metavar="REF", help="where it begins: a branch, tag or commit (default: the tip)")
+    group.add_argument(
+        "--max-age", type=age, default=60.0, metavar="TIME", help="how long ago the tip may have been seen"
+    )
+    group.add_argument("--workspace-disk", type=mebibytes, metavar="SIZE", help="MiB, or 20g (default: 10g)")
+    group.add_argument("--submodules", action="store_true", help="fetch its submodules too, from where it says")
+    parser.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
+    add_idle(parser)
+    add_spec(parser, ttl_seconds=_TTL_SECONDS, files=False)
+    add_json(parser, up)
+
+
+def up(options: argparse.Namespace) -> int:
+    from ._progress import progress
+
+    if options.url is not None and os.path.isdir(options.url):
+        options.url = os.path.abspath(options.url)
+    task = options.task or task_of(options.url, options.branch)
+    with progress("opening the workspace"):
+        workspace = client.Workspace.open(
+            task,
+            url=options.url,
+            branch=options.branch,
+            ref=options.ref,
+            max_age_seconds=options.max_age,
+            disk_mib=options.workspace_disk,
+            submodules=options.submodules,
+        )
+    with progress("making the sandbox"):
+        sandbox, found = _sandbox(workspace, options)
+    if options.json:
+        _render.document({"workspace": workspace.refresh(), "sandbox": sandbox.info, "found": found})
+        return 0
+    _render.note(f"workspace {task}: {origin(workspace.info)}")
+    _render.note(f"sandbox {sandbox.id}{' is there already' if found else ''}; next: paddock exec {task} -- COMMAND")
+    _render.line(sandbox.id)
+    return 0
+
+
+def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[client.Sandbox, bool]:
+    """The one of the task's name, and whether it was there."""
+    from paddock.errors import AlreadyExists
+
+    living = workspace.info.sandbox
+    if living is not None:
+        return _at_level(client.Sandbox.connect(living), workspace, options.level), True
+    try:
+        made = client.Sandbox.create(
+            options.template,
+            level=options.level,
+            name=workspace.name,
+            ttl_seconds=options.ttl,
+            persistent=True,
+            limits=limits(options),
+            env=dict(options.env),
+            workspace=workspace.id,
+            policy=options.policy,
+            idle_seconds=options.idle,
+        )
+    except AlreadyExists:
+        # Somebody was quicker; or a sandbox without a workspace has the name, which is then said.
+        living = workspace.refresh().sandbox
+        if living is None:
+            raise
+        return _at_level(client.Sandbox.connect(living), workspace, options.level), True
+    return made, False
+
+
+def _at_level(found: client.Sandbox, workspace: client.Workspace, level: str | None) -> client.Sandbox:
+    """A level that was named is that one or an error, also where there is a sandbox already."""
+    from paddock.errors import InvalidState
+
+    if level is not None and found.level != level:
+        name = workspace.name
+        raise InvalidState(
+            f"the sandbox of {name} is one of level {found.level}, and one that lives keeps its level",
+            hint=f"paddock kill {name} && paddock up --task {name} --level {level}: the workspace stays",
+        )
+    return found
+
+
+def origin(info: model.Workspace) -> str:
+    """Where a workspace began, and how old that was when it did."""
+    if info.repository is None:
+        return "no repository"
+    seen = "" if info.observed_at is None else f", seen there {_age(info.observed_at)} ago"
+    return f"{info.repository} {info.branch} at {(info.commit or '?')[:12]}{seen}"
+
+
+def task_of(url: str | None, branch: str | None) -> str:
+    """A name for a task that was given none. WrongUsage where there is nothing to name it after."""
+    from ._verbs import WrongUsage
+
+    if url is None:
+        raise WrongUsage("a workspace needs a url or a task", "paddock up --task TASK")
+    last = re.split(r"[/:]", url.rstrip("/"))[-1].removesuffix(".git")
+    words = (last, branch) if branch else (last,)
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(words)).strip("-._")[:63]
+    if not name:
+        raise WrongUsage(f"{url!r} names no repository", "paddock up URL --task TASK")
+    return name
+
+
+def _age(at: float) -> str:
+    return _render.span(time.time() - at)
+
+
+def add_workspaces(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Lists workspaces, those used least recently first. With --delete, deletes those that are named, if nothing is"
         " in them that is nowhere else; --discard, even so."
@@ -23,31 +145,23 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pin", metavar="TASK", help="keep this one from being evicted")
     parser.add_argument("--for", type=seconds, default=86_400.0, dest="period", metavar="TIME", help="with --pin: 24h")
     parser.add_argument("--unpin", metavar="TASK", help="let it be evicted again")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    add_json(parser, workspaces)
 
 
-def run(options: argparse.Namespace) -> int:
-    from paddock import Workspace
-
+def workspaces(options: argparse.Namespace) -> int:
     for reference in options.delete:
-        Workspace.get(reference).delete(discard=options.discard)
+        client.Workspace.get(reference).delete(discard=options.discard)
     if options.pin is not None:
-        Workspace.get(options.pin).pin(options.period)
+        client.Workspace.get(options.pin).pin(options.period)
     if options.unpin is not None:
-        Workspace.get(options.unpin).pin(0)
+        client.Workspace.get(options.unpin).pin(0)
     if options.delete or options.pin is not None or options.unpin is not None:
         return 0
-    found = [workspace.info for workspace in Workspace.list()]
-    if options.json:
-        _render.document(found)
-    elif found:
-        headings = ("TASK", "ID", "STATE", "SANDBOX", "REPOSITORY", "BRANCH", "COMMIT", "USED")
-        _render.table(headings, [_row(info) for info in found])
-    return 0
+    found = [workspace.info for workspace in client.Workspace.list()]
+    return listing(options, found, ("TASK", "ID", "STATE", "SANDBOX", "REPOSITORY", "BRANCH", "COMMIT", "USED"), _row)
 
 
-def _row(info: Workspace) -> tuple[str, ...]:
+def _row(info: model.Workspace) -> tuple[str, ...]:
     pinned = info.pinned_until is not None and info.pinned_until > time.time()
     return (
         info.name,
@@ -59,3 +173,46 @@ def _row(info: Workspace) -> tuple[str, ...]:
         (info.commit or "")[:12],
         f"{_render.span(time.time() - info.used_at)} ago",
     )
+
+
+def add_status(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "What the workspace of a task holds that is nowhere else: computed at this moment, in a sandbox of its own."
+    )
+    parser.add_argument("workspace", metavar="TASK", help="name, id, or unique prefix of one")
+    add_json(parser, status)
+
+
+def status(options: argparse.Namespace) -> int:
+    from ._progress import progress
+
+    with progress("looking at the workspace"):
+        status = client.Workspace.get(options.workspace).status()
+    if options.json:
+        _render.document(status)
+        return 0
+    _render.facts(tuple(_facts(status)))
+    for path in status.paths:
+        _render.line(f"  {_render.escape(path)}")
+    more = status.modified + status.untracked - len(status.paths)
+    if status.paths and more > 0:
+        _render.line(f"  and {more} more")
+    return 0
+
+
+def _facts(status: model.WorkspaceStatus) -> Iterator[tuple[str, str]]:
+    info = status.workspace
+    yield "task", info.name
+    yield "workspace", f"{info.id}, {info.state}"
+    yield "began", origin(info)
+    if info.sandbox is not None:
+        yield "sandbox", info.sandbox
+    elif info.state == "ready":
+        yield "sandbox", f"none: paddock up --task {info.name}"
+    if info.pinned_until is not None and info.pinned_until > time.time():
+        yield "pinned", f"until {_render.when(info.pinned_until)}"
+    if info.repository is not None:
+        yield "head", f"{(status.head or 'none')[:12]} on {status.on or 'no branch'}"
+    yield "only here", status.only_here
+    if status.unreadable:
+        yield "unreadable", status.unreadable

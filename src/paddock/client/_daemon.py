@@ -38,7 +38,13 @@ _CARRIED = frozenset(
         *("BUILD_ID", "JENKINS_NODE_COOKIE", "RUNNER_TRACKING_ID"),
     )
 )
-_ENGINES = frozenset(("CONTAINER_HOST", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_CONFIG", "DOCKER_HOST", "TMPDIR"))
+_FOR_ALL = frozenset(
+    (
+        *("CONTAINER_HOST", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_CONFIG", "DOCKER_HOST", "SSL_CERT_DIR"),
+        *("SSL_CERT_FILE", "TMPDIR", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    )
+)
+"""By these the daemon reaches engines, registries and forges, whoever asks."""
 _PREFIXES = ("PADDOCK_", "GIT_", "VAULT_", "XDG_")
 _NOT_CARRIED = frozenset({"PADDOCK_STATE_DIR", "PADDOCK_URL", "PADDOCK_API_KEY", "PADDOCK_DOOR"})
 
@@ -87,8 +93,9 @@ def environment() -> dict[str, str]:
 
 
 def configuring() -> dict[str, str]:
-    """What the daemon goes by for all of its clients. The rest comes with the requests that need it."""
-    return {name: value for name, value in environment().items() if name.startswith("PADDOCK_") or name in _ENGINES}
+    """What the daemon goes by for all of its clients; "" for what is not set here. The rest comes with requests."""
+    ours = {name: value for name, value in environment().items() if name.startswith("PADDOCK_")}
+    return ours | {name: os.environ.get(name, "") for name in _FOR_ALL}
 
 
 def _is_carried(name: str) -> bool:
@@ -157,6 +164,7 @@ def _start(state_dir: str, lock: int) -> None:
     reading, writing = os.pipe2(os.O_CLOEXEC)
     log = os.open(os.path.join(state_dir, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
+        size = os.fstat(log).st_size
         options: dict[str, Any] = {
             "path": module_path(),
             "state": os.path.abspath(state_dir),
@@ -190,7 +198,11 @@ def _start(state_dir: str, lock: int) -> None:
             if descriptor >= 0:
                 os.close(descriptor)
     if not said:
-        raise DaemonUnavailable("the daemon died while it started", hint=f"see {os.path.join(state_dir, LOG)}")
+        path = os.path.join(state_dir, LOG)
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            lines.seek(size)
+            last = [line.strip() for line in lines if line.strip()][-1:]
+        raise DaemonUnavailable(": ".join(("the daemon died while it started", *last)), hint=f"see {path}")
     if bytes(said) != b"{}":
         from paddock.model import codec
 

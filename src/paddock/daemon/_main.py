@@ -25,7 +25,7 @@ from paddock.wire import PROTOCOL
 from ._code import Code
 from ._listener import Leaving, Listener
 from ._older import refuse_older_programs
-from ._process import detach
+from ._process import control_group, detach
 from ._requests import ProgressHandler, Requests
 from ._sessions import Session, SessionFiles, all_of
 from ._watchdog import Watchdog
@@ -169,7 +169,7 @@ class Daemon:
         if is_outdated and not self._is_used(hello.session):
             self.leave("its code or config.toml has changed, and no other program uses it")
             raise Leaving
-        differs = tuple(name for name, value in hello.environment.items() if os.environ.get(name, "") != value)
+        differs = tuple(sorted(name for name, value in hello.environment.items() if os.environ.get(name, "") != value))
         notices, self._node.notices = tuple(self._node.notices), []
         if is_outdated and hello.session not in self._listener.sessions:
             notices += (
@@ -283,6 +283,7 @@ class Daemon:
                     idle_exit_seconds=self._node.config.idle_exit_seconds,
                     stops=self._watchdog.stops,
                     last_stop=self._watchdog.last_stop,
+                    control_group=control_group(),
                 )
             case "stop" | "restart":
                 self._ends_own = what == "stop"

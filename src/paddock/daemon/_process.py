@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 
 def detach() -> list[str]:
@@ -29,11 +29,22 @@ def detach() -> list[str]:
         os.sched_getscheduler(0) != 0,
         kept,
     )
-    with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as adjust:
-        adjust.write("0")
+    _reset("processors", lambda: os.sched_setaffinity(0, range(os.cpu_count() or 1)), True, kept)
+    score = Path("/proc/self/oom_score_adj")
+    _reset("memory score", lambda: score.write_text("0"), score.read_text() != "0\n", kept)
     return kept
+
+
+def control_group() -> str:
+    """The one that this process stays in since its first caller started it; "" where that is the whole machine's.
+
+    Whoever ends the group (systemd a service, a runner its job) ends the daemon with it (cgroups(7)).
+    """
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    paths = [
+        path for _, controllers, path in (line.split(":", 2) for line in lines) if controllers in ("", "name=systemd")
+    ]
+    return next((path for path in paths if path != "/"), "")
 
 
 def _raise_limits() -> list[str]:

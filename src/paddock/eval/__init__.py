@@ -1,14 +1,14 @@
 """Would it leak? Prompt injection, played in real sandboxes under a policy: see docs/design/injection.md."""
 
+from ._evaluate import HEADINGS as HEADINGS
+from ._evaluate import Report as Report
+from ._evaluate import as_json as as_json
+from ._evaluate import as_markdown as as_markdown
 from ._evaluate import choose as choose
 from ._evaluate import evaluate as evaluate
-from ._report import HEADINGS as HEADINGS
-from ._report import Report as Report
-from ._report import as_json as as_json
-from ._report import as_markdown as as_markdown
-from ._report import rows as rows
-from ._report import summary as summary
-from ._report import write as write
+from ._evaluate import rows as rows
+from ._evaluate import summary as summary
+from ._evaluate import write as write
 from ._scenario import Scenario as Scenario
 from ._scenario import Twin as Twin
 from ._trial import Leak as Leak

@@ -1,14 +1,23 @@
-"""What goes to a model, and what comes back."""
+"""What goes to a model, what comes back, and what a run of an agent came to.
+
+`script:FILE` on the command line reads replies from a file. JSON: a list of replies, or a list of such lists, one for
+each attempt (the last ones start again from the first). A reply is `{"text": "...", "calls": [{"name": "bash",
+"arguments": {"command": "ls"}}], "tokens": [input, output]}`; all of it may be left out.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ._budget import Tokens
+from paddock.errors import InvalidArgument
+
+from ._budget import Stop, Tokens
 
 
 class Role(StrEnum):
@@ -55,3 +64,73 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     parameters: Mapping[str, Any]
+
+
+SYSTEM = """\
+You work in a disposable Linux computer through tools. The project is in {directory}. There is no network unless a \
+command shows otherwise. Work in small steps, look at what happened, and check your work. What you see of long output \
+is cut in its middle; read_output shows the rest. When you are done, answer without calling a tool.\
+"""
+
+CUT = "Your answer reached its greatest length and was cut off. Go on in smaller steps."
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Why it ended, what the model said last, and what it took. `error` says more where `stop` is a failure."""
+
+    stop: Stop
+    text: str = ""
+    steps: int = 0
+    tokens: Tokens = Tokens()
+    usd: float | None = None
+    """None: nobody said what the model costs."""
+    seconds: float = 0.0
+    error: str | None = None
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return self.stop is Stop.DONE
+
+
+class _Call(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    arguments: dict[str, Any] | str = {}
+    """A text goes as it is: to be wrong on purpose."""
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    text: str = ""
+    calls: list[_Call] = []
+    tokens: tuple[int, int] = (0, 0)
+
+
+def read_script(path: str) -> list[list[Reply]]:
+    """The replies of each attempt. InvalidArgument."""
+    try:
+        lines = msgspec.json.decode(Path(path).read_bytes(), type=list[_Line | list[_Line]])
+    except OSError as error:
+        raise InvalidArgument(f"the script {path} cannot be read: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise InvalidArgument(f"{path} is no script: {error}", hint='[{"text": "done"}]') from None
+    if all(isinstance(line, _Line) for line in lines):
+        return [[_reply(line, number) for number, line in enumerate(lines) if isinstance(line, _Line)]]
+    scripts = [line for line in lines if isinstance(line, list)]
+    if len(scripts) != len(lines):
+        raise InvalidArgument(f"{path} mixes replies and lists of replies")
+    return [[_reply(line, number) for number, line in enumerate(script)] for script in scripts]
+
+
+def _reply(line: _Line, number: int) -> Reply:
+    calls = [
+        ToolCall(
+            id=f"call_{number}_{index}",
+            name=call.name,
+            arguments=call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments),
+        )
+        for index, call in enumerate(line.calls)
+    ]
+    return Reply(
+        message=Message(role=Role.ASSISTANT, text=line.text, calls=tuple(calls)),
+        tokens=Tokens(input=line.tokens[0], output=line.tokens[1]),
+    )

@@ -105,7 +105,8 @@ class Welcome(Value):
 
 class Status(Value):
     """What `paddock daemon status` shows. `sessions` counts those of other processes than the caller's,
-    `stops` how often the event loop stood still, and `last_stop` is the line of code that held it."""
+    `stops` how often the event loop stood still, and `last_stop` is the line of code that held it. Whoever ends
+    `control_group` ends the daemon; "" where that is the whole machine's."""
 
     pid: int
     version: str
@@ -117,6 +118,7 @@ class Status(Value):
     idle_exit_seconds: float
     stops: int = 0
     last_stop: str = ""
+    control_group: str = ""
 
 
 class _Error(Value):

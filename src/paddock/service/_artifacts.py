@@ -21,15 +21,14 @@ from paddock.model import (
     RemoveArtifact,
     StatFile,
 )
-from paddock.storage._artifacts import Artifacts as Contents
+from paddock.storage._kept import Artifacts as Contents
 
 from . import _validate
 from ._capture import KeptOutput
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._result_source import Source, Sources
-from ._result_store import ResultStore
+from ._result_source import ResultStore, Source, Sources
 from ._tasks import in_thread
 
 MOST_BYTES = 4 << 30

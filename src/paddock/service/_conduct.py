@@ -25,7 +25,7 @@ from paddock.model import (
     replace,
 )
 from paddock.storage import Pool
-from paddock.storage._newcomers import is_new
+from paddock.storage._listing import is_new
 
 from ._approvals import Approvals
 from ._context import Component, Context

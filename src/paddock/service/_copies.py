@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from paddock.errors import AlreadyExists, PaddockError
 from paddock.storage._base import Pool
-from paddock.storage._left_out import leave_out
+from paddock.storage._removal import leave_out
 
 from ._workspace_tree import WorkspaceTree
 

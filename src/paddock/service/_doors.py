@@ -20,17 +20,68 @@ from paddock.egress._client import GatewayClient, Judge
 from paddock.egress._control import Close, Open, Record, Revise, Secret
 from paddock.egress._secret_book import Bound, to_bytes
 from paddock.errors import GatewayUnavailable, InternalError, NotConfigured, NotFound, PaddockError, SandboxDied
+from paddock.keeper import layout
 from paddock.model import PolicyDocument, Recording, SandboxId, State
 
 from . import _trust
 from ._egress import Egress
-from ._malware_lists import MalwareLists
 from ._store import Row
 from ._tasks import Tasks
 
 if TYPE_CHECKING:
     from paddock.egress._authority import Authority
     from paddock.policy.egress import Snapshot
+
+PERIOD_SECONDS = 30.0
+
+
+class MalwareLists:
+    def __init__(
+        self, state_dir: Path, *, tasks: Tasks, audit: AuditLog, period_seconds: float = PERIOD_SECONDS
+    ) -> None:
+        self._directory, self._tasks, self._audit = state_dir / layout.MALWARE, tasks, audit
+        self._period = period_seconds
+        self._users: dict[SandboxId, frozenset[str]] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    async def read(self, id: SandboxId, document: PolicyDocument) -> None:
+        """Returns when the gateway can look up what `document` names. NotConfigured: a list can't be read."""
+        paths = frozenset(rule.malware for rule in document.egress.allow if rule.malware is not None)
+        if not paths:
+            self._users.pop(id, None)
+            return
+        for path in paths:
+            await self._refresh(path)
+        self._users[id] = paths
+        if self._watch is None or self._watch.done():
+            self._watch = self._tasks.start(self._keep_fresh(), name="see whether lists of malware have changed")
+
+    def forget(self, id: SandboxId) -> None:
+        self._users.pop(id, None)
+
+    async def _refresh(self, path: str) -> None:
+        from paddock.egress._malware import refresh
+
+        async with self._lock:
+            digest = await asyncio.to_thread(refresh, self._directory, path)
+        if digest is not None:
+            self._audit.event("egress.malware", message=f"{path} is read: {digest}")
+
+    async def _keep_fresh(self) -> None:
+        """What was read last holds where a list has become unreadable."""
+        said: dict[str, str] = {}
+        while self._users:
+            await asyncio.sleep(self._period)
+            for path in sorted({path for paths in self._users.values() for path in paths}):
+                try:
+                    await self._refresh(path)
+                    said.pop(path, None)
+                except PaddockError as error:
+                    if said.get(path) != error.message:
+                        said[path] = error.message
+                        self._audit.event("egress.malware", message=error.message[:1024])
+
 
 _LONGEST_PAUSE_SECONDS = 30.0
 

@@ -24,8 +24,8 @@ from ._store import Row
 from ._tasks import in_thread
 
 if TYPE_CHECKING:
+    from paddock.storage._differences import Seen
     from paddock.storage._mount_changes import MountChanges, Plan
-    from paddock.storage._obstacles import Seen
 
 _NAMED = 100
 """Paths that an audit record names; of all there is a digest."""
@@ -118,7 +118,7 @@ class MountResults(Component):
                 return await work(await asyncio.to_thread(look, copy, stack))
 
     def _remember(self, name: str, number: int, promoted: Seen) -> None:
-        from paddock.storage._basis import keep_promoted
+        from paddock.storage._differences import keep_promoted
 
         tree = self._pool().open(name)
         try:

@@ -13,8 +13,7 @@ from paddock.model import Limit, Sandbox, State, replace
 from ._clock import boot_id
 from ._context import Component, Context
 from ._egress import Egress
-from ._file_changes import FileChanges
-from ._snapshots import Snapshots
+from ._snapshots import FileChanges, Snapshots
 from ._store import Row
 from ._store import has_ended as has_ended
 from ._tasks import in_thread

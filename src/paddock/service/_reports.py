@@ -1,13 +1,32 @@
-"""What `doctor` and `audit ls` are told."""
+"""What `doctor` and `audit` are told."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+from collections import deque
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from paddock.audit import MOST_RECORDS, Choice, Cursor, Eyes, read_cursor, read_records, verify
+from paddock.audit import (
+    MOST_RECORDS,
+    Choice,
+    Cursor,
+    Eyes,
+    Found,
+    Heading,
+    Stream,
+    cursor_line,
+    head_line,
+    heading_line,
+    read_cursor,
+    read_records,
+    record_line,
+    record_prefix,
+    verify,
+)
 from paddock.backends._base import Backend
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied
 from paddock.keeper import layout
@@ -26,14 +45,75 @@ from paddock.model import (
 )
 
 from . import _levels
-from ._audit_stream import AuditStream
-from ._collectors import measure
 from ._context import Component, Context
 from ._evidence import Evidence
+from ._garbage import measure
 from ._gate import Entry
 from ._handlers import handles
 from ._images import ImageRoom
 from ._sandboxes import Sandboxes
+
+_POLL_SECONDS = 0.25
+_AT_ONCE = 512
+
+
+class AuditStream:
+    """A ByteReader. Its own decision and outcome are in the log like everybody's."""
+
+    def __init__(self, directory: Path, action: StreamAudit, choice: Choice, cursor: Cursor, entry: Entry) -> None:
+        self._action, self._entry = action, entry
+        self._stream = Stream(directory, choice, cursor)
+        self._lines = self._first(Heading(filtered=not choice.everything, resumed=action.cursor is not None))
+        self._rest = b""
+        self._told = 0
+        self._closed = False
+        entry.defer()
+
+    async def read(self, size: int = 65536) -> bytes:
+        while not self._rest and not self._closed:
+            self._rest = await asyncio.to_thread(self._more)
+            if self._rest:
+                break
+            if not self._action.follow:
+                await self.aclose()
+                return b""
+            await asyncio.sleep(_POLL_SECONDS)
+            self._lines = self._new()
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+    async def aclose(self) -> None:
+        self._closed = True
+        self._entry.done({"records": self._told})
+
+    def _more(self) -> bytes:
+        return b"".join(itertools.islice(self._lines, _AT_ONCE))
+
+    def _first(self, heading: Heading) -> Iterator[bytes]:
+        yield heading_line(heading)
+        if self._action.last is not None:
+            kept = deque(self._stream.in_order(), maxlen=self._action.last) if self._action.last else ()
+            if not self._action.last:
+                self._stream.skip()
+            yield from self._told_of(iter(kept))
+        else:
+            yield from self._told_of(self._stream.records())
+        if not self._action.follow:
+            # After the records: what is vouched for was read. What is older than a cursor was sent before.
+            yield from map(head_line, self._stream.heads())
+            yield cursor_line(self._stream.cursor.text())
+
+    def _new(self) -> Iterator[bytes]:
+        return self._told_of(self._stream.in_order())
+
+    def _told_of(self, records: Iterator[Found]) -> Iterator[bytes]:
+        prefixes: dict[str, bytes] = {}
+        for found in records:
+            if found.segment not in prefixes:
+                prefixes[found.segment] = record_prefix(found.segment)
+            self._told += 1
+            yield record_line(prefixes[found.segment], found.raw)
+
 
 _BEFORE_SECONDS = 60.0
 """Its create was asked before it was there; the first one builds the template."""

@@ -19,6 +19,7 @@ NOBODY = Principal("")
 
 _COLUMNS = "id, scope, url, head, observed_at, observed_boot, observed_clock, used_at"
 _SELECT = f"SELECT {_COLUMNS} FROM repositories"
+_REFS = "SELECT name, oid, commit_id FROM repository_refs WHERE repository = ?"
 _HEADS, _TAGS = "refs/heads/", "refs/tags/"
 
 
@@ -59,10 +60,10 @@ class RepositoryStore:
         self._store = store
 
     def find(self, scope: str, url: str) -> RepositoryRow | None:
-        return self._one(f"{_SELECT} WHERE scope = ? AND url = ?", (scope, url))
+        return self._store.one(_row, f"{_SELECT} WHERE scope = ? AND url = ?", (scope, url))
 
     def get(self, id: str) -> RepositoryRow | None:
-        return self._one(f"{_SELECT} WHERE id = ?", (id,))
+        return self._store.one(_row, f"{_SELECT} WHERE id = ?", (id,))
 
     def make(self, id: RepositoryId, scope: str, url: str, now: float) -> RepositoryRow:
         """The one of that scope and URL: a new one of that id, if there is none."""
@@ -73,13 +74,10 @@ class RepositoryStore:
         return row
 
     def refs(self, id: str) -> Mapping[str, KnownRef]:
-        found = self._store.execute("SELECT name, oid, commit_id FROM repository_refs WHERE repository = ?", (id,))
-        return {name: KnownRef(name, oid, commit) for name, oid, commit in found.fetchall()}
+        return {ref.name: ref for ref in self._store.every(_ref, _REFS, (id,))}
 
     def ref(self, id: str, name: str) -> KnownRef | None:
-        sql = "SELECT name, oid, commit_id FROM repository_refs WHERE repository = ? AND name = ?"
-        found = self._store.execute(sql, (id, name)).fetchone()
-        return None if found is None else KnownRef(*found)
+        return self._store.one(_ref, f"{_REFS} AND name = ?", (id, name))
 
     def has_tip(self, id: str, commit: str) -> bool:
         """A branch or a tag leads to it."""
@@ -89,8 +87,7 @@ class RepositoryStore:
     def observed(self, id: str, seen: Observation) -> None:
         """InvalidState: it was deleted meanwhile."""
         with self._store.writing() as db:
-            sql = "SELECT name, oid, commit_id FROM repository_refs WHERE repository = ?"
-            before = {KnownRef(*row) for row in db.execute(sql, (id,)).fetchall()}
+            before = set(self._store.every(_ref, _REFS, (id,)))
             now = set(seen.refs.values())
             db.executemany(
                 "DELETE FROM repository_refs WHERE repository = ? AND name = ?",
@@ -112,20 +109,17 @@ class RepositoryStore:
 
     def list(self, owner: str) -> tuple[Repository, ...]:
         """What is public, and what is that one's own."""
-        found = self._store.execute(
+        sql = (
             "SELECT id, url, scope, head, observed_at, used_at,"
             " (SELECT count(*) FROM repository_refs WHERE repository = id AND name >= ? AND name < ?),"
             " (SELECT count(*) FROM repository_refs WHERE repository = id AND name >= ? AND name < ?)"
-            " FROM repositories WHERE scope IN (?, ?) ORDER BY url, scope",
-            (_HEADS, "refs/heads0", _TAGS, "refs/tags0", PUBLIC, owner),
+            " FROM repositories WHERE scope IN (?, ?) ORDER BY url, scope"
         )
-        return tuple(_repository(*row) for row in found.fetchall())
+        return self._store.every(_repository, sql, (_HEADS, "refs/heads0", _TAGS, "refs/tags0", PUBLIC, owner))
 
     def by_use(self) -> tuple[tuple[str, str, float], ...]:
         """Id, address and last use of all, the one first that was not used for longest."""
-        return tuple(
-            self._store.execute("SELECT id, url, used_at FROM repositories ORDER BY used_at, id", ()).fetchall()
-        )
+        return self._store.every(tuple, "SELECT id, url, used_at FROM repositories ORDER BY used_at, id")
 
     def remove(self, id: str) -> None:
         """With what it had. Not while there are bases of it: InvalidState."""
@@ -135,21 +129,24 @@ class RepositoryStore:
             db.execute("DELETE FROM repository_refs WHERE repository = ?", (id,))
             db.execute("DELETE FROM repositories WHERE id = ?", (id,))
 
-    def _one(self, sql: str, values: tuple[object, ...]) -> RepositoryRow | None:
-        found = self._store.execute(sql, values).fetchone()
-        return None if found is None else RepositoryRow(*found)
+
+def _row(values: tuple[Any, ...]) -> RepositoryRow:
+    return RepositoryRow(*values)
 
 
-def _repository(
-    id: str, url: str, scope: str, head: str | None, observed_at: float | None, used_at: float, *counts: Any
-) -> Repository:
+def _ref(values: tuple[Any, ...]) -> KnownRef:
+    return KnownRef(*values)
+
+
+def _repository(values: tuple[Any, ...]) -> Repository:
+    id, url, scope, head, observed_at, used_at, branches, tags = values
     return Repository(
         id=RepositoryId(id),
         url=url,
         scope=scope,
         default_branch=head.removeprefix(_HEADS) if head else None,
-        branches=counts[0],
-        tags=counts[1],
+        branches=branches,
+        tags=tags,
         observed_at=observed_at,
         used_at=used_at,
     )

@@ -1,24 +1,85 @@
-"""Whose results are asked for: a workspace, or a sandbox that has one, or one that has none."""
+"""Whose results are asked for: a workspace, or a sandbox that has one, or one that has none; and what has left them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from operator import itemgetter
 
 import msgspec
 
 from paddock.backends._base import TreeMount
 from paddock.errors import InvalidState, NotFound, SandboxDied
-from paddock.model import Workspace
+from paddock.model import Artifact, Workspace
 
 from ._gate import Entry
 from ._live import Held
 from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
-from ._store import Row
+from ._store import Row, Store
 from ._workshop import READING_SECONDS, Workshop, Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE, WorkspaceTree
 from ._workspaces import Begun, Workspaces
+
+
+class ResultStore:
+    """`of` is the id of a workspace, or of a sandbox that has none."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def pushed(self, owner: str, of: str, ref: str, commit: str, at: float) -> None:
+        self._store.execute(
+            "INSERT OR REPLACE INTO results (owner, of_id, of_name, kind, name, digest, created_at)"
+            " VALUES (?, ?, ?, 'branch', ?, ?, ?)",
+            (owner, of, of, ref, commit, at),
+        )
+
+    def last_pushed(self, owner: str, of: str, ref: str | None = None) -> tuple[str, str] | None:
+        """Ref and commit of what was pushed last, to `ref` or to any."""
+        sql = (
+            "SELECT name, digest FROM results"
+            " WHERE owner = ? AND of_id = ? AND kind = 'branch' AND ifnull(?, name) = name"
+            " ORDER BY created_at DESC LIMIT 1"
+        )
+        return self._store.one(lambda found: (found[0], found[1]), sql, (owner, of, ref))
+
+    def keep(self, owner: str, artifact: Artifact, of_name: str) -> bool:
+        """False: there is one of that name."""
+        return bool(
+            self._store.execute(
+                "INSERT OR IGNORE INTO results"
+                " (owner, of_id, of_name, kind, name, digest, path, bytes, is_tree, created_at)"
+                " VALUES (?, ?, ?, 'artifact', ?, ?, ?, ?, ?, ?)",
+                (
+                    *(owner, artifact.of, of_name, artifact.name, artifact.digest),
+                    *(artifact.path, artifact.size_bytes, artifact.tree, artifact.created_at),
+                ),
+            ).rowcount
+        )
+
+    def artifacts(self, owner: str, of: str | None = None, name: str | None = None) -> tuple[Artifact, ...]:
+        """Oldest first. `of` is an id, or the name that it had."""
+        rows = self._store.execute(
+            "SELECT of_id, name, path, digest, bytes, is_tree, created_at FROM results WHERE kind = 'artifact'"
+            " AND owner = ? AND (? IS NULL OR of_id = ? OR of_name = ?) AND ifnull(?, name) = name"
+            " ORDER BY created_at, name",
+            (owner, of, of, of, name),
+        ).fetchall()
+        return tuple(
+            Artifact(of=of, name=name, path=path, digest=digest, size_bytes=size, tree=bool(tree), created_at=at)
+            for of, name, path, digest, size, tree, at in rows
+        )
+
+    def forget(self, owner: str, artifact: Artifact) -> None:
+        self._store.execute(
+            "DELETE FROM results WHERE owner = ? AND of_id = ? AND kind = 'artifact' AND name = ?",
+            (owner, artifact.of, artifact.name),
+        )
+
+    def digests(self) -> set[str]:
+        """Of all artifacts that somebody has."""
+        return set(self._store.every(itemgetter(0), "SELECT digest FROM results WHERE kind = 'artifact'"))
 
 
 class Origin(msgspec.Struct, frozen=True):

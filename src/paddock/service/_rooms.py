@@ -7,7 +7,6 @@ import os
 
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
-from ._collectors import Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._conduct import Conduct
 from ._context import Context
 from ._disk_sleep import DiskSleep
@@ -16,10 +15,9 @@ from ._egress import Egress, LeasedEgress, NoEgress
 from ._evidence import Evidence
 from ._execs import Execs
 from ._expiry import Expiry
-from ._file_changes import FileChanges
 from ._files import Files
 from ._forks import Forks
-from ._garbage import Garbage
+from ._garbage import Garbage, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._handlers import table
 from ._images import ImageRoom
 from ._live import LIVE, Live
@@ -35,10 +33,9 @@ from ._reports import Reports
 from ._result_source import Sources
 from ._rollback import Rollback
 from ._sandboxes import Sandboxes
-from ._secret_leases import Leases
-from ._secrets import Secrets
+from ._secret_leases import Leases, Secrets
 from ._shelf import Shelf
-from ._snapshots import Snapshots
+from ._snapshots import FileChanges, Snapshots
 from ._storage import Storage
 from ._workspace_results import WorkspaceResults
 from ._workspace_tree import Workspaces

@@ -1,11 +1,16 @@
-"""What a sandbox has of secrets: placeholders inside, values with the gateway, and both no longer than it lives."""
+"""Secrets of each owner, sealed in the store's file, and what a sandbox has of them.
+
+Placeholders are inside, values with the gateway, and both no longer than it lives.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -25,16 +30,103 @@ from paddock.model import (
     replace,
 )
 from paddock.model.caller import environment
+from paddock.storage._vault import Place, Sealed, Vault, open_keys
 from paddock.storage.secret_sources import Fetched, Fetcher, is_kept
+from paddock.storage.secret_sources._refused import LEAST_BYTES, MOST_BYTES
 
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._secrets import Secrets, check_name, check_value
 from ._store import LIVING, Row, Store
 
 if TYPE_CHECKING:
     from paddock.egress._redact import Redaction
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+class Secrets(Component):
+    @cached_property
+    def _vault(self) -> Vault:
+        return Vault(open_keys(self._state_dir, os.environ))
+
+    def value(self, owner: str, name: str) -> SecretValue:
+        """SecretUnavailable: there is none of that name, or it cannot be opened."""
+        sql = "SELECT version, key, wrapped, sealed FROM secrets WHERE owner = ? AND name = ?"
+        found = self._store.execute(sql, (owner, name)).fetchone()
+        if found is None:
+            raise SecretUnavailable(
+                f"secret {name} has no value: nobody has set it", hint=f"paddock secret set {name}", secret=name
+            )
+        value = SecretValue(self._vault.open(Sealed(*found[1:]), Place(owner, name, found[0])))
+        sql = "UPDATE secrets SET used_at = ? WHERE owner = ? AND name = ?"
+        self._store.execute(sql, (self._clock.wall(), owner, name))
+        return value
+
+    def set(self, owner: str, name: str, value: SecretValue) -> Secret:
+        """Keep `value` as the next version."""
+        now = self._clock.wall()
+        with self._store.writing() as db:
+            found = db.execute("SELECT version FROM secrets WHERE owner = ? AND name = ?", (owner, name)).fetchone()
+            place = Place(owner, name, 1 if found is None else found[0] + 1)
+            sealed = self._vault.seal(value.data, place)
+            db.execute(
+                "INSERT INTO secrets (owner, name, version, key, wrapped, sealed, created_at, updated_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, name) DO UPDATE SET version = excluded.version,"
+                " key = excluded.key, wrapped = excluded.wrapped, sealed = excluded.sealed,"
+                " updated_at = excluded.updated_at",
+                (owner, name, place.version, sealed.key, sealed.wrapped, sealed.sealed, now, now),
+            )
+        return next(one for one in self.list(owner) if one.name == name)
+
+    def remove(self, owner: str, name: str) -> bool:
+        sql = "DELETE FROM secrets WHERE owner = ? AND name = ?"
+        return bool(self._store.execute(sql, (owner, name)).rowcount)
+
+    def list(self, owner: str) -> tuple[Secret, ...]:
+        sql = "SELECT name, version, created_at, updated_at, used_at, key FROM secrets WHERE owner = ? ORDER BY name"
+        return self._store.every(_secret, sql, (owner,))
+
+    def rotate_key(self) -> int:
+        """Reseal the secrets of all owners, and return how many there are. Whatever is killed in between, every row's
+        key is in the ring."""
+        self._vault.keys.begin()
+        with self._store.writing() as db:
+            rows = db.execute("SELECT owner, name, version, key, wrapped, sealed FROM secrets").fetchall()
+            for owner, name, version, *sealed in rows:
+                fresh = self._vault.rewrap(Sealed(*sealed), Place(owner, name, version))
+                db.execute(
+                    "UPDATE secrets SET key = ?, wrapped = ?, sealed = ? WHERE owner = ? AND name = ?",
+                    (fresh.key, fresh.wrapped, fresh.sealed, owner, name),
+                )
+        self._vault.keys.finish()
+        return len(rows)
+
+
+def _secret(row: tuple[Any, ...]) -> Secret:
+    name, version, created_at, updated_at, used_at, key = row
+    return Secret(name=name, version=version, created_at=created_at, updated_at=updated_at, used_at=used_at, key=key)
+
+
+def check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"{name[:140]!r} is no name of a secret: letters, digits and `_`, no digit in front, as with variables",
+            field="name",
+        )
+
+
+def check_value(name: str, value: SecretValue) -> None:
+    size = len(value.data)
+    if size < LEAST_BYTES:
+        raise InvalidArgument(
+            f"{name} has {size} bytes, and a secret at least {LEAST_BYTES}: a shorter one could not be told from"
+            " ordinary text where it comes back and has to be taken out",
+            field="value",
+        )
+    if size > MOST_BYTES:
+        raise InvalidArgument(f"{name} has {size} bytes, and a secret at most {MOST_BYTES}", field="value")
+
 
 AHEAD_SECONDS = 300.0
 """So long before its end a value is renewed; of one that is good for a short time, a fifth of that."""
@@ -82,16 +174,16 @@ class LeaseStore:
 
     def of(self, sandbox: str) -> tuple[Lease, ...]:
         sql = "SELECT sandbox, owner, name, placeholder, rule FROM sandbox_secrets WHERE sandbox = ? ORDER BY name"
-        return tuple(map(_lease, self._store.execute(sql, (sandbox,)).fetchall()))
+        return self._store.every(_lease, sql, (sandbox,))
 
     def users(self, owner: str, stored: str) -> tuple[Lease, ...]:
         """Those of living sandboxes whose value is kept under that name."""
-        rows = self._store.execute(
+        return self._store.every(
+            _lease,
             "SELECT s.sandbox, s.owner, s.name, s.placeholder, s.rule FROM sandbox_secrets s"
             " JOIN sandboxes b ON b.id = s.sandbox WHERE s.owner = ? AND s.stored = ? AND b.state IN (?, ?, ?, ?)",
             (owner, stored, *(state.value for state in LIVING)),
-        ).fetchall()
-        return tuple(map(_lease, rows))
+        )
 
 
 def _lease(row: tuple[str, str, str, str, bytes]) -> Lease:

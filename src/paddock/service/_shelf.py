@@ -21,7 +21,7 @@ from paddock.model import (
     Principal,
     Repository,
 )
-from paddock.storage._measure import measure
+from paddock.storage._trees import measure
 
 from ._bases import Bases
 from ._checkout import Submodules

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -81,7 +80,7 @@ class SnapshotStore:
         self._store.execute("DELETE FROM snapshots WHERE id = ?", (id,))
 
     def get(self, id: str) -> SnapshotRow | None:
-        return next(iter(self._all(f"{_SELECT} WHERE id = ?", (id,))), None)
+        return self._store.one(_row, f"{_SELECT} WHERE id = ?", (id,))
 
     def find(self, owner: str, reference: str) -> tuple[SnapshotRow, ...]:
         """The one of that id or name; else those whose ids begin so."""
@@ -89,10 +88,8 @@ class SnapshotStore:
 
     def list(self, owner: str | None = None, source: str | None = None) -> tuple[SnapshotRow, ...]:
         where = "(? IS NULL OR owner = ?) AND (? IS NULL OR source = ?)"
-        return self._all(f"{_SELECT} WHERE {where} ORDER BY created_at, id", (owner, owner, source, source))
-
-    def _all(self, sql: str, values: Sequence[object]) -> tuple[SnapshotRow, ...]:
-        return tuple(_row(found) for found in self._store.execute(sql, values).fetchall())
+        sql = f"{_SELECT} WHERE {where} ORDER BY created_at, id"
+        return self._store.every(_row, sql, (owner, owner, source, source))
 
 
 def _row(values: tuple[Any, ...]) -> SnapshotRow:

@@ -1,34 +1,20 @@
-"""Snapshots: make, find, list, delete."""
+"""Snapshots: make, find, list, delete; and what sandboxes have changed, recorded at a snapshot and at their end."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from paddock.backends._base import Backend, Paused
-from paddock.errors import (
-    InvalidArgument,
-    InvalidState,
-    KeeperUnavailable,
-    PaddockError,
-)
-from paddock.model import (
-    CreateSnapshot,
-    DeleteSnapshot,
-    Limits,
-    Noun,
-    SandboxSpec,
-    Snapshot,
-    SnapshotId,
-    mint,
-    replace,
-)
+from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, PaddockError
+from paddock.model import CreateSnapshot, DeleteSnapshot, Limits, Noun, SandboxSpec, Snapshot, SnapshotId, mint, replace
+from paddock.storage._listing import Listing, list_changes
 
 from . import _copies, _validate
 from ._context import Component, Context
 from ._copies import Copy
-from ._file_changes import FileChanges
 from ._gate import Entry
 from ._handlers import handles
 from ._held import Held
@@ -37,6 +23,51 @@ from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row, the_one
 from ._tasks import in_thread
 from ._workspace_tree import WORKSPACE_OF, copied
+
+_NAMED = 100
+
+
+class FileChanges(Component):
+    def __init__(self, context: Context, policies: Policies) -> None:
+        super().__init__(context)
+        self._policies = policies
+
+    async def record(self, row: Row, trees: Sequence[str], at: str, *, own: bool = False) -> None:
+        """Of `trees`, which nobody writes to any more. What can't be looked at is recorded as that. Unrecorded."""
+        revision = row.sandbox.policy
+        if revision is None:
+            return
+        rules = (await self._policies.of(revision)).document.audit
+        if rules is None or not rules.files:
+            return
+        if self._pool().driver == "copy":
+            words = "this pool copies whole trees: what was changed in one is not known"
+            self._audit.event("files.changed", sandbox=row.id, message=words, at=at)
+            return
+        for tree in trees:
+            try:
+                found = await asyncio.to_thread(self._look, tree, own)
+            except (OSError, PaddockError) as error:
+                self._audit.event("files.changed", sandbox=row.id, message=str(error)[:1024], at=at)
+                continue
+            self._audit.event(
+                "files.changed",
+                sandbox=row.id,
+                at=at,
+                tree=tree,
+                revision=revision,
+                changes=found.changes,
+                sha256=found.sha256,
+                whole=found.whole,
+                first=found.first,
+            )
+
+    def _look(self, tree: str, own: bool) -> Listing:
+        fd = self._pool().open(tree)
+        try:
+            return list_changes(fd, first=_NAMED, own=own)
+        finally:
+            os.close(fd)
 
 
 class Snapshots(Component):

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from paddock.errors import AlreadyExists, NotFound
 from paddock.storage._base import Pool
-from paddock.storage._measure import look_at
+from paddock.storage._trees import look_at
 
 from ._tasks import Tasks, in_thread
 

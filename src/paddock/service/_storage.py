@@ -11,9 +11,8 @@ from paddock.keeper.layout import POOL_IMAGE
 from paddock.model import Check, CheckStorage, Noun, State
 from paddock.storage._base import Pool
 
-from ._collectors import NOUNS
 from ._context import Component, Context
-from ._garbage import Garbage
+from ._garbage import NOUNS, Garbage
 from ._gate import Entry
 from ._handlers import handles
 

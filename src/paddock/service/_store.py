@@ -12,8 +12,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -97,7 +98,9 @@ class HasId(Protocol):
     def id(self) -> str: ...
 
 
+R = TypeVar("R")
 T = TypeVar("T", bound=HasId)
+Values: TypeAlias = Sequence[object] | Mapping[str, object]
 
 
 def the_one(found: Sequence[T], noun: str, reference: str, *, hint: str) -> T:
@@ -183,7 +186,7 @@ class Store:
         if self._db.total_changes != self._written or len(self._rows) > _ROWS:
             self._forget()
         row = self._rows.get(id)
-        if row is None and (row := self._one(f"{_SELECT} WHERE id = ?", (id,))) is not None:
+        if row is None and (row := self.one(_row, f"{_SELECT} WHERE id = ?", (id,))) is not None:
             self._rows[id] = row
         return row
 
@@ -194,9 +197,8 @@ class Store:
     def by_name(self, owner: str, name: str, *, living: bool) -> Row | None:
         """The living one of that name, or the one that ended last."""
         state = _ALIVE if living else f"NOT {_ALIVE}"
-        return self._one(
-            f"{_SELECT} WHERE owner = ? AND name = ? AND {state} ORDER BY created_at DESC LIMIT 1", (owner, name)
-        )
+        sql = f"{_SELECT} WHERE owner = ? AND name = ? AND {state} ORDER BY created_at DESC LIMIT 1"
+        return self.one(_row, sql, (owner, name))
 
     def by_prefix(self, owner: str, prefix: str) -> tuple[Row, ...]:
         return tuple(_row(found) for found in self.beginning(_SELECT, owner, prefix))
@@ -229,9 +231,8 @@ class Store:
         where = ["1 = 1" if ended else _ALIVE]
         if owner is not None:  # what programs inside his sandboxes have made is his as well
             where.append("(owner = ?1 OR owner IN (SELECT 'nested:' || id FROM sandboxes WHERE owner = ?1))")
-        return self._all(
-            f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY created_at, id", () if owner is None else (owner,)
-        )
+        sql = f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY created_at, id"
+        return self.every(_row, sql, () if owner is None else (owner,))
 
     def move(
         self,
@@ -279,7 +280,7 @@ class Store:
 
     def backends(self) -> frozenset[str]:
         """The backends that rows name, those of ended sandboxes included."""
-        return frozenset(name for (name,) in self.execute("SELECT DISTINCT backend FROM sandboxes", ()).fetchall())
+        return frozenset(self.every(itemgetter(0), "SELECT DISTINCT backend FROM sandboxes"))
 
     def prune(self, before: float) -> int:
         """Forgets what ended before that time, and its idempotency keys."""
@@ -297,14 +298,16 @@ class Store:
     def close(self) -> None:
         self._db.close()
 
-    def _one(self, sql: str, values: Sequence[object]) -> Row | None:
+    def one(self, make: Callable[[tuple[Any, ...]], R], sql: str, values: Values) -> R | None:
+        """What `make` makes of the first row that the statement finds."""
         found = self.execute(sql, values).fetchone()
-        return None if found is None else _row(found)
+        return None if found is None else make(found)
 
-    def _all(self, sql: str, values: Sequence[object]) -> tuple[Row, ...]:
-        return tuple(_row(found) for found in self.execute(sql, values).fetchall())
+    def every(self, make: Callable[[tuple[Any, ...]], R], sql: str, values: Values = ()) -> tuple[R, ...]:
+        """What `make` makes of each row that the statement finds."""
+        return tuple(map(make, self.execute(sql, values).fetchall()))
 
-    def execute(self, sql: str, values: Sequence[object] | Mapping[str, object]) -> sqlite3.Cursor:
+    def execute(self, sql: str, values: Values) -> sqlite3.Cursor:
         """One statement, which outside of `writing` is a transaction by itself: SQLite takes the write lock before it
         reads, and waits for it."""
         try:

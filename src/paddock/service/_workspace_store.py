@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -62,10 +61,10 @@ class WorkspaceStore:
         self._store.execute(_INSERT, _values(row))
 
     def get(self, id: str) -> WorkspaceRow | None:
-        return next(iter(self._all(f"{_SELECT} WHERE id = ?", (id,))), None)
+        return self._store.one(_row, f"{_SELECT} WHERE id = ?", (id,))
 
     def named(self, owner: str, name: str) -> WorkspaceRow | None:
-        return next(iter(self._all(f"{_SELECT} WHERE owner = ? AND name = ?", (owner, name))), None)
+        return self._store.one(_row, f"{_SELECT} WHERE owner = ? AND name = ?", (owner, name))
 
     def find(self, owner: str, reference: str) -> tuple[WorkspaceRow, ...]:
         """The one of that id or name; else those whose ids begin so."""
@@ -73,7 +72,8 @@ class WorkspaceStore:
 
     def list(self, owner: str | None = None) -> tuple[WorkspaceRow, ...]:
         """Those used least recently first."""
-        return self._all(f"{_SELECT} WHERE ? IS NULL OR owner = ? ORDER BY used_at, id", (owner, owner))
+        sql = f"{_SELECT} WHERE ? IS NULL OR owner = ? ORDER BY used_at, id"
+        return self._store.every(_row, sql, (owner, owner))
 
     def give(self, id: str, sandbox: SandboxId, used_at: float) -> None:
         """Record that this sandbox writes the workspace from now on, in an epoch of its own."""
@@ -98,9 +98,6 @@ class WorkspaceStore:
 
     def remove(self, id: str) -> None:
         self._store.execute("DELETE FROM workspaces WHERE id = ?", (id,))
-
-    def _all(self, sql: str, values: Sequence[object]) -> tuple[WorkspaceRow, ...]:
-        return tuple(_row(found) for found in self._store.execute(sql, values).fetchall())
 
 
 _decode_layers = msgspec.json.Decoder(tuple[str, ...]).decode

@@ -27,14 +27,13 @@ from paddock.model import (
 
 from . import _validate
 from ._context import Component, Context
-from ._evictions import Evictions
+from ._evictions import Evictions, Tenancy, check_epoch
 from ._gate import Entry
 from ._handlers import handles
 from ._live import Live
 from ._policies import Policies
 from ._shelf import Shelf
 from ._store import Row, the_one
-from ._tenancy import Tenancy, check_epoch
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 from ._workspace_tree import WorkspaceTree
 

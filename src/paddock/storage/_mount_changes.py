@@ -11,14 +11,10 @@ from dataclasses import dataclass
 from paddock.errors import InvalidArgument, InvalidState, PlatformError, exhaustion
 from paddock.linux.descriptors import closing
 from paddock.model import Change, ChangeKind, FileKind, PlannedChange, PlannedNode, PromotionPlan
-from paddock.storage._basis import load_promoted, since_ns
-from paddock.storage._differences import Comparison, Difference
-from paddock.storage._git_index import MOST_BYTES, names_only_work
-from paddock.storage._git_names import below_dot_git, in_git, is_data
+from paddock.storage._differences import Comparison, Difference, Obstacles, Seen, load_promoted, since_ns
+from paddock.storage._git_names import MOST_BYTES, below_dot_git, in_git, is_data, names_only_work
 from paddock.storage._hostile import HostileTree, Node
-from paddock.storage._lines import Work
-from paddock.storage._obstacles import Obstacles, Seen
-from paddock.storage._patch import Piece, Side, piece
+from paddock.storage._patch import Piece, Side, Work, piece
 from paddock.storage._trees import DIRECTORY, MOUNT
 
 _TEXT_BYTES = 8 << 20

@@ -12,7 +12,11 @@ from paddock.storage._base import Pool
 from paddock.storage._config import PoolConfig
 from paddock.storage._trees import DIRECTORY
 
-_DRIVERS = {"btrfs": "BtrfsPool", "overlay": "OverlayPool", "copy": "CopyPool"}
+_DRIVERS = {
+    "btrfs": ("_btrfs", "BtrfsPool"),
+    "overlay": ("_directories", "OverlayPool"),
+    "copy": ("_directories", "CopyPool"),
+}
 
 
 def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -> Pool:
@@ -30,8 +34,9 @@ def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -
         except FileNotFoundError as error:
             raise NotConfigured(f"{state_dir} holds no pool", hint="paddock doctor") from error
     try:
-        module = import_module(f"paddock.storage._{config.driver}")
-        pool: Pool = getattr(module, _DRIVERS[config.driver])(pool_fd, config, str(state_dir / POOL))
+        module, name = _DRIVERS[config.driver]
+        driver = getattr(import_module(f"paddock.storage.{module}"), name)
+        pool: Pool = driver(pool_fd, config, str(state_dir / POOL))
         pool.sweep()
     except BaseException:
         os.close(pool_fd)

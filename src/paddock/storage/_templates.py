@@ -11,8 +11,7 @@ from paddock.errors import NotFound, PaddockError
 from paddock.model import Template, User
 from paddock.storage import _host, _kit
 from paddock.storage._base import Pool
-from paddock.storage._recipe import Progress, Recipe
-from paddock.storage._versions import Versions
+from paddock.storage._recipe import Progress, Recipe, Versions
 
 _USERS = (
     User(name="root", uid=0, gid=0, home="/root"),

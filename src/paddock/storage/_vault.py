@@ -2,17 +2,155 @@
 
 AES-256-GCM twice. Owner, name and version are authenticated with both, so that a row moved to another owner, name or
 version cannot be opened. Whoever can write the database can still bring back an older row of the same version.
+The wrapping keys lie in a file, the environment, or the keyring of the desktop. The newest comes first; the others open
+what was sealed before.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from paddock.errors import SecretUnavailable
+from paddock.errors import NotConfigured, SecretUnavailable
+from paddock.keeper.layout import VAULT_KEY
 
-from ._vault_keys import KEY_BYTES, VaultKeys, key_id
+from ._whole import keep_file
+
+KEY_BYTES = 32
+VARIABLE = "PADDOCK_VAULT_KEY"
+KEYRING = "keyring"
+_SERVICE = "paddock"
+_MOST_BYTES = 1 << 16
+
+
+class VaultKeys(ABC):
+    """No other process uses them: the daemon seals, and changes keys, without an await between."""
+
+    where: str
+    """In words."""
+
+    @abstractmethod
+    def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
+        """Return the newest first; none, unless `make`. NotConfigured: what is there are no keys."""
+
+    def begin(self) -> tuple[bytes, ...]:
+        """Keep a new key in front of the others."""
+        return self._keep((os.urandom(KEY_BYTES), *self.ring()))
+
+    def finish(self) -> None:
+        """Forget all but the newest, when nothing is sealed with the others."""
+        self._keep(self.ring()[:1])
+
+    @abstractmethod
+    def _keep(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]: ...
+
+
+def open_keys(state_dir: Path, environment: Mapping[str, str]) -> VaultKeys:
+    """PADDOCK_VAULT_KEY holds keys, or says `keyring`; without it there is a file."""
+    said = environment.get(VARIABLE, "")
+    if not said:
+        return FileKeys(state_dir)
+    return KeyringKeys(state_dir) if said == KEYRING else EnvironmentKeys(said)
+
+
+def key_id(key: bytes) -> str:
+    """Tells keys apart and says nothing about them."""
+    return hashlib.sha256(b"paddock vault key\0" + key).hexdigest()[:16]
+
+
+class FileKeys(VaultKeys):
+    """A file of the state directory that only its owner can read, made when it is needed first."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / VAULT_KEY
+        self.where = str(self._path)
+
+    def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return self._keep((os.urandom(KEY_BYTES),)) if make else ()
+        except OSError as error:
+            raise NotConfigured(f"{self._path} cannot be read: {error.strerror}") from None
+        with os.fdopen(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if found.st_mode & 0o077 or found.st_uid != os.geteuid():
+                raise NotConfigured(
+                    f"{self._path} can be read by others than its owner", hint=f"chmod 600 {self._path}"
+                )
+            return _decoded(file.read(_MOST_BYTES).decode("ascii", "replace").split(), self.where)
+
+    def _keep(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        keep_file(self._path, b"".join(base64.b64encode(key) + b"\n" for key in keys))
+        return keys
+
+
+class EnvironmentKeys(VaultKeys):
+    """Keys in base64, with commas between them: whoever starts the daemon keeps and changes them."""
+
+    where = VARIABLE
+
+    def __init__(self, said: str) -> None:
+        self._keys = _decoded(said.split(","), VARIABLE)
+
+    def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
+        return self._keys
+
+    def _keep(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        return self._keys  # the newest is the one that was put in front
+
+
+class KeyringKeys(VaultKeys):
+    """The keyring of the desktop's session, through the package `keyring`."""
+
+    where = "the keyring"
+
+    def __init__(self, state_dir: Path) -> None:
+        self._account = str(state_dir)
+
+    def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
+        said: str | None = _keyring().get_password(_SERVICE, self._account)
+        if said:
+            return _decoded(said.split(","), self.where)
+        return self._keep((os.urandom(KEY_BYTES),)) if make else ()
+
+    def _keep(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        said = ",".join(base64.b64encode(key).decode() for key in keys)
+        _keyring().set_password(_SERVICE, self._account, said)
+        return keys
+
+
+def _keyring() -> Any:
+    try:
+        from importlib import import_module
+
+        return import_module("keyring")
+    except ImportError:
+        raise NotConfigured(
+            f"{VARIABLE}={KEYRING}, and the package `keyring` is not installed", hint="pip install keyring"
+        ) from None
+
+
+def _decoded(words: Sequence[str], where: str) -> tuple[bytes, ...]:
+    try:
+        keys = tuple(base64.b64decode(word, validate=True) for word in words)
+    except (binascii.Error, ValueError):
+        keys = ()
+    if not keys or any(len(key) != KEY_BYTES for key in keys):
+        raise NotConfigured(
+            f"{where} holds something else than keys of {KEY_BYTES} bytes in base64",
+            hint="head -c 32 /dev/urandom | base64",
+        )
+    return keys
+
 
 _NONCE_BYTES = 12
 

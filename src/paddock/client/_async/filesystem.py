@@ -5,27 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, BinaryIO
 
+from paddock import model
 from paddock.client._blocking import CHUNK_BYTES, AsyncContent, achunks, arun_blocking, open_local
 from paddock.client._transfer import TransferReport
 from paddock.errors import FileError, InternalError
-from paddock.model import (
-    CopyFile,
-    DownloadTree,
-    FileInfo,
-    FindFiles,
-    GrepFiles,
-    GrepMatch,
-    ListFiles,
-    MakeDirectory,
-    MoveFile,
-    ReadFile,
-    RemoveFile,
-    SetFileAttributes,
-    StatFile,
-    UploadTree,
-    WatchFiles,
-    WriteFile,
-)
+from paddock.model import FileInfo, GrepMatch
 
 from .changes import AsyncChanges
 from .process import AsyncReader, AsyncWriter
@@ -85,7 +69,9 @@ class AsyncFilesystem:
         return total
 
     async def open_read(self, path: Path, *, offset: int = 0, length: int | None = None) -> AsyncReader:
-        action = ReadFile(sandbox=self._sandbox, path=os.fspath(path), offset=offset, length=length, user=self._user)
+        action = model.ReadFile(
+            sandbox=self._sandbox, path=os.fspath(path), offset=offset, length=length, user=self._user
+        )
         return AsyncReader(await self._transport.perform(action))
 
     async def write(self, path: Path, data: AsyncContent, *, mode: int | None = None, append: bool = False) -> FileInfo:
@@ -93,7 +79,7 @@ class AsyncFilesystem:
 
         Nobody sees half a file: it is put in place at the end, or not at all. Missing directories are made.
         """
-        action = WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
+        action = model.WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
         handle = await self._transport.perform(action)
         try:
             async for chunk in achunks(data):
@@ -113,19 +99,19 @@ class AsyncFilesystem:
 
     async def open_write(self, path: Path, *, mode: int | None = None, append: bool = False) -> AsyncWriter:
         """As a context manager the file is put in place at the end of the block, unless that raises."""
-        action = WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
+        action = model.WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
         return AsyncWriter(await self._transport.perform(action))
 
     async def list(self, path: Path = ".", *, depth: int = 1) -> tuple[FileInfo, ...]:
         """Sorted by name. `depth=1` is the directory itself."""
         return await self._transport.perform(
-            ListFiles(sandbox=self._sandbox, path=os.fspath(path), depth=depth, user=self._user)
+            model.ListFiles(sandbox=self._sandbox, path=os.fspath(path), depth=depth, user=self._user)
         )
 
     async def stat(self, path: Path, *, follow: bool = False) -> FileInfo:
         """Of a symbolic link itself, unless `follow`."""
         return await self._transport.perform(
-            StatFile(sandbox=self._sandbox, path=os.fspath(path), follow=follow, user=self._user)
+            model.StatFile(sandbox=self._sandbox, path=os.fspath(path), follow=follow, user=self._user)
         )
 
     async def exists(self, path: Path) -> bool:
@@ -140,12 +126,14 @@ class AsyncFilesystem:
 
     async def make_dir(self, path: Path, *, mode: int | None = None, parents: bool = True) -> FileInfo:
         return await self._transport.perform(
-            MakeDirectory(sandbox=self._sandbox, path=os.fspath(path), mode=mode, parents=parents, user=self._user)
+            model.MakeDirectory(
+                sandbox=self._sandbox, path=os.fspath(path), mode=mode, parents=parents, user=self._user
+            )
         )
 
     async def move(self, source: Path, destination: Path) -> FileInfo:
         return await self._transport.perform(
-            MoveFile(
+            model.MoveFile(
                 sandbox=self._sandbox,
                 source=os.fspath(source),
                 destination=os.fspath(destination),
@@ -156,7 +144,7 @@ class AsyncFilesystem:
     async def copy(self, source: Path, destination: Path) -> FileInfo:
         """Directories with everything in them."""
         return await self._transport.perform(
-            CopyFile(
+            model.CopyFile(
                 sandbox=self._sandbox,
                 source=os.fspath(source),
                 destination=os.fspath(destination),
@@ -167,7 +155,7 @@ class AsyncFilesystem:
     async def remove(self, path: Path, *, recursive: bool = False, missing_ok: bool = False) -> None:
         """A directory that is not empty needs `recursive`."""
         await self._transport.perform(
-            RemoveFile(
+            model.RemoveFile(
                 sandbox=self._sandbox,
                 path=os.fspath(path),
                 recursive=recursive,
@@ -178,33 +166,33 @@ class AsyncFilesystem:
 
     async def chmod(self, path: Path, mode: int) -> FileInfo:
         return await self._transport.perform(
-            SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), mode=mode, user=self._user)
+            model.SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), mode=mode, user=self._user)
         )
 
     async def chown(self, path: Path, uid: int | None = None, gid: int | None = None) -> FileInfo:
         """Ids as they are inside. Needs `as_user("root")`."""
         return await self._transport.perform(
-            SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), uid=uid, gid=gid, user=self._user)
+            model.SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), uid=uid, gid=gid, user=self._user)
         )
 
     async def find(self, path: Path = ".", name: str = "*", *, limit: int = 10_000) -> tuple[FileInfo, ...]:
         """Below `path`, what is named like the shell pattern `name`."""
         return await self._transport.perform(
-            FindFiles(sandbox=self._sandbox, path=os.fspath(path), name=name, limit=limit, user=self._user)
+            model.FindFiles(sandbox=self._sandbox, path=os.fspath(path), name=name, limit=limit, user=self._user)
         )
 
     async def grep(
         self, pattern: str, path: Path = ".", *, name: str = "*", limit: int = 1_000
     ) -> tuple[GrepMatch, ...]:
         """Lines that match the regular expression, in files named like `name`. Binary files are passed over."""
-        action = GrepFiles(
+        action = model.GrepFiles(
             sandbox=self._sandbox, path=os.fspath(path), pattern=pattern, name=name, limit=limit, user=self._user
         )
         return await self._transport.perform(action)
 
     async def watch(self, path: Path, *, recursive: bool = False) -> AsyncChanges:
         """What happens there from now on; iterate over it."""
-        action = WatchFiles(sandbox=self._sandbox, path=os.fspath(path), recursive=recursive, user=self._user)
+        action = model.WatchFiles(sandbox=self._sandbox, path=os.fspath(path), recursive=recursive, user=self._user)
         return AsyncChanges(await self._transport.perform(action))
 
     async def upload(
@@ -218,7 +206,9 @@ class AsyncFilesystem:
         from paddock.client._pack import Packer
 
         packer = await arun_blocking(Packer, local_dir, exclude=exclude)
-        handle = await self._transport.perform(UploadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user))
+        handle = await self._transport.perform(
+            model.UploadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user)
+        )
         try:
             async for chunk in achunks(packer):
                 await handle.write(chunk)
@@ -249,7 +239,7 @@ class AsyncFilesystem:
         """
         from paddock.client._unpack import Unpacker
 
-        action = DownloadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user)
+        action = model.DownloadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user)
         unpacker = await arun_blocking(
             Unpacker, local_dir, max_bytes=max_bytes, max_files=max_files, skip_unsafe=skip_unsafe
         )

@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
+from paddock import model
 from paddock.client._command import absolute, absolute_template, checked, exec_spec
 from paddock.client._policy import policy_document
 from paddock.errors import InvalidArgument, SandboxDied
-from paddock.model import (
-    AttachExec,
-    CreateSandbox,
-    CreateSnapshot,
-    DeleteSnapshot,
-    ExtendSandbox,
-    ForkSandbox,
-    GetSandbox,
-    GetUsage,
-    KillSandbox,
-    Level,
-    Limits,
-    ListExecs,
-    ListSandboxes,
-    ListSnapshots,
-    PauseSandbox,
-    ReadOutput,
-    ResumeSandbox,
-    RollbackSandbox,
-    RunExec,
-    SandboxSpec,
-    SignalExec,
-    StartExec,
-    State,
-)
+from paddock.model import Level, Limits, State
 
 from .daemon import default_async_transport
 
@@ -108,7 +85,7 @@ class AsyncSandbox:
         Raises LevelUnavailable, NotFound (no such template), ImageInvalid, AlreadyExists (the name), PolicyDenied,
         PolicyInvalid, ResourceExhausted, NotConfigured.
         """
-        spec = SandboxSpec(
+        spec = model.SandboxSpec(
             template=absolute_template(template),
             level=_level(level),
             name=name,
@@ -125,13 +102,13 @@ class AsyncSandbox:
             idle_seconds=idle_seconds,
         )
         transport = transport or default_async_transport()
-        return cls(await transport.perform(CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)
+        return cls(await transport.perform(model.CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)
 
     @classmethod
     async def connect(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncSandbox:
         """To a living one, by id, unique prefix of an id, or name. NotFound, SandboxDied."""
         transport = transport or default_async_transport()
-        info = await transport.perform(GetSandbox(sandbox=id_or_name))
+        info = await transport.perform(model.GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
             task = info.spec.name or info.spec.workspace
             raise SandboxDied(
@@ -144,7 +121,7 @@ class AsyncSandbox:
     async def list(cls, *, ended: bool = False, transport: AsyncTransport | None = None) -> tuple[AsyncSandbox, ...]:
         """All that live; with `ended`, those too that the records still know."""
         transport = transport or default_async_transport()
-        return tuple(cls(info, transport) for info in await transport.perform(ListSandboxes(ended=ended)))
+        return tuple(cls(info, transport) for info in await transport.perform(model.ListSandboxes(ended=ended)))
 
     @property
     def info(self) -> SandboxInfo:
@@ -208,7 +185,7 @@ class AsyncSandbox:
         spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout_seconds=timeout_seconds, stdin=input is not None)
         data = input.encode() if isinstance(input, str) else input
         result = await self._transport.perform(
-            RunExec(
+            model.RunExec(
                 sandbox=self.id, spec=spec, input=data, capture_bytes=capture_bytes, expect_revision=expect_revision
             )
         )
@@ -240,7 +217,7 @@ class AsyncSandbox:
         `expect_revision`: as in `exec`.
         """
         spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout_seconds=timeout_seconds, stdin=stdin, pty=pty)
-        action = StartExec(sandbox=self.id, spec=spec, background=background, expect_revision=expect_revision)
+        action = model.StartExec(sandbox=self.id, spec=spec, background=background, expect_revision=expect_revision)
         from .process import AsyncProcess
 
         return AsyncProcess(await self._transport.perform(action))
@@ -249,45 +226,47 @@ class AsyncSandbox:
         """To a background command: its output from the start, and what follows. NotFound."""
         from .process import AsyncProcess
 
-        return AsyncProcess(await self._transport.perform(AttachExec(sandbox=self.id, exec=exec_id)))
+        return AsyncProcess(await self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
 
     async def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> AsyncReader:
         """What is kept of a command's output until now: all of a background one's, and of one that `exec` ran to its
         end what its result had no room for. NotFound."""
         from .process import AsyncReader
 
-        return AsyncReader(await self._transport.perform(ReadOutput(sandbox=self.id, exec=exec_id, stream=stream)))
+        return AsyncReader(
+            await self._transport.perform(model.ReadOutput(sandbox=self.id, exec=exec_id, stream=stream))
+        )
 
     async def processes(self) -> tuple[ExecInfo, ...]:
         """The commands that run, and the background ones that have ended."""
-        return await self._transport.perform(ListExecs(sandbox=self.id))
+        return await self._transport.perform(model.ListExecs(sandbox=self.id))
 
     async def signal(self, exec_id: str, number: int) -> None:
         """To a command by its id, and its process group."""
-        await self._transport.perform(SignalExec(sandbox=self.id, exec=exec_id, signal=number))
+        await self._transport.perform(model.SignalExec(sandbox=self.id, exec=exec_id, signal=number))
 
     async def usage(self) -> Usage:
-        return await self._transport.perform(GetUsage(sandbox=self.id))
+        return await self._transport.perform(model.GetUsage(sandbox=self.id))
 
     async def snapshot(self, name: str | None = None) -> SnapshotInfo:
         """Its files at this instant, kept until `delete_snapshot`. It goes on.
 
         What is in memory is not kept: processes, /tmp.
         """
-        return await self._transport.perform(CreateSnapshot(sandbox=self.id, name=name))
+        return await self._transport.perform(model.CreateSnapshot(sandbox=self.id, name=name))
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
         """Those made of this sandbox, oldest first."""
-        return await self._transport.perform(ListSnapshots(sandbox=self.id))
+        return await self._transport.perform(model.ListSnapshots(sandbox=self.id))
 
     async def delete_snapshot(self, snapshot: str | SnapshotInfo) -> None:
         reference = snapshot if isinstance(snapshot, str) else snapshot.id
-        await self._transport.perform(DeleteSnapshot(snapshot=reference))
+        await self._transport.perform(model.DeleteSnapshot(snapshot=reference))
 
     async def rollback(self, snapshot: str | SnapshotInfo) -> None:
         """Ends all its processes; its files become those of the snapshot, and it runs on under its id."""
         reference = snapshot if isinstance(snapshot, str) else snapshot.id
-        self._info = await self._transport.perform(RollbackSandbox(sandbox=self.id, snapshot=reference))
+        self._info = await self._transport.perform(model.RollbackSandbox(sandbox=self.id, snapshot=reference))
 
     @overload
     async def fork(self, count: None = None, *, ttl_seconds: float | None = None) -> Self: ...
@@ -299,7 +278,7 @@ class AsyncSandbox:
 
         They are sandboxes like any other, with a TTL of their own: the parent's, counted anew, if none is given.
         """
-        action = ForkSandbox(sandbox=self.id, count=1 if count is None else count, ttl_seconds=ttl_seconds)
+        action = model.ForkSandbox(sandbox=self.id, count=1 if count is None else count, ttl_seconds=ttl_seconds)
         children = [type(self)(info, self._transport) for info in await self._transport.perform(action)]
         return children[0] if count is None else children
 
@@ -350,24 +329,24 @@ class AsyncSandbox:
         With `to_disk` (a microVM) its memory is given back as well, and the next use wakes it where it stood. What
         runs goes on then; but a caller who waits for a command, or has a stream open, loses it: SandboxDied.
         """
-        self._info = await self._transport.perform(PauseSandbox(sandbox=self.id, to_disk=to_disk, force=force))
+        self._info = await self._transport.perform(model.PauseSandbox(sandbox=self.id, to_disk=to_disk, force=force))
 
     async def resume(self) -> None:
         """Idempotent."""
-        self._info = await self._transport.perform(ResumeSandbox(sandbox=self.id))
+        self._info = await self._transport.perform(model.ResumeSandbox(sandbox=self.id))
 
     async def extend(self, ttl_seconds: float) -> None:
         """It dies `ttl_seconds` from now."""
-        self._info = await self._transport.perform(ExtendSandbox(sandbox=self.id, ttl_seconds=ttl_seconds))
+        self._info = await self._transport.perform(model.ExtendSandbox(sandbox=self.id, ttl_seconds=ttl_seconds))
 
     async def refresh(self) -> SandboxInfo:
         """Asks again what the records say; `info` and `state` follow."""
-        self._info = await self._transport.perform(GetSandbox(sandbox=self.id))
+        self._info = await self._transport.perform(model.GetSandbox(sandbox=self.id))
         return self._info
 
     async def kill(self) -> None:
         """Ends it and everything in it, at once and for good. Killing what is dead is not an error."""
-        self._info = await self._transport.perform(KillSandbox(sandbox=self.id))
+        self._info = await self._transport.perform(model.KillSandbox(sandbox=self.id))
 
     async def __aenter__(self) -> AsyncSandbox:
         return self

@@ -4,21 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from paddock.model import (
-    DeleteWorkspace,
-    DiffWorkspace,
-    GetWorkspace,
-    InspectWorkspace,
-    ListWorkspaces,
-    OpenPullRequest,
-    OpenWorkspace,
-    PinWorkspace,
-    PullRequest,
-    PushBranch,
-    PushedBranch,
-    WorkspaceDiff,
-    WorkspaceStatus,
-)
+from paddock import model
+from paddock.model import PullRequest, PushedBranch, WorkspaceDiff, WorkspaceStatus
 from paddock.model import Workspace as WorkspaceInfo
 
 from .daemon import default_async_transport
@@ -65,7 +52,7 @@ class AsyncWorkspace:
         `submodules=True` fetches its submodules too, from public addresses or the repository's own server. Without,
         they are left empty, `info.unfetched` counts them, and a warning says so.
         """
-        action = OpenWorkspace(
+        action = model.OpenWorkspace(
             name=name,
             url=url,
             branch=branch,
@@ -89,13 +76,13 @@ class AsyncWorkspace:
     async def get(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncWorkspace:
         """By id, unique prefix of an id, or name. NotFound."""
         transport = transport or default_async_transport()
-        return cls(await transport.perform(GetWorkspace(workspace=id_or_name)), transport)
+        return cls(await transport.perform(model.GetWorkspace(workspace=id_or_name)), transport)
 
     @classmethod
     async def list(cls, *, transport: AsyncTransport | None = None) -> tuple[AsyncWorkspace, ...]:
         """All, those used least recently first."""
         transport = transport or default_async_transport()
-        return tuple(cls(info, transport) for info in await transport.perform(ListWorkspaces()))
+        return tuple(cls(info, transport) for info in await transport.perform(model.ListWorkspaces()))
 
     @property
     def info(self) -> WorkspaceInfo:
@@ -113,17 +100,17 @@ class AsyncWorkspace:
 
     async def refresh(self) -> WorkspaceInfo:
         """Asks again what the records say; `info` follows."""
-        self._info = await self._transport.perform(GetWorkspace(workspace=self.id))
+        self._info = await self._transport.perform(model.GetWorkspace(workspace=self.id))
         return self._info
 
     async def status(self) -> WorkspaceStatus:
         """What it holds that is nowhere else, computed now."""
-        return await self._transport.perform(InspectWorkspace(workspace=self.id))
+        return await self._transport.perform(model.InspectWorkspace(workspace=self.id))
 
     async def diff(self, *, patch: bool = False) -> WorkspaceDiff:
         """What it holds that the commit it began with has not, untracked files too, at one instant. With `patch` the
         result holds what `git apply` takes. InvalidState: it came from no repository."""
-        return await self._transport.perform(DiffWorkspace(workspace=self.id, patch=patch))
+        return await self._transport.perform(model.DiffWorkspace(workspace=self.id, patch=patch))
 
     async def push(
         self,
@@ -140,24 +127,26 @@ class AsyncWorkspace:
         `branch` is the one pushed last, or `paddock/NAME`. InvalidState: others have pushed there, and no `force`; or,
         with `epoch`, another sandbox has had it since.
         """
-        action = PushBranch(workspace=self.id, branch=branch, message=message, author=author, force=force, epoch=epoch)
+        action = model.PushBranch(
+            workspace=self.id, branch=branch, message=message, author=author, force=force, epoch=epoch
+        )
         return await self._transport.perform(action)
 
     async def pull_request(
         self, title: str, *, body: str = "", branch: str | None = None, base: str | None = None, draft: bool = False
     ) -> PullRequest:
         """For the branch pushed last, or `branch`; the open one, if there is one. InvalidState: nothing was pushed."""
-        action = OpenPullRequest(workspace=self.id, title=title, body=body, branch=branch, base=base, draft=draft)
+        action = model.OpenPullRequest(workspace=self.id, title=title, body=body, branch=branch, base=base, draft=draft)
         return await self._transport.perform(action)
 
     async def pin(self, seconds: float) -> None:
         """It is not evicted for that long; 0: it may be."""
-        self._info = await self._transport.perform(PinWorkspace(workspace=self.id, seconds=seconds))
+        self._info = await self._transport.perform(model.PinWorkspace(workspace=self.id, seconds=seconds))
 
     async def delete(self, *, discard: bool = False, epoch: int | None = None) -> None:
         """With all its files. InvalidState while a sandbox has it, and, without `discard`, while it holds what is
         nowhere else: the message says what. With `epoch`, if another sandbox has had it since."""
-        await self._transport.perform(DeleteWorkspace(workspace=self.id, discard=discard, epoch=epoch))
+        await self._transport.perform(model.DeleteWorkspace(workspace=self.id, discard=discard, epoch=epoch))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} {self.name!r} {self._info.state}>"

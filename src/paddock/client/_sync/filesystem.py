@@ -6,27 +6,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, BinaryIO
 
+from paddock import model
 from paddock.client._blocking import CHUNK_BYTES, Content, chunks, run_blocking, open_local
 from paddock.client._transfer import TransferReport
 from paddock.errors import FileError, InternalError
-from paddock.model import (
-    CopyFile,
-    DownloadTree,
-    FileInfo,
-    FindFiles,
-    GrepFiles,
-    GrepMatch,
-    ListFiles,
-    MakeDirectory,
-    MoveFile,
-    ReadFile,
-    RemoveFile,
-    SetFileAttributes,
-    StatFile,
-    UploadTree,
-    WatchFiles,
-    WriteFile,
-)
+from paddock.model import FileInfo, GrepMatch
 
 from .changes import Changes
 from .process import Reader, Writer
@@ -86,7 +70,9 @@ class Filesystem:
         return total
 
     def open_read(self, path: Path, *, offset: int = 0, length: int | None = None) -> Reader:
-        action = ReadFile(sandbox=self._sandbox, path=os.fspath(path), offset=offset, length=length, user=self._user)
+        action = model.ReadFile(
+            sandbox=self._sandbox, path=os.fspath(path), offset=offset, length=length, user=self._user
+        )
         return Reader(self._transport.perform(action))
 
     def write(self, path: Path, data: Content, *, mode: int | None = None, append: bool = False) -> FileInfo:
@@ -94,7 +80,7 @@ class Filesystem:
 
         Nobody sees half a file: it is put in place at the end, or not at all. Missing directories are made.
         """
-        action = WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
+        action = model.WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
         handle = self._transport.perform(action)
         try:
             for chunk in chunks(data):
@@ -114,19 +100,19 @@ class Filesystem:
 
     def open_write(self, path: Path, *, mode: int | None = None, append: bool = False) -> Writer:
         """As a context manager the file is put in place at the end of the block, unless that raises."""
-        action = WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
+        action = model.WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
         return Writer(self._transport.perform(action))
 
     def list(self, path: Path = ".", *, depth: int = 1) -> tuple[FileInfo, ...]:
         """Sorted by name. `depth=1` is the directory itself."""
         return self._transport.perform(
-            ListFiles(sandbox=self._sandbox, path=os.fspath(path), depth=depth, user=self._user)
+            model.ListFiles(sandbox=self._sandbox, path=os.fspath(path), depth=depth, user=self._user)
         )
 
     def stat(self, path: Path, *, follow: bool = False) -> FileInfo:
         """Of a symbolic link itself, unless `follow`."""
         return self._transport.perform(
-            StatFile(sandbox=self._sandbox, path=os.fspath(path), follow=follow, user=self._user)
+            model.StatFile(sandbox=self._sandbox, path=os.fspath(path), follow=follow, user=self._user)
         )
 
     def exists(self, path: Path) -> bool:
@@ -141,12 +127,14 @@ class Filesystem:
 
     def make_dir(self, path: Path, *, mode: int | None = None, parents: bool = True) -> FileInfo:
         return self._transport.perform(
-            MakeDirectory(sandbox=self._sandbox, path=os.fspath(path), mode=mode, parents=parents, user=self._user)
+            model.MakeDirectory(
+                sandbox=self._sandbox, path=os.fspath(path), mode=mode, parents=parents, user=self._user
+            )
         )
 
     def move(self, source: Path, destination: Path) -> FileInfo:
         return self._transport.perform(
-            MoveFile(
+            model.MoveFile(
                 sandbox=self._sandbox,
                 source=os.fspath(source),
                 destination=os.fspath(destination),
@@ -157,7 +145,7 @@ class Filesystem:
     def copy(self, source: Path, destination: Path) -> FileInfo:
         """Directories with everything in them."""
         return self._transport.perform(
-            CopyFile(
+            model.CopyFile(
                 sandbox=self._sandbox,
                 source=os.fspath(source),
                 destination=os.fspath(destination),
@@ -168,7 +156,7 @@ class Filesystem:
     def remove(self, path: Path, *, recursive: bool = False, missing_ok: bool = False) -> None:
         """A directory that is not empty needs `recursive`."""
         self._transport.perform(
-            RemoveFile(
+            model.RemoveFile(
                 sandbox=self._sandbox,
                 path=os.fspath(path),
                 recursive=recursive,
@@ -179,33 +167,33 @@ class Filesystem:
 
     def chmod(self, path: Path, mode: int) -> FileInfo:
         return self._transport.perform(
-            SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), mode=mode, user=self._user)
+            model.SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), mode=mode, user=self._user)
         )
 
     def chown(self, path: Path, uid: int | None = None, gid: int | None = None) -> FileInfo:
         """Ids as they are inside. Needs `as_user("root")`."""
         return self._transport.perform(
-            SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), uid=uid, gid=gid, user=self._user)
+            model.SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), uid=uid, gid=gid, user=self._user)
         )
 
     def find(self, path: Path = ".", name: str = "*", *, limit: int = 10_000) -> tuple[FileInfo, ...]:
         """Below `path`, what is named like the shell pattern `name`."""
         return self._transport.perform(
-            FindFiles(sandbox=self._sandbox, path=os.fspath(path), name=name, limit=limit, user=self._user)
+            model.FindFiles(sandbox=self._sandbox, path=os.fspath(path), name=name, limit=limit, user=self._user)
         )
 
     def grep(
         self, pattern: str, path: Path = ".", *, name: str = "*", limit: int = 1_000
     ) -> tuple[GrepMatch, ...]:
         """Lines that match the regular expression, in files named like `name`. Binary files are passed over."""
-        action = GrepFiles(
+        action = model.GrepFiles(
             sandbox=self._sandbox, path=os.fspath(path), pattern=pattern, name=name, limit=limit, user=self._user
         )
         return self._transport.perform(action)
 
     def watch(self, path: Path, *, recursive: bool = False) -> Changes:
         """What happens there from now on; iterate over it."""
-        action = WatchFiles(sandbox=self._sandbox, path=os.fspath(path), recursive=recursive, user=self._user)
+        action = model.WatchFiles(sandbox=self._sandbox, path=os.fspath(path), recursive=recursive, user=self._user)
         return Changes(self._transport.perform(action))
 
     def upload(
@@ -219,7 +207,9 @@ class Filesystem:
         from paddock.client._pack import Packer
 
         packer = run_blocking(Packer, local_dir, exclude=exclude)
-        handle = self._transport.perform(UploadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user))
+        handle = self._transport.perform(
+            model.UploadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user)
+        )
         try:
             for chunk in chunks(packer):
                 handle.write(chunk)
@@ -250,7 +240,7 @@ class Filesystem:
         """
         from paddock.client._unpack import Unpacker
 
-        action = DownloadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user)
+        action = model.DownloadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user)
         unpacker = run_blocking(
             Unpacker, local_dir, max_bytes=max_bytes, max_files=max_files, skip_unsafe=skip_unsafe
         )

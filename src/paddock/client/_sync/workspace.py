@@ -5,21 +5,8 @@ from __future__ import annotations
 
 import logging
 
-from paddock.model import (
-    DeleteWorkspace,
-    DiffWorkspace,
-    GetWorkspace,
-    InspectWorkspace,
-    ListWorkspaces,
-    OpenPullRequest,
-    OpenWorkspace,
-    PinWorkspace,
-    PullRequest,
-    PushBranch,
-    PushedBranch,
-    WorkspaceDiff,
-    WorkspaceStatus,
-)
+from paddock import model
+from paddock.model import PullRequest, PushedBranch, WorkspaceDiff, WorkspaceStatus
 from paddock.model import Workspace as WorkspaceInfo
 
 from .daemon import default_transport
@@ -66,7 +53,7 @@ class Workspace:
         `submodules=True` fetches its submodules too, from public addresses or the repository's own server. Without,
         they are left empty, `info.unfetched` counts them, and a warning says so.
         """
-        action = OpenWorkspace(
+        action = model.OpenWorkspace(
             name=name,
             url=url,
             branch=branch,
@@ -90,13 +77,13 @@ class Workspace:
     def get(cls, id_or_name: str, *, transport: Transport | None = None) -> Workspace:
         """By id, unique prefix of an id, or name. NotFound."""
         transport = transport or default_transport()
-        return cls(transport.perform(GetWorkspace(workspace=id_or_name)), transport)
+        return cls(transport.perform(model.GetWorkspace(workspace=id_or_name)), transport)
 
     @classmethod
     def list(cls, *, transport: Transport | None = None) -> tuple[Workspace, ...]:
         """All, those used least recently first."""
         transport = transport or default_transport()
-        return tuple(cls(info, transport) for info in transport.perform(ListWorkspaces()))
+        return tuple(cls(info, transport) for info in transport.perform(model.ListWorkspaces()))
 
     @property
     def info(self) -> WorkspaceInfo:
@@ -114,17 +101,17 @@ class Workspace:
 
     def refresh(self) -> WorkspaceInfo:
         """Asks again what the records say; `info` follows."""
-        self._info = self._transport.perform(GetWorkspace(workspace=self.id))
+        self._info = self._transport.perform(model.GetWorkspace(workspace=self.id))
         return self._info
 
     def status(self) -> WorkspaceStatus:
         """What it holds that is nowhere else, computed now."""
-        return self._transport.perform(InspectWorkspace(workspace=self.id))
+        return self._transport.perform(model.InspectWorkspace(workspace=self.id))
 
     def diff(self, *, patch: bool = False) -> WorkspaceDiff:
         """What it holds that the commit it began with has not, untracked files too, at one instant. With `patch` the
         result holds what `git apply` takes. InvalidState: it came from no repository."""
-        return self._transport.perform(DiffWorkspace(workspace=self.id, patch=patch))
+        return self._transport.perform(model.DiffWorkspace(workspace=self.id, patch=patch))
 
     def push(
         self,
@@ -141,24 +128,26 @@ class Workspace:
         `branch` is the one pushed last, or `paddock/NAME`. InvalidState: others have pushed there, and no `force`; or,
         with `epoch`, another sandbox has had it since.
         """
-        action = PushBranch(workspace=self.id, branch=branch, message=message, author=author, force=force, epoch=epoch)
+        action = model.PushBranch(
+            workspace=self.id, branch=branch, message=message, author=author, force=force, epoch=epoch
+        )
         return self._transport.perform(action)
 
     def pull_request(
         self, title: str, *, body: str = "", branch: str | None = None, base: str | None = None, draft: bool = False
     ) -> PullRequest:
         """For the branch pushed last, or `branch`; the open one, if there is one. InvalidState: nothing was pushed."""
-        action = OpenPullRequest(workspace=self.id, title=title, body=body, branch=branch, base=base, draft=draft)
+        action = model.OpenPullRequest(workspace=self.id, title=title, body=body, branch=branch, base=base, draft=draft)
         return self._transport.perform(action)
 
     def pin(self, seconds: float) -> None:
         """It is not evicted for that long; 0: it may be."""
-        self._info = self._transport.perform(PinWorkspace(workspace=self.id, seconds=seconds))
+        self._info = self._transport.perform(model.PinWorkspace(workspace=self.id, seconds=seconds))
 
     def delete(self, *, discard: bool = False, epoch: int | None = None) -> None:
         """With all its files. InvalidState while a sandbox has it, and, without `discard`, while it holds what is
         nowhere else: the message says what. With `epoch`, if another sandbox has had it since."""
-        self._transport.perform(DeleteWorkspace(workspace=self.id, discard=discard, epoch=epoch))
+        self._transport.perform(model.DeleteWorkspace(workspace=self.id, discard=discard, epoch=epoch))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} {self.name!r} {self._info.state}>"

@@ -1,15 +1,15 @@
 """Levels side by side: what each costs, and what it stops. See docs/levels.md."""
 
 from ._attacks import ATTACKS as ATTACKS
+from ._attacks import Host as Host
 from ._attacks import Verdict as Verdict
 from ._attacks import attack as attack
+from ._attacks import lure as lure
 from ._compare import ROUNDS as ROUNDS
 from ._compare import Comparison as Comparison
+from ._compare import Figure as Figure
 from ._compare import LevelResult as LevelResult
 from ._compare import compare as compare
-from ._figures import Figure as Figure
-from ._lure import Host as Host
-from ._lure import lure as lure
 from ._shown import as_json as as_json
 from ._shown import as_markdown as as_markdown
 from ._shown import as_svg as as_svg

@@ -11,8 +11,7 @@ import msgspec
 
 from paddock.errors import InvalidArgument
 
-from ._compare import Comparison, LevelResult
-from ._figures import ORDER
+from ._compare import ORDER, Comparison, LevelResult
 
 _WIDTH, _LABELS, _RIGHT, _BAR, _GAP, _HEAD = 900, 120, 90, 15, 4, 26
 _COLOURS = ("#b9b4a7", "#2f6f4f", "#3c6e9f", "#a0522d", "#6b5b95", "#888")

@@ -9,9 +9,8 @@ from paddock.client import AsyncSandbox
 from paddock.errors import ModelFailed, SandboxDied
 from paddock.loop._budget import Budget, Meter, Stop, Tokens
 from paddock.loop._colours import Later, awithin
-from paddock.loop._messages import Message, Reply, Role, ToolCall, ToolResult, ToolSpec
-from paddock.loop._observation import Observation
-from paddock.loop._run import CUT, SYSTEM, Run
+from paddock.loop._messages import CUT, SYSTEM, Message, Reply, Role, Run, ToolCall, ToolResult, ToolSpec
+from paddock.loop._tools import Observation
 from paddock.loop._trace import Trace
 
 from .model import AsyncModel

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from paddock.client import AsyncSandbox
 from paddock.errors import FileError, InvalidState
 from paddock.loop import _checkout
-from paddock.loop._observation import cut
-from paddock.loop._verdict import REPORT_BYTES, Test, Verdict, verdict
+from paddock.loop._attempt import REPORT_BYTES, Test, Verdict, verdict
+from paddock.loop._tools import cut
 from paddock.model import ExecResult
 
 _SAID_CHARS = 1000

@@ -10,10 +10,9 @@ from functools import partial
 
 from paddock.client import AsyncSandbox
 from paddock.errors import InvalidArgument, ModelFailed, RequestError, SandboxError
-from paddock.loop._attempt import NOT_NEEDED, Attempt, Comparison, DiffSize, Effort
+from paddock.loop._attempt import NOT_NEEDED, Attempt, Comparison, DiffSize, Effort, Test
 from paddock.loop._budget import Meter
 from paddock.loop._colours import AsyncScope, Later, agather
-from paddock.loop._verdict import Test
 
 from .agent import AsyncAgent
 from .checkout import AsyncCheckout

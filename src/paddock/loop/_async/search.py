@@ -11,8 +11,8 @@ import msgspec
 
 from paddock.client import AsyncSandbox
 from paddock.errors import InvalidArgument, ModelFailed, RequestError, SandboxError
+from paddock.loop._attempt import Found, Node, SearchBudget
 from paddock.loop._colours import AsyncScope, Later, agather
-from paddock.loop._search import Found, Node, SearchBudget
 
 from .checkout import AsyncCheckout
 from .compare import aforked

@@ -9,16 +9,18 @@ from paddock.client import AsyncSandbox
 from paddock.errors import GuestLost, InvalidArgument, RequestError, SandboxDied, SandboxError
 from paddock.loop._colours import awithin
 from paddock.loop._messages import ToolCall, ToolSpec
-from paddock.loop._observation import Observation, cut, of_command
 from paddock.loop._tools import (
     BadCall,
     Bash,
     EditText,
+    Observation,
     ReadText,
     ReadWhole,
     RunCode,
     Tool,
     WriteText,
+    cut,
+    of_command,
     read_call,
     tool_specs,
 )

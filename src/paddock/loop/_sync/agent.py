@@ -10,9 +10,8 @@ from paddock.client import Sandbox
 from paddock.errors import ModelFailed, SandboxDied
 from paddock.loop._budget import Budget, Meter, Stop, Tokens
 from paddock.loop._colours import Now, within
-from paddock.loop._messages import Message, Reply, Role, ToolCall, ToolResult, ToolSpec
-from paddock.loop._observation import Observation
-from paddock.loop._run import CUT, SYSTEM, Run
+from paddock.loop._messages import CUT, SYSTEM, Message, Reply, Role, Run, ToolCall, ToolResult, ToolSpec
+from paddock.loop._tools import Observation
 from paddock.loop._trace import Trace
 
 from .model import Model

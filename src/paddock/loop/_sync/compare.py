@@ -11,10 +11,9 @@ from functools import partial
 
 from paddock.client import Sandbox
 from paddock.errors import InvalidArgument, ModelFailed, RequestError, SandboxError
-from paddock.loop._attempt import NOT_NEEDED, Attempt, Comparison, DiffSize, Effort
+from paddock.loop._attempt import NOT_NEEDED, Attempt, Comparison, DiffSize, Effort, Test
 from paddock.loop._budget import Meter
 from paddock.loop._colours import Scope, Now, gather
-from paddock.loop._verdict import Test
 
 from .agent import Agent
 from .checkout import Checkout

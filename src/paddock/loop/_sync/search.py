@@ -12,8 +12,8 @@ import msgspec
 
 from paddock.client import Sandbox
 from paddock.errors import InvalidArgument, ModelFailed, RequestError, SandboxError
+from paddock.loop._attempt import Found, Node, SearchBudget
 from paddock.loop._colours import Scope, Now, gather
-from paddock.loop._search import Found, Node, SearchBudget
 
 from .checkout import Checkout
 from .compare import forked

@@ -10,16 +10,18 @@ from paddock.client import Sandbox
 from paddock.errors import GuestLost, InvalidArgument, RequestError, SandboxDied, SandboxError
 from paddock.loop._colours import within
 from paddock.loop._messages import ToolCall, ToolSpec
-from paddock.loop._observation import Observation, cut, of_command
 from paddock.loop._tools import (
     BadCall,
     Bash,
     EditText,
+    Observation,
     ReadText,
     ReadWhole,
     RunCode,
     Tool,
     WriteText,
+    cut,
+    of_command,
     read_call,
     tool_specs,
 )

@@ -18,13 +18,11 @@ from paddock.errors import ImageInvalid
 from paddock.linux.descriptors import closing
 from paddock.model import User
 from paddock.storage._base import Pool
-from paddock.storage._recipe import Progress
+from paddock.storage._recipe import Progress, Versions
 from paddock.storage._trees import DIRECTORY, ROOT
-from paddock.storage._versions import Versions
 
 from . import _layer
-from ._accounts import accounts, knows
-from ._finish import Finish
+from ._finish import Finish, accounts, knows
 from ._limits import Budget, ImageLimits
 from ._records import VERSION
 from ._source import Found, Layer, Source

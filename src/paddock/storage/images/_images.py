@@ -10,8 +10,7 @@ from paddock.errors import ImageInvalid, InvalidArgument, NotFound
 from paddock.keeper.layout import IMAGES
 from paddock.model import Image, Template
 from paddock.storage._base import Pool
-from paddock.storage._recipe import PATH, Progress
-from paddock.storage._versions import Versions
+from paddock.storage._recipe import PATH, Progress, Versions
 
 from ._archive import Archive, SavedArchive
 from ._building import People, build, people, workdir_of

@@ -7,8 +7,10 @@ from ._git import HostGit as HostGit
 from ._git import Listing as Listing
 from ._git import Proof as Proof
 from ._git import Ref as Ref
+from ._process import ADVICE as ADVICE
 from ._process import Bounds as Bounds
 from ._process import Progress as Progress
+from ._process import authorities as authorities
 from ._remote import SSH as SSH
 from ._remote import Credential as Credential
 from ._remote import Remote as Remote
@@ -17,6 +19,4 @@ from ._remote import is_commit as is_commit
 from ._remote import parse as parse
 from ._remote import web as web
 from ._ssh import Login as Login
-from ._trust import ADVICE as ADVICE
-from ._trust import authorities as authorities
 from ._words import Refused as Refused

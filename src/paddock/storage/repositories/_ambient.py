@@ -9,8 +9,7 @@ import re
 from paddock.model import caller
 
 from ._remote import SSH, Credential, Remote
-from ._say import say
-from ._ssh import Login, own_login
+from ._ssh import Login, own_login, say
 
 _AUTHORIZATION = re.compile(r"Authorization: *(?P<scheme>Basic|Bearer) +(?P<value>\S+)", re.IGNORECASE)
 _NOT_HERE = ("GIT_", "SSH_ASKPASS")

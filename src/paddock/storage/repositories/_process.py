@@ -19,7 +19,20 @@ from paddock.linux import processes
 from paddock.model.caller import environment
 
 from . import _confined
-from ._trust import authorities
+
+_OURS, _EVERYBODYS = "GIT_SSL_CAINFO", ("SSL_CERT_FILE", "CURL_CA_BUNDLE")
+
+ADVICE = f"name the file with its authority's certificate in {_OURS} where paddock runs, or give it to the machine"
+
+
+def authorities() -> Path | None:
+    """The file of certificates that stands in place of the machine's. NotConfigured: one is named that is none."""
+    path = environment().get(_OURS, "")
+    if path and not os.path.isfile(path):
+        raise NotConfigured(f"{_OURS} is {path!r}, and that is no file")
+    named = (path, *(environment().get(name, "") for name in _EVERYBODYS))
+    return next((Path(os.path.realpath(path)) for path in named if path and os.path.isfile(path)), None)
+
 
 GIT_ID = TREE_ID_BASE + ID_COUNT
 """Who the host's git is where paddock is root: nobody, on no tree and in no sandbox."""

@@ -17,10 +17,9 @@ from paddock.errors import (
     ResourceExhausted,
 )
 
-from ._process import Bounds, Ended
+from ._process import ADVICE, Bounds, Ended
 from ._remote import Remote
 from ._ssh import target
-from ._trust import ADVICE
 
 
 class Refused(Exception):

@@ -1,0 +1,230 @@
+"""Sandboxes: `paddock create`, `kill`, `pause`, `resume`, `ls`, `ps`, `fork` and `inspect`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+
+from paddock import client, model
+
+from . import _render
+from ._answer import add_each, answer, each, listing, perform
+from ._values import add_idle, add_json, add_sandbox, add_spec, limits, mounts, pair, positive, seconds
+
+
+def add_create(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Makes a sandbox that stays until `paddock kill` or its TTL, and prints its id."
+    parser.add_argument("--name", help="another way to say which; unique among the living")
+    parser.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--label", type=pair, action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument(
+        "--nested", type=positive, default=0, metavar="N", help="programs inside may have N children of it at a time"
+    )
+    add_idle(parser)
+    add_spec(parser)
+    add_json(parser, create)
+
+
+def create(options: argparse.Namespace) -> int:
+    from ._progress import progress
+
+    with progress("making the sandbox"):
+        sandbox = client.Sandbox.create(
+            options.template,
+            level=options.level,
+            name=options.name,
+            ttl_seconds=options.ttl,
+            persistent=True,
+            limits=limits(options),
+            mounts=mounts(options),
+            snapshot=options.snapshot,
+            nested=options.nested,
+            env=dict(options.env),
+            labels=dict(options.label),
+            policy=options.policy,
+            idle_seconds=options.idle,
+        )
+    return answer(options, sandbox.info, lambda: _render.line(sandbox.id))
+
+
+def add_kill(parser: argparse.ArgumentParser) -> None:
+    add_each(parser)
+    add_json(parser, kill)
+
+
+def kill(options: argparse.Namespace) -> int:
+    return each(options, lambda name: model.KillSandbox(sandbox=name))
+
+
+def add_pause(parser: argparse.ArgumentParser) -> None:
+    add_each(parser)
+    parser.add_argument("--to-disk", action="store_true", help="give its memory back as well (a microVM can)")
+    parser.add_argument("--force", action="store_true", help="also while commands run in it: they stand still with it")
+    add_json(parser, pause)
+
+
+def pause(options: argparse.Namespace) -> int:
+    return each(options, lambda name: model.PauseSandbox(sandbox=name, to_disk=options.to_disk, force=options.force))
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    add_each(parser)
+    add_json(parser, resume)
+
+
+def resume(options: argparse.Namespace) -> int:
+    return each(options, lambda name: model.ResumeSandbox(sandbox=name))
+
+
+def add_ls(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-a", "--all", action="store_true", help="those that have ended too")
+    add_json(parser, ls)
+
+
+def ls(options: argparse.Namespace) -> int:
+    found = [sandbox.info for sandbox in client.Sandbox.list(ended=options.all)]
+    return listing(options, found, ("ID", "NAME", "STATE", "LEVEL", "TEMPLATE", "ENDS", "WHY"), _sandbox_row)
+
+
+def _sandbox_row(info: model.Sandbox) -> tuple[str, ...]:
+    ends = "" if info.ended_at is not None else f"in {_render.span(info.expires_at - time.time())}"
+    if info.kept_until is not None:
+        ends = f"paused, kept until {_render.when(info.kept_until)[:16]}"
+    why = info.reason or (str(info.limit) if info.limit else "")
+    return info.id, info.spec.name or "", info.state, info.level, info.template, ends, why
+
+
+_COMMAND_CHARS = 200
+
+
+def add_ps(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Every process inside. The kernel is asked, outside: none can hide, and only the command is its own word."
+        " Numbers are those inside; 1 and those right below it that are called paddock are the guest's."
+    )
+    add_sandbox(parser)
+    add_json(parser, ps)
+
+
+def ps(options: argparse.Namespace) -> int:
+    found = perform(model.ListProcesses(sandbox=options.sandbox))
+    headings = ("PID", "PARENT", "UID", "STATE", "THREADS", "CPU", "MEMORY", "AGE", "COMMAND")
+    return listing(options, found, headings, _process_row)
+
+
+def _process_row(process: model.Process) -> tuple[str, ...]:
+    return (
+        str(process.pid),
+        str(process.parent),
+        str(process.uid),
+        process.state,
+        str(process.threads),
+        f"{process.cpu_seconds:.1f} s",
+        _render.size(process.memory_bytes),
+        _render.span(time.time() - process.started_at),
+        " ".join(process.argv)[:_COMMAND_CHARS] or f"[{process.name}]",
+    )
+
+
+def add_fork(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Makes sandboxes with the files of one that lives, at one instant, and prints their ids. They stay until"
+        " `paddock kill` or their TTL."
+    )
+    add_sandbox(parser)
+    parser.add_argument("-n", "--count", type=int, default=1, metavar="N", help="how many (default: 1)")
+    parser.add_argument("--ttl", type=seconds, metavar="TIME", help="they die after that (default: as the parent)")
+    add_json(parser, fork)
+
+
+def fork(options: argparse.Namespace) -> int:
+    # Whatever the parent is: this program ends at once.
+    action = model.ForkSandbox(sandbox=options.sandbox, count=options.count, ttl_seconds=options.ttl, persistent=True)
+    children = perform(action)
+    return answer(options, children, lambda: _render.lines(child.id for child in children))
+
+
+def add_inspect(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "What it was made from, its limits and what it uses of them, its times, its state and the reason for that, and"
+        " its walls as the kernel shows them at this moment. Exit code 1 if one of those is not as it should be."
+    )
+    add_sandbox(parser)
+    add_json(parser, inspect)
+
+
+def inspect(options: argparse.Namespace) -> int:
+    known = perform(model.InspectSandbox(sandbox=options.sandbox))
+    if options.json:
+        _render.document(known)
+    else:
+        _render.facts(tuple(_facts(known)))
+        if known.posture:
+            _render.line("")
+            rows = [(check.status, check.name, check.detail) for check in known.posture]
+            _render.table(("WALLS", "", ""), rows, marks=[row[0] for row in rows])
+    return 1 if any(check.status == "missing" for check in known.posture) else 0
+
+
+def _facts(known: model.Inspection) -> Iterator[tuple[str, str]]:
+    box = known.sandbox
+    spec, now = box.spec, time.time()
+    yield "id", box.id
+    if spec.name:
+        yield "name", spec.name
+    yield (
+        "state",
+        box.state + (f": {box.reason}" if box.reason else "") + (f" ({box.limit} limit)" if box.limit else ""),
+    )
+    yield "level", f"{box.level}, by {box.backend}"
+    yield "template", box.template
+    yield "owner", box.owner
+    yield "made", f"{_render.when(box.created_at)}, {_render.span(now - box.created_at)} ago"
+    if box.ended_at is not None:
+        yield "ended", f"{_render.when(box.ended_at)}, after {_render.span(box.ended_at - box.created_at)}"
+    elif box.kept_until is not None:
+        yield "kept until", f"{_render.when(box.kept_until)}, unless it is resumed before"
+        yield "ttl", f"{_render.span(box.left_seconds or 0)} left when it is resumed"
+    else:
+        yield "ends", f"{_render.when(box.expires_at)}, in {_render.span(box.expires_at - now)}"
+    yield "persistent", "yes" if spec.persistent else "no: it ends with the program that made it"
+    for mount in spec.mounts:
+        yield "mount", f"{mount.source} at {mount.target} ({mount.mode})"
+    for name, value in spec.labels.items():
+        yield "label", f"{name}={value}"
+    for name in spec.env:
+        yield "variable", f"{name} (its value: --json)"
+    yield from _limits(known)
+
+
+def _limits(known: model.Inspection) -> Iterator[tuple[str, str]]:
+    limits, usage = known.sandbox.spec.limits, known.usage
+
+    def held(name: str) -> str:
+        if usage is None or name in known.enforced:
+            return ""
+        return "  (this machine does not enforce it: paddock doctor)"
+
+    yield "cpus", f"{limits.cpus:g}" + (f", {usage.cpu_seconds:.1f} s used" if usage and usage.cpu_seconds else "")
+    memory = _of(usage and usage.memory_bytes, limits.memory_mib << 20)
+    peak = f", at most {_render.size(usage.memory_peak_bytes)}" if usage and usage.memory_peak_bytes else ""
+    yield "memory", memory + peak + held("memory")
+    yield "swap", _render.size(limits.swap_mib << 20)
+    processes = f"{usage.processes} of " if usage and usage.processes is not None else ""
+    yield "processes", f"{processes}{limits.processes}" + held("processes")
+    yield "disk", _of(usage and usage.disk_bytes, limits.disk_mib << 20) + held("disk")
+    yield "files", f"at most {limits.inodes}" + held("inodes")
+    yield "open files", f"at most {limits.open_files} by a process"
+    yield "/tmp", f"{_render.size(limits.tmp_mib << 20)}, counts as memory"  # noqa: S108 (that of the sandbox)
+    yield "output", f"{_render.size(limits.output_mib << 20)} by a command"
+    if usage is not None and usage.strikes:
+        yield "struck", _strikes(usage)
+
+
+def _strikes(usage: model.Usage) -> str:
+    return ", ".join(f"{limit} {count} times" for limit, count in usage.strikes.items())
+
+
+def _of(used: int | None, most: int) -> str:
+    return f"at most {_render.size(most)}" if used is None else f"{_render.size(used)} of {_render.size(most)}"
