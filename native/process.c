@@ -32,7 +32,7 @@ size_t process_word(const char *line, size_t size, size_t *at)
 /* State and parent. The name stands in parentheses and may hold any byte: what follows the last one counts. */
 bool process_stat(struct process *process, int thread)
 {
-    char path[PROCESS_PATH], file[48] = "/stat", line[1024];
+    char path[PROCESS_PATH], file[48] = "/stat", line[1024] = "";
     uint64_t parent;
     if (thread) {
         memcpy(file, "/task/", 7);

@@ -471,10 +471,8 @@ static int exact_away(struct unpack *unpack, int directory, const char *name, co
     struct reader mounts = unpack->mounts;
     while (mounts.left) {
         const char *mount = next_string(&mounts);
-        if (!memcmp(mount, path, min_size(size, strlen(mount) + 1)) && (!mount[size] || mount[size] == '/')) {
-            unpack->op->step = "mount below what goes";
-            return -EBUSY;
-        }
+        if (!memcmp(mount, path, min_size(size, strlen(mount) + 1)) && (!mount[size] || mount[size] == '/'))
+            return unpack_refuse(unpack, "something is mounted below it");
     }
     int error = remove_tree(directory, name, &unpack->op->arena);
     arena_rewind(&unpack->op->arena, mark);
@@ -679,13 +677,13 @@ static int exact_begin(struct unpack *unpack, const char *top, struct reader lef
     int error = arena_split(&unpack->op->arena, UNPACK_SEEN * sizeof *unpack->seen, &seen);
     if (!error)
         error = sys_statx(trail_fd(&unpack->trail), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &is);
+    if (error)
+        return error;
     unpack->seen = (uint64_t *)(void *)seen.base; /* zeros: nobody has touched it */
     unpack->mount = is.mount;
     unpack->left_out = left_out;
     unpack->exact = unpack->tar.whole = true;
-    if (!error)
-        error = !(is.mask & STATX_MNT_ID) ? -ENOSYS : exact_find_mounts(unpack, top);
-    return error;
+    return is.mask & STATX_MNT_ID ? exact_find_mounts(unpack, top) : -ENOSYS;
 }
 
 static int unpack_all(struct unpack *unpack)
