@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -53,13 +54,16 @@ def test_what_podman_builds_of_one_static_program_is_all_that_a_sandbox_needs(
     (tmp_path / "context/busybox").write_bytes(busybox)
     (tmp_path / "context/busybox").chmod(0o755)
     (tmp_path / "context/Containerfile").write_text("FROM scratch\nCOPY busybox /busybox\n")
-    podman = ["podman", "--root", str(tmp_path / "store"), "--runroot", str(tmp_path / "run")]
     archive = tmp_path / "image.tar"
-    for order in (
-        ["build", "--isolation=chroot", "--tag=one", str(tmp_path / "context")],
-        ["save", "--format=oci-archive", f"--output={archive}", "one"],
-    ):
-        subprocess.run([*podman, *order], check=True, capture_output=True)
+    with tempfile.TemporaryDirectory(prefix="pb-") as store:  # Podman takes no long path
+        podman = ["podman", "--storage-driver=vfs", "--events-backend=none", f"--root={store}/store"]
+        podman += [f"--runroot={store}/run", f"--tmpdir={store}/tmp"]
+        for order in (
+            ["build", "--isolation=chroot", "--tag=one", str(tmp_path / "context")],
+            ["save", "--format=oci-archive", f"--output={archive}", "one"],
+        ):
+            done = subprocess.run([*podman, *order], check=False, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
     box = create(template=f"oci-archive:{archive}")
     assert box.exec(["/busybox", "ls", "-l", "/proc/self/exe"]).stdout.endswith("-> /busybox\n")
     with box.files.watch("/workspace") as changes:

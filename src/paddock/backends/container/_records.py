@@ -172,7 +172,8 @@ class Records:
         if left is None:
             until = now + most
         elif record.left_seconds is None:
-            until = now + record.retention_seconds
+            # Not later than pid 1 holds it: one that has ended by it must not seem to have ended before.
+            until = min(deadline, now + record.retention_seconds)
         else:
             until = record.deadline
         new: dict[str, Any] = {"left_seconds": None if left is None else most, "deadline": until, "most_seconds": most}

@@ -25,7 +25,8 @@ async def pack_whole(connection: GuestConnection, path: str, left_out: Sequence[
 async def unpack_exact(connection: GuestConnection, path: str, left_out: Sequence[str] = ()) -> FileWriter:
     """What is there becomes what the archive says."""
     message = Upload(flags=UploadFlags.EXACT, path=encode(path), left_out=tuple(map(encode, left_out)))
-    return await open_writer(connection, ask(Op.UPLOAD, message, of_file(path, "what can be laid there")), Nothing, _Exact)
+    request = ask(Op.UPLOAD, message, of_file(path, "what can be laid there"))
+    return await open_writer(connection, request, Nothing, _Exact)
 
 
 class _Exact(FileWriter):
