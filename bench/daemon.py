@@ -25,6 +25,7 @@ from rich.console import Console
 
 from bench.contest import contest
 from bench.density import private_of
+from bench.figures import summarize
 from bench.plan import Plan
 from bench.report import Row, Section, show
 from bench.shell import PADDOCK, command
@@ -91,9 +92,13 @@ def _crowd(crowd: Crowd) -> Section:
         try:
             others, flooded = boxes[1:], boxes[0]
             errors: list[Exception] = []
-            section.rows.append(Row("a command", _load(others, crowd, errors)))
+            quiet = _load(others, crowd, errors)
             with _flood(state, flooded):
-                section.rows.append(Row("a command while one sandbox floods", _load(others, crowd, errors)))
+                beside = _load(others, crowd, errors)
+            section.rows.append(Row("a command", quiet))
+            section.rows.append(Row("a command while one sandbox floods", beside))
+            slowest = [summarize(values).p99 for values in (quiet, beside)]
+            section.notes.append("99 of 100 within {:.0f} ms, within {:.0f} while one floods".format(*slowest))
             daemon = _pid(state)
             section.notes.append(
                 f"{len(errors)} errors; the daemon holds {private_of(daemon) / 1024:.0f} MiB for itself"

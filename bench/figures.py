@@ -25,6 +25,7 @@ class Summary:
     p25: float
     p75: float
     p95: float
+    p99: float
     best: float
 
 
@@ -52,7 +53,7 @@ def summarize(values: Sequence[float]) -> Summary:
         return ordered[min(len(ordered) - 1, round(share * len(ordered)))]
 
     median = statistics.median(ordered)
-    return Summary(len(ordered), median, quantile(0.25), quantile(0.75), quantile(0.95), ordered[0])
+    return Summary(len(ordered), median, quantile(0.25), quantile(0.75), quantile(0.95), quantile(0.99), ordered[0])
 
 
 def ratio(

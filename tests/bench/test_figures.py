@@ -22,7 +22,7 @@ def test_a_summary_is_in_the_unit_that_came_in() -> None:
     summary = summarize([float(n) for n in range(1, 101)])
     assert (summary.count, summary.best) == (100, 1.0)
     assert summary.median == pytest.approx(50.5)
-    assert (summary.p25, summary.p75, summary.p95) == (26.0, 76.0, 96.0)
+    assert (summary.p25, summary.p75, summary.p95, summary.p99) == (26.0, 76.0, 96.0, 100.0)
 
 
 def test_a_ratio_is_that_of_the_medians_and_its_spread_holds_it() -> None:

@@ -10,7 +10,7 @@ import shutil
 import stat
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from paddock.errors import ImageInvalid, InvalidArgument, NotFound, PaddockError, ResourceExhausted, Unsupported
 from paddock.model import User
 from paddock.storage import Pool
-from paddock.storage.images import ImageLimits, Images
+from paddock.storage.images import ImageLimits, Images, _tar
 from paddock.storage.images._documents import Config, Manifest, SavedImage, decode, decode_config, decode_index
 from paddock.storage.images._records import Record
 from paddock.storage.images._reference import parse
@@ -135,6 +135,16 @@ def test_a_saved_image_is_found_by_its_name(images: Images, tmp_path: Path) -> N
         assert get(images, f"{reference}:{name}").image.layers == 1
     with pytest.raises(NotFound, match="me/other:1"):
         get(images, f"{reference}:other")
+
+
+def test_an_archive_of_a_stranger_is_not_read_by_the_process_that_asks_for_it(
+    images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reads(*arguments: object) -> NoReturn:
+        raise AssertionError("it reads a stranger's tar itself")
+
+    monkeypatch.setattr(_tar, "Reader", reads)
+    assert get(images, f"{saved(tmp_path / 's.tar', BASE, names=('docker.io/me/it:1',))}:me/it:1").image.layers == 1
 
 
 def test_a_layout_that_changes_is_another_image_and_one_that_does_not_is_not_read_again(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from paddock.errors import ImageInvalid, InvalidArgument, NotFound
 from paddock.linux.descriptors import closing
+from paddock.storage._worker import Worker
 
 from . import _tar
 from ._documents import SavedImage, decode, decode_config
@@ -46,12 +47,11 @@ class _Window:
 
 
 class Archive:
-    """The files in a tar file, by name. It is opened anew for each: a changed one is noticed by its digests."""
+    """The files in a tar file, by name. It is opened anew for each: a changed one is noticed by its digests. A stranger
+    wrote it, so a confined process reads its heads."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._members: dict[str, _Member] | None = None
-        self._seen: object = None
+    def __init__(self, path: str, worker: Worker) -> None:
+        self._path, self._worker = path, worker
 
     def stamp(self) -> object | None:
         try:
@@ -61,8 +61,7 @@ class Archive:
 
     def open(self, path: str) -> Generator[Piece]:
         with closing(self._open()) as fd:
-            member = self._find(fd, path)
-            yield Piece(fd, member.offset, member.size)
+            yield Piece(fd, *self._find(fd, path))
 
     def _open(self) -> int:
         try:
@@ -77,18 +76,21 @@ class Archive:
             raise InvalidArgument(f"{self._path} is compressed", hint="unpack it first: gunzip, zstd -d")
         return fd
 
-    def _find(self, fd: int, path: str) -> _Member:
-        seen = identity(os.fstat(fd))
-        if self._members is None or seen != self._seen:
-            self._members, self._seen = _list(fd), seen
-        member = self._members.get(path)
-        if member is not None and member.link:  # as old versions of Docker name a layer twice
-            member = self._members.get(
-                posixpath.normpath(posixpath.join(posixpath.dirname(path), member.link)).lstrip("/")
-            )
-        if member is None or member.link:
+    def _find(self, fd: int, path: str) -> tuple[int, int]:
+        found = self._worker.confined(_find, (fd,), path)
+        if found is None:
             raise NotFound(f"{self._path} holds no {path[:200]!r}")
-        return member
+        return found
+
+
+def _find(fd: int, path: str) -> tuple[int, int] | None:
+    """Where the content of a file is, and its bytes."""
+    members = _list(fd)
+    member = members.get(path)
+    if member is not None and member.link:  # as old versions of Docker name a layer twice
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.link))
+        member = members.get(target.lstrip("/"))
+    return None if member is None or member.link else (member.offset, member.size)
 
 
 def _list(fd: int) -> dict[str, _Member]:
@@ -114,9 +116,9 @@ def _list(fd: int) -> dict[str, _Member]:
 class SavedArchive:
     """What `docker save` and `podman save --format docker-archive` write: layers by path, a configuration, names."""
 
-    def __init__(self, reference: Reference) -> None:
+    def __init__(self, reference: Reference, worker: Worker) -> None:
         self._reference = reference
-        self._archive = Archive(reference.path)
+        self._archive = Archive(reference.path, worker)
 
     def stamp(self) -> object | None:
         return self._archive.stamp()

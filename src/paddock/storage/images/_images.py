@@ -178,9 +178,9 @@ class Images:
             case "oci":
                 return Layout(reference, Directory(reference.path))
             case "oci-archive":
-                return Layout(reference, Archive(reference.path))
+                return Layout(reference, Archive(reference.path, self._pool.worker))
             case "docker-archive":
-                return SavedArchive(reference)
+                return SavedArchive(reference, self._pool.worker)
             case "docker":
                 from ._registry import Registry  # HTTP: not where an image is here
 
