@@ -62,6 +62,7 @@ struct init {
 
 /* Serves until the deadline; returns what kept it from that. In a child it does not return: that is an agent. */
 int init_run(struct agent *child);
+/* A descriptor above 2, of every agent's. */
 int open_null(void);
 
 void init_perform(struct channel *, struct frame *);

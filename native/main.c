@@ -8,16 +8,6 @@ enum { REFUSED = 125 };
 
 static struct agent agent;
 
-/* 0, 1 and 2 are always open, so no other descriptor ever has their numbers. */
-int open_null(void)
-{
-    int fd;
-    do
-        fd = sys_openat(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0);
-    while (fd >= 0 && fd < 3);
-    return fd;
-}
-
 static bool secure(const unsigned long *auxiliary)
 {
     for (; auxiliary[0] != AT_NULL; auxiliary += 2)
