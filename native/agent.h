@@ -2,8 +2,8 @@
  *
  *   connection (agent.c)  channels of one host, each with a number
  *   channel (channel.c)   what one request may still send: frames, credit
- *   child (child.c)       a process of ours whose streams channels follow: a command (command.c) or a file
- *                         operation (helper.c)
+ *   child (child.c)       what has streams that channels follow: a command (command.c), a file operation (helper.c),
+ *                         or a connection inside (relay.c)
  *
  * A child knows the channels that follow it, a channel its child and its connection. Freeing a channel takes it out of
  * both. Tables are fixed: a full one is an answer. */
@@ -21,6 +21,8 @@
 struct agent;
 struct child;
 struct connection;
+struct init;
+struct wait;
 
 /* channels */
 
@@ -39,6 +41,7 @@ struct channel {
     struct connection *connection;
     struct child *child;
     struct channel *next; /* that follows the same child */
+    struct wait *wait;    /* of pid 1's: what the host waits for, or holds with this channel */
     uint32_t window;      /* bytes that the host may still send on stream 0 */
     struct flow {
         bool flowing;
@@ -78,6 +81,7 @@ void channel_leave(struct channel *, bool connected);
 /* children */
 
 enum child_state { CHILD_FREE, CHILD_RUNNING, CHILD_ENDED };
+enum child_kind { CHILD_COMMAND, CHILD_OPERATION, CHILD_RELAY };
 
 struct outlet { /* what a child prints */
     struct watch watch;
@@ -96,8 +100,17 @@ struct inlet { /* what a child reads */
     bool ending;
 };
 
+/* A unix socket inside whose callers are put through to the host. */
+struct door {
+    struct watch listener;
+    struct agent *agent;
+    size_t users; /* relays that await a caller or serve one; 0: free */
+    struct unix_address address;
+};
+
 struct child {
     enum child_state state;
+    enum child_kind kind;
     struct agent *agent;
     int pid; /* 0 once it is reaped */
     uint64_t started;
@@ -124,11 +137,18 @@ struct child {
     char shown[LIMIT_SHOWN];
 
     /* a file operation */
-    const struct op_entry *op; /* NULL: a command */
-    struct watch control;
+    const struct op_entry *op;
+    struct watch control; /* what it says; of a relay: the socket that is being connected */
+
+    /* a relay */
+    int failure; /* -errno */
+    int refusal; /* of the address that was tried first */
+    unsigned attempts;
+    uint16_t port;
+    struct door *door;
 };
 
-struct child *child_new(struct agent *, bool operation);
+struct child *child_new(struct agent *, enum child_kind);
 /* Streams of a new child. Descriptors have a new owner, also if it fails. */
 int child_outlet(struct child *, unsigned index, int fd, size_t ring_size, bool terminal);
 int child_inlet(struct child *, int fd);
@@ -158,6 +178,8 @@ int kill_start(struct child *);
 void kill_conclude(struct child *);
 /* All that is below this process; returns when nothing is left, or after five seconds. */
 void kill_below(void);
+/* One round of the same for whom no agent stands above; `agents` are their numbers. True: nobody is left. */
+bool kill_orphans(const int *agents, size_t count);
 
 /* file operations */
 
@@ -166,6 +188,18 @@ void helper_start(struct channel *, const struct op_entry *, struct frame *);
 void helper_commit(struct child *);
 /* The streams are at their end, and it is dead: its result, then the last word. */
 void helper_conclude(struct channel *);
+
+/* connections inside */
+
+void relay_connect(struct channel *, struct reader body);
+void relay_accept(struct channel *, struct reader body);
+void relay_hand(struct channel *, const struct frame *);
+/* Whether it is over; before its channel is told. */
+void relay_look(struct child *);
+/* Closes all that it has. Idempotent. */
+void relay_end(struct child *, int failure);
+/* The last word about one that has ended. */
+void relay_conclude(struct channel *);
 
 /* A child of ours that does not execute: it has the descriptors that are given, as 3 and on, and dies with us. */
 int fork_helper(const int *fds, size_t count);
@@ -198,6 +232,7 @@ struct agent {
     struct watch listener;
     struct watch signals;
     struct watch lifeline;
+    struct init *init; /* pid 1: it starts agents and is none itself */
     bool alone; /* ends with its first connection */
     int null;
     int oom_score; /* of this process; open since it was still allowed. -1: none */
@@ -211,12 +246,15 @@ struct agent {
     struct connection *connections[LIMIT_CONNECTIONS];
     struct child commands[LIMIT_COMMANDS];
     struct child helpers[LIMIT_HELPERS];
+    struct child relays[LIMIT_RELAYS];
+    struct door doors[LIMIT_DOORS];
 };
 
-/* What the starter gives: a listening socket or one connection, with which the agent ends; and a descriptor with whose
- * hang-up it ends, or none. Who gives a third descriptor besides gets a parent in between, which says there how the agent
- * ended (a wait status) when nothing is left of what it had started. */
-enum { ENTRANCE = 3, LIFELINE = 4, REPORT = 5 };
+/* What the starter gives. ENTRANCE: a listening socket, or one connection, with which the agent ends. LIFELINE: with its
+ * hang-up the agent ends; who gives none is its lifeline: it dies with its parent. REPORT, with a lifeline: a parent
+ * comes in between, which says there how the agent ended (a wait status) when nothing is left of what it had started.
+ * SCORE: the process's own /proc/self/oom_score_adj, where that can't be opened any more. */
+enum { ENTRANCE = 3, LIFELINE = 4, REPORT = 5, SCORE = 6 };
 
 enum { STACK_BYTES = 64 << 10, ARENA_BYTES = 20 << 20 };
 
@@ -232,6 +270,11 @@ void fault_arm(const char *name);
 int parent_make(void);
 
 struct agent *agent_of(struct channel *);
+/* Its loop, and signals. 0 or -errno. */
+int agent_open(struct agent *);
+/* Takes a connection, or a socket that listens. */
+void agent_connect(struct agent *, int fd, bool is_socket);
+int agent_listen(struct agent *, int fd);
 /* Serves descriptor 3 to its end. */
 int agent_run(struct agent *);
 

@@ -1,5 +1,5 @@
 /* What a request may still send: frames and credit. */
-#include "agent.h"
+#include "init.h"
 #include "message.h"
 
 struct agent *agent_of(struct channel *channel)
@@ -26,6 +26,7 @@ struct channel *channel_owner(struct child *child)
 void channel_free(struct channel *channel)
 {
     struct child *child = channel->child;
+    struct wait *wait = channel->wait;
     if (child) {
         struct channel **at = &child->channels;
         while (*at != channel)
@@ -35,6 +36,8 @@ void channel_free(struct channel *channel)
     memset(channel, 0, sizeof *channel);
     if (child)
         child_release(child);
+    if (wait)
+        init_let_go(wait);
 }
 
 void channel_reply_bytes(struct channel *channel, const void *body, size_t size)
@@ -105,6 +108,20 @@ static void conclude_command(struct channel *channel)
         channel_close(channel);
 }
 
+/* It has ended, and its streams are at their end: the last word. */
+static void conclude(struct channel *channel)
+{
+    switch (channel->child->kind) {
+    case CHILD_OPERATION:
+        return helper_conclude(channel);
+    case CHILD_RELAY:
+        return relay_conclude(channel);
+    case CHILD_COMMAND:
+        if (!channel->child->killer)
+            conclude_command(channel);
+    }
+}
+
 void channel_push(struct channel *channel)
 {
     struct child *child = channel->child;
@@ -113,8 +130,8 @@ void channel_push(struct channel *channel)
     if (!channel->number || channel->leaving || channel->role == ROLE_KILLER)
         return;
     if (!channel->replied) {
-        if (child->op && child->state == CHILD_ENDED)
-            helper_conclude(channel);
+        if (child->kind != CHILD_COMMAND && child->state == CHILD_ENDED)
+            conclude(channel);
         return;
     }
     for (unsigned i = 0; i < 2; i++)
@@ -125,16 +142,20 @@ void channel_push(struct channel *channel)
     bool flowing = channel->out[0].flowing || channel->out[1].flowing;
     if (channel->out[0].until != UINT64_MAX && !flowing) /* ATTACH with NOW */
         channel_close(channel);
-    else if (child->op && child->state == CHILD_ENDED && !flowing)
-        helper_conclude(channel);
-    else if (!child->op && child->state == CHILD_ENDED && !child->killer)
-        conclude_command(channel);
+    else if (child->state == CHILD_ENDED && (!flowing || child->kind == CHILD_COMMAND))
+        conclude(channel);
+}
+
+/* On the streams of a relay nothing is said before the REPLY: there is nobody yet. */
+static bool too_early(const struct channel *channel)
+{
+    return channel->child && channel->child->kind == CHILD_RELAY && !channel->replied;
 }
 
 void channel_data(struct channel *channel, uint16_t stream, struct reader bytes)
 {
     struct wire *wire = &channel->connection->wire;
-    if (stream != STREAM_IN || !bytes.left || bytes.left > channel->window) {
+    if (stream != STREAM_IN || !bytes.left || bytes.left > channel->window || too_early(channel)) {
         wire->broken = true;
         return;
     }
@@ -146,13 +167,13 @@ void channel_data(struct channel *channel, uint16_t stream, struct reader bytes)
 void channel_eof(struct channel *channel, uint16_t stream)
 {
     struct child *child = channel->child;
-    if (stream > STREAM_ERR)
+    if (stream > STREAM_ERR || too_early(channel))
         channel->connection->wire.broken = true;
     else if (channel->role != ROLE_OWNER || !child || channel->leaving)
         return;
     else if (stream == STREAM_IN) {
         child_input_end(child);
-        if (child->op)
+        if (child->kind == CHILD_OPERATION)
             helper_commit(child);
     }
     else if (child->terminal < 0) {
@@ -192,17 +213,19 @@ void channel_leave(struct channel *channel, bool connected)
     struct child *child = channel->child;
     if (channel->leaving && connected)
         return;
+    if (child && child->kind == CHILD_RELAY)
+        relay_end(child, 0);
     if (must_die(channel)) {
         for (unsigned i = 0; i < 2; i++) {
             channel->out[i].flowing = false;
             child_outlet_close(child, i);
         }
         /* An operation dies before its input ends: an end must not look like a commit. */
-        if (child->op)
+        if (child->kind == CHILD_OPERATION)
             (void)sys_kill(child->pid, SIGKILL);
         watch_close(&child->agent->loop, &child->in.watch);
         channel->leaving = true;
-        if (!child->op)
+        if (child->kind == CHILD_COMMAND)
             (void)kill_start(child);
         if (connected)
             return; /* the last word comes when it is dead */

@@ -16,9 +16,22 @@ static struct child *free_one(struct child *table, size_t count)
     return oldest;
 }
 
-struct child *child_new(struct agent *agent, bool operation)
+static struct child *free_of(struct agent *agent, enum child_kind kind)
 {
-    struct child *child = operation ? free_one(agent->helpers, LIMIT_HELPERS) : free_one(agent->commands, LIMIT_COMMANDS);
+    switch (kind) {
+    case CHILD_OPERATION:
+        return free_one(agent->helpers, LIMIT_HELPERS);
+    case CHILD_RELAY:
+        return free_one(agent->relays, LIMIT_RELAYS);
+    case CHILD_COMMAND:
+        break;
+    }
+    return free_one(agent->commands, LIMIT_COMMANDS);
+}
+
+struct child *child_new(struct agent *agent, enum child_kind kind)
+{
+    struct child *child = free_of(agent, kind);
     if (!child)
         return NULL;
     if (child->state == CHILD_ENDED) {
@@ -27,6 +40,7 @@ struct child *child_new(struct agent *agent, bool operation)
     }
     memset(child, 0, sizeof *child);
     child->agent = agent;
+    child->kind = kind;
     child->terminal = child->cgroup = child->control.fd = child->in.watch.fd = -1;
     for (unsigned i = 0; i < 2; i++)
         child->out[i].watch.fd = -1;
@@ -65,6 +79,12 @@ bool child_over(const struct outlet *outlet)
     return outlet->watch.fd < 0;
 }
 
+/* What a relay tells its host in the end. A command's status says enough. */
+static void fail(struct child *child, int result)
+{
+    child->failure = child->failure ? child->failure : result;
+}
+
 /* Bytes from here on may not be overwritten: a command in the foreground waits for who reads. */
 static uint64_t keep_from(const struct child *child, unsigned index)
 {
@@ -94,6 +114,8 @@ static bool outlet_read(struct outlet *outlet)
         return false;
     if (got > 0 && outlet->cut)
         outlet->left -= (size_t)got;
+    if (got < 0)
+        fail(child, (int)got); /* a reset, say; told after what has come before it */
     if (got <= 0 || (outlet->cut && !outlet->left)) {
         child_outlet_close(child, index); /* EIO of a terminal: nobody holds its other side */
         return false;
@@ -163,15 +185,24 @@ static void inlet_write(struct inlet *inlet)
         } else { /* it does not read any more */
             struct channel *owner = channel_owner(child);
             watch_close(&child->agent->loop, &inlet->watch);
+            if (written != -EPIPE && written != -ECONNRESET)
+                fail(child, (int)written);
             if (owner)
                 wire_send(&owner->connection->wire, KIND_EOF, STREAM_IN, owner->number, NULL, 0);
         }
     }
     give_credit(inlet);
-    if (!full && inlet->ending)
+    if (!full && inlet->ending) {
+        int result = child->kind == CHILD_RELAY && inlet->watch.fd >= 0 ? sys_shutdown(inlet->watch.fd, SHUT_WR) : 0;
+        if (result < 0 && result != -ENOTCONN) /* it has hung up: the outlet hears of it */
+            fail(child, result);
         watch_close(&child->agent->loop, &inlet->watch);
-    if (watch_for(&child->agent->loop, &inlet->watch, full ? EPOLLOUT : 0) < 0)
+    }
+    int result = watch_for(&child->agent->loop, &inlet->watch, full ? EPOLLOUT : 0);
+    if (result < 0) {
+        fail(child, result);
         watch_close(&child->agent->loop, &inlet->watch);
+    }
     child_push(child);
 }
 
@@ -186,8 +217,10 @@ void child_input(struct child *child, struct reader bytes)
     struct inlet *inlet = &child->in;
     if (inlet->watch.fd < 0 || inlet->ending)
         return; /* the host was told, or has said itself, that nobody reads */
-    if (ring_append(&inlet->ring, bytes.at, bytes.left))
+    if (ring_append(&inlet->ring, bytes.at, bytes.left)) {
+        fail(child, -ENOMEM);
         watch_close(&child->agent->loop, &inlet->watch);
+    }
     inlet_write(inlet);
 }
 
@@ -245,16 +278,31 @@ void child_died(struct child *child, int wait_status)
     child_release(child); /* where no channel was left to do it */
 }
 
-void child_push(struct child *child)
+/* Waits for more where there is room for it. False: of one there will be no more, and that is to be told. */
+static bool watch_outlets(struct child *child)
 {
-    do
-        push_channels(child);
-    while (read_cut(child));
+    bool watched = true;
     for (unsigned i = 0; i < 2; i++) {
         struct outlet *outlet = &child->out[i];
-        if (watch_for(&child->agent->loop, &outlet->watch, !outlet->cut && has_room(child, i) ? EPOLLIN : 0) < 0)
+        int result = watch_for(&child->agent->loop, &outlet->watch, !outlet->cut && has_room(child, i) ? EPOLLIN : 0);
+        if (result < 0) {
+            fail(child, result);
             child_outlet_close(child, i);
+            watched = false;
+        }
     }
+    return watched;
+}
+
+void child_push(struct child *child)
+{
+    do {
+        if (child->kind == CHILD_RELAY)
+            relay_look(child);
+        do
+            push_channels(child);
+        while (read_cut(child));
+    } while (!watch_outlets(child));
 }
 
 /* The size of a ring says whether it counts among those of background commands. */
@@ -274,6 +322,6 @@ void child_release(struct child *child)
         child->out[i].ring.size = 0;
         ring_free(&child->out[i].ring);
     }
-    if (child->op)
+    if (child->kind != CHILD_COMMAND)
         child->state = CHILD_FREE;
 }

@@ -301,7 +301,7 @@ void command_exec(struct channel *channel, struct reader body, struct frame *fra
         channel_error(channel, wrong ? -EINVAL : -EEXIST, wrong ? wrong : "id");
         return;
     }
-    struct child *child = child_new(agent, false);
+    struct child *child = child_new(agent, CHILD_COMMAND);
     if (!child) {
         channel_error(channel, -ENOSPC, "commands");
         return;
@@ -493,15 +493,15 @@ void command_control(struct channel *channel, uint16_t order, struct reader body
     bool breach = false;
     if (order == ORDER_SIGNAL) {
         breach = message_read(body, &signal_order_shape, &signal);
-        if (!breach && child && !child->op)
+        if (!breach && child && child->kind == CHILD_COMMAND)
             (void)signal_to(child, signal.number);
     } else if (order == ORDER_RESIZE) {
         breach = message_read(body, &resize_order_shape, &size);
-        if (!breach && child && !child->op)
+        if (!breach && child && child->kind == CHILD_COMMAND)
             (void)resize_to(child, size.rows, size.columns);
     } else if (order == ORDER_KILL) {
         breach = body.left;
-        if (!breach && child && !child->op && child->state == CHILD_RUNNING)
+        if (!breach && child && child->kind == CHILD_COMMAND && child->state == CHILD_RUNNING)
             (void)kill_start(child);
     } else {
         breach = true;

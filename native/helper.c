@@ -81,7 +81,7 @@ void helper_start(struct channel *channel, const struct op_entry *entry, struct 
 {
     struct agent *agent = agent_of(channel);
     int theirs[3] = {-1, -1, -1}, ours[3] = {-1, -1, -1};
-    struct child *child = child_new(agent, true);
+    struct child *child = child_new(agent, CHILD_OPERATION);
     bool fits = frame->descriptor_count <= 1 && (!frame->descriptor_count || entry->streams == OP_IN || entry->streams == OP_OUT);
     if (!child || !fits) {
         channel_error(channel, child ? -EINVAL : -EAGAIN, child ? "descriptors" : "operations");

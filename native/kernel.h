@@ -12,7 +12,7 @@ enum {
     EISDIR = 21, EINVAL = 22, ENFILE = 23, EMFILE = 24, ENOTTY = 25, ETXTBSY = 26, EFBIG = 27, ENOSPC = 28,
     ESPIPE = 29, EROFS = 30, EMLINK = 31, EPIPE = 32, ERANGE = 34, ENAMETOOLONG = 36, ENOSYS = 38, ENOTEMPTY = 39,
     ELOOP = 40, ENODATA = 61, EPROTO = 71, EBADMSG = 74, EOVERFLOW = 75, EILSEQ = 84, EOPNOTSUPP = 95,
-    ECONNRESET = 104, ENOBUFS = 105, ETIMEDOUT = 110, ECONNREFUSED = 111, ESTALE = 116, EDQUOT = 122, ECANCELED = 125,
+    ECONNRESET = 104, ENOBUFS = 105, ENOTCONN = 107, ETIMEDOUT = 110, ECONNREFUSED = 111, EINPROGRESS = 115, ESTALE = 116, EDQUOT = 122, ECANCELED = 125,
 };
 
 /* open(2); four of them differ between the architectures */
@@ -105,8 +105,8 @@ __attribute__((packed))
 
 /* sockets */
 enum {
-    AF_UNIX = 1, SOCK_STREAM = 1, SOCK_DGRAM = 2, SOCK_SEQPACKET = 5, SOCK_NONBLOCK = O_NONBLOCK, SOCK_CLOEXEC = O_CLOEXEC,
-    SOL_SOCKET = 1, SO_TYPE = 3, SO_ACCEPTCONN = 30, SCM_RIGHTS = 1,
+    AF_UNIX = 1, AF_INET = 2, AF_INET6 = 10, SOCK_STREAM = 1, SOCK_DGRAM = 2, SOCK_SEQPACKET = 5, SOCK_NONBLOCK = O_NONBLOCK, SOCK_CLOEXEC = O_CLOEXEC,
+    SOL_SOCKET = 1, SO_TYPE = 3, SO_ERROR = 4, SO_ACCEPTCONN = 30, SCM_RIGHTS = 1,
     MSG_CTRUNC = 8, MSG_DONTWAIT = 0x40, MSG_NOSIGNAL = 0x4000, MSG_CMSG_CLOEXEC = 0x40000000,
     SHUT_RD = 0, SHUT_WR = 1, SHUT_RDWR = 2,
 };
@@ -128,6 +128,23 @@ struct control_header {
     int32_t level;
     int32_t type;
 };
+struct unix_address {
+    uint16_t family;
+    char path[108];
+};
+struct ipv4_address {
+    uint16_t family;
+    uint8_t port[2]; /* the network's order */
+    uint8_t host[4];
+    uint8_t zero[8];
+};
+struct ipv6_address {
+    uint16_t family;
+    uint8_t port[2];
+    uint32_t flow;
+    uint8_t host[16];
+    uint32_t scope;
+};
 
 /* signal(7) */
 enum {
@@ -136,7 +153,10 @@ enum {
 };
 struct signal_information { /* of signalfd(2) */
     uint32_t number;
-    uint8_t rest[124];
+    int32_t error;
+    int32_t code;
+    uint32_t pid; /* of the sender, as we see it; 0: outside of our namespace */
+    uint8_t rest[112];
 };
 struct signal_action { /* as the kernel takes it, not as libc does */
     void *handler;
@@ -150,7 +170,7 @@ struct signal_action { /* as the kernel takes it, not as libc does */
 /* processes */
 enum {
     CLONE_VM = 0x100, CLONE_VFORK = 0x4000, WNOHANG = 1, WUNTRACED = 2, STOPPED = 0x7f,
-    PR_SET_PDEATHSIG = 1, PR_SET_DUMPABLE = 4, PR_SET_NAME = 15, PR_SET_NO_NEW_PRIVS = 38, PR_SET_CHILD_SUBREAPER = 36,
+    PR_SET_PDEATHSIG = 1, PR_SET_DUMPABLE = 4, PR_SET_NAME = 15, PR_SET_NO_NEW_PRIVS = 38, PR_SET_SECCOMP = 22, SECCOMP_MODE_FILTER = 2, PR_SET_CHILD_SUBREAPER = 36,
     CLOSE_RANGE_CLOEXEC = 4,
     RLIMIT_CPU = 0, RLIMIT_DATA = 2, RLIMIT_RSS = 5, RLIMIT_AS = 9, RLIMIT_NOFILE = 7, RLIMIT_CORE = 4, RLIMITS = 16,
     AT_NULL = 0, AT_SECURE = 23,
@@ -158,6 +178,10 @@ enum {
 struct rlimit {
     uint64_t soft;
     uint64_t hard;
+};
+struct filter_program { /* seccomp(2): instructions of 8 bytes */
+    uint16_t length;
+    const void *instructions;
 };
 struct clone_arguments {
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;

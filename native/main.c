@@ -1,21 +1,12 @@
-/* The start. It does nothing unless the supervisor has started it: with no arguments, with descriptor 3.
+/* The start. It does nothing unless the supervisor has started it: with no arguments, with descriptor 3. Or it is pid 1
+ * of a container, which calls its host.
  *
  * A user who gets hold of the file and executes it, by `#!/proc/self/exe` say, gets exit code 125 (CVE-2019-5736). */
-#include "agent.h"
+#include "init.h"
 
 enum { REFUSED = 125 };
 
 static struct agent agent;
-
-/* 0, 1 and 2 are always open, so no other descriptor ever has their numbers. */
-static int open_null(void)
-{
-    int fd;
-    do
-        fd = sys_openat(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0);
-    while (fd >= 0 && fd < 3);
-    return fd;
-}
 
 static bool secure(const unsigned long *auxiliary)
 {
@@ -23,6 +14,29 @@ static bool secure(const unsigned long *auxiliary)
         if (auxiliary[0] == AT_SECURE)
             return auxiliary[1];
     return false;
+}
+
+static bool is_given(int fd)
+{
+    return sys_fcntl(fd, F_GETFD, 0) >= 0;
+}
+
+/* False: that one has died meanwhile. */
+static bool lives_with_parent(void)
+{
+    int parent = sys_getppid();
+    (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return sys_getppid() == parent;
+}
+
+static void close_others(bool has_parent, bool has_score)
+{
+    int report = REPORT;
+    if (!has_parent)
+        fd_close(&report);
+    if (has_score)
+        (void)sys_fcntl(SCORE, F_SETFD, 1);
+    (void)sys_close_range(has_score ? SCORE + 1 : has_parent ? REPORT + 1 : LIFELINE + 1, ~0u, 0);
 }
 
 /* `stack` as the kernel leaves it: argc, argv, NULL, environment, NULL, auxiliary vector. */
@@ -35,13 +49,23 @@ int guest_main(const unsigned long *stack)
 #ifdef GUEST_FAULTS
     fault_arm((const char *)stack[1]);
 #endif
-    if (stack[0] != 1 || secure(at + 1) || sys_fcntl(ENTRANCE, F_GETFD, 0) < 0)
+    if (stack[0] != 1 || secure(at + 1))
         return REFUSED;
-    bool has_parent = sys_fcntl(LIFELINE, F_GETFD, 0) >= 0 && sys_fcntl(REPORT, F_GETFD, 0) >= 0;
-    (void)sys_close_range(has_parent ? REPORT + 1 : LIFELINE + 1, ~0u, 0);
+    if (sys_getpid() == 1 && !is_given(ENTRANCE))
+        return init_run(&agent) ? REFUSED : 0;
+    if (!is_given(ENTRANCE))
+        return REFUSED;
+    /* All of this before anything is opened. */
+    bool has_score = is_given(SCORE), has_lifeline = is_given(LIFELINE), has_parent = has_lifeline && is_given(REPORT);
+    if (has_score)
+        (void)sys_prctl(PR_SET_DUMPABLE, 0); /* an exec has undone it. Where no score is given, that is opened first */
+    if (!has_lifeline && !lives_with_parent())
+        return REFUSED;
+    close_others(has_parent, has_score);
     if (has_parent && parent_make())
         return REFUSED;
-    agent.lifeline.fd = sys_fcntl(LIFELINE, F_GETFD, 0) < 0 ? -1 : LIFELINE; /* before anything is opened */
+    agent.lifeline.fd = has_lifeline ? LIFELINE : -1;
+    agent.oom_score = has_score ? SCORE : -1;
     agent.null = open_null();
     if (agent.null < 0)
         return REFUSED;

@@ -338,6 +338,21 @@ static inline int sys_getsockopt(int fd, int level, int option, int *value)
     return (int)CALL5(getsockopt, fd, level, option, P(value), P(&size));
 }
 
+static inline int sys_socket(int family, int type)
+{
+    return (int)CALL3(socket, family, type, 0);
+}
+
+static inline int sys_connect(int fd, const void *address, size_t size)
+{
+    return (int)CALL3(connect, fd, P(address), (long)size);
+}
+
+static inline int sys_shutdown(int fd, int how)
+{
+    return (int)CALL2(shutdown, fd, how);
+}
+
 /* memory */
 
 static inline void *sys_map(size_t size)

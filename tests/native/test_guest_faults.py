@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import socket
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from paddock.wire.guest import AttachFlags, ExecFlags, Kill, Kind, Op
+from paddock.wire.guest import Accept, AttachFlags, ExecFlags, Kill, Kind, Op, Stream
 from tests.native.driver import Connection, Ended, GuestError, build_module, frame, start
 from tests.native.test_commands import attach, background
 from tests.native.test_echo import echo
+from tests.native.test_relays import connect
 
 STEP = 7
 """Every seventh call of a conversation with some hundreds of them; `make test-all` takes every one."""
@@ -30,6 +33,8 @@ def converse(host: Connection) -> None:
         lambda: echo(host, b"some bytes"),
         lambda: follow(host),
         lambda: let_go(host),
+        lambda: over_a_port(host),
+        lambda: over_a_door(host),
     ):
         try:
             ask()
@@ -48,6 +53,39 @@ def let_go(host: Connection) -> None:
     host.send(frame(Kind.CLOSE, channel=command.channel))
     if command.next(Kind.CLOSE, Kind.ERROR).kind == Kind.ERROR:
         os.kill(command.pid, signal.SIGKILL)  # no helper could be made, it said so
+
+
+def over_a_port(host: Connection) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        channel = connect(host, server.getsockname()[1])
+        server.settimeout(PATIENCE_SECONDS)
+        with server.accept()[0] as peer:
+            converse_over(host, channel, peer)
+
+
+def converse_over(host: Connection, channel: int, peer: socket.socket) -> None:
+    """Both directions, or an error that says that one has failed."""
+    peer.settimeout(PATIENCE_SECONDS)
+    host.data(channel, b"to it")
+    host.send(frame(Kind.EOF, Stream.IN, channel))
+    with contextlib.suppress(ConnectionError):  # the guest has hung up, and says why
+        while peer.recv(100):
+            pass
+        peer.sendall(b"from it")
+    peer.close()
+    while host.for_channel(channel).kind not in (Kind.CLOSE, Kind.ERROR):
+        pass
+
+
+def over_a_door(host: Connection) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/door"
+        channel = host.open(Op.ACCEPT, Accept(path=path.encode()).pack())
+        host.ping()
+        with socket.socket(socket.AF_UNIX) as peer, contextlib.suppress(FileNotFoundError, ConnectionError):
+            peer.connect(path)  # unless there is none, and the answer says why
+            host.reply(channel)
+            converse_over(host, channel, peer)
 
 
 def struck(program: Path, n: int, error: int) -> bool:

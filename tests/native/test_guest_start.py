@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import platform
 import re
+import select
 import shutil
 import socket
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from paddock.wire.guest import ExecFlags
 from tests.native.driver import ROOT, Connection, Guest, build_module, end, start
 
 REFUSED = 125
@@ -184,3 +187,54 @@ def test_no_signal_has_a_handler() -> None:
     calls = [line for line in found if "sys_sigaction(" in line]
     assert calls == ["(void)sys_sigaction(number, &standard); /* what our starter ignores, commands would ignore */"]
     assert "struct signal_action standard = {0};" in found
+
+
+def test_commands_die_of_lack_of_memory_before_an_agent_that_was_given_its_score(program: Path) -> None:
+    """In a jail /proc can't be written: whoever starts the agent opens the file."""
+    ours, its = socket.socketpair()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(reader, 1)
+        os.dup2(os.open("/proc/self/oom_score_adj", os.O_RDWR), 60)
+        os.dup2(its.fileno(), 3)
+        os.dup2(60, 6)
+        for fd in (4, 5):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        os.execve(program, ["guest"], {"ASAN_OPTIONS": "detect_leaks=0"})
+    own = Path(f"/proc/{pid}/oom_score_adj").read_text()
+    os.write(writer, b"x")
+    for fd in (reader, writer):
+        os.close(fd)
+    its.close()
+    host = Connection(ours)
+    found = host.run("cat", "/proc/self/oom_score_adj", flags=ExecFlags.OOM, oom_score=int(own) + 500)
+    assert found.out.split() == [str(int(own) + 500).encode()]
+    assert Path(f"/proc/{pid}/oom_score_adj").read_text() == own
+    assert host.run("ls", "/proc/self/fd").out.split() == [b"0", b"1", b"2", b"3"]
+    host.close()
+    assert ended(pid) == 0
+
+
+def test_without_a_lifeline_it_dies_with_its_parent(program: Path, tmp_path: Path) -> None:
+    script = (
+        "import os, socket, sys; ours, its = socket.socketpair(); listener = socket.socket(socket.AF_UNIX);"
+        "listener.bind(sys.argv[2]); listener.listen(1);"
+        "fd = os.dup(listener.fileno()); own = os.fork();"
+        "own or (os.dup2(fd, 60), os.closerange(3, 60), os.dup2(60, 3), os.close(60),"
+        " os.execve(sys.argv[1], ['guest'], {'ASAN_OPTIONS': 'detect_leaks=0'}));"
+        "print(own, flush=True); sys.stdin.read()"
+    )
+    order = [sys.executable, "-c", script, program, tmp_path / "s"]
+    with subprocess.Popen(order, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pidfd = os.pidfd_open(int(parent.stdout.readline()))
+        peer = socket.socket(socket.AF_UNIX)
+        peer.connect(str(tmp_path / "s"))
+        host = Connection(peer)
+        assert host.run("true").exit.code == 0
+        parent.kill()
+    assert select.select([pidfd], [], [], 60)[0]
+    os.close(pidfd)
+    host.close()

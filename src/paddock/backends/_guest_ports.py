@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from paddock.errors import FileError
 from paddock.guest._frames import STDOUT
 from paddock.model import ConnectPort
@@ -13,10 +11,6 @@ from paddock.model import ConnectPort
 if TYPE_CHECKING:
     from ._guest_channel import Channel
     from ._guest_connection import GuestConnection
-
-
-class _Nothing(msgspec.Struct, frozen=True):
-    pass
 
 
 class PortStream:
@@ -48,14 +42,14 @@ class PortStream:
 
 
 async def connect(connection: GuestConnection, action: ConnectPort) -> PortStream:
-    channel = connection.open({"op": "connect", "port": action.port}, receives=(STDOUT,), sends=True)
+    channel = connection.open(connection.dialect.connect(action.port), receives=(STDOUT,), sends=True)
     with channel.attended():
-        await channel.reply(_Nothing)
+        await channel.reply(connection.dialect.nothing)
     return PortStream(channel)
 
 
 async def accept(connection: GuestConnection, path: str) -> PortStream:
     """Waits as long as it takes for somebody inside who comes to the door at `path`."""
-    channel = connection.open({"op": "accept", "path": path}, receives=(STDOUT,), sends=True)
-    await channel.reply(_Nothing)
+    channel = connection.open(connection.dialect.accept(path), receives=(STDOUT,), sends=True)
+    await channel.reply(connection.dialect.nothing)
     return PortStream(channel)

@@ -14,9 +14,11 @@ from paddock.model import Limit as Ceiling
 from paddock.wire import WireError
 from paddock.wire.guest import (
     VERSION,
+    Accept,
     Attach,
     AttachFlags,
     AttachReply,
+    Connect,
     EndedFlags,
     Exec,
     ExecFlags,
@@ -25,6 +27,7 @@ from paddock.wire.guest import (
     ExecsReply,
     Exit,
     GuestHello,
+    Hand,
     HostHello,
     Kill,
     KillReply,
@@ -38,9 +41,10 @@ from paddock.wire.guest import (
 )
 
 from . import _frames as frames
+from . import _orders as orders
 from ._files import perform
 from ._place import Place, encode, show
-from ._requests import Nothing, Request, ask, of_command, of_exec, of_guest, refusal
+from ._requests import Nothing, Request, ask, of_command, of_door, of_exec, of_guest, of_hand, of_port, refusal
 
 if TYPE_CHECKING:
     from paddock.backends._guest_connection import GuestConnection
@@ -60,8 +64,10 @@ class NativeDialect:
     """The agent hangs up at one more than it has; the last is for a ping."""
     nothing, started, attached, exited, killed = Nothing, ExecReply, AttachReply, Exit, KillReply
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, oom_score: int | None = None) -> None:
+        """`oom_score` is that of commands, where the kernel shall kill them before their agent."""
         self._place = place
+        self._oom_score = oom_score
         self.ping = Request(Op.PING, b"", of_guest)
 
     def decoder(self) -> frames.Decoder:
@@ -100,9 +106,14 @@ class NativeDialect:
     credit = staticmethod(frames.pack_credit)
     close = staticmethod(frames.pack_close)
 
-    def exec(self, spec: ExecSpec, id: ExecId, user: str | None, *, background: bool) -> Request:
-        assert user is None, "an agent runs commands as itself"
-        flags = ExecFlags(0)
+    def exec(self, spec: ExecSpec, id: ExecId, user: str | None, *, background: bool, vital: bool = False) -> Request:
+        """The agent ends with a command that is `vital`."""
+        other = None if user is None else self._place.user(user)
+        flags = ExecFlags.VITAL if vital else ExecFlags(0)
+        if other is not None:
+            flags |= ExecFlags.IDENTITY
+        if self._oom_score is not None:
+            flags |= ExecFlags.OOM
         if spec.stdin and spec.pty is None:
             flags |= ExecFlags.STDIN
         if spec.pty is not None:
@@ -112,13 +123,16 @@ class NativeDialect:
         size = spec.pty or PtySize(rows=0, columns=0)
         message = Exec(
             flags=flags,
+            uid=0 if other is None else other.uid,
+            gid=0 if other is None else other.gid,
+            oom_score=self._oom_score or 0,
             rows=size.rows,
             columns=size.columns,
             umask=_UMASK,
             timeout=_nanoseconds(spec.timeout_seconds) if background else 0,
             id=encode(id),
             argv=tuple(map(encode, spec.argv)),
-            env=self._place.environment(spec.env),
+            env=self._place.environment(spec.env, other),
             cwd=self._place.cwd(spec.cwd),
         )
         program = spec.argv[0] if spec.argv else ""
@@ -171,6 +185,24 @@ class NativeDialect:
             background=bool(item.flags & ListedFlags.BACKGROUND),
             status=self.status(item, connection) if item.flags & ListedFlags.ENDED else None,
         )
+
+    async def serves(self, control: GuestConnection, identity: str) -> bool:
+        return await orders.serves(control, identity)
+
+    async def verdict(self, control: GuestConnection, identity: str, pid: int | None) -> tuple[bool, int | None]:
+        return await orders.verdict(control, identity, pid)
+
+    def connect(self, port: int) -> Request:
+        if not 0 < port < 65536:
+            raise InvalidArgument("port must be an integer from 1 to 65535")
+        return ask(Op.CONNECT, Connect(port=port), of_port(port))
+
+    def accept(self, path: str) -> Request:
+        return ask(Op.ACCEPT, Accept(path=self._place.locate(path)), of_door(path))
+
+    def hand(self, name: str, text: str) -> Request:
+        """Has descriptors passed on to the process that listens at the abstract datagram socket `name`."""
+        return ask(Op.HAND, Hand(name=encode(name), text=encode(text)), of_hand(name))
 
     async def perform(self, connection: GuestConnection, action: Action[T]) -> T:
         return await perform(connection, self._place, action)

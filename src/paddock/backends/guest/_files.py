@@ -7,10 +7,12 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paddock.backends._guest_files import FileReader, FileWriter, open_reader, open_writer
+from paddock.backends._guest_ports import PortStream, connect
 from paddock.errors import FileError, Unsupported
 from paddock.guest._frames import MAX_RESULT_BYTES, ProtocolError
 from paddock.model import (
     Action,
+    ConnectPort,
     CopyFile,
     DownloadTree,
     FileChange,
@@ -201,6 +203,9 @@ class _Files:
             raise
         return Changes(channel, lambda row: self._told(channel, self._change, row))
 
+    async def connect(self, action: ConnectPort) -> PortStream:
+        return await connect(self._connection, action)
+
     async def _call(self, request: Request) -> FileInfo:
         channel = self._connection.open(request)
         return self._told(channel, self._info, await channel.call(File))
@@ -345,6 +350,7 @@ _SERVED: dict[type[Action[Any]], Callable[[_Files, Any], Awaitable[Any]]] = {
     UploadTree: _Files.upload,
     DownloadTree: _Files.download,
     WatchFiles: _Files.watch,
+    ConnectPort: _Files.connect,
 }
 
 
@@ -352,5 +358,5 @@ async def perform(connection: GuestConnection, place: Place, action: Action[T]) 
     """By the user whose agent the connection leads to. FileError with the errno's name."""
     serve = _SERVED.get(type(action))
     if serve is None:
-        raise Unsupported(f"the native guest has no {type(action).__name__} yet")
+        raise Unsupported(f"{type(action).__name__} is no action on files")
     return await serve(_Files(connection, place), action)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from paddock.errors import FileError, InvalidArgument
 from paddock.guest._frames import ProtocolError
+from paddock.model import User
 from paddock.wire.guest import Limit
 
 
 class Place:
     """Of one sandbox. With a `root`, which only the process level has, that stands before all paths: it is lexical and
-    no wall. `env` is what every command has."""
+    no wall. `env` is what every command has. `users` are those that an agent may be asked to run a command as."""
 
-    def __init__(self, *, workdir: str, env: Mapping[str, str], root: str = "") -> None:
+    def __init__(self, *, workdir: str, env: Mapping[str, str], root: str = "", users: Sequence[User] = ()) -> None:
         self._workdir = encode(workdir)
         self._root = encode(root).rstrip(b"/")
         self._env = dict(env)
+        self._users = {user.name: user for user in users}
 
     def locate(self, path: str, what: str = "path") -> bytes:
         """Where the guest finds what the sandbox knows as `path`; relative paths are below the working directory."""
@@ -42,11 +44,21 @@ class Place:
             raise ProtocolError("a path outside of the sandbox's directory")
         return show(path[len(self._root) :] or b"/")
 
-    def environment(self, more: Mapping[str, str]) -> tuple[bytes, ...]:
+    def user(self, name: str) -> User:
+        return self._users[name]
+
+    def environment(self, more: Mapping[str, str], user: User | None = None) -> tuple[bytes, ...]:
+        """Of a command that has `more`, and runs as `user` in place of the agent's."""
         for name in more:
             if not name or "=" in name:
                 raise InvalidArgument(f"env holds the name {name!r}")
-        return tuple([encode(name) + b"=" + encode(value) for name, value in {**self._env, **more}.items()])
+        own = {} if user is None else variables(user)
+        return tuple([encode(name) + b"=" + encode(value) for name, value in {**self._env, **own, **more}.items()])
+
+
+def variables(user: User) -> dict[str, str]:
+    """What a command of this user has in its environment."""
+    return {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
 
 
 def encode(text: str) -> bytes:

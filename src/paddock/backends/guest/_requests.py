@@ -9,7 +9,17 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from paddock.errors import AlreadyExists, FileError, InvalidArgument, InvalidState, NotFound, PaddockError, SandboxError
+from paddock.errors import (
+    OUT_OF,
+    AlreadyExists,
+    FileError,
+    GuestLost,
+    InvalidArgument,
+    InvalidState,
+    NotFound,
+    PaddockError,
+    SandboxError,
+)
 from paddock.guest._frames import ProtocolError
 from paddock.wire import WireError
 from paddock.wire._message import Message, Shape
@@ -112,6 +122,26 @@ def of_command(id: str) -> Refusal:
         return _failed(number, f"{step} of command {id}")
 
     return refused
+
+
+def of_port(port: int) -> Refusal:
+    def refused(number: int, step: str) -> PaddockError:
+        return FileError(f"port {port}: {os.strerror(number)}", errno=errno.errorcode[number])
+
+    return refused
+
+
+def of_door(path: str) -> Refusal:
+    def refused(number: int, step: str) -> PaddockError:
+        if number in OUT_OF:
+            return GuestLost(f"no connection could be taken at {path}: {os.strerror(number)}", hint="try again")
+        return FileError(f"{os.strerror(number)}: {path}", errno=errno.errorcode[number])
+
+    return refused
+
+
+def of_hand(name: str) -> Refusal:
+    return lambda number, step: _failed(number, f"nobody takes it at {name!r}")
 
 
 def of_exec(program: str, cwd: str, id: str) -> Refusal:
