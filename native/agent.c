@@ -1,6 +1,5 @@
 /* Connections, requests, signals: who gets what. */
-#include "agent.h"
-
+#include "init.h"
 #include "message.h"
 
 #ifndef BUILD
@@ -25,6 +24,8 @@ static void ping(struct channel *channel)
 static void perform(struct channel *channel, struct frame *frame)
 {
     const struct op_entry *entry = op_find(frame->code);
+    if (agent_of(channel)->init)
+        return init_perform(channel, frame);
     switch (frame->code) {
     case OP_PING:
         return ping(channel);
@@ -131,7 +132,7 @@ static void connection_close(struct agent *agent, size_t index)
     agent->loop.stopped |= agent->alone;
 }
 
-static void connection_open(struct agent *agent, int fd, bool is_socket)
+void agent_connect(struct agent *agent, int fd, bool is_socket)
 {
     struct guest_hello_message hello = {PROTOCOL_VERSION, (uint32_t)sys_getpid(), reader_of(BUILD, sizeof BUILD - 1)};
     size_t index = 0;
@@ -163,11 +164,13 @@ static void resume(struct connection *connection)
 static void turned(struct loop *loop)
 {
     struct agent *agent = CONTAINER_OF(loop, struct agent, loop);
-    for (size_t i = 0; i < LIMIT_CONNECTIONS; i++) {
+    for (size_t i = 0; i < LIMIT_CONNECTIONS; i++)
+        if (agent->connections[i])
+            handle_frames(agent->connections[i]);
+    for (size_t i = 0; i < LIMIT_CONNECTIONS; i++) { /* one may have answered what came on another */
         struct connection *connection = agent->connections[i];
         if (!connection)
             continue;
-        handle_frames(connection);
         wire_flush(&connection->wire);
         if (connection->wire.starved && wire_room(&connection->wire)) {
             resume(connection);
@@ -184,11 +187,13 @@ static void accept_connection(struct watch *watch, uint32_t events)
     int fd = sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
     (void)events;
     if (fd >= 0)
-        connection_open(agent, fd, true);
+        agent_connect(agent, fd, true);
 }
 
 static void child_has_died(struct agent *agent, int pid, int status)
 {
+    if (agent->init)
+        return init_died(agent->init, pid, status);
     for (size_t i = 0; i < LIMIT_COMMANDS; i++) {
         struct child *child = &agent->commands[i];
         if (child->state == CHILD_RUNNING && child->pid == pid) {
@@ -210,6 +215,8 @@ static void child_has_died(struct agent *agent, int pid, int status)
 static void child_has_stopped(struct agent *agent, int pid)
 {
     bool ours = false;
+    if (agent->init)
+        return init_stopped(agent->init, pid);
     for (size_t i = 0; i < LIMIT_COMMANDS && !ours; i++)
         ours = agent->commands[i].killer == pid;
     for (size_t i = 0; i < LIMIT_HELPERS && !ours; i++)
@@ -235,10 +242,15 @@ static void reap(struct agent *agent)
 
 static void signals_ready(struct watch *watch, uint32_t events)
 {
+    struct agent *agent = CONTAINER_OF(watch, struct agent, signals);
     struct signal_information signals[8];
     (void)events;
-    (void)sys_read(watch->fd, signals, sizeof signals); /* others than SIGCHLD are passed over: `kill -TERM -1` must not end us */
-    reap(CONTAINER_OF(watch, struct agent, signals));
+    long got = sys_read(watch->fd, signals, sizeof signals);
+    /* Others than SIGCHLD are passed over: `kill -TERM -1` must not end us. Pid 1 ends by one that comes from outside its
+     * namespace: such a sender has no number in it. */
+    for (size_t i = 0; agent->init && got > 0 && i < (size_t)got / sizeof *signals; i++)
+        agent->loop.stopped |= signals[i].number == SIGTERM && !signals[i].code && !signals[i].pid;
+    reap(agent);
 }
 
 static void lifeline_ended(struct watch *watch, uint32_t events)
@@ -258,6 +270,12 @@ static int watch_signals(struct agent *agent)
     return agent->signals.fd < 0 ? agent->signals.fd : watch_for(&agent->loop, &agent->signals, EPOLLIN);
 }
 
+int agent_listen(struct agent *agent, int fd)
+{
+    agent->listener = (struct watch){fd, 0, accept_connection};
+    return watch_for(&agent->loop, &agent->listener, EPOLLIN);
+}
+
 static int take_entrance(struct agent *agent)
 {
     int listens = 0;
@@ -265,11 +283,9 @@ static int take_entrance(struct agent *agent)
     (void)sys_fcntl(ENTRANCE, F_SETFL, O_NONBLOCK);
     int result = sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_ACCEPTCONN, &listens);
     agent->alone = !listens;
-    if (listens) {
-        agent->listener = (struct watch){ENTRANCE, 0, accept_connection};
-        return watch_for(&agent->loop, &agent->listener, EPOLLIN);
-    }
-    connection_open(agent, ENTRANCE, !result);
+    if (listens)
+        return agent_listen(agent, ENTRANCE);
+    agent_connect(agent, ENTRANCE, !result);
     return agent->connections[0] ? 0 : -ENOMEM;
 }
 
@@ -292,11 +308,17 @@ static void open_oom_score(struct agent *agent)
         fd_close(&agent->oom_score);
 }
 
+int agent_open(struct agent *agent)
+{
+    int result = loop_open(&agent->loop);
+    agent->loop.turned = turned;
+    return result ? result : watch_signals(agent);
+}
+
 static int set_up(struct agent *agent)
 {
     struct rlimit tags = {0, 0};
-    int result = loop_open(&agent->loop);
-    agent->loop.turned = turned;
+    int result = agent_open(agent);
     if (!result)
         result = arena_open(&agent->arena, ARENA_BYTES);
     agent->stack = sys_map(STACK_BYTES);
@@ -307,9 +329,7 @@ static int set_up(struct agent *agent)
         agent->top_tag = min_u64(tags.hard, TOP_TAG);
     if (result || !agent->stack)
         return result ? result : -ENOMEM;
-    result = watch_signals(agent);
-    if (!result)
-        result = take_lifeline(agent);
+    result = take_lifeline(agent);
     return result ? result : take_entrance(agent);
 }
 

@@ -21,6 +21,8 @@
 struct agent;
 struct child;
 struct connection;
+struct init;
+struct wait;
 
 /* channels */
 
@@ -39,6 +41,7 @@ struct channel {
     struct connection *connection;
     struct child *child;
     struct channel *next; /* that follows the same child */
+    struct wait *wait;    /* of pid 1's: what the host waits for, or holds with this channel */
     uint32_t window;      /* bytes that the host may still send on stream 0 */
     struct flow {
         bool flowing;
@@ -175,6 +178,8 @@ int kill_start(struct child *);
 void kill_conclude(struct child *);
 /* All that is below this process; returns when nothing is left, or after five seconds. */
 void kill_below(void);
+/* One round of the same for whom no agent stands above; `agents` are their numbers. True: nobody is left. */
+bool kill_orphans(const int *agents, size_t count);
 
 /* file operations */
 
@@ -227,6 +232,7 @@ struct agent {
     struct watch listener;
     struct watch signals;
     struct watch lifeline;
+    struct init *init; /* pid 1: it starts agents and is none itself */
     bool alone; /* ends with its first connection */
     int null;
     int oom_score; /* of this process; open since it was still allowed. -1: none */
@@ -264,6 +270,11 @@ void fault_arm(const char *name);
 int parent_make(void);
 
 struct agent *agent_of(struct channel *);
+/* Its loop, and signals. 0 or -errno. */
+int agent_open(struct agent *);
+/* Takes a connection, or a socket that listens. */
+void agent_connect(struct agent *, int fd, bool is_socket);
+int agent_listen(struct agent *, int fd);
 /* Serves descriptor 3 to its end. */
 int agent_run(struct agent *);
 

@@ -1,5 +1,5 @@
 /* What a request may still send: frames and credit. */
-#include "agent.h"
+#include "init.h"
 #include "message.h"
 
 struct agent *agent_of(struct channel *channel)
@@ -26,6 +26,7 @@ struct channel *channel_owner(struct child *child)
 void channel_free(struct channel *channel)
 {
     struct child *child = channel->child;
+    struct wait *wait = channel->wait;
     if (child) {
         struct channel **at = &child->channels;
         while (*at != channel)
@@ -35,6 +36,8 @@ void channel_free(struct channel *channel)
     memset(channel, 0, sizeof *channel);
     if (child)
         child_release(child);
+    if (wait)
+        init_let_go(wait);
 }
 
 void channel_reply_bytes(struct channel *channel, const void *body, size_t size)

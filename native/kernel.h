@@ -153,7 +153,10 @@ enum {
 };
 struct signal_information { /* of signalfd(2) */
     uint32_t number;
-    uint8_t rest[124];
+    int32_t error;
+    int32_t code;
+    uint32_t pid; /* of the sender, as we see it; 0: outside of our namespace */
+    uint8_t rest[112];
 };
 struct signal_action { /* as the kernel takes it, not as libc does */
     void *handler;
@@ -167,7 +170,7 @@ struct signal_action { /* as the kernel takes it, not as libc does */
 /* processes */
 enum {
     CLONE_VM = 0x100, CLONE_VFORK = 0x4000, WNOHANG = 1, WUNTRACED = 2, STOPPED = 0x7f,
-    PR_SET_PDEATHSIG = 1, PR_SET_DUMPABLE = 4, PR_SET_NAME = 15, PR_SET_NO_NEW_PRIVS = 38, PR_SET_CHILD_SUBREAPER = 36,
+    PR_SET_PDEATHSIG = 1, PR_SET_DUMPABLE = 4, PR_SET_NAME = 15, PR_SET_NO_NEW_PRIVS = 38, PR_SET_SECCOMP = 22, SECCOMP_MODE_FILTER = 2, PR_SET_CHILD_SUBREAPER = 36,
     CLOSE_RANGE_CLOEXEC = 4,
     RLIMIT_CPU = 0, RLIMIT_DATA = 2, RLIMIT_RSS = 5, RLIMIT_AS = 9, RLIMIT_NOFILE = 7, RLIMIT_CORE = 4, RLIMITS = 16,
     AT_NULL = 0, AT_SECURE = 23,
@@ -175,6 +178,10 @@ enum {
 struct rlimit {
     uint64_t soft;
     uint64_t hard;
+};
+struct filter_program { /* seccomp(2): instructions of 8 bytes */
+    uint16_t length;
+    const void *instructions;
 };
 struct clone_arguments {
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;

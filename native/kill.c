@@ -4,98 +4,40 @@
  * number as hard RLIMIT_RSS, which no kernel enforces and no descendant can raise. Other agents' commands have other
  * numbers. Where the limit cannot be set they are those who descend from its main process, until that is reaped. */
 #include "agent.h"
+#include "process.h"
 
 enum {
-    MOST_PROCESSES = 1 << 17,
     ROUNDS = 64,
     MOST_SURVIVORS = 100,
-    OURSELVES = -1, /* in place of the helper's pid */
+    NOBODY = -1, /* in place of a helper's pid */
 };
 static const uint64_t PATIENCE = 5000000000u, PAUSE = 1000000u;
-
-struct member {
-    int pid;
-    int parent;
-    bool dead; /* a zombie: its group may live */
-    bool stopped;
-    bool ours;
-};
 
 struct kin {
     uint64_t tag;
     int root;   /* a pid, or 0 */
     int holder; /* pidfd of `root`; it counts while it is not reaped */
     struct arena arena;
-    struct member *members;
+    struct process *members;
     size_t count;
+    const int *spared; /* pids: who is below one of them is none of it */
+    size_t spared_count;
 };
-
-static long read_file(const char *path, char *to, size_t size)
-{
-    int fd = sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    long got = fd < 0 ? fd : sys_read(fd, to, size);
-    fd_close(&fd);
-    return got;
-}
-
-static void proc_path(char to[64], int pid, const char *file)
-{
-    size_t used = 6;
-    memcpy(to, "/proc/", 7);
-    (void)decimal(to + used, (uint64_t)pid);
-    used = strlen(to);
-    memcpy(to + used, file, strlen(file) + 1);
-}
-
-/* A word of a line, from `*at` on: its size, 0 at the end. */
-static size_t next_word(const char *line, size_t size, size_t *at)
-{
-    while (*at < size && line[*at] == ' ')
-        (*at)++;
-    size_t end = *at;
-    while (end < size && line[end] != ' ' && line[end] != '\n')
-        end++;
-    return end - *at;
-}
-
-/* State and parent. The name stands in parentheses and may hold any byte: what follows the last one counts. */
-static bool read_stat(struct member *member)
-{
-    char path[64], line[1024];
-    uint64_t parent;
-    proc_path(path, member->pid, "/stat");
-    long got = read_file(path, line, sizeof line);
-    size_t at = got > 0 ? (size_t)got : 0;
-    while (at && line[at - 1] != ')')
-        at--;
-    if (!at)
-        return false;
-    size_t size = next_word(line, (size_t)got, &at);
-    char state = size ? line[at] : 'X';
-    at += size;
-    size = next_word(line, (size_t)got, &at);
-    if (parse_decimal(line + at, size, &parent))
-        return false;
-    member->parent = (int)parent;
-    member->dead = state == 'Z' || state == 'X';
-    member->stopped = state == 'T' || state == 't';
-    return true;
-}
 
 /* Of another user's process prlimit(2) says nothing; this file does. */
 static uint64_t tag_in_file(int pid)
 {
     static const char title[] = "Max resident set";
-    char path[64], text[4096];
+    char path[PROCESS_PATH], text[4096];
     uint64_t hard;
-    proc_path(path, pid, "/limits");
-    long got = read_file(path, text, sizeof text);
+    process_path(path, pid, "/limits");
+    long got = process_read(path, text, sizeof text);
     const char *line = got > 0 ? find_bytes(text, (size_t)got, title, sizeof title - 1) : NULL;
     if (!line)
         return 0;
     size_t left = (size_t)(text + got - line), at = sizeof title - 1;
-    at += next_word(line, left, &at);
-    size_t size = next_word(line, left, &at);
+    at += process_word(line, left, &at);
+    size_t size = process_word(line, left, &at);
     return parse_decimal(line + at, size, &hard) ? 0 : hard;
 }
 
@@ -124,22 +66,12 @@ static void signal_group(int pid, int number)
         (void)sys_kill(pid, number);
 }
 
-static void list_processes(struct kin *kin)
+static bool is_spared(const struct kin *kin, int pid)
 {
-    char buffer[8192];
-    int proc = sys_openat(AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    int self = sys_getpid();
-    long got;
-    kin->count = 0;
-    while (proc >= 0 && (got = sys_getdents(proc, buffer, sizeof buffer)) > 0)
-        for (long at = 0; at < got;) {
-            const struct directory_entry *entry = (const void *)(buffer + at);
-            uint64_t pid;
-            if (!parse_decimal(entry->name, strlen(entry->name), &pid) && (int)pid != self && kin->count < MOST_PROCESSES)
-                kin->members[kin->count++] = (struct member){.pid = (int)pid};
-            at += entry->size;
-        }
-    fd_close(&proc);
+    for (size_t i = 0; i < kin->spared_count; i++)
+        if (kin->spared[i] == pid)
+            return true;
+    return false;
 }
 
 /* Who has a parent among them belongs to them, until nobody new is found. */
@@ -149,11 +81,13 @@ static void add_descendants(struct kin *kin)
     while (more) {
         more = false;
         for (size_t i = 0; i < kin->count; i++) {
-            struct member *child = &kin->members[i];
-            if (!child->ours && child->parent == kin->root)
+            struct process *child = &kin->members[i];
+            if (child->ours || is_spared(kin, child->pid))
+                continue;
+            if (child->parent == kin->root)
                 more = child->ours = true;
             for (size_t k = 0; !child->ours && k < kin->count; k++) {
-                const struct member *parent = &kin->members[k];
+                const struct process *parent = &kin->members[k];
                 if (parent->pid == child->parent && parent->ours && !parent->dead)
                     more = child->ours = true;
             }
@@ -169,21 +103,21 @@ static size_t signal_all(struct kin *kin, int number, bool *running)
     if (!root_is_there(kin))
         kin->root = 0;
     *running = false;
-    list_processes(kin);
+    kin->count = process_list(kin->members);
     for (size_t i = kin->count; i--;) {
-        struct member *member = &kin->members[i];
+        struct process *member = &kin->members[i];
         member->ours = (kin->root && member->pid == kin->root) || tagged(member->pid, kin->tag);
         if (member->ours)
             signal_group(member->pid, number);
-        if ((member->ours || kin->root) && !read_stat(member)) {
-            *running |= member->ours; /* it vanished: perhaps it left a child */
-            *member = (struct member){.dead = true};
+        if ((member->ours || kin->root) && !process_stat(member, 0)) {
+            *running |= member->ours || kin->spared; /* it vanished: perhaps it left a child */
+            *member = (struct process){.dead = true};
         }
     }
     if (kin->root)
         add_descendants(kin);
     for (size_t i = 0; i < kin->count; i++) {
-        const struct member *member = &kin->members[i];
+        const struct process *member = &kin->members[i];
         if (!member->ours)
             continue;
         signal_group(member->pid, number);
@@ -193,13 +127,19 @@ static size_t signal_all(struct kin *kin, int number, bool *running)
     return alive;
 }
 
+static void stop_kin(struct kin *kin)
+{
+    bool running = true;
+    for (int round = 0; round < ROUNDS && running; round++)
+        (void)signal_all(kin, SIGSTOP, &running);
+}
+
 static size_t kill_kin(struct kin *kin)
 {
     uint64_t end = loop_now() + PATIENCE;
     size_t alive = 0;
-    bool running = true;
-    for (int round = 0; round < ROUNDS && running; round++)
-        (void)signal_all(kin, SIGSTOP, &running);
+    bool running;
+    stop_kin(kin);
     do {
         alive = signal_all(kin, SIGKILL, &running);
         if (alive)
@@ -254,23 +194,16 @@ _Noreturn static void run_killer(struct kin *kin, int cgroup)
     sys_exit((int)min_size(left, MOST_SURVIVORS));
 }
 
-/* Where there is no room for one more process, as beside a command that forks without end, nobody else can do it. It
- * takes as long as it takes, and is concluded when we reap next, for which the signal sees. */
-static void kill_here(struct child *child)
+/* There is no process left for a helper, as a fork bomb has taken them all: for once the loop waits. */
+static void kill_here(struct child *child, struct kin *kin)
 {
-    struct kin kin = {.tag = child->tag, .root = child->tag ? 0 : child->pid, .holder = -1};
     size_t left = child->cgroup >= 0 ? kill_group(child->cgroup) : 0;
-    if (kin_open(&kin)) {
-        if (child->pid) /* not even memory: at least the group */
-            (void)sys_kill(-child->pid, SIGKILL);
-        left = MOST_SURVIVORS;
-    } else {
-        left += kill_kin(&kin);
-        arena_close(&kin.arena);
-    }
-    child->survivors = (uint32_t)min_size(left, MOST_SURVIVORS);
+    left += kin_open(kin) ? MOST_SURVIVORS : kill_kin(kin);
+    arena_close(&kin->arena);
+    child->killer = NOBODY;
     child->killed = true;
-    (void)sys_kill(sys_getpid(), SIGCHLD);
+    child->survivors = (uint32_t)min_size(left, MOST_SURVIVORS);
+    (void)sys_kill(sys_getpid(), SIGCHLD); /* it is concluded when all are reaped, even if there was nobody */
 }
 
 int kill_start(struct child *child)
@@ -285,11 +218,15 @@ int kill_start(struct child *child)
         kin.holder = holder >= 0 ? OP_CONTROL : -1;
         run_killer(&kin, child->cgroup >= 0 ? OP_INPUT : -1);
     }
+    if (pid > 0)
+        child->killer = pid;
+    else if (pid == -EAGAIN || pid == -ENOMEM) {
+        kin.holder = holder;
+        kill_here(child, &kin);
+        pid = 0;
+    }
     fd_close(&holder);
-    child->killer = pid > 0 ? pid : OURSELVES;
-    if (pid < 0)
-        kill_here(child);
-    return 0;
+    return pid < 0 ? pid : 0;
 }
 
 void kill_conclude(struct child *child)
@@ -321,4 +258,16 @@ void kill_below(void)
     while ((signal_all(&kin, SIGKILL, &running) || running) && loop_now() < end)
         while (CALL4(wait4, -1, 0, WNOHANG, 0) > 0)
             ;
+}
+
+bool kill_orphans(const int *spared, size_t count)
+{
+    struct kin kin = {.root = sys_getpid(), .holder = -1, .spared = spared, .spared_count = count};
+    bool running = true;
+    if (kin_open(&kin))
+        return false;
+    stop_kin(&kin);
+    size_t alive = signal_all(&kin, SIGKILL, &running);
+    arena_close(&kin.arena);
+    return !alive && !running;
 }

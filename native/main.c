@@ -1,21 +1,12 @@
-/* The start. It does nothing unless the supervisor has started it: with no arguments, with descriptor 3.
+/* The start. It does nothing unless the supervisor has started it: with no arguments, with descriptor 3. Or it is pid 1
+ * of a container, which calls its host.
  *
  * A user who gets hold of the file and executes it, by `#!/proc/self/exe` say, gets exit code 125 (CVE-2019-5736). */
-#include "agent.h"
+#include "init.h"
 
 enum { REFUSED = 125 };
 
 static struct agent agent;
-
-/* 0, 1 and 2 are always open, so no other descriptor ever has their numbers. */
-static int open_null(void)
-{
-    int fd;
-    do
-        fd = sys_openat(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0);
-    while (fd >= 0 && fd < 3);
-    return fd;
-}
 
 static bool secure(const unsigned long *auxiliary)
 {
@@ -58,7 +49,11 @@ int guest_main(const unsigned long *stack)
 #ifdef GUEST_FAULTS
     fault_arm((const char *)stack[1]);
 #endif
-    if (stack[0] != 1 || secure(at + 1) || !is_given(ENTRANCE))
+    if (stack[0] != 1 || secure(at + 1))
+        return REFUSED;
+    if (sys_getpid() == 1 && !is_given(ENTRANCE))
+        return init_run(&agent) ? REFUSED : 0;
+    if (!is_given(ENTRANCE))
         return REFUSED;
     /* All of this before anything is opened. */
     bool has_score = is_given(SCORE), has_lifeline = is_given(LIFELINE), has_parent = has_lifeline && is_given(REPORT);

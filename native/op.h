@@ -58,6 +58,6 @@ const struct op_entry *op_find(uint16_t number);
 /* The life of the child: 3 is control, 4 `in`, 5 `out`. */
 _Noreturn void op_run(const struct op_entry *, struct reader request);
 
-enum { OP_MEMORY = 64 << 20, OP_CONTROL = 3, OP_INPUT = 4, OP_OUTPUT = 5 };
+enum { OP_MEMORY = 96 << 20, OP_CONTROL = 3, OP_INPUT = 4, OP_OUTPUT = 5 };
 
 #endif

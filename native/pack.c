@@ -1,5 +1,9 @@
 /* DOWNLOAD: what is below a directory, or one file, as an archive. Links as links; sockets, FIFOs and devices are left
- * out, and so is what the user may not read. */
+ * out, and so is what the user may not read.
+ *
+ * With WHOLE it is all that another DOWNLOAD's reader needs to make the same of another directory: the names begin with
+ * `top`, that of the directory itself; FIFOs, users' attributes and times in nanoseconds are there; what cannot be read is
+ * an error. What is mounted below is named, lest somebody takes it for something that was removed. */
 #include "file.h"
 #include "ops.h"
 #include "path.h"
@@ -11,7 +15,9 @@ enum {
     PACK_BUFFER = 64 << 10,
     PACK_LINKS = 1 << 16,     /* files with more names than one that are known again: three quarters of so many */
     PACK_NAMES = 8 << 20,     /* bytes for the names of their first; without room, such a file is packed once more */
+    PACK_ATTRIBUTES = 64 << 10, /* bytes of names, of one value, and of all records of one file */
 };
+static const char PACK_TOP[] = "top/";
 
 struct pack_link {
     uint64_t inode;
@@ -25,6 +31,14 @@ struct pack {
     struct arena names;
     struct pack_link *links;
     size_t link_count;
+    bool whole;
+    uint64_t mount;         /* of the directory */
+    struct reader left_out; /* relative to it */
+    struct pack_attributes {
+        char names[PACK_ATTRIBUTES], value[PACK_ATTRIBUTES];
+        unsigned char records[PACK_ATTRIBUTES];
+        size_t used;
+    } *attributes;
     int follow; /* O_NOFOLLOW, but for what the request names */
     char path[TAR_PATH], target[PATH_MAX];
     size_t waiting;
@@ -97,6 +111,79 @@ static const char *pack_known(struct pack *pack, const struct statx *is, const c
     }
 }
 
+/* What only WHOLE says of a file. */
+
+static int pack_record(struct pack *pack, const char *key, const void *value, size_t size)
+{
+    struct pack_attributes *to = pack->attributes;
+    size_t written = tar_record_to(to->records + to->used, sizeof to->records - to->used, key, reader_of(value, size));
+    to->used += written;
+    return written ? 0 : -E2BIG;
+}
+
+static int pack_time(struct pack *pack, const struct statx *is)
+{
+    char text[DECIMAL_SIZE + 1] = "-";
+    int64_t time;
+    if (__builtin_mul_overflow(is->modified.seconds, (int64_t)1000000000, &time) ||
+        __builtin_add_overflow(time, (int64_t)is->modified.nanoseconds, &time))
+        return 0;
+    (void)decimal(text + (time < 0), time < 0 ? -(uint64_t)time : (uint64_t)time);
+    return pack_record(pack, "PADDOCK.mtime_ns", text, strlen(text));
+}
+
+static int pack_users_attributes(struct pack *pack, int fd)
+{
+    struct pack_attributes *at = pack->attributes;
+    long size = sys_flistxattr(fd, at->names, sizeof at->names);
+    if (size < 0)
+        return size == -EOPNOTSUPP ? 0 : (int)size;
+    for (const char *name = at->names; name < at->names + size; name += strlen(name) + 1) {
+        char key[16 + NAME_MAX + 1] = "SCHILY.xattr.";
+        if (memcmp(name, "user.", min_size(strlen(name) + 1, 5)))
+            continue;
+        memcpy(key + strlen(key), name, min_size(strlen(name), NAME_MAX) + 1);
+        long got = sys_fgetxattr(fd, name, at->value, sizeof at->value);
+        int error = got < 0 ? (int)got : pack_record(pack, key, at->value, (size_t)got);
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+/* `fd` is open to be read, or -1: it can have no attributes. */
+static int pack_more(struct pack *pack, int fd, const struct statx *is, struct tar_member *member)
+{
+    if (!pack->whole)
+        return 0;
+    pack->attributes->used = 0;
+    int error = pack_time(pack, is);
+    if (!error && fd >= 0)
+        error = pack_users_attributes(pack, fd);
+    member->more = reader_of(pack->attributes->records, pack->attributes->used);
+    return error;
+}
+
+static int pack_mounted(struct pack *pack, const struct statx *is, struct tar_member *member)
+{
+    pack->walk.enter = false;
+    pack->attributes->used = 0;
+    int error = pack_record(pack, "PADDOCK.mounted", "1", 1);
+    member->more = reader_of(pack->attributes->records, pack->attributes->used);
+    return error ? error : tar_put(pack_write, pack, member, is->uid, is->gid);
+}
+
+static bool pack_leaves_out(struct pack *pack, const char *path)
+{
+    struct reader left_out = pack->left_out;
+    while (left_out.left)
+        if (!strcmp(next_string(&left_out), path)) {
+            pack->walk.enter = false;
+            return true;
+        }
+    return false;
+}
+
 static int pack_file(struct pack *pack, int directory, const char *name, struct tar_member *member)
 {
     struct statx is;
@@ -104,7 +191,7 @@ static int pack_file(struct pack *pack, int directory, const char *name, struct 
     int error = fd < 0 ? fd : sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
     if (error || (is.mode & S_IFMT) != S_IFREG) {
         fd_close(&fd);
-        return 0;
+        return pack->whole ? error : 0;
     }
     const char *known = pack_known(pack, &is, member->path);
     if (known) {
@@ -112,7 +199,9 @@ static int pack_file(struct pack *pack, int directory, const char *name, struct 
         member->target = known;
     }
     member->size = is.size;
-    error = tar_put(pack_write, pack, member, is.uid, is.gid);
+    error = pack_more(pack, fd, &is, member);
+    if (!error)
+        error = tar_put(pack_write, pack, member, is.uid, is.gid);
     if (!error && !known)
         error = pack_content(pack, fd, is.size);
     if (!error && !known)
@@ -129,7 +218,16 @@ static int pack_link(struct pack *pack, int directory, const char *name, const s
     pack->target[size] = 0;
     member->type = TAR_LINK;
     member->target = pack->target;
-    return tar_put(pack_write, pack, member, is->uid, is->gid);
+    int error = pack_more(pack, -1, is, member);
+    return error ? error : tar_put(pack_write, pack, member, is->uid, is->gid);
+}
+
+static int pack_directory(struct pack *pack, int directory, const char *name, const struct statx *is, struct tar_member *member)
+{
+    int fd = pack->whole ? open_directory(directory, name) : -1;
+    int error = pack->whole && fd < 0 ? fd : pack_more(pack, fd, is, member);
+    fd_close(&fd);
+    return error ? error : tar_put(pack_write, pack, member, is->uid, is->gid);
 }
 
 /* `path` has room for a slash behind it. */
@@ -137,31 +235,52 @@ static int pack_entry(struct pack *pack, int directory, const char *name, char *
 {
     struct tar_member member = {.type = TAR_FILE, .mode = is->mode & 07777u, .modified = is->modified.seconds, .path = path};
     size_t size = strlen(path);
+    bool is_directory = (is->mode & S_IFMT) == S_IFDIR;
+    if (is_directory) {
+        member.type = TAR_DIRECTORY;
+        path[size] = '/';
+        path[size + 1] = 0;
+    }
+    if (pack->whole && is->mount != pack->mount)
+        return pack_mounted(pack, is, &member);
     switch (is->mode & S_IFMT) {
     case S_IFREG:
         return pack_file(pack, directory, name, &member);
     case S_IFLNK:
         return pack_link(pack, directory, name, is, &member);
     case S_IFDIR:
-        member.type = TAR_DIRECTORY;
-        path[size] = '/';
-        path[size + 1] = 0;
-        return tar_put(pack_write, pack, &member, is->uid, is->gid);
+        return pack_directory(pack, directory, name, is, &member);
+    case S_IFIFO:
+        member.type = TAR_FIFO;
+        int error = pack->whole ? pack_more(pack, -1, is, &member) : 0;
+        return pack->whole && !error ? tar_put(pack_write, pack, &member, is->uid, is->gid) : error;
     default:
         return 0;
     }
 }
 
-static int pack_below(struct pack *pack, int root)
+static int pack_below(struct pack *pack, int root, const struct statx *is)
 {
     struct walk_entry entry;
-    int event, error = walk_open_take(&pack->walk, &root, &pack->op->arena, SIZE_MAX, TAR_PATH - 2, false);
+    size_t top = pack->whole ? sizeof PACK_TOP - 1 : 0;
+    int event, error = 0;
+    memcpy(pack->path, PACK_TOP, sizeof PACK_TOP);
+    if (pack->whole) {
+        struct tar_member member = {
+            .type = TAR_DIRECTORY, .mode = is->mode & 07777u, .modified = is->modified.seconds, .path = pack->path};
+        pack->mount = is->mount;
+        error = pack_more(pack, root, is, &member);
+        if (!error)
+            error = tar_put(pack_write, pack, &member, is->uid, is->gid);
+    }
+    if (!error)
+        error = walk_open_take(&pack->walk, &root, &pack->op->arena, SIZE_MAX, TAR_PATH - 2 - top, pack->whole);
     if (error)
         return error;
     while ((event = walk_next(&pack->walk, &entry)) > 0) {
-        if (event != WALK_ENTRY)
+        if (event != WALK_ENTRY || pack_leaves_out(pack, entry.path))
             continue;
-        memcpy(pack->path, entry.path, strlen(entry.path) + 1);
+        memcpy(pack->path + top, entry.path, strlen(entry.path) + 1);
         error = pack_entry(pack, entry.parent, entry.name, pack->path, &entry.is);
         if (error)
             return error;
@@ -174,7 +293,7 @@ static int pack_finish(struct pack *pack)
     unsigned char bytes[16];
     struct writer body = writer_of(bytes, sizeof bytes);
     struct walked_message message = {.flags = pack->walk.truncated ? WALKED_TRUNCATED : 0};
-    int error = tar_finish(pack_write, pack);
+    int error = pack->whole && pack->walk.truncated ? -ENAMETOOLONG : tar_finish(pack_write, pack);
     if (!error)
         error = pack_flush(pack);
     if (!error)
@@ -191,19 +310,29 @@ int serve_download(struct op *op)
     const char *name;
     char *path;
     int directory = -1, error = message_read(op->request, &download_shape, &request);
+    if (!error && request.flags & ~(uint32_t)DOWNLOAD_FLAGS)
+        error = -EBADMSG;
     if (!error)
         error = pack ? path_of(op, request.path, &path) : -ENOMEM;
     if (!error)
         error = arena_split(&op->arena, PACK_LINKS * sizeof *pack->links, &links);
     if (!error)
         error = arena_split(&op->arena, PACK_NAMES, &pack->names);
+    if (!error)
+        error = (pack->attributes = arena_take(&op->arena, sizeof *pack->attributes)) ? 0 : -ENOMEM;
     if (error)
         return error;
     pack->op = op;
     pack->follow = O_NOFOLLOW;
+    pack->whole = request.flags & DOWNLOAD_WHOLE;
+    pack->left_out = request.left_out;
     pack->links = (struct pack_link *)(void *)links.base; /* zeros: nobody has touched it */
     op->step = "open";
-    error = sys_statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &is);
+    error = sys_statx(AT_FDCWD, path, pack->whole ? AT_SYMLINK_NOFOLLOW : 0, STATX_BASIC_STATS | STATX_MNT_ID, &is);
+    if (!error && pack->whole && (is.mode & S_IFMT) != S_IFDIR)
+        error = -ENOTDIR; /* a link: what it leads to would be carried in its place */
+    if (!error && pack->whole && !(is.mask & STATX_MNT_ID))
+        error = -ENOSYS;
     if (error)
         return error;
     if ((is.mode & S_IFMT) == S_IFDIR) {
@@ -211,7 +340,7 @@ int serve_download(struct op *op)
         error = root < 0 ? root : op_reply(op, NULL);
         op->step = "pack";
         if (!error)
-            error = pack_below(pack, root);
+            error = pack_below(pack, root, &is);
     } else {
         path_split(path, &name);
         directory = sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);

@@ -51,6 +51,17 @@ enum op_number {
     OP_WATCH = 46,
     OP_CONNECT = 48,
     OP_ACCEPT = 49,
+    OP_IDENTITY = 64,
+    OP_BEGIN = 65,
+    OP_DEADLINE = 66,
+    OP_AGENT = 67,
+    OP_LOST = 68,
+    OP_PAUSE = 69,
+    OP_RESUME = 70,
+    OP_TIMES = 71,
+    OP_HOLD = 72,
+    OP_AWAKE = 73,
+    OP_STILLNESS = 74,
 };
 
 enum order_number {
@@ -78,6 +89,10 @@ enum limit {
     LIMIT_ID = 64, /* bytes of a command's id */
     LIMIT_PATH = 4095, /* bytes of a path */
     LIMIT_SHOWN = 1024, /* bytes of a command's arguments in a list */
+    LIMIT_NAME = 32, /* bytes of an identity's name */
+    LIMIT_IDENTITIES = 4, /* identities of a sandbox */
+    LIMIT_FILTER = 32768, /* bytes of a program for seccomp(2) */
+    LIMIT_HOLD = 600, /* seconds for which all may be held still */
 };
 
 enum exec_flags {
@@ -137,6 +152,16 @@ enum write_flags {
     WRITE_FLAGS = 3,
 };
 
+enum upload_flags {
+    UPLOAD_EXACT = 1, /* one of DOWNLOAD's with WHOLE: `path` becomes what it says, and what it does not have goes; what is mounted below stays as it is */
+    UPLOAD_FLAGS = 1,
+};
+
+enum download_flags {
+    DOWNLOAD_WHOLE = 1, /* names begin with `top`; FIFOs, attributes of users and exact times as well; what cannot be read is an error; what is mounted below is named and no more */
+    DOWNLOAD_FLAGS = 1,
+};
+
 enum watch_flags {
     WATCH_RECURSIVE = 1, /* all directories below, those too that are made later */
     WATCH_FLAGS = 1,
@@ -145,6 +170,12 @@ enum watch_flags {
 enum walked_flags {
     WALKED_TRUNCATED = 1, /* there is more: deeper, longer by path, or in a directory too large to sort */
     WALKED_FLAGS = 1,
+};
+
+enum identity_flags {
+    IDENTITY_EAGER = 1, /* its agent starts at once, not with the first connection */
+    IDENTITY_ATTENDING = 2, /* its agent runs while all others are held still, and no longer */
+    IDENTITY_FLAGS = 3,
 };
 
 enum listed_flags {
@@ -736,28 +767,40 @@ static const struct shape write_shape = {
 };
 
 struct upload_message {
+    uint32_t flags;
+    uint32_t zero;
     struct reader path;
+    struct reader left_out;
 };
 static const struct shape upload_shape = {
-    .numbers = 0,
+    .numbers = 2,
     .number = {
+        {offsetof(struct upload_message, flags), 4, false},
+        {offsetof(struct upload_message, zero), 4, true},
     },
-    .fields = 1,
+    .fields = 2,
     .field = {
         {offsetof(struct upload_message, path), 1, FIELD_TEXT, 4095},
+        {offsetof(struct upload_message, left_out), 2, FIELD_STRINGS, 65536},
     },
 };
 
 struct download_message {
+    uint32_t flags;
+    uint32_t zero;
     struct reader path;
+    struct reader left_out;
 };
 static const struct shape download_shape = {
-    .numbers = 0,
+    .numbers = 2,
     .number = {
+        {offsetof(struct download_message, flags), 4, false},
+        {offsetof(struct download_message, zero), 4, true},
     },
-    .fields = 1,
+    .fields = 2,
     .field = {
         {offsetof(struct download_message, path), 1, FIELD_TEXT, 4095},
+        {offsetof(struct download_message, left_out), 2, FIELD_STRINGS, 65536},
     },
 };
 
@@ -864,6 +907,187 @@ static const struct shape resize_order_shape = {
         {offsetof(struct resize_order_message, rows), 2, false},
         {offsetof(struct resize_order_message, columns), 2, false},
         {offsetof(struct resize_order_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct identity_message {
+    uint32_t flags;
+    uint32_t uid;
+    uint32_t gid;
+    uint32_t zero;
+    struct reader name;
+    struct reader groups;
+    struct reader filter;
+};
+static const struct shape identity_shape = {
+    .numbers = 4,
+    .number = {
+        {offsetof(struct identity_message, flags), 4, false},
+        {offsetof(struct identity_message, uid), 4, false},
+        {offsetof(struct identity_message, gid), 4, false},
+        {offsetof(struct identity_message, zero), 4, true},
+    },
+    .fields = 3,
+    .field = {
+        {offsetof(struct identity_message, name), 1, FIELD_TEXT, 32},
+        {offsetof(struct identity_message, groups), 2, FIELD_U32S, 256},
+        {offsetof(struct identity_message, filter), 3, FIELD_BYTES, 32768},
+    },
+};
+
+struct begin_message {
+    uint64_t deadline;
+    uint64_t idle;
+    uint64_t retention;
+    struct reader rlimits;
+};
+static const struct shape begin_shape = {
+    .numbers = 3,
+    .number = {
+        {offsetof(struct begin_message, deadline), 8, false},
+        {offsetof(struct begin_message, idle), 8, false},
+        {offsetof(struct begin_message, retention), 8, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct begin_message, rlimits), 1, FIELD_U64S, 256},
+    },
+};
+
+struct deadline_message {
+    uint64_t deadline;
+};
+static const struct shape deadline_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct deadline_message, deadline), 8, false},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct agent_message {
+    struct reader name;
+};
+static const struct shape agent_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct agent_message, name), 1, FIELD_TEXT, 32},
+    },
+};
+
+struct agent_reply_message {
+    uint32_t pid;
+    uint32_t zero;
+};
+static const struct shape agent_reply_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct agent_reply_message, pid), 4, false},
+        {offsetof(struct agent_reply_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct lost_message {
+    uint32_t pid;
+    uint32_t zero;
+    struct reader name;
+};
+static const struct shape lost_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct lost_message, pid), 4, false},
+        {offsetof(struct lost_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct lost_message, name), 1, FIELD_TEXT, 32},
+    },
+};
+
+struct lost_reply_message {
+    uint32_t alive;
+    uint32_t signal;
+};
+static const struct shape lost_reply_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct lost_reply_message, alive), 4, false},
+        {offsetof(struct lost_reply_message, signal), 4, false},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct times_reply_message {
+    uint64_t left;
+    uint64_t deadline;
+};
+static const struct shape times_reply_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct times_reply_message, left), 8, false},
+        {offsetof(struct times_reply_message, deadline), 8, false},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct hold_message {
+    uint32_t seconds;
+    uint32_t zero;
+};
+static const struct shape hold_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct hold_message, seconds), 4, false},
+        {offsetof(struct hold_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct stillness_message {
+    uint32_t paused;
+    uint32_t zero;
+};
+static const struct shape stillness_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct stillness_message, paused), 4, false},
+        {offsetof(struct stillness_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct stillness_reply_message {
+    uint32_t paused;
+    uint32_t zero;
+    uint64_t left;
+    uint64_t deadline;
+};
+static const struct shape stillness_reply_shape = {
+    .numbers = 4,
+    .number = {
+        {offsetof(struct stillness_reply_message, paused), 4, false},
+        {offsetof(struct stillness_reply_message, zero), 4, true},
+        {offsetof(struct stillness_reply_message, left), 8, false},
+        {offsetof(struct stillness_reply_message, deadline), 8, false},
     },
     .fields = 0,
     .field = {

@@ -26,8 +26,10 @@ OPS = {
     "STAT": 33, "MKDIR": 34, "SET": 35, "REMOVE": 36, "MOVE": 37, "COPY": 38, "LIST": 39, "FIND": 40, "GREP": 41,
     "READ": 42, "WRITE": 43, "UPLOAD": 44, "DOWNLOAD": 45, "WATCH": 46,
     "CONNECT": 48, "ACCEPT": 49,
+    "IDENTITY": 64, "BEGIN": 65, "DEADLINE": 66, "AGENT": 67, "LOST": 68,
+    "PAUSE": 69, "RESUME": 70, "TIMES": 71, "HOLD": 72, "AWAKE": 73, "STILLNESS": 74,
 }  # fmt: skip
-"""The `code` of OPEN."""
+"""The `code` of OPEN. From 64 on they are orders to pid 1."""
 ORDERS = {"SIGNAL": 1, "RESIZE": 2, "KILL": 3}
 """The `code` of CONTROL."""
 
@@ -53,6 +55,10 @@ LIMITS = {
     "ID": (64, "bytes of a command's id"),
     "PATH": (4095, "bytes of a path"),
     "SHOWN": (1024, "bytes of a command's arguments in a list"),
+    "NAME": (32, "bytes of an identity's name"),
+    "IDENTITIES": (4, "identities of a sandbox"),
+    "FILTER": (1 << 15, "bytes of a program for seccomp(2)"),
+    "HOLD": (600, "seconds for which all may be held still"),
 }
 
 
@@ -111,14 +117,42 @@ FLAGS = {
     },
     "REMOVE": {"RECURSIVE": (1, "with all that is in it"), "MISSING_OK": (2, "may be missing")},
     "WRITE": {"MODE": (1, "`mode` is set"), "APPEND": (2, "in place, at its end")},
+    "UPLOAD": {
+        "EXACT": (
+            1,
+            "one of DOWNLOAD's with WHOLE: `path` becomes what it says, and what it does not have goes; "
+            "what is mounted below stays as it is",
+        )
+    },
+    "DOWNLOAD": {
+        "WHOLE": (
+            1,
+            "names begin with `top`; FIFOs, attributes of users and exact times as well; what cannot be read is an "
+            "error; what is mounted below is named and no more",
+        )
+    },
     "WATCH": {"RECURSIVE": (1, "all directories below, those too that are made later")},
     "WALKED": {"TRUNCATED": (1, "there is more: deeper, longer by path, or in a directory too large to sort")},
+    "IDENTITY": {
+        "EAGER": (1, "its agent starts at once, not with the first connection"),
+        "ATTENDING": (2, "its agent runs while all others are held still, and no longer"),
+    },
     "LISTED": {"BACKGROUND": (1, ""), "ENDED": (2, "`code` to `duration` are set")},
 }
 
 ID = Field(1, "id", "text", LIMITS["ID"][0], "of the command")
+IDENTITY_NAME = Field(1, "name", "text", LIMITS["NAME"][0], "of the identity")
+_TIMES = (
+    ("left", "u64", "nanoseconds of its time to live, if it is paused; else the largest number"),
+    (
+        "deadline",
+        "u64",
+        "nanoseconds of CLOCK_BOOTTIME: of its time to live, or of the time for which it may be paused",
+    ),
+)
 PATH = Field(1, "path", "text", LIMITS["PATH"][0], "absolute")
 NAME = Field(2, "name", "text", LIMITS["PATH"][0], "a shell pattern")
+LEFT_OUT = Field(2, "left_out", "strings", 1 << 16, "what is below `path` and stays out of it, relative to it")
 SOURCE = Field(1, "source", "text", LIMITS["PATH"][0], "absolute")
 DESTINATION = Field(2, "destination", "text", LIMITS["PATH"][0], "absolute")
 _STATUS = (
@@ -313,8 +347,22 @@ MESSAGES = (
         (("flags", "u32", "WRITE"), ("mode", "u32", "")),
         (PATH,),
     ),
-    Message("upload", "OPEN", "host", "A tar archive, on stream 0, to be unpacked below `path`.", (), (PATH,)),
-    Message("download", "OPEN", "host", "What is below `path`, as a tar archive on stream 1.", (), (PATH,)),
+    Message(
+        "upload",
+        "OPEN",
+        "host",
+        "A tar archive, on stream 0, to be unpacked below `path`.",
+        (("flags", "u32", "UPLOAD"), ("zero", "u32", "")),
+        (PATH, LEFT_OUT),
+    ),
+    Message(
+        "download",
+        "OPEN",
+        "host",
+        "What is below `path`, as a tar archive on stream 1.",
+        (("flags", "u32", "DOWNLOAD"), ("zero", "u32", "")),
+        (PATH, LEFT_OUT),
+    ),
     Message(
         "watch",
         "OPEN",
@@ -359,6 +407,64 @@ MESSAGES = (
     ),
     Message("signal_order", "CONTROL", "host", "", (("number", "u32", ""), ("zero", "u32", ""))),
     Message("resize_order", "CONTROL", "host", "", (("rows", "u16", ""), ("columns", "u16", ""), ("zero", "u32", ""))),
+    Message(
+        "identity",
+        "OPEN",
+        "host",
+        "To pid 1 before BEGIN: an agent that it is to start, and (a descriptor) the socket on which that serves.",
+        (("flags", "u32", "IDENTITY"), ("uid", "u32", ""), ("gid", "u32", ""), ("zero", "u32", "")),
+        (
+            IDENTITY_NAME,
+            Field(2, "groups", "u32s", 4 * 64, ""),
+            Field(3, "filter", "bytes", LIMITS["FILTER"][0], "instructions of seccomp(2) for all that it starts"),
+        ),
+    ),
+    Message(
+        "begin",
+        "OPEN",
+        "host",
+        "The last of the first orders. The descriptor is the socket for further ones.",
+        (
+            ("deadline", "u64", "nanoseconds of CLOCK_BOOTTIME"),
+            ("idle", "u64", "nanoseconds that nobody uses it after which it is paused; 0: never"),
+            ("retention", "u64", "nanoseconds for which it may be paused"),
+        ),
+        (Field(1, "rlimits", "u64s", 16 * 16, "resource and hard limit of each"),),
+    ),
+    Message("deadline", "OPEN", "host", "Moves it.", (("deadline", "u64", "nanoseconds of CLOCK_BOOTTIME"),)),
+    Message("agent", "OPEN", "host", "Asks after the agent of an identity.", (), (IDENTITY_NAME,)),
+    Message("agent_reply", "REPLY", "guest", "", (("pid", "u32", "0: none runs"), ("zero", "u32", ""))),
+    Message(
+        "lost",
+        "OPEN",
+        "host",
+        "What became of an agent whose connection ended. Answered when nothing that it had started is left.",
+        (("pid", "u32", "that it had; 0: not known"), ("zero", "u32", "")),
+        (IDENTITY_NAME,),
+    ),
+    Message(
+        "lost_reply",
+        "REPLY",
+        "guest",
+        "",
+        (("alive", "u32", "1: it runs"), ("signal", "u32", "that killed it, or 0")),
+    ),
+    Message("times_reply", "REPLY", "guest", "Of PAUSE, RESUME, TIMES and AWAKE.", _TIMES),
+    Message(
+        "hold",
+        "OPEN",
+        "host",
+        "All but pid 1 stand still until the channel ends.",
+        (("seconds", "u32", "at most"), ("zero", "u32", "")),
+    ),
+    Message(
+        "stillness",
+        "OPEN",
+        "host",
+        "Answered when it is otherwise than the host knows.",
+        (("paused", "u32", "1: paused, as far as is known"), ("zero", "u32", "")),
+    ),
+    Message("stillness_reply", "REPLY", "guest", "", (("paused", "u32", ""), ("zero", "u32", ""), *_TIMES)),
 )
 """CLOSE, EOF, the order KILL, and replies that are not here have no body. DATA has bytes.
 On the streams of CONNECT and ACCEPT nothing is sent before the REPLY."""

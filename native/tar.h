@@ -5,7 +5,7 @@
 #ifndef TAR_H
 #define TAR_H
 
-#include "tiny.h"
+#include "bytes.h"
 
 enum {
     TAR_BLOCK = 512,
@@ -13,7 +13,7 @@ enum {
     TAR_PATH = 4096,          /* with its NUL */
 };
 
-enum tar_type { TAR_FILE, TAR_HARD_LINK, TAR_LINK, TAR_DIRECTORY };
+enum tar_type { TAR_FILE, TAR_HARD_LINK, TAR_LINK, TAR_DIRECTORY, TAR_FIFO };
 
 struct tar_member {
     enum tar_type type;
@@ -22,6 +22,8 @@ struct tar_member {
     int64_t modified; /* seconds since 1970 */
     const char *path; /* in the reader's memory until the next member */
     const char *target; /* of a link */
+    uint32_t uid, gid; /* as read */
+    struct reader more; /* to be written: further records (tar_record_to) */
 };
 
 /* Up to `size` bytes; 0 at the end; or -errno. */
@@ -33,6 +35,8 @@ struct tar_reader {
     tar_source *read;
     void *context;
     const char *problem;
+    bool whole;       /* FIFOs are taken, and `said` is of interest */
+    size_t said;      /* bytes of the member's own extended header, which `extension` holds until data are skipped */
     uint64_t left;    /* of the member's bytes */
     uint32_t padding; /* behind them */
     char path[TAR_PATH], target[TAR_PATH];
@@ -48,6 +52,12 @@ int tar_next(struct tar_reader *, struct tar_member *);
 
 /* Bytes of the member: how many, at most `size`; 0 at its end; or as tar_next. */
 int tar_data(struct tar_reader *, void *to, size_t size);
+
+/* The next record of the member's own extended header, from `*at` on; false: there is none. */
+bool tar_said_next(const struct tar_reader *, size_t *at, struct reader *key, struct reader *value);
+
+/* A record as tar_put takes it; how long it is, 0 if there is no room. */
+size_t tar_record_to(void *to, size_t room, const char *key, struct reader value);
 
 /* What stands before a member's bytes: a header, and an extended one where ustar cannot say it. 0, or what `write`
  * said; -EINVAL: no such member can be. */

@@ -10,8 +10,8 @@ enum {
 
 /* What the extended headers before a member have said about it. */
 struct tar_said {
-    bool path, target, size, modified, pax, gnu_path, gnu_target;
-    uint64_t size_value;
+    bool path, target, size, modified, uid, gid, pax, gnu_path, gnu_target;
+    uint64_t size_value, uid_value, gid_value;
     int64_t modified_value;
 };
 
@@ -173,10 +173,31 @@ static int tar_pax_record(struct tar_reader *tar, struct tar_said *said, bool gl
     } else if (tar_is_key(key, key_size, "mtime")) {
         said->modified = true;
         good = !global && tar_time_value(value, size, &said->modified_value);
+    } else if (tar->whole && tar_is_key(key, key_size, "uid")) {
+        said->uid = true;
+        good = !global && !parse_decimal((const char *)value, size, &said->uid_value) && said->uid_value < UINT32_MAX;
+    } else if (tar->whole && tar_is_key(key, key_size, "gid")) {
+        said->gid = true;
+        good = !global && !parse_decimal((const char *)value, size, &said->gid_value) && said->gid_value < UINT32_MAX;
     } else if (tar_is_key(key, key_size, "hdrcharset")) {
         good = tar_is_key(value, size, "BINARY") || tar_is_key(value, size, "ISO-IR 10646 2000 UTF-8");
     } /* others say nothing that is taken over */
     return good ? 1 : tar_refuse(tar, global ? "global extension" : "extension that means nothing");
+}
+
+bool tar_said_next(const struct tar_reader *tar, size_t *at, struct reader *key, struct reader *value)
+{
+    const unsigned char *from = tar->extension + *at; /* tar_pax has found all of it good */
+    uint64_t length;
+    if (*at >= tar->said)
+        return false;
+    const unsigned char *space = memchr(from, ' ', tar->said - *at);
+    must(space && !parse_decimal((const char *)from, (size_t)(space - from), &length));
+    const unsigned char *equals = memchr(space, '=', (size_t)length);
+    *key = reader_of(space + 1, (size_t)(equals - space - 1));
+    *value = reader_of(equals + 1, (size_t)(from + length - 1 - (equals + 1)));
+    *at += (size_t)length;
+    return true;
 }
 
 /* Records of the form "LENGTH KEY=VALUE\n", nothing between them and nothing behind. */
@@ -233,6 +254,7 @@ static int tar_extension(struct tar_reader *tar, struct tar_said *said, char typ
         if (said->pax || gnu)
             return tar_refuse(tar, "extension before an extension");
         said->pax = true;
+        tar->said = (size_t)size;
         return tar_pax(tar, said, (size_t)size, false);
     case 'L':
         if (said->pax || said->gnu_path)
@@ -291,7 +313,8 @@ static int tar_type(struct tar_reader *tar, char type, enum tar_type *to)
     case '4':
         return tar_refuse(tar, "device");
     case '6':
-        return tar_refuse(tar, "FIFO");
+        *to = TAR_FIFO;
+        return tar->whole ? 1 : tar_refuse(tar, "FIFO");
     case 'S':
         return tar_refuse(tar, "sparse member");
     default:
@@ -301,17 +324,19 @@ static int tar_type(struct tar_reader *tar, char type, enum tar_type *to)
 
 static int tar_header(struct tar_reader *tar, const struct tar_said *said, int64_t size, struct tar_member *member)
 {
-    int64_t mode, passed_over;
+    int64_t mode, uid, gid, passed_over;
     int result = tar_header_names(tar, !said->path && !said->gnu_path, !said->target && !said->gnu_target);
     if (result > 0)
         result = tar_type(tar, (char)tar->block[HEADER_TYPE], &member->type);
     if (result < 0)
         return result;
     if (!tar_number(tar->block + HEADER_MODE, 8, &mode) || !tar_number(tar->block + HEADER_MODIFIED, 12, &member->modified) ||
-        !tar_number(tar->block + HEADER_UID, 8, &passed_over) || !tar_number(tar->block + HEADER_GID, 8, &passed_over) ||
+        !tar_number(tar->block + HEADER_UID, 8, &uid) || !tar_number(tar->block + HEADER_GID, 8, &gid) ||
         !tar_number(tar->block + HEADER_MAJOR, 8, &passed_over) || !tar_number(tar->block + HEADER_MINOR, 8, &passed_over))
         return tar_refuse(tar, "number that is none");
     member->mode = (unsigned)mode & 07777u;
+    member->uid = (uint32_t)(said->uid ? said->uid_value : (uint64_t)uid);
+    member->gid = (uint32_t)(said->gid ? said->gid_value : (uint64_t)gid);
     member->size = said->size ? said->size_value : (uint64_t)size;
     if (said->modified)
         member->modified = said->modified_value;
@@ -319,6 +344,7 @@ static int tar_header(struct tar_reader *tar, const struct tar_said *said, int64
         return tar_refuse(tar, "content of what has none");
     member->path = tar->path;
     member->target = tar->target;
+    member->more = reader_of(NULL, 0);
     if (!*member->path)
         return tar_refuse(tar, "member without a name");
     if ((member->type == TAR_LINK || member->type == TAR_HARD_LINK) && !*member->target)
@@ -333,6 +359,8 @@ void tar_start(struct tar_reader *tar, tar_source *read, void *context)
     tar->read = read;
     tar->context = context;
     tar->problem = NULL;
+    tar->whole = false;
+    tar->said = 0;
     tar->left = tar->padding = 0;
 }
 
@@ -343,6 +371,7 @@ int tar_next(struct tar_reader *tar, struct tar_member *member)
     if (result > 0)
         result = tar_skip(tar, tar->padding);
     tar->left = tar->padding = 0;
+    tar->said = 0;
     while (result > 0) {
         int64_t size;
         char type;

@@ -98,7 +98,21 @@ static void tar_magic(struct tar_header *header, char type)
     (void)tar_put_number(header->minor, 8, 0);
 }
 
-static int tar_put_records(tar_sink *write, void *context, const struct tar_records *records)
+size_t tar_record_to(void *to, size_t room, const char *key, struct reader value)
+{
+    char number[DECIMAL_SIZE];
+    struct writer writer = writer_of(to, room);
+    size_t rest = strlen(key) + value.left + 3, length = rest;
+    while (length != rest + strlen(decimal(number, length)))
+        length = rest + strlen(number);
+    if (length > room || put_bytes(&writer, number, strlen(number)) || put_bytes(&writer, " ", 1) ||
+        put_bytes(&writer, key, strlen(key)) || put_bytes(&writer, "=", 1) || put_bytes(&writer, value.at, value.left) ||
+        put_bytes(&writer, "\n", 1))
+        return 0;
+    return writer.used;
+}
+
+static int tar_put_records(tar_sink *write, void *context, const struct tar_records *records, struct reader more)
 {
     static const char name[] = "././@PaxHeader";
     struct tar_header header = {0};
@@ -106,13 +120,15 @@ static int tar_put_records(tar_sink *write, void *context, const struct tar_reco
     (void)tar_put_number(header.mode, 8, 0);
     (void)tar_put_number(header.uid, 8, 0);
     (void)tar_put_number(header.gid, 8, 0);
-    (void)tar_put_number(header.size, 12, records->used);
+    (void)tar_put_number(header.size, 12, records->used + more.left);
     (void)tar_put_number(header.modified, 12, 0);
     tar_magic(&header, 'x');
     int error = tar_put_header(write, context, &header);
     if (!error)
         error = write(context, records->text, records->used);
-    return error ? error : tar_pad(write, context, records->used);
+    if (!error && more.left)
+        error = write(context, more.at, more.left);
+    return error ? error : tar_pad(write, context, records->used + more.left);
 }
 
 static bool tar_valid(const char *text)
@@ -122,7 +138,7 @@ static bool tar_valid(const char *text)
 
 int tar_put(tar_sink *write, void *context, const struct tar_member *member, uint32_t uid, uint32_t gid)
 {
-    static const char types[] = {'0', '1', '2', '5'};
+    static const char types[] = {'0', '1', '2', '5', '6'};
     struct tar_header header = {0};
     struct tar_records records = {.used = 0};
     const char *target = member->type == TAR_LINK || member->type == TAR_HARD_LINK ? member->target : "";
@@ -149,7 +165,7 @@ int tar_put(tar_sink *write, void *context, const struct tar_member *member, uin
         tar_record_number(&records, "mtime", member->modified);
     tar_magic(&header, types[member->type]);
 
-    int error = records.used ? tar_put_records(write, context, &records) : 0;
+    int error = records.used || member->more.left ? tar_put_records(write, context, &records, member->more) : 0;
     return error ? error : tar_put_header(write, context, &header);
 }
 

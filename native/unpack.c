@@ -1,23 +1,31 @@
 /* UPLOAD: an archive is unpacked below a directory, as the user. Its names are an attacker's: none leads outside, and
  * nothing is made or opened through a symbolic link, whether the archive brought it or it was there before. Owners,
- * set-id bits and devices are not taken over. */
+ * set-id bits and devices are not taken over.
+ *
+ * With EXACT the archive is one of DOWNLOAD's with WHOLE, and the directory becomes what it says: owners, modes, times and
+ * users' attributes too. What is the same already is only read; what the archive does not have goes. What is mounted
+ * below the directory and what is left out stays as it is. Nobody else writes there meanwhile. */
 #include "file.h"
 #include "ops.h"
 #include "path.h"
+#include "remove.h"
 #include "sys.h"
 #include "tar.h"
-#include "trail.h"
+#include "walk.h"
 
 enum {
     UNPACK_BUFFER = 256 << 10,
     UNPACK_TIMES = 16 << 20,   /* bytes for times of directories */
     UNPACK_MADE = 1 << 18,     /* files that a hard link may lead to: three quarters of so many */
     UNPACK_WORLD = 0755,
+    UNPACK_MOUNTS = 1 << 20,   /* bytes that /proc/self/mountinfo may have */
+    UNPACK_SEEN = 1 << 20,     /* names of an exact archive: three quarters of so many */
 };
+static const char UNPACK_SCRATCH[] = ".paddock-carried";
 
 struct unpack_time {
     struct unpack_time *before;
-    int64_t modified;
+    struct timespec modified;
     char path[];
 };
 
@@ -34,7 +42,13 @@ struct unpack {
     struct unpack_time *last;
     struct unpack_made *made; /* a table by hash; inode 0: free */
     size_t made_count;
-    unsigned char buffer[UNPACK_BUFFER];
+    bool exact;
+    uint64_t mount;         /* of the directory */
+    struct reader left_out; /* relative to it */
+    struct reader mounts;   /* likewise: what is mounted below */
+    uint64_t *seen;         /* digests of names; 0: free */
+    size_t seen_count;
+    unsigned char buffer[UNPACK_BUFFER], other[UNPACK_BUFFER];
 };
 
 static int unpack_read(void *context, void *to, size_t size)
@@ -163,17 +177,27 @@ static int unpack_hard_link(struct unpack *unpack, const struct tar_member *memb
 
 /* Directories */
 
+/* An engine's image has whole seconds: those of what is otherwise the same are left alone. */
+static bool unpack_is_its_time(const struct timespec *time, const struct statx *is)
+{
+    if (is->modified.seconds != time->seconds)
+        return false;
+    return !time->nanoseconds || !is->modified.nanoseconds || is->modified.nanoseconds == time->nanoseconds;
+}
+
 /* Times come when everything is there, or when there is no room for more: what is put into a directory changes its. */
 static int unpack_set_times(struct unpack *unpack)
 {
     char name[NAME_MAX + 1];
     for (struct unpack_time *time = unpack->last; time; time = time->before) {
-        const struct timespec times[2] = {{time->modified, 0}, {time->modified, 0}};
+        const struct timespec times[2] = {time->modified, time->modified};
         int error = unpack_enter(unpack, time->path, false, name);
         if (error == -ESTALE || error == -EMFILE || error == -ENFILE)
             return error;
-        int fd = error ? error : open_directory(trail_fd(&unpack->trail), name);
-        if (fd >= 0) /* else it has been replaced */
+        struct statx is;
+        int fd = error ? error : open_directory(trail_fd(&unpack->trail), *name ? name : ".");
+        bool there = fd >= 0 && !sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is); /* else it has been replaced */
+        if (there && !(unpack->exact && unpack_is_its_time(&time->modified, &is)))
             (void)sys_utimensat(fd, NULL, times, 0);
         fd_close(&fd);
     }
@@ -182,10 +206,26 @@ static int unpack_set_times(struct unpack *unpack)
     return 0;
 }
 
+static int unpack_remember_time(struct unpack *unpack, const char *path, struct timespec modified)
+{
+    size_t size = strlen(path) + 1;
+    struct unpack_time *time = arena_take(&unpack->times, sizeof *time + size);
+    if (!time) {
+        int error = unpack_set_times(unpack);
+        time = arena_take(&unpack->times, sizeof *time + size);
+        if (error || !time)
+            return error ? error : -ENOMEM;
+    }
+    memcpy(time->path, path, size);
+    time->modified = modified;
+    time->before = unpack->last;
+    unpack->last = time;
+    return 0;
+}
+
 static int unpack_directory(struct unpack *unpack, const struct tar_member *member, const char *path)
 {
     char name[NAME_MAX + 1];
-    size_t size = strlen(path) + 1;
     int error = unpack_enter(unpack, path, true, name);
     if (error)
         return error;
@@ -198,18 +238,7 @@ static int unpack_directory(struct unpack *unpack, const struct tar_member *memb
         return fd;
     error = sys_fchmod(fd, (member->mode & UNPACK_WORLD) | 0700);
     fd_close(&fd);
-    struct unpack_time *time = arena_take(&unpack->times, sizeof *time + size);
-    if (!error && !time) {
-        error = unpack_set_times(unpack);
-        time = arena_take(&unpack->times, sizeof *time + size);
-    }
-    if (error || !time)
-        return error;
-    memcpy(time->path, path, size);
-    time->modified = member->modified;
-    time->before = unpack->last;
-    unpack->last = time;
-    return 0;
+    return error ? error : unpack_remember_time(unpack, path, (struct timespec){member->modified, 0});
 }
 
 /* Files */
@@ -271,13 +300,399 @@ static int unpack_member(struct unpack *unpack, const struct tar_member *member)
     return unpack_file(unpack, member, directory, name);
 }
 
+/* Exact */
+
+static uint64_t digest_of(const char *path)
+{
+    uint64_t digest = 0xcbf29ce484222325u;
+    for (; *path; path++)
+        digest = (digest ^ (unsigned char)*path) * 0x100000001b3u;
+    return digest ? digest : 1;
+}
+
+/* Where its digest stands, or would. */
+static uint64_t *exact_place(struct unpack *unpack, const char *path)
+{
+    uint64_t digest = digest_of(path);
+    size_t at = (size_t)(digest * 0x9e3779b97f4a7c15u >> 32);
+    while (unpack->seen[at % UNPACK_SEEN] && unpack->seen[at % UNPACK_SEEN] != digest)
+        at++;
+    return &unpack->seen[at % UNPACK_SEEN];
+}
+
+static bool exact_leaves_out(const struct unpack *unpack, const char *path)
+{
+    struct reader left_out = unpack->left_out;
+    while (left_out.left) {
+        const char *one = next_string(&left_out);
+        size_t size = strlen(one);
+        if (!memcmp(path, one, min_size(size, strlen(path) + 1)) && (!path[size] || path[size] == '/'))
+            return true;
+    }
+    return false;
+}
+
+/* What the extended header says besides. */
+struct exact_more {
+    bool mounted;
+    struct timespec time;
+};
+
+static struct exact_more exact_read_more(const struct unpack *unpack, const struct tar_member *member)
+{
+    struct exact_more more = {.time = {member->modified, 0}};
+    struct reader key, value;
+    for (size_t at = 0; tar_said_next(&unpack->tar, &at, &key, &value);) {
+        uint64_t number;
+        if (key.left == 15 && !memcmp(key.at, "PADDOCK.mounted", 15))
+            more.mounted = true;
+        bool time = key.left == 16 && !memcmp(key.at, "PADDOCK.mtime_ns", 16);
+        bool negative = time && value.left && value.at[0] == '-';
+        if (!time || parse_decimal((const char *)value.at + negative, value.left - negative, &number) || number > INT64_MAX)
+            continue;
+        int64_t nanoseconds = (int64_t)(number % 1000000000), seconds = (int64_t)(number / 1000000000);
+        if (negative) {
+            seconds = -seconds - (nanoseconds > 0);
+            nanoseconds = nanoseconds ? 1000000000 - nanoseconds : 0;
+        }
+        more.time = (struct timespec){seconds, nanoseconds};
+    }
+    return more;
+}
+
+static int exact_attributes(struct unpack *unpack, int fd)
+{
+    struct reader key, value;
+    static const char prefix[] = "SCHILY.xattr.";
+    for (size_t at = 0; tar_said_next(&unpack->tar, &at, &key, &value);) {
+        char name[NAME_MAX + 1];
+        size_t size = key.left - min_size(key.left, sizeof prefix - 1);
+        if (size <= 5 || size > NAME_MAX || memcmp(key.at, prefix, sizeof prefix - 1) || memcmp(key.at + sizeof prefix - 1, "user.", 5))
+            continue;
+        memcpy(name, key.at + sizeof prefix - 1, size);
+        name[size] = 0;
+        long got = sys_fgetxattr(fd, name, unpack->other, sizeof unpack->other);
+        if (got == (long)value.left && !memcmp(unpack->other, value.at, value.left))
+            continue;
+        int error = sys_fsetxattr(fd, name, value.at, value.left, 0);
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+/* Owner, attributes, mode, time: in this order, as each takes from the next. Nothing is touched that is right. */
+static int exact_dress(struct unpack *unpack, int directory, const char *name, const struct tar_member *member,
+                       const struct exact_more *more, const char *path)
+{
+    struct statx is;
+    const struct timespec times[2] = {more->time, more->time};
+    int fd = -1, error = sys_statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
+    if (!error && (is.uid != member->uid || is.gid != member->gid)) {
+        error = sys_fchownat(directory, name, member->uid, member->gid, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH);
+        if (!error)
+            error = sys_statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
+    }
+    if (!error && member->type != TAR_LINK) {
+        int how = member->type == TAR_DIRECTORY ? O_DIRECTORY : member->type == TAR_FIFO ? O_NONBLOCK : 0;
+        fd = *name ? sys_openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | how, 0) : sys_fcntl(directory, F_DUPFD_CLOEXEC, 3);
+        error = fd < 0 ? fd : member->type == TAR_FIFO ? 0 : exact_attributes(unpack, fd);
+        if (!error && (is.mode & 07777u) != member->mode)
+            error = sys_fchmod(fd, member->mode);
+    }
+    if (!error && member->type == TAR_DIRECTORY)
+        error = unpack_remember_time(unpack, path, more->time);
+    else if (!error && !unpack_is_its_time(&more->time, &is))
+        error = sys_utimensat(directory, name, times, AT_SYMLINK_NOFOLLOW);
+    fd_close(&fd);
+    return error;
+}
+
+static size_t length_to(const char *text, char end)
+{
+    size_t size = 0;
+    while (text[size] && text[size] != end)
+        size++;
+    return size;
+}
+
+/* A word of a line of /proc/self/mountinfo without its escapes, which are octal numbers; its end. */
+static const char *exact_unescape(const char *from, char *to)
+{
+    while (*from && *from != ' ' && *from != '\n') {
+        bool escape = from[0] == '\\' && from[1] && from[2] && from[3];
+        unsigned value = 0;
+        for (int i = 1; escape && i < 4; i++)
+            value = value * 8 + ((unsigned char)from[i] & 7u);
+        *to++ = escape ? (char)(unsigned char)value : *from;
+        from += escape ? 4 : 1;
+    }
+    *to = 0;
+    return from;
+}
+
+/* What is mounted below `top`, lest anything is removed through a mount. */
+static int exact_find_mounts(struct unpack *unpack, const char *top)
+{
+    struct arena *arena = &unpack->op->arena;
+    char *text = arena_take(arena, UNPACK_MOUNTS + 1), *mounts = arena_take(arena, UNPACK_MOUNTS + 1), *to = mounts;
+    size_t used = 0, top_size = strlen(top);
+    int fd = sys_openat(AT_FDCWD, "/proc/self/mountinfo", O_RDONLY | O_CLOEXEC, 0);
+    long got = fd;
+    if (fd < 0 || !text || !mounts)
+        return fd < 0 ? fd : -ENOMEM;
+    while (used < UNPACK_MOUNTS && (got = sys_read(fd, text + used, UNPACK_MOUNTS - used)) > 0)
+        used += (size_t)got;
+    fd_close(&fd);
+    if (got)
+        return got < 0 ? (int)got : -E2BIG;
+    top_size -= top_size && top[top_size - 1] == '/';
+    for (const char *at = text; *at;) {
+        for (int word = 0; word < 4 && *at && *at != '\n'; word++)
+            for (at += length_to(at, ' '); *at == ' '; at++)
+                ;
+        at = exact_unescape(at, to);
+        bool below = strlen(to) > top_size + 1 && !memcmp(to, top, top_size) && to[top_size] == '/';
+        if (below) {
+            size_t size = strlen(to + top_size + 1) + 1;
+            memmove(to, to + top_size + 1, size);
+            to += size;
+        }
+        at += length_to(at, '\n');
+        at += *at == '\n';
+    }
+    unpack->mounts = reader_of(mounts, (size_t)(to - mounts));
+    return 0;
+}
+
+static int exact_away(struct unpack *unpack, int directory, const char *name, const char *path)
+{
+    size_t mark = unpack->op->arena.used, size = strlen(path);
+    struct reader mounts = unpack->mounts;
+    while (mounts.left) {
+        const char *mount = next_string(&mounts);
+        if (!memcmp(mount, path, min_size(size, strlen(mount) + 1)) && (!mount[size] || mount[size] == '/'))
+            return unpack_refuse(unpack, "something is mounted below it");
+    }
+    int error = remove_tree(directory, name, &unpack->op->arena);
+    arena_rewind(&unpack->op->arena, mark);
+    return error == -ENOENT ? 0 : error;
+}
+
+/* As many bytes as `size` of what stands there, if they are the same. */
+static bool exact_same(struct unpack *unpack, int fd, size_t size)
+{
+    size_t filled = 0;
+    while (fd >= 0 && filled < size) {
+        long got = sys_read(fd, unpack->other + filled, size - filled);
+        if (got <= 0)
+            return false;
+        filled += (size_t)got;
+    }
+    return fd >= 0 && !memcmp(unpack->buffer, unpack->other, size);
+}
+
+static int exact_write(int fd, const unsigned char *from, size_t size)
+{
+    while (size) {
+        long put = sys_write(fd, from, size);
+        if (put < 0)
+            return (int)put;
+        from += put;
+        size -= (size_t)put;
+    }
+    return 0;
+}
+
+static int exact_copy(struct unpack *unpack, int from, int to, uint64_t size)
+{
+    int error = sys_lseek(from, 0, SEEK_SET) < 0 ? -EIO : 0;
+    while (!error && size) {
+        long got = sys_read(from, unpack->other, (size_t)min_u64(size, sizeof unpack->other));
+        error = got <= 0 ? -EIO : exact_write(to, unpack->other, (size_t)got);
+        size -= got > 0 ? (uint64_t)got : 0;
+    }
+    return error;
+}
+
+/* Compared on the way: what is the same stays what it was, and takes no room. Else it is written beside. */
+static int exact_file(struct unpack *unpack, const struct tar_member *member, int directory, const char *name, const char *path)
+{
+    struct statx is;
+    uint64_t same = 0;
+    int there = sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
+    bool alike = !there && (is.mode & S_IFMT) == S_IFREG && is.size == member->size;
+    int old = alike ? sys_openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0) : -1;
+    int got = tar_data(&unpack->tar, unpack->buffer, sizeof unpack->buffer);
+    while (got > 0 && exact_same(unpack, old, (size_t)got)) {
+        same += (uint64_t)got;
+        got = tar_data(&unpack->tar, unpack->buffer, sizeof unpack->buffer);
+    }
+    if (got < 0 || (old >= 0 && !got)) {
+        fd_close(&old);
+        return got;
+    }
+    int error = exact_away(unpack, directory, UNPACK_SCRATCH, UNPACK_SCRATCH);
+    int fd = error ? error : sys_openat(directory, UNPACK_SCRATCH, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    error = fd < 0 ? fd : same ? exact_copy(unpack, old, fd, same) : 0;
+    for (; !error && got > 0; got = tar_data(&unpack->tar, unpack->buffer, sizeof unpack->buffer))
+        error = exact_write(fd, unpack->buffer, (size_t)got);
+    if (!error && got < 0)
+        error = got;
+    if (!error && !there && (is.mode & S_IFMT) == S_IFDIR)
+        error = exact_away(unpack, directory, name, path);
+    if (!error)
+        error = sys_renameat2(directory, UNPACK_SCRATCH, directory, name, 0);
+    fd_close(&old);
+    fd_close(&fd);
+    return error;
+}
+
+/* To a file that came before it. */
+static int exact_hard_link(struct unpack *unpack, const struct tar_member *member, const char *path)
+{
+    char target[TAR_PATH], from_name[NAME_MAX + 1], name[NAME_MAX + 1];
+    struct statx is, there;
+    memcpy(target, member->target, strlen(member->target) + 1);
+    char *inside = unpack_tidy(target) ? memchr(target, '/', strlen(target)) : NULL;
+    if (!inside || !*exact_place(unpack, inside + 1))
+        return unpack_refuse(unpack, "hard link to no member");
+    int error = unpack_enter(unpack, inside + 1, false, from_name);
+    int from = error ? error : sys_fcntl(trail_fd(&unpack->trail), F_DUPFD_CLOEXEC, 3);
+    if (from < 0)
+        return from;
+    error = sys_statx(from, from_name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
+    if (!error && (is.mode & S_IFMT) != S_IFREG)
+        error = unpack_refuse(unpack, "hard link to no member");
+    if (!error)
+        error = unpack_enter(unpack, path, false, name);
+    int directory = trail_fd(&unpack->trail);
+    bool itself = !error && !sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) &&
+                  there.inode == is.inode && there.device_major == is.device_major && there.device_minor == is.device_minor;
+    if (!error && !itself) {
+        error = exact_away(unpack, directory, name, path);
+        if (!error)
+            error = sys_linkat(from, from_name, directory, name, 0);
+    }
+    fd_close(&from);
+    return error;
+}
+
+/* What is neither file nor hard link. */
+static int exact_put(struct unpack *unpack, const struct tar_member *member, int directory, const char *name, const char *path)
+{
+    static const unsigned kinds[] = {S_IFREG, S_IFREG, S_IFLNK, S_IFDIR, S_IFIFO};
+    struct statx is;
+    int there = sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
+    bool alike = !there && (is.mode & S_IFMT) == kinds[member->type];
+    if (alike && member->type == TAR_LINK) {
+        long size = sys_readlinkat(directory, name, (char *)unpack->other, TAR_PATH);
+        alike = size == (long)strlen(member->target) && !memcmp(unpack->other, member->target, (size_t)size);
+    }
+    if (alike)
+        return 0;
+    int error = exact_away(unpack, directory, name, path);
+    if (error)
+        return error;
+    if (member->type == TAR_LINK)
+        return sys_symlinkat(member->target, directory, name);
+    return member->type == TAR_DIRECTORY ? sys_mkdirat(directory, name, 0700) : sys_mknodat(directory, name, S_IFIFO | 0600, 0);
+}
+
+static int exact_member(struct unpack *unpack, const struct tar_member *member)
+{
+    char whole[TAR_PATH], name[NAME_MAX + 1];
+    struct exact_more more = exact_read_more(unpack, member);
+    struct statx above, is;
+    memcpy(whole, member->path, strlen(member->path) + 1);
+    if (!unpack_tidy(whole) || !*whole)
+        return unpack_refuse(unpack, "name that leads outside");
+    char *path = memchr(whole, '/', strlen(whole));
+    if (!path) { /* the directory itself */
+        if (member->type != TAR_DIRECTORY)
+            return -ENOTDIR;
+        while (unpack->trail.depth)
+            if (trail_up(&unpack->trail))
+                return -ESTALE;
+        return exact_dress(unpack, trail_fd(&unpack->trail), "", member, &more, "");
+    }
+    path++;
+    if (exact_leaves_out(unpack, path))
+        return 0;
+    uint64_t *place = exact_place(unpack, path);
+    if (*place && member->type != TAR_DIRECTORY) /* named twice */
+        return unpack_refuse(unpack, "name that stands twice");
+    if (!*place && ++unpack->seen_count > UNPACK_SEEN / 4 * 3)
+        return -E2BIG;
+    *place = digest_of(path);
+    if (more.mounted)
+        return 0;
+    int error = unpack_enter(unpack, path, false, name);
+    int directory = trail_fd(&unpack->trail);
+    if (!error)
+        error = sys_statx(directory, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &above);
+    if (error)
+        return error;
+    bool there = !sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_MNT_ID, &is);
+    if (above.mount != unpack->mount || (there && is.mount != unpack->mount))
+        return 0;
+    if (member->type == TAR_HARD_LINK)
+        return exact_hard_link(unpack, member, path);
+    error = member->type == TAR_FILE ? exact_file(unpack, member, directory, name, path)
+                                     : exact_put(unpack, member, directory, name, path);
+    return error ? error : exact_dress(unpack, directory, name, member, &more, path);
+}
+
+/* What the archive does not have goes. */
+static int exact_sweep(struct unpack *unpack)
+{
+    struct walk *walk = arena_take(&unpack->op->arena, sizeof *walk);
+    struct walk_entry entry;
+    if (!unpack->seen_count)
+        return unpack_refuse(unpack, "empty archive");
+    while (unpack->trail.depth)
+        if (trail_up(&unpack->trail))
+            return -ESTALE;
+    int event, root = sys_openat(trail_fd(&unpack->trail), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    int error = root < 0 ? root : !walk ? -ENOMEM : walk_open_take(walk, &root, &unpack->op->arena, SIZE_MAX, TAR_PATH - 1, true);
+    while (!error && (event = walk_next(walk, &entry)) != WALK_END) {
+        if (event < 0)
+            return event;
+        if (event != WALK_ENTRY)
+            continue;
+        bool other = entry.is.mount != unpack->mount || exact_leaves_out(unpack, entry.path);
+        bool goes = !other && !*exact_place(unpack, entry.path);
+        if (other || goes)
+            walk->enter = false;
+        if (goes)
+            error = exact_away(unpack, entry.parent, entry.name, entry.path);
+    }
+    return error;
+}
+
+static int exact_begin(struct unpack *unpack, const char *top, struct reader left_out)
+{
+    struct arena seen;
+    struct statx is;
+    int error = arena_split(&unpack->op->arena, UNPACK_SEEN * sizeof *unpack->seen, &seen);
+    if (!error)
+        error = sys_statx(trail_fd(&unpack->trail), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &is);
+    if (error)
+        return error;
+    unpack->seen = (uint64_t *)(void *)seen.base; /* zeros: nobody has touched it */
+    unpack->mount = is.mount;
+    unpack->left_out = left_out;
+    unpack->exact = unpack->tar.whole = true;
+    return is.mask & STATX_MNT_ID ? exact_find_mounts(unpack, top) : -ENOSYS;
+}
+
 static int unpack_all(struct unpack *unpack)
 {
     struct tar_member member;
     int result, got;
     while ((result = tar_next(&unpack->tar, &member)) > 0) {
         unpack->op->step = "unpack";
-        result = unpack_member(unpack, &member);
+        result = unpack->exact ? exact_member(unpack, &member) : unpack_member(unpack, &member);
         if (result)
             break;
     }
@@ -287,7 +702,8 @@ static int unpack_all(struct unpack *unpack)
         return result;
     while ((got = op_read(unpack->op, unpack->buffer, sizeof unpack->buffer)) > 0)
         ; /* what pads the end of the archive */
-    return got < 0 ? got : unpack_set_times(unpack);
+    result = got < 0 ? got : unpack->exact ? exact_sweep(unpack) : 0;
+    return result ? result : unpack_set_times(unpack);
 }
 
 int serve_upload(struct op *op)
@@ -297,6 +713,8 @@ int serve_upload(struct op *op)
     struct arena made;
     char *path;
     int root = -1, error = message_read(op->request, &upload_shape, &request);
+    if (!error && request.flags & ~(uint32_t)UPLOAD_FLAGS)
+        error = -EBADMSG;
     if (!error)
         error = unpack ? path_of(op, request.path, &path) : -ENOMEM;
     if (error)
@@ -313,13 +731,16 @@ int serve_upload(struct op *op)
         error = arena_split(&op->arena, UNPACK_TIMES, &unpack->times);
     if (!error)
         error = arena_split(&op->arena, UNPACK_MADE * sizeof *unpack->made, &made);
-    if (!error)
-        error = op_reply(op, NULL);
     if (error)
         return error;
     unpack->op = op;
     unpack->made = (struct unpack_made *)(void *)made.base; /* zeros: nobody has touched it */
     tar_start(&unpack->tar, unpack_read, op);
+    error = request.flags & UPLOAD_EXACT ? exact_begin(unpack, path, request.left_out) : 0;
+    if (!error)
+        error = op_reply(op, NULL);
+    if (error)
+        return error;
     error = unpack_all(unpack);
     return error ? error : file_exit(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
 }

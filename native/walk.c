@@ -186,7 +186,7 @@ int walk_next(struct walk *walk, struct walk_entry *entry)
             continue;
         }
         entry->path = walk->paths ? walk->path : NULL;
-        int error = sys_statx(entry->parent, entry->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &entry->is);
+        int error = sys_statx(entry->parent, entry->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_MNT_ID, &entry->is);
         if (error && walk_is_fatal(walk, error))
             return error;
         if (error)

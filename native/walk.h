@@ -25,7 +25,7 @@ struct walk {
     struct arena memory;
     struct walk_level *level;
     size_t depth, deepest;
-    bool enter;     /* what was given last is a directory, to be entered next */
+    bool enter;     /* what was given last is a directory, to be entered next; the caller may clear it */
     bool paths;     /* keep `path` */
     bool strict;    /* nothing is passed over: what cannot be looked at is an error */
     bool truncated; /* there is more: too deep, too long a path, too large a directory */

@@ -42,22 +42,24 @@ static void again(const struct tar_member *member)
     must(!link || !strcmp(read.target, member->target));
 }
 
-int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
+static void take(const unsigned char *bytes, size_t size, bool whole)
 {
     static struct stream stream;
     static struct tar_reader tar;
     static char data[1 << 12];
     struct tar_member member;
+    struct reader key, value;
     int result;
-    if (size > sizeof stream.bytes)
-        return 0;
     memcpy(stream.bytes, bytes, size);
     stream.used = size;
     stream.at = 0;
     tar_start(&tar, stream_read, &stream);
+    tar.whole = whole;
     while ((result = tar_next(&tar, &member)) > 0) {
         must(*member.path && strlen(member.path) < TAR_PATH && strlen(member.target) < TAR_PATH);
-        if (member.type != TAR_FILE || member.path[strlen(member.path) - 1] != '/')
+        for (size_t at = 0; whole && tar_said_next(&tar, &at, &key, &value);)
+            must(key.left && key.left + value.left < tar.said);
+        if (!whole && (member.type != TAR_FILE || member.path[strlen(member.path) - 1] != '/'))
             again(&member);
         while ((result = tar_data(&tar, data, sizeof data)) > 0)
             ;
@@ -65,5 +67,13 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
             break;
     }
     must(!result || (result == -EBADMSG && tar.problem && strlen(tar.problem) < 32));
+}
+
+int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
+{
+    if (size > sizeof((struct stream *)0)->bytes)
+        return 0;
+    take(bytes, size, false);
+    take(bytes, size, true);
     return 0;
 }

@@ -1,4 +1,4 @@
-"""Any image will do: our guest brings its own Python, and what an image has in the places of mounts is not believed."""
+"""Any image will do: our guest needs nothing of it, and what an image has in the places of mounts is not believed."""
 
 from __future__ import annotations
 

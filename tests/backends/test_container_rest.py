@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
 from paddock.backends.container import _life
+from paddock.backends.container._records import Record, Records, maker
 from paddock.errors import SandboxError
 from paddock.linux import proc
+from paddock.model import SandboxId, Template, User
 from tests.backends.containers import ContainerHarness
 from tests.backends.test_container_engine import backend_of, boxed
 from tests.conformance import eventually
@@ -94,3 +97,27 @@ def test_what_an_engine_has_paused_is_seen_and_goes_on(containers: ContainerHarn
             assert (await box.run("echo", "awake")).text == "awake"
 
     asyncio.run(main())
+
+
+def test_a_record_has_it_end_when_its_pid_1_does_at_the_latest(tmp_path: Path) -> None:
+    """One that ends by that deadline would seem to have ended before it."""
+    records, now = Records(tmp_path), proc.boottime()
+    user = User(name="user", uid=1000, gid=1000, home="/home/user")
+    record = Record(
+        id=SandboxId("sb_1"),
+        incarnation=1,
+        deadline=now + 100,
+        retention_seconds=60.0,
+        template=Template(
+            name="host", digest="", layers=(), host_usr=True, users=(user,), default_user="user", workdir="/", env={}
+        ),
+        boot=proc.boot_id(),
+        maker=maker(),
+    )
+    records.make(record)
+    noted = records.note_times(record.id, 1, 99.0, now + 59.5)
+    assert noted is not None
+    assert noted.deadline == now + 59.5
+    later = records.note_times(record.id, 1, 99.0, now + 1e9)
+    assert later is not None
+    assert later.deadline == now + 59.5, "what it says afterwards moves nothing"

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.client._links import Links
 from paddock.client._pack import Packer
 from paddock.client._tar import TarReader
-from paddock.client._unpack import Unpacker
+from paddock.client._unpack import Links, Unpacker
 from paddock.errors import AlreadyExists, GuestProtocolError, InvalidArgument
 
 Member = tuple[str, bytes, str | bytes]

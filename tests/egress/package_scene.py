@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from paddock.egress._package_cache import PackageCache
-from paddock.egress._package_store import PackageStore
+from paddock.egress._package_cache import PackageCache, PackageStore
 from tests.egress.registry_files import Outside, world_of
 from tests.egress.rig import Rig, running
 

@@ -13,8 +13,8 @@ import pytest
 
 from paddock.audit import AuditLog, verify
 from paddock.egress._connection import PROXY_PORT
+from paddock.egress._dns import GATEWAY
 from paddock.egress._journal import AuditJournal
-from paddock.egress._synthetic import GATEWAY
 from paddock.policy.egress import load
 from tests.egress.rig import Policy, Rig, answer_ok, ca_file, running
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from paddock.egress._connection import PROXY_PORT
+from paddock.egress._dns import GATEWAY
 from paddock.egress._secret_book import Bound, SecretBook
-from paddock.egress._synthetic import GATEWAY
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
 from paddock.policy.egress import load
 from tests.egress.rig import Policy, Rig, ca_file, eventually, running

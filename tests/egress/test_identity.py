@@ -9,8 +9,8 @@ import ssl
 import pytest
 
 from paddock.egress._connection import PROXY_PORT
+from paddock.egress._dns import GATEWAY
 from paddock.egress._hello import ACCESS_DENIED
-from paddock.egress._synthetic import GATEWAY
 from paddock.model.egress import Tier
 from tests.egress.hellos import client_hello, message, records, with_extension
 from tests.egress.rig import Policy, Rig, answer_ok, get, running

@@ -22,7 +22,7 @@ STEPS = {
         f"from paddock.service import _copies\nreal = _copies.make\n{LATE}_copies.make = late\n"
     ),
     "when they are in place": (
-        f"from paddock.service import _rollback\nreal = _rollback._put_in_place\n{LATE}_rollback._put_in_place = late\n"
+        f"from paddock.service import _disk_sleep as of\nreal = of._put_in_place\n{LATE}of._put_in_place = late\n"
     ),
     "before the kill": "from paddock.backends.jail._backend import JailInstance\nJailInstance.kill = die\n",
     "before the tree is there": "from paddock.backends.jail import JailBackend\nJailBackend.forget = die\n",

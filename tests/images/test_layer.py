@@ -18,7 +18,7 @@ from paddock.errors import ImageInvalid, ResourceExhausted
 from paddock.storage._removal import remove
 from paddock.storage.images import _layer, _tar
 from paddock.storage.images._limits import Budget, ImageLimits
-from paddock.storage.images._streams import Piece, Stored, Unpacked
+from paddock.storage.images._source import Piece, Stored, Unpacked
 from tests.images.layouts import COMPRESSIONS, digest, directory, hard, layer, link, member
 from tests.images.test_tar import Slow
 from tests.orphans import descriptors, wait_until

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,35 @@ def test_an_image_without_a_shell_runs_its_program_at_every_level(
     assert box.exec(["/busybox", "echo", "works"]).stdout == "works\n"
     with pytest.raises(PaddockError, match="/bin/sh"):
         box.exec("echo works")
+
+
+@pytest.mark.parametrize("level", ["container"])
+def test_what_podman_builds_of_one_static_program_is_all_that_a_sandbox_needs(
+    create: SandboxFactory, tmp_path: Path, busybox: bytes
+) -> None:
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context/busybox").write_bytes(busybox)
+    (tmp_path / "context/busybox").chmod(0o755)
+    (tmp_path / "context/Containerfile").write_text("FROM scratch\nCOPY busybox /busybox\n")
+    archive = tmp_path / "image.tar"
+    with tempfile.TemporaryDirectory(prefix="pb-") as store:  # Podman takes no long path
+        podman = ["podman", "--storage-driver=vfs", "--events-backend=none", f"--root={store}/store"]
+        podman += [f"--runroot={store}/run", f"--tmpdir={store}/tmp"]
+        for order in (
+            ["build", "--isolation=chroot", "--tag=one", str(tmp_path / "context")],
+            ["save", "--format=oci-archive", f"--output={archive}", "one"],
+        ):
+            done = subprocess.run([*podman, *order], check=False, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+    box = create(template=f"oci-archive:{archive}")
+    assert box.exec(["/busybox", "ls", "-l", "/proc/self/exe"]).stdout.endswith("-> /busybox\n")
+    with box.files.watch("/workspace") as changes:
+        box.files.write("/workspace/file", b"content")
+        assert any(change.path == "/workspace/file" for change, _ in zip(changes, range(9), strict=False))
+    assert box.files.read("/workspace/file") == b"content"
+    assert [match.line for match in box.files.grep("cont", "/workspace")] == ["content"]
+    process = box.start(["/busybox", "sleep", "600"], background=True)
+    process.kill()
+    assert process.wait().signal == 9
+    box.files.download("/workspace", tmp_path / "copy")
+    assert (tmp_path / "copy/file").read_bytes() == b"content"

@@ -368,7 +368,7 @@ async def test_the_next_workspace_begins_with_a_copy_that_was_made_ahead(
     async with opened(module_state) as rig:
         if rig.pool.driver != "btrfs":
             pytest.skip(f"the pool's driver is {rig.pool.driver}, which makes none ahead")
-        monkeypatch.setattr("paddock.service._spare_trees._PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr("paddock.service._bases._PAUSE_SECONDS", 0.0)
         base, bases = await rig.base(await rig.acquire(origin)), rig.shelf.bases
         await bases.derive(base, "zz_first", limit_bytes=1 << 30)
         ahead = f"nx_{base.id.removeprefix('bs_')}"

@@ -45,7 +45,7 @@ from paddock.model import (
 )
 from paddock.policy import local_policy
 from paddock.service import Service
-from paddock.service._expiry import PERIOD_SECONDS
+from paddock.service._recover import PERIOD_SECONDS
 from paddock.storage._worker import Worker
 from tests.stand_ins import OneTemplate, WithoutDisk, info_of
 
@@ -228,6 +228,8 @@ class World:
         self.refusal: str | None = None
         self.creates = 0
         self.before_create: Callable[[SandboxPlan], Any] | None = None
+        self.after_look: Callable[[], Awaitable[object]] | None = None
+        """Between what `paused` finds and its answer."""
 
 
 class Held:
@@ -448,7 +450,10 @@ class WorldBackend:
 
     async def paused(self) -> dict[SandboxId, Paused]:
         places = self._world.places.items()
-        return {i: Paused(p.left, p.deadline) for i, p in places if not p.runs.is_set() and p.ended is None}
+        found = {i: Paused(p.left, p.deadline) for i, p in places if not p.runs.is_set() and p.ended is None}
+        if self._world.after_look is not None:
+            await self._world.after_look()
+        return found
 
     async def forget(self, id: SandboxId) -> None:
         place = self._world.places.get(id)

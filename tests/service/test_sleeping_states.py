@@ -38,6 +38,19 @@ async def test_who_looks_just_before_it_stands_still_waits_for_nothing(rig: Rig)
         assert not place.runs.is_set()
 
 
+async def test_a_look_whose_answer_comes_late_does_not_pause_what_was_woken_since(rig: Rig) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)
+
+        async def use() -> None:
+            rig.world.after_look = None
+            await service.perform(RunExec(sandbox=made.id, spec=TRUE), ME)
+
+        rig.world.places[made.id].pause()  # as for idleness: nobody has recorded it
+        rig.world.after_look = use
+        assert [box.state for box in await service.perform(ListSandboxes(), ME)] == [State.RUNNING]
+
+
 async def test_what_cannot_be_paused_runs_on_and_is_told_to(rig: Rig) -> None:
     async with rig.service() as one:
         made = await one.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)

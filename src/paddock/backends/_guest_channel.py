@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from paddock.errors import PaddockError, SandboxError
-from paddock.guest._frames import MAX_WINDOW, STDIN, Json, Kind, ProtocolError, pack
+from paddock.guest._frames import MAX_WINDOW, STDIN, Kind, ProtocolError
 
 from ._guest_patience import Patience
 
@@ -107,14 +107,15 @@ class Channel:
     async def reply(self, type: type[T]) -> T:
         """The answer; the error that was sent in its place. When cancelled, lets go of the channel."""
         try:
-            return await self._awaited(self._reply, type)
+            body = await self._reply.get()
         except asyncio.CancelledError:
             self.close()
             raise
+        return self._read(body, type)
 
     async def result(self, type: type[T]) -> T:
         """What came of it in the end."""
-        return await self._awaited(self._result, type)
+        return self._read(await self._result.get(), type)
 
     async def call(self, type: type[T]) -> T:
         """The answer of a request that has nothing but an answer. GuestLost if the guest does not give it."""
@@ -171,16 +172,11 @@ class Channel:
         """Called when the guest has said its last word, or the connection is lost."""
         self._end.then(callback)
 
-    async def _awaited(self, answer: _Once[Any], type: type[T]) -> T:
-        body = await answer.get()
+    def _read(self, body: Any, type: type[T]) -> T:
         try:
             return self._dialect.read(body, type)
         except ProtocolError as error:
             raise self.breach(str(error)) from None
-
-    def control(self, body: Json) -> None:
-        if not self._end.done:
-            self._connection.send(pack(Kind.CONTROL, self.id, body))
 
     def close(self) -> None:
         """Lets go; idempotent. The guest cleans up and then ends the channel."""
@@ -264,19 +260,18 @@ class Channel:
             if self._reply.done:
                 raise ProtocolError("a second answer")
             self._take(self._reply, frame.body)
-            return False
-        if not self._reply.done:
+        elif not self._reply.done:
             raise ProtocolError(f"{kind.name} before the answer")
-        if kind is Kind.DATA:
+        elif kind is Kind.EXIT:
+            if self._result.done:
+                raise ProtocolError("a second result")
+            self._take(self._result, frame.body)
+        elif kind is Kind.DATA:
             self._data(frame)
         elif kind is Kind.EOF:
             self._eof(frame.stream)
         elif kind is Kind.CREDIT:
             self._grant(frame)
-        elif kind is Kind.EXIT:
-            if self._result.done:
-                raise ProtocolError("a second result")
-            self._take(self._result, frame.body)
         else:
             raise ProtocolError(f"{kind.name} from a guest")
         return False
@@ -329,10 +324,11 @@ class Channel:
 
     def _finish(self, error: PaddockError | None) -> None:
         self._error = error
-        failure = error or SandboxError("the guest ended the request without a result")
-        for answer in (self._reply, self._result):
-            if not answer.done:
-                answer.set(None, failure)
+        if not self._result.done:
+            failure = error or SandboxError("the guest ended the request without a result")
+            if not self._reply.done:
+                self._reply.set(None, failure)
+            self._result.set(None, failure)
         self._end.set(None)
         for inbox in self._inboxes.values():
             inbox.wake()

@@ -302,7 +302,8 @@ class GuestConnection:
         if self._socket.fileno() < 0:
             return
         self._loop.remove_reader(self._socket.fileno())
-        self._loop.remove_writer(self._socket.fileno())
+        if self._out:
+            self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
         for _, fds in self._out:
             for fd in fds:

@@ -110,6 +110,17 @@ class Dialect(Protocol):
 
     async def execs(self, connection: GuestConnection) -> list[ExecInfo]: ...
 
+    # pid 1, on a connection to it
+
+    async def serves(self, control: GuestConnection, identity: str) -> bool:
+        """Whether an agent runs for it."""
+        ...
+
+    async def verdict(self, control: GuestConnection, identity: str, pid: int | None) -> tuple[bool, int | None]:
+        """Of an agent whose connection ended: whether it lives, and the signal that killed it. Told when nothing is
+        left of what it had started."""
+        ...
+
     # connections inside
 
     def connect(self, port: int) -> Any: ...

@@ -117,7 +117,8 @@ class GuestExecHandle:
         """Waits for the guest's word that it runs; on failure everything is closed."""
         try:
             with self._channel.attended():
-                self._pid = await self._answered()
+                kind = self._dialect.attached if self._outlives else self._dialect.started
+                self._pid = (await self._channel.reply(kind)).pid
         except BaseException as error:
             if not _killed(error):
                 self._close_pipes()
@@ -126,9 +127,6 @@ class GuestExecHandle:
                     error.hint = "end what runs in the sandbox, or create one with more Limits(processes=...)"
                 raise
             # Its agent was killed at that very moment, by the command itself perhaps: `wait` tells.
-
-    async def _answered(self) -> int:
-        return (await self._channel.reply(self._dialect.started)).pid
 
     def abandon(self) -> None:
         """Nobody will ever hold it."""
@@ -210,9 +208,6 @@ class AttachedExecHandle(GuestExecHandle):
     """A background one. Its output is kept inside whoever reads: its end is asked for beside, and waits for nobody."""
 
     _outlives = True
-
-    async def _answered(self) -> int:
-        return (await self._channel.reply(self._dialect.attached)).pid
 
     async def _result(self) -> Any:
         channel = self._connection.open(self._dialect.attach(self._id, silent=True), receives=(STDOUT, STDERR))

@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
 
-import msgspec
-
 from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, Unsupported
 from paddock.linux.foreign_cgroup import Refusals
 from paddock.model import (
@@ -34,15 +32,6 @@ from ._stillness import Stillness
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
 Connect = Callable[[str], Awaitable[GuestConnection]]
-
-
-class _Agents(msgspec.Struct, frozen=True):
-    agents: dict[str, int | None]
-
-
-class _Lost(msgspec.Struct, frozen=True):
-    alive: bool
-    signal: int | None
 
 
 class GuestInstance:
@@ -124,7 +113,7 @@ class GuestInstance:
                 raise
             raise self.lost_error() from None
         try:
-            return (await control.open({"op": "agents"}).call(_Agents)).agents.get("root") is not None
+            return await control.dialect.serves(control, "root")
         finally:
             control.close()
 
@@ -219,7 +208,6 @@ class GuestInstance:
 
     async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
         """Why a connection was lost. Only pid 1 can tell a dead agent from a dead sandbox, if it answers."""
-        pid = {} if lost.peer_pid is None else {"pid": lost.peer_pid}
         try:
             control = await self._connect("init")
         except OSError as error:
@@ -228,7 +216,7 @@ class GuestInstance:
             return self._agent_lost(identity, f"was lost, and why is not known: {error.strerror}")
         try:
             async with asyncio.timeout(_VERDICT_SECONDS):
-                answer = await control.open({"op": "lost", "agent": identity, **pid}).call(_Lost)
+                alive, number = await control.dialect.verdict(control, identity, lost.peer_pid)
         except SandboxDied:
             return self.lost_error()
         except TimeoutError:
@@ -237,10 +225,12 @@ class GuestInstance:
             return error
         finally:
             control.close()
-        if answer.alive:
+        if alive:
             return self._agent_lost(identity, "closed the connection")
-        how = "ended" if answer.signal is None else f"was killed by signal {answer.signal}"
-        return self._agent_lost(identity, f"{how}, and all that it had started was ended", killed=bool(pid))
+        how = "ended" if number is None else f"was killed by signal {number}"
+        return self._agent_lost(
+            identity, f"{how}, and all that it had started was ended", killed=lost.peer_pid is not None
+        )
 
     def _agent_lost(self, identity: str, how: str, *, killed: bool = False) -> GuestLost:
         return GuestLost(

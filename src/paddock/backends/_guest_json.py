@@ -99,6 +99,15 @@ def sound_status(status: ExitStatus, connection: GuestConnection) -> ExitStatus:
     return status
 
 
+class _Agents(msgspec.Struct, frozen=True):
+    agents: dict[str, int | None]
+
+
+class _Lost(msgspec.Struct, frozen=True):
+    alive: bool
+    signal: int | None
+
+
 class _JsonDialect:
     def __init__(self) -> None:
         self.ping: Json = {"op": "ping"}
@@ -204,6 +213,14 @@ class _JsonDialect:
             background=item.background,
             status=self.status(item.status, connection) if item.status is not None else None,
         )
+
+    async def serves(self, control: GuestConnection, identity: str) -> bool:
+        return (await control.open({"op": "agents"}).call(_Agents)).agents.get(identity) is not None
+
+    async def verdict(self, control: GuestConnection, identity: str, pid: int | None) -> tuple[bool, int | None]:
+        known = {} if pid is None else {"pid": pid}
+        answer = await control.open({"op": "lost", "agent": identity, **known}).call(_Lost)
+        return answer.alive, answer.signal
 
     def connect(self, port: int) -> Json:
         return {"op": "connect", "port": port}

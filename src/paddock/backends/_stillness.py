@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 
 
 class Stillness:
@@ -18,22 +18,14 @@ class Stillness:
         self._runs.set()
         self._heard: list[Callable[[], object]] = []
 
-    @contextmanager
-    def heard(self, call: Callable[[], object]) -> Generator[None]:
-        """While the block lasts, `call` is called at each beginning of a pause, and now if there is one: in the context
-        of the block."""
-        context = copy_context()
-
-        def begun() -> None:
-            context.run(call)
-
+    def hear(self, call: Callable[[], object]) -> Callable[[], None]:
+        """Call `call` at each beginning of a pause, and now if there is one, in this context, until what is returned is
+        called."""
+        begun = partial(copy_context().run, call)
         if self.now:
             begun()
         self._heard.append(begun)
-        try:
-            yield
-        finally:
-            self._heard.remove(begun)
+        return partial(self._heard.remove, begun)
 
     @property
     def now(self) -> bool:

@@ -16,8 +16,8 @@ from paddock.errors import InvalidArgument, NotFound
 
 from . import _render
 from ._answer import answer, perform
-from ._records import command_of, verdict_of
 from ._values import add_json, add_sandbox, moment, positive
+from ._why import command_of, verdict_of
 
 if TYPE_CHECKING:
     from paddock.audit import RecordLine

@@ -6,6 +6,7 @@ import argparse
 import time
 
 from paddock import client
+from paddock.keeper.layout import default_state_dir
 
 from . import _render
 from ._answer import answer
@@ -60,8 +61,6 @@ def add_daemon(parser: argparse.ArgumentParser) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from paddock.keeper.layout import default_state_dir
-
     state_dir = default_state_dir()
     found = client.daemon_status(state_dir)
     if options.json:
@@ -80,8 +79,6 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    from paddock.keeper.layout import default_state_dir
-
     was_running = client.stop_daemon(default_state_dir())
     return answer(
         options,
@@ -91,15 +88,11 @@ def _stop(options: argparse.Namespace) -> int:
 
 
 def _restart(options: argparse.Namespace) -> int:
-    from paddock.keeper.layout import default_state_dir
-
     client.stop_daemon(default_state_dir(), ends_sessions=False)
     client.default_transport().control("status")  # the first call starts one
     return _status(options)
 
 
 def _logs(options: argparse.Namespace) -> int:
-    from paddock.keeper.layout import default_state_dir
-
     lines = client.daemon_log(default_state_dir(), options.lines)
     return answer(options, {"lines": lines}, lambda: _render.lines(lines))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from paddock import client
 
 from . import _render
+from ._answer import listing
 from ._values import add_json
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def run_injection(options: argparse.Namespace) -> int:
     from paddock.eval import HEADINGS, as_json, choose, evaluate, rows, summary, write
 
     if options.list:
-        return _list(options.json)
+        return _list(options)
     choose(options.scenario)
     report = evaluate(
         options.scenario,
@@ -66,17 +67,11 @@ def run_injection(options: argparse.Namespace) -> int:
     return 0 if report.ok else LEAKED
 
 
-def _list(as_json: bool) -> int:
+def _list(options: argparse.Namespace) -> int:
     from paddock.eval import catalogue
 
-    if as_json:
-        facts = [{"name": one.name, "poisoned": one.poisoned, "attempt": one.attempt} for one in catalogue()]
-        _render.document(facts)
-    else:
-        _render.table(
-            ("SCENARIO", "POISONED", "WHAT IT TRIES"), [(one.name, one.poisoned, one.attempt) for one in catalogue()]
-        )
-    return 0
+    facts = [{"name": one.name, "poisoned": one.poisoned, "attempt": one.attempt} for one in catalogue()]
+    return listing(options, facts, ("SCENARIO", "POISONED", "WHAT IT TRIES"), lambda one: tuple(one.values()))
 
 
 def _tell(outcome: Outcome) -> None:

@@ -64,7 +64,7 @@ def run_once(options: argparse.Namespace) -> int:
     complete(options)
     checked(options)
     with disposable(options) as sandbox:
-        return run_command(sandbox, options)
+        return run_command(sandbox, options, ends=True)
 
 
 _SHELL = "command -v bash >/dev/null && exec bash -l; exec sh -l"

@@ -13,7 +13,7 @@ from ._values import add_json, add_sandbox
 
 if TYPE_CHECKING:
     from paddock.model.policy import CommandRules
-    from paddock.policy.egress import Change, Explanation
+    from paddock.policy.egress import Change, Explanation, Loaded
 
 DENIED = 1
 
@@ -59,26 +59,17 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    from paddock.policy.egress import load
-
-    snapshot = load(_file(options.file)).snapshot
+    snapshot = _load(options.file).snapshot
     rules = snapshot.rules
     document = snapshot.document
     counts = {name: len(getattr(rules, name)) for name in ("allow", "deny", "mock")}
     counts["approve"] = len(document.approve)
     counts["commands"] = 0 if document.commands is None else _command_rules(document.commands)
     counts["files"] = 0 if document.files is None else len(document.files.protect) + len(document.files.approve)
-    if options.json:
-        _render.document({"revision": snapshot.revision, **counts, "secrets": sorted(document.secrets)})
-        return 0
-    _render.facts(
-        [
-            ("revision", snapshot.revision),
-            *((name, str(number)) for name, number in counts.items()),
-            ("secrets", ", ".join(sorted(document.secrets)) or "none"),
-        ]
-    )
-    return 0
+    facts = [("revision", snapshot.revision), *((name, str(number)) for name, number in counts.items())]
+    facts.append(("secrets", ", ".join(sorted(document.secrets)) or "none"))
+    told = {"revision": snapshot.revision, **counts, "secrets": sorted(document.secrets)}
+    return answer(options, told, lambda: _render.facts(facts))
 
 
 def _command_rules(rules: CommandRules) -> int:
@@ -86,9 +77,9 @@ def _command_rules(rules: CommandRules) -> int:
 
 
 def run_explain(options: argparse.Namespace) -> int:
-    from paddock.policy.egress import explain, load
+    from paddock.policy.egress import explain
 
-    loaded = load(_file(options.file))
+    loaded = _load(options.file)
     if options.url is None:
         return _explain_inside(loaded.document, options)
     found = explain(loaded, options.method.upper(), options.url)
@@ -109,10 +100,9 @@ def _explain_inside(document: model.PolicyDocument, options: argparse.Namespace)
     else:
         raise InvalidArgument("explain what?", hint="METHOD URL, --command LINE, --write PATH or --delete PATH")
     words = {"allow": "allowed", "approve": "asked of a person", "deny": "denied"}
-    if options.json:
-        _render.document({"verdict": verdict.verdict, "rule": verdict.rule, "reason": verdict.reason, **enforced})
-    else:
-        _render.facts([("verdict", words[verdict.verdict]), ("because", verdict.reason), *enforced.items()])
+    told = {"verdict": verdict.verdict, "rule": verdict.rule, "reason": verdict.reason, **enforced}
+    facts = [("verdict", words[verdict.verdict]), ("because", verdict.reason), *enforced.items()]
+    answer(options, told, lambda: _render.facts(facts))
     return 0 if verdict.verdict == "allow" else DENIED
 
 
@@ -135,9 +125,9 @@ def _tell(found: Explanation, file: str) -> None:
 
 
 def run_diff(options: argparse.Namespace) -> int:
-    from paddock.policy.egress import diff, load
+    from paddock.policy.egress import diff
 
-    changes = diff(load(_file(options.before)).snapshot, load(_file(options.after)).snapshot)
+    changes = diff(_load(options.before).snapshot, _load(options.after).snapshot)
     if options.json:
         _render.document(changes)
     elif changes:
@@ -162,9 +152,7 @@ def run_schema(options: argparse.Namespace) -> int:
 
 
 def run_set(options: argparse.Namespace) -> int:
-    from paddock.policy.egress import load
-
-    document = None if options.file is None else load(_file(options.file)).document
+    document = None if options.file is None else _load(options.file).document
     sandbox = perform(model.SetPolicy(sandbox=options.sandbox, policy=document, expect_revision=options.expect))
     return answer(options, sandbox, lambda: _render.line(sandbox.policy or "no network"))
 
@@ -182,10 +170,11 @@ def run_show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _file(name: str) -> str:
-    """A path, even if it has a line break: as text it would be the policy itself."""
+def _load(name: str) -> Loaded:
+    """Read a policy from a file. A name with a line break is refused: as text it would be the policy itself."""
     from paddock.errors import InvalidArgument
+    from paddock.policy.egress import load
 
     if "\n" in name:
         raise InvalidArgument(f"{name!r} is no file")
-    return name
+    return load(name)

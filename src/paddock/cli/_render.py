@@ -204,9 +204,9 @@ def span(seconds: float) -> str:
     return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
 
 
-def when(seconds: float) -> str:
-    """Local time, as a person at this machine reads it."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+def when(seconds: float | None) -> str:
+    """Local time, as a person at this machine reads it; nothing of None."""
+    return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def size(number: float | None) -> str:

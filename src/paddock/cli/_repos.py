@@ -45,7 +45,7 @@ def list_all(options: argparse.Namespace) -> int:
 
 
 def _row(one: model.Repository) -> tuple[str, ...]:
-    seen = "" if one.observed_at is None else _render.when(one.observed_at)
+    seen = _render.when(one.observed_at)
     return one.id, one.url, one.scope, one.default_branch or "", str(one.branches), str(one.tags), seen
 
 

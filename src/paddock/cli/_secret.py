@@ -54,12 +54,8 @@ def _list(options: argparse.Namespace) -> int:
         options,
         found,
         headings,
-        lambda one: (one.name, str(one.version), _render.when(one.updated_at), _when(one.used_at), one.key),
+        lambda one: (one.name, str(one.version), _render.when(one.updated_at), _render.when(one.used_at), one.key),
     )
-
-
-def _when(at: float | None) -> str:
-    return "" if at is None else _render.when(at)
 
 
 def _remove(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import threading
+from functools import partial
 
 from paddock.errors import InvalidArgument, PaddockError, RequestError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from paddock.client import Process, Sandbox, Writer
     from paddock.model import ExecResult, Limit
 
+_SOON_SECONDS = 0.25
 # As the shell says it.
 _START_FAILED = {
     "ENOENT": 127,
@@ -32,9 +34,10 @@ _START_FAILED = {
 }
 
 
-def run_command(sandbox: Sandbox, options: argparse.Namespace) -> int:
+def run_command(sandbox: Sandbox, options: argparse.Namespace, *, ends: bool = False) -> int:
+    """`ends`: the sandbox is killed next, and with it what the command has left behind."""
     argv = checked(options)
-    way = _as_json if options.json else on_terminal if options.tty else _live
+    way = _as_json if options.json else on_terminal if options.tty else partial(_live, ends=ends)
     try:
         return way(sandbox, options, argv)
     except RequestError as error:
@@ -138,7 +141,7 @@ def _described(sandbox: Sandbox, result: ExecResult) -> dict[str, object]:
     }
 
 
-def _live(sandbox: Sandbox, options: argparse.Namespace, argv: list[str]) -> int:
+def _live(sandbox: Sandbox, options: argparse.Namespace, argv: list[str], *, ends: bool) -> int:
     with sandbox.start(
         argv,
         stdin=_passes_stdin(options),
@@ -151,7 +154,8 @@ def _live(sandbox: Sandbox, options: argparse.Namespace, argv: list[str]) -> int
         if _passes_stdin(options):
             threading.Thread(target=_feed, args=(process.stdin,), daemon=True).start()
         status = process.wait()
-        process.kill()  # what it left behind would hold our pipes open
+        if not (ends and all(pump.has_ended() for pump in pumps)):
+            process.kill()  # what it left behind would hold our pipes open
         for pump in pumps:
             pump.finish()
     if status.limit is not None:
@@ -160,7 +164,7 @@ def _live(sandbox: Sandbox, options: argparse.Namespace, argv: list[str]) -> int
 
 
 def _tell(limit: Limit) -> None:
-    from ._records import REMEDY
+    from ._why import REMEDY
 
     _render.note(f"the command reached its limit of {limit.replace('_', ' ')}: {REMEDY[limit]}")
 
@@ -177,6 +181,11 @@ class Pump:
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._copy, daemon=True)
         self._thread.start()
+
+    def has_ended(self) -> bool:
+        """Wait for the end a short time."""
+        self._thread.join(_SOON_SECONDS)
+        return not self._thread.is_alive()
 
     def finish(self) -> None:
         self._thread.join()

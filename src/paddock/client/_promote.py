@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 
 from paddock.errors import InvalidState, PlatformError, exhaustion
 from paddock.linux import openat2
+from paddock.linux.descriptors import closing
 from paddock.model import FileKind, PlannedChange, PlannedNode, PromotionPlan
 
 _CHUNK = 1 << 20
@@ -134,31 +135,22 @@ class _Writer:
         self._note(number, *_identity(info))
 
     def _copy(self, path: bytes, place: int, beside: bytes, mode: int) -> None:
-        fd = os.open(beside, _NEW, 0o600, dir_fd=place)
-        try:
-            source = self._open_in_layer(path)
-            try:
+        with closing(os.open(beside, _NEW, 0o600, dir_fd=place)) as fd:
+            with closing(self._open_in_layer(path)) as source:
                 while chunk := os.read(source, _CHUNK):
                     view = memoryview(chunk)
                     while view:
                         view = view[os.write(fd, view) :]
-            finally:
-                os.close(source)
             os.fchmod(fd, mode)
             os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def _open_in_layer(self, path: bytes) -> int:
         """It is a copy of ours: what its modes keep us out of is opened to us."""
         try:
             return openat2.open_beneath(self._layer, path, _READ, symlinks=False, cross_mounts=False)
         except PermissionError:
-            place = openat2.open_beneath(self._layer, path, _LOOK, symlinks=False, cross_mounts=False)
-            try:
+            with closing(openat2.open_beneath(self._layer, path, _LOOK, symlinks=False, cross_mounts=False)) as place:
                 os.chmod(f"/proc/self/fd/{place}", 0o700)
-            finally:
-                os.close(place)
             return openat2.open_beneath(self._layer, path, _READ, symlinks=False, cross_mounts=False)
 
     def _mode(self, old: PlannedNode | None, new: PlannedNode) -> int:

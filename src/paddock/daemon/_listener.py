@@ -283,29 +283,33 @@ class _Connection:
 
     def _start(self, session: Session, frame: Frame) -> None:
         channel, answers = frame.channel, not frame.flags & NO_REPLY
+        answer: Frame | None = None
 
         def reply(kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None:
-            nonlocal answered
-            answered = answered or kind is not Kind.CONTROL
-            if answers and not self._closed:
-                self._send(kind, channel, body, descriptors)
-            else:
-                close_all(descriptors)
+            nonlocal answer
+            if kind is not Kind.CONTROL:
+                answer = Frame(kind, channel, body, descriptors)
+            elif answers and not self._closed:
+                self._send(kind, channel, body)
 
         task = asyncio.get_running_loop().create_task(self._listener.requests.answer(session, frame, reply))
         self._open[channel] = task
         self._listener.tasks.add(task)
-        answered = False
 
         def done(task: asyncio.Task[None]) -> None:
             close_all(frame.descriptors)
             del self._open[channel]
             self._listener.tasks.discard(task)
-            if not answered:  # cancelled, perhaps before its first step
-                error = DaemonLost("the daemon leaves") if self._listener.leaves else InternalError("it was cancelled")
-                reply(Kind.ERROR, codec.encode_error(error))
             if not task.cancelled():
                 task.exception()
+            sent = answer
+            if sent is None:  # cancelled, perhaps before its first step
+                error = DaemonLost("the daemon leaves") if self._listener.leaves else InternalError("it was cancelled")
+                sent = Frame(Kind.ERROR, channel, codec.encode_error(error))
+            if answers and not self._closed:
+                self._send(*sent[:4])  # last of all: the kernel may run the client in place of this process
+            else:
+                close_all(sent.descriptors)
 
         task.add_done_callback(done)
 

@@ -126,7 +126,11 @@ class Requests:
             reply = self.memory.begin(key, task, reply)
         _progress.set((task.get_loop(), reply))
         try:
-            await self._perform(session, request, frame, reply)
+            if request.action is not None:
+                session.has_asked = True
+                await self._act(session, request.action, request, frame, reply)
+            else:
+                reply(Kind.REPLY, codec.encode(await self._tell(session, request)))
         except PaddockError as error:
             reply(Kind.ERROR, codec.encode_error(error))
         except ImportError as error:  # some modules are loaded at their first use
@@ -161,19 +165,16 @@ class Requests:
         reply(Kind.ERROR, codec.encode_error(DaemonLost("nobody knows what became of it")))
         return True
 
-    async def _perform(self, session: Session, request: codec.Request, frame: Frame, reply: Reply) -> None:
-        session.has_asked |= request.control is None
-        if request.action is not None:
-            await self._act(session, request.action, request, frame, reply)
-        elif request.call is not None:
-            result = await session.handle(request.call.handle).call(request.call)
-            if request.call.method in ("close", "abort"):
-                session.handles.pop(request.call.handle, None)
-            reply(Kind.REPLY, codec.encode(result))
-        elif request.control is not None:
-            reply(Kind.REPLY, codec.encode(await self._control(request.control, session)))
-        else:
+    async def _tell(self, session: Session, request: codec.Request) -> object:
+        if request.control is not None:
+            return await self._control(request.control, session)
+        if request.call is None:
             raise InvalidArgument("a request without an action")
+        session.has_asked = True
+        result = await session.handle(request.call.handle).call(request.call)
+        if request.call.method in ("close", "abort"):
+            session.handles.pop(request.call.handle, None)
+        return result
 
     async def _act(
         self, session: Session, action: Action[Any], request: codec.Request, frame: Frame, reply: Reply

@@ -11,6 +11,7 @@ from typing import Literal
 from paddock.errors import Unrecorded
 from paddock.model.egress import ConnectVerdict, EgressPolicy, RequestVerdict, Target, Tier, Verdict
 
+from ._dns import GATEWAY, is_synthetic
 from ._exchange import Exchange
 from ._git import Update
 from ._h2_inside import Inside
@@ -19,7 +20,6 @@ from ._http1 import BadMessage, head_end, read_request
 from ._names import BadHost, canonical, is_address
 from ._open_door import OpenDoor
 from ._refusal import Refused, write_refusal
-from ._synthetic import GATEWAY, is_synthetic
 from ._upstream import Upstream
 from ._wire import Lost, Wire
 

@@ -17,7 +17,7 @@ from paddock.model import Recording
 from paddock.model.egress import EgressPolicy, Target, Verdict
 
 from ._authority import Authority
-from ._dns import Denied
+from ._dns import Denied, Synthetic
 from ._h2_outside import Links
 from ._journal import AuditJournal, Flow
 from ._judged import Approvals
@@ -30,7 +30,6 @@ from ._refusal import Refused
 from ._registry import Known, Shelf
 from ._registry_reader import Reader
 from ._secret_book import SecretBook
-from ._synthetic import Synthetic
 from ._upstream import Check, Dialer, Pool, Upstream
 from ._witness import First
 

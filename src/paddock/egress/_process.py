@@ -29,8 +29,7 @@ from ._judged import Approvals
 from ._malware import Lists
 from ._open_door import Pages
 from ._origins import Origins
-from ._package_cache import PackageCache
-from ._package_store import PackageStore
+from ._package_cache import PackageCache, PackageStore
 from ._registry_reader import Reader
 from ._server import Plane, Server
 from ._upstream import over_tcp, system_trust

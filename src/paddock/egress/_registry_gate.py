@@ -11,8 +11,7 @@ from paddock.model.egress import Target, Verdict
 
 from ._http1 import BadMessage, Body, Request, Response
 from ._judged import Judged
-from ._package_cache import Packaged, wanted
-from ._page_memory import OF_SOMEBODY, Read, Remembered
+from ._package_cache import OF_SOMEBODY, Packaged, Read, Remembered, wanted
 from ._refusal import Refused
 from ._registry import Unread, published, unread
 from ._registry_page import Kept, Page

@@ -11,7 +11,6 @@ CONFIG is an object in JSON, or `@` and the path of a file with one:
 * or, in place of these, `stream`: one such, and `agent`: one connection only
 * `machine`: this is pid 1 of a virtual machine, see `_machine`; a stream may then be `port:NAME`, and
   `files` in there is the one by which its host's files come
-* or `birth`: PATH of a socket where all of this is told (`_birth`)
 * `fatal_imports`: true in tests: an import from here on ends the process
 * `host`: the writing end of a pipe. `ready` is written to it, and init ends when the pipe has no reader any more
 """

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from . import _requests as requests
 from ._config import InitConfig
@@ -21,9 +21,6 @@ from ._loop import IN, ChildWatch, Loop, Timer
 from ._process import prepare_process
 from ._renewal import Renewal
 from ._tree import Orphans, TreeKill, kill_descendants
-
-if TYPE_CHECKING:
-    from ._rest import Rest  # which no sandbox of a keeper's needs
 
 StartAgent = Callable[[str], int]
 _QUICK_DEATH_SECONDS = 1.0
@@ -40,18 +37,17 @@ def run_init(
     ready: Callable[[], None],
     *,
     keep: tuple[int, ...] = (),
-    rest: Rest | None = None,
 ) -> NoReturn:
     """Serves until the deadline, or SIGTERM; then everything inside dies with it.
 
     `start_agent(name)` makes a process that ends in `run_agent`, and returns its pid. `ready` is called once,
     when the eager agents are started. Descriptors above 2 that are not in `keep` are closed. Where this process is
-    not pid 1 of a namespace, it kills its descendants itself. `rest` is for one that no keeper can stop.
+    not pid 1 of a namespace, it kills its descendants itself.
     """
     code = 1
     try:
         prepare_process(keep=(*_descriptors(config), *keep), die_with_parent=False)
-        Init(config, start_agent, rest).run(ready)
+        Init(config, start_agent).run(ready)
         code = 0
     except BaseException as error:
         report(error)
@@ -68,15 +64,13 @@ def _descriptors(config: InitConfig) -> tuple[int, ...]:
 
 
 class _Agent:
-    """`dismissed`: its end was our wish. `clearing` is the end of what a dead one left behind; `asked` are called when
-    that is over."""
+    """`clearing` is the end of what a dead one left behind; `asked` are called when that is over."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.pid: int | None = None
         self.started = 0.0
         self.pause = 0.0
-        self.dismissed = False
         self.clearing: TreeKill | None = None
         self.last: tuple[int, int] | None = None
         self.asked: list[Callable[[], None]] = []
@@ -93,8 +87,8 @@ class _Asked(Handler):
 
 
 class Init:
-    def __init__(self, config: InitConfig, start_agent: StartAgent, rest: Rest | None = None) -> None:
-        self._config, self._rest = config, rest
+    def __init__(self, config: InitConfig, start_agent: StartAgent) -> None:
+        self._config = config
         self._start_agent = start_agent
         self._loop = Loop()
         self._agents = {name: _Agent(name) for name in config.agents}
@@ -113,8 +107,6 @@ class Init:
 
     def set_out(self, ready: Callable[[], None]) -> None:
         """Everything before the first event."""
-        if self._rest is not None:
-            self._rest.begin(self._loop, self)
         if self._config.host >= 0:
             self._loop.watch(self._config.host, 0, lambda events: self._loop.stop())  # a hang-up needs no asking
         self.set_deadline(self._config.deadline)
@@ -143,24 +135,9 @@ class Init:
 
         def called(events: int) -> None:
             self._loop.unwatch(fd)
-            self._when_it_may_run(agent)
+            self._activate(agent)
 
         self._loop.watch(fd, IN, called)
-
-    def _when_it_may_run(self, agent: _Agent) -> None:
-        if self._rest is None:
-            self._activate(agent)
-        elif agent.name in self._config.attending and self._rest.is_held:
-            self._activate(agent)
-            self._rest.when_held_no_more(lambda: self._dismiss(agent))
-        else:
-            self._rest.when_it_runs(lambda: self._activate(agent))
-
-    def _dismiss(self, agent: _Agent) -> None:
-        if agent.pid is not None:
-            agent.dismissed = True
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(agent.pid, signal.SIGKILL)
 
     def _activate(self, agent: _Agent) -> None:
         try:
@@ -169,7 +146,7 @@ class Init:
             report(error)
             self._later(agent)
             return
-        agent.started, agent.dismissed = time.monotonic(), False
+        agent.started = time.monotonic()
 
     def _died(self, pid: int, status: int) -> None:
         for agent in self._agents.values():
@@ -183,12 +160,10 @@ class Init:
 
     def _stopped(self, pid: int) -> None:
         """Commands have the same uid as their agent and may stop it: `kill -STOP -1` does. So does the keeper, for an
-        instant, where it has no freezer: it is left alone for that long. So do we."""
+        instant, where it has no freezer: it is left alone for that long."""
         self._loop.after(_STANDS_SECONDS, lambda: self._let_go_on(pid))
 
     def _let_go_on(self, pid: int) -> None:
-        if self._rest is not None and self._rest.stands:
-            return  # and it goes on with the others
         if any(agent.pid == pid for agent in self._agents.values()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -201,7 +176,7 @@ class Init:
             asked, agent.asked = agent.asked, []
             for answer in asked:
                 answer()
-            if time.monotonic() - agent.started < _QUICK_DEATH_SECONDS and not agent.dismissed:
+            if time.monotonic() - agent.started < _QUICK_DEATH_SECONDS:
                 self._later(agent)
             else:
                 agent.pause = 0.0
@@ -245,8 +220,6 @@ class Init:
             channel.reply(self._renewal.renew(request))
         elif operation == "agents":
             channel.reply({"agents": {agent.name: agent.pid for agent in self._agents.values()}})
-        elif self._rest is not None:
-            return self._rest.serve(operation, channel, request)
         else:
             raise Fault("unsupported", f"init cannot do {operation!r}"[:200])
         channel.end()

@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 from . import _machine as machine
 from ._agent import run_agent, run_agent_on, run_agent_on_line
-from ._birth import run_born
 from ._config import AgentConfig, InitConfig, UserEntry
 from ._faults import report
 from ._init import run_init
@@ -23,8 +22,6 @@ def serve(config: Any) -> NoReturn:
     if "machine" in config:
         machine.settle(config["machine"])
     seal_imports(fatal=bool(config.get("fatal_imports")))
-    if "birth" in config:
-        run_born(config["birth"])
     if "stream" in config:
         reader, writer = _stream(config["stream"])
         run_agent_on(reader, writer, _agent_config(config["agent"]))

@@ -19,7 +19,7 @@ images/               which OCI images there are, and what of one is just being 
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service; with
                       exits trust.pem and trust.jks, the certificates that programs inside trust
 containers/<sandbox>/ a live container: record.json, init.sock, user.sock, root.sock; birth/ is shown inside, and has
-                      trust.pem and its like, with exits; containers/kit/ is what they run
+                      trust.pem and its like, with exits; containers/guest/ is what they run
 artifacts/            contents that were taken out of workspaces, by their digest
 malware/              indexes of the lists of malware that policies name, by the digest of their path
 packages/             files of registries that sandboxes have fetched; only the gateway writes there

@@ -21,6 +21,7 @@ from paddock.linux import _cgroup_layout as layout
 from paddock.linux import _files
 from paddock.linux._cgroup_files import GroupLimits, GroupStats, Tree
 from paddock.linux._syscall import failure
+from paddock.linux.descriptors import closing
 from paddock.linux.undo import UndoStack
 
 __all__ = ["Base", "Group", "GroupLimits", "GroupStats", "Joining", "Tree"]
@@ -175,11 +176,8 @@ class Base:
         """Removes the directories themselves, once no group is left (else ENOTEMPTY or EBUSY), and closes."""
         for tree in self.trees:
             # Not by its path: the caller may have let go of the mount since.
-            parent = os.open("..", _DIRECTORY, dir_fd=tree.fd)
-            try:
+            with closing(os.open("..", _DIRECTORY, dir_fd=tree.fd)) as parent:
                 os.rmdir(os.path.basename(tree.path), dir_fd=parent)
-            finally:
-                os.close(parent)
         self.close()
 
     def close(self) -> None:
@@ -364,8 +362,7 @@ class Group:
 
     def _await_event(self, tree: Tree, wanted: bytes, deadline: float) -> None:
         """Waits for a line of cgroup.events, whose changes poll(2) reports as POLLPRI."""
-        fd = os.open(self.name + b"/cgroup.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=tree.fd)
-        try:
+        with closing(os.open(self.name + b"/cgroup.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=tree.fd)) as fd:
             poll = select.poll()
             poll.register(fd, select.POLLPRI)
             while wanted not in os.pread(fd, 4096, 0):
@@ -373,8 +370,6 @@ class Group:
                 if remaining <= 0:
                     raise failure(errno.ETIMEDOUT, ("wait for", wanted, "of cgroup", self.name))
                 poll.poll(remaining * 1000)
-        finally:
-            os.close(fd)
 
 
 @contextmanager

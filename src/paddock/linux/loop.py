@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from paddock.linux import _files
 from paddock.linux._ioctl import ioctl
+from paddock.linux.descriptors import closing
 
 _CONTROL = b"/dev/loop-control"
 _CTL_GET_FREE = 0x4C82
@@ -42,8 +43,7 @@ def attach(file_fd: int, *, block_size: int = 4096) -> LoopDevice:
     """
     name = os.readlink(b"/proc/self/fd/%d" % file_fd)[-63:]
     config = _CONFIG.pack(file_fd, block_size, 0, 0, 0, 0, 0, 0, 0, 0, _AUTOCLEAR | _DIRECT_IO, name)
-    control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with closing(os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)) as control:
         attempt = 1
         while True:
             number = ioctl(control, _CTL_GET_FREE, 0, what=("find a free loop device",))
@@ -58,8 +58,6 @@ def attach(file_fd: int, *, block_size: int = 4096) -> LoopDevice:
                 if error.errno != errno.EBUSY or attempt == _ATTEMPTS:
                     raise
             attempt += 1
-    finally:
-        os.close(control)
 
 
 def detach(path: bytes) -> None:
@@ -105,21 +103,15 @@ def deleted() -> Iterator[tuple[str, str]]:
 
 def update_size(path: bytes) -> None:
     """Lets the device be as large as its file is now, while it is in use."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_RDWR | os.O_CLOEXEC)) as fd:
         ioctl(fd, _SET_CAPACITY, 0, what=("update the size of", path))
-    finally:
-        os.close(fd)
 
 
 def _backing(path: bytes) -> tuple[int, int]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         status = bytearray(_STATUS_SIZE)
         ioctl(fd, _GET_STATUS64, status, what=("status of", path))
         return struct.unpack_from("=QQ", status)
-    finally:
-        os.close(fd)
 
 
 def _new_encode(device: int) -> int:

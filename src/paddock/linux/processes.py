@@ -10,6 +10,7 @@ import os
 from typing import NamedTuple
 
 from paddock.linux import _files
+from paddock.linux.descriptors import closing
 
 _ROUNDS = 4
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -122,8 +123,5 @@ def _fields(text: bytes) -> dict[bytes, bytes]:
 
 def _arguments(pid: int) -> bytes:
     """The beginning: it is the process's own memory, of any length and content."""
-    fd = os.open(b"/proc/%d/cmdline" % pid, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(b"/proc/%d/cmdline" % pid, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         return os.read(fd, _ARGUMENT_BYTES)
-    finally:
-        os.close(fd)

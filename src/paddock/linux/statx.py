@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import struct
 
 from ._syscall import NR, call
@@ -22,12 +21,3 @@ def birth_ns(fd: int) -> int | None:
         return None
     seconds, nanoseconds = struct.unpack_from("=qI", buffer, _AT)
     return seconds * 1_000_000_000 + nanoseconds
-
-
-def birth_of(path: str | os.PathLike[str]) -> int | None:
-    """The same of what is at a path of our own."""
-    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        return birth_ns(fd)
-    finally:
-        os.close(fd)

@@ -109,7 +109,13 @@ class Value:
         return ((name, getattr(self, name)) for name in self.__fields__)
 
     def __replace__(self, **changes: Any) -> Self:
-        return type(self)(**{**self.__dict__, **changes})
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.__dict__.update(changes)
+        if len(made.__dict__) > len(self.__dict__):
+            unknown = next(name for name in changes if name not in self.__dict__)
+            raise TypeError(f"{type(self).__name__}() has no argument {unknown!r}")
+        return made
 
 
 def replace(value: T, /, **changes: Any) -> T:

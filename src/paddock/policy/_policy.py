@@ -36,6 +36,8 @@ class Policy(msgspec.Struct, frozen=True):
                 continue
             if not isinstance(verdict, Decision):
                 return _denied(rule, f"rule {rule.name!r} answered with {type(verdict).__name__}, not with a Decision")
+            if verdict.allowed is True and verdict.rule == rule.name and type(verdict.reason) is str:
+                return verdict
             return Decision(allowed=verdict.allowed is True, reason=str(verdict.reason), rule=rule.name)
         return Decision(allowed=False, reason="no rule allows this", rule="default")
 

@@ -1,27 +1,82 @@
-"""Bases: one commit of one repository, checked out on one branch, for workspaces to begin with."""
+"""Bases: one commit of one repository, checked out on one branch, for workspaces to begin with.
+
+Of each that is in use there is one copy ahead, with its inodes in the kernel's memory: a workspace begins with a
+rename. There is no row of it: its name follows from its base's, and it goes with that.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from paddock.backends._base import TreeMount
-from paddock.errors import InvalidState
+from paddock.errors import AlreadyExists, InvalidState, NotFound
 from paddock.keeper.layout import REPOSITORIES
+from paddock.linux.descriptors import closing
 from paddock.model import Acquired, BaseId, GarbageItem, Noun, RepositoryId, mint
-from paddock.storage._trees import sync_tree
+from paddock.storage._base import Pool
+from paddock.storage._trees import look_at, sync_tree
 
 from ._checkout import DEEPEST, Submodule, Submodules, check_out, home_of, mounts, settle
 from ._context import Component, Context
 from ._garbage import Candidate, measured
 from ._gate import Entry
 from ._needs import Need
-from ._spare_trees import SpareTrees
-from ._tasks import in_thread
+from ._tasks import Tasks, in_thread
 from ._workshop import Workshops
-from ._workspace_tree import REPOSITORY, WORKSPACE
+from ._workspace_tree import REPOSITORY, WORKSPACE, spare_of
+
+_PAUSE_SECONDS = 0.5
+"""Whoever has just taken one makes a sandbox over it, and has the machine for himself meanwhile."""
+_MOST_LOOKED_AT = 20_000
+"""Some 25 MB of the kernel's memory, which it takes back when it needs it."""
+
+
+class SpareTrees:
+    def __init__(self, pool: Callable[[], Pool], tasks: Tasks) -> None:
+        self._pool, self._tasks = pool, tasks
+        self._making: set[str] = set()
+
+    def take(self, base: str, name: str, *, limit_bytes: int | None) -> bool:
+        """Whether there was one, which is tree `name` from now on."""
+        if not self._wanted:
+            return False
+        try:
+            self._pool().rename(spare_of(base), name, limit_bytes=limit_bytes)
+        except NotFound:
+            return False
+        return True
+
+    def make(self, base: str) -> None:
+        """In a while, if there is none by then."""
+        if self._wanted and base not in self._making:
+            self._making.add(base)
+            making = self._tasks.start(self._make(base), name=f"spare of {base}")
+            making.add_done_callback(lambda _: self._making.discard(base))
+
+    @property
+    def _wanted(self) -> bool:
+        """Elsewhere an empty layer is made as quickly, or a copy takes room that nobody may ever need."""
+        return self._pool().driver == "btrfs"
+
+    def discard(self, base: str) -> None:
+        if self._wanted:
+            self._pool().delete(spare_of(base))
+
+    async def _make(self, base: str) -> None:
+        await asyncio.sleep(_PAUSE_SECONDS)
+        await in_thread(self._derive, base)  # it works in the pool, which is closed after us
+
+    def _derive(self, base: str) -> None:
+        pool, name = self._pool(), spare_of(base)
+        with suppress(AlreadyExists, NotFound):  # one is there; the base is gone
+            pool.derive(base, name)
+            with closing(pool.open(name)) as tree:
+                look_at(tree, _MOST_LOOKED_AT)
+
 
 _COLUMNS = "id, repository, commit_id, branch, submodules, is_whole"
 

@@ -25,7 +25,7 @@ _OF_NOTHING = hashlib.sha256().hexdigest()
 _FEED_BYTES = 1 << 18
 _QUIET_SECONDS = 0.25
 _DEATH_SECONDS = 30.0
-_SOON_SECONDS = 0.002
+_SOON_SECONDS = 0.01
 """A pipe holds what a command prints until then. Most have ended, so nothing has to wait for what they print."""
 
 
@@ -57,19 +57,21 @@ class Collector:
         for a quarter of a second. Everything that the command itself printed was in the pipe when it ended.
         """
         pumps: list[asyncio.Task[None]] = []
-        timer = asyncio.get_running_loop().call_later(_SOON_SECONDS, self._start, pumps)
+        timer = None if self._has_ended() else asyncio.get_running_loop().call_later(_SOON_SECONDS, self._start, pumps)
         fed: list[asyncio.Task[None]] = []
         if self._input is not None and self._handle.stdin is not None:
             fed.append(self._task(_feed(self._handle.stdin, self._input)))
         try:
             status = await self._wait(timeout_seconds)
             self._start(pumps)
-            await self._drain(pumps)
+            if pumps:
+                await self._drain(pumps)
             for pump in pumps:
                 if pump.done():
                     pump.result()
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             tasks = pumps + fed
             left = [task for task in tasks if not task.done()]
             for task in left:
@@ -89,6 +91,10 @@ class Collector:
             for index, (reader, capture) in enumerate(self._streams):
                 if reader is not None and not (isinstance(reader, PipeReader) and reader.closed):
                     pumps.append(self._task(self._pump(index, reader, capture)))
+
+    def _has_ended(self) -> bool:
+        """Nothing is left to read: the command has ended already, and printed nothing."""
+        return all(isinstance(reader, PipeReader) and reader.closed for reader, _ in self._streams)
 
     async def _wait(self, timeout_seconds: float | None) -> ExitStatus:
         if timeout_seconds is None:

@@ -47,13 +47,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def shown(self) -> dict[str, str]:
         """Return each key with the value that is in force."""
-        return {
-            "level": self.level.value,
-            "idle_exit_seconds": f"{self.idle_exit_seconds:g}",
-            "paused_retention_days": f"{self.paused_retention_days:g}",
-            "audit_mib": str(self.audit_mib),
-            "audit_days": str(self.audit_days),
-        }
+        values = {key: getattr(self, key) for key in ACCEPTED}
+        return {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in values.items()}
 
 
 def read_config(state_dir: Path) -> Config:

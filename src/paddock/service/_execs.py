@@ -70,8 +70,11 @@ class Execs(Component):
                     redaction=redaction,
                     stillness=held.instance.stillness,
                 )
-                with held.telling_of_pauses():
+                told = held.tell_of_pauses()
+                try:
                     status = await collector.run(action.spec.timeout_seconds)
+                finally:
+                    told()
             finally:
                 await handle.aclose()
             limit = status.limit
@@ -121,9 +124,10 @@ class Execs(Component):
         """The lane is held until it is in the guest's table, and no longer: what runs for an hour delays no pause."""
         async with self._sandboxes.use(action.sandbox, entry) as (row, held):
             _check_revision(row, action.expect_revision)
+            spec = action.spec
             if row.sandbox.policy is not None:
                 await self._conduct.command(action, row, entry)
-            spec = await self._leases.in_environment(row, action.spec)
+                spec = await self._leases.in_environment(row, spec)
             if isinstance(action, RunExec) and spec.stdin is not (action.input is not None):
                 # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
                 spec = replace(spec, stdin=action.input is not None)

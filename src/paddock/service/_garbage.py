@@ -28,8 +28,7 @@ from ._gate import Entry
 from ._handlers import handles
 from ._needs import Need
 from ._remains import Remains
-from ._spare_trees import SPARE
-from ._workspace_tree import BESIDE
+from ._workspace_tree import BESIDE, SPARE
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):

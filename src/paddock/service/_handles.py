@@ -87,13 +87,15 @@ class GuardedExec:
         return self._stderr
 
     async def wait(self) -> ExitStatus:
+        told = self._held.tell_of_pauses()
         try:
-            with self._held.telling_of_pauses():
-                ended = await asyncio.shield(self._end)
+            ended = await asyncio.shield(self._end)
         except asyncio.CancelledError:
             if self._end.cancelled():
                 raise InvalidState("the handle was closed", hint="wait first, or attach again") from None
             raise
+        finally:
+            told()
         if isinstance(ended, SandboxDied):
             raise await self._live.dead(self._row)
         if isinstance(ended, BaseException):

@@ -69,12 +69,15 @@ class Hold:
         """A kill has cancelled this holder."""
 
     async def __aenter__(self) -> Self:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task, self._cancelling = task, task.cancelling()
-        self._lane = self._lanes.get(self.id) or self._lanes.setdefault(self.id, _Lane())
+        if self.mode is not _Mode.SHARED:  # a kill cancels no other
+            self._begin()
+        lane = self._lanes.get(self.id)
+        if lane is None:
+            self._lane = self._lanes[self.id] = _Lane(self)
+            return self
+        self._lane = lane
         try:
-            await self._lane.enter(self)
+            await lane.enter(self)
         except BaseException as error:
             self._forget()
             self._translate(type(error))
@@ -94,11 +97,17 @@ class Hold:
         assert self.mode is _Mode.SHARED
         self._lane.leave(self)
         self.mode = _Mode.EXCLUSIVE
+        self._begin()
         await self._lane.enter(self)
 
     def share(self) -> None:
         """Keep the lane, and let other shared holders in."""
         self._lane.share(self)
+
+    def _begin(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._cancelling = task, task.cancelling()
 
     def cancel(self) -> None:
         self.overtaken = True
@@ -120,8 +129,8 @@ class Hold:
 
 
 class _Lane:
-    def __init__(self) -> None:
-        self._holds: set[Hold] = set()
+    def __init__(self, first: Hold) -> None:
+        self._holds = {first}
         self._queue: deque[tuple[Hold, asyncio.Future[None]]] = deque()
 
     @property
@@ -158,7 +167,8 @@ class _Lane:
 
     def leave(self, hold: Hold) -> None:
         self._holds.discard(hold)
-        self._grant()
+        if self._queue:
+            self._grant()
 
     def share(self, hold: Hold) -> None:
         hold.mode = _Mode.SHARED

@@ -11,10 +11,10 @@ from paddock.errors import GuestProtocolError, PaddockError, SandboxDied
 from paddock.model import Limit, SandboxId, State, Usage, replace
 
 from ._context import Component, Context
-from ._held import Held as Held
 from ._nested import Nested
 from ._remains import Remains, died, has_ended
 from ._secret_leases import Leases
+from ._sleeping import Held as Held
 from ._sleeping import Sleeping
 from ._store import Row
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paddock.errors import InvalidArgument, PlatformError
+from paddock.linux.descriptors import closing
 from paddock.model import Change, DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
 
 from ._context import Component, Context
@@ -120,12 +121,9 @@ class MountResults(Component):
     def _remember(self, name: str, number: int, promoted: Seen) -> None:
         from paddock.storage._differences import keep_promoted
 
-        tree = self._pool().open(name)
-        try:
-            with suppress(OSError):  # the sandbox has filled its disk: the next promotion of these files will ask
-                keep_promoted(tree, number, promoted)
-        finally:
-            os.close(tree)
+        # OSError: the sandbox has filled its disk. The next promotion of these files will ask.
+        with closing(self._pool().open(name)) as tree, suppress(OSError):
+            keep_promoted(tree, number, promoted)
 
 
 class Promoting:

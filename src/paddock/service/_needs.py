@@ -13,10 +13,9 @@ from typing import NamedTuple
 from paddock.model import State, WorkspaceState
 
 from ._snapshot_store import SnapshotStore
-from ._spare_trees import spare_of
 from ._store import Store
 from ._workspace_store import WorkspaceStore
-from ._workspace_tree import WORKSPACE_OF, WorkspaceTree, beside
+from ._workspace_tree import WORKSPACE_OF, WorkspaceTree, beside, spare_of
 
 
 class Need(NamedTuple):

@@ -44,8 +44,8 @@ from paddock.model import (
 from paddock.wire import PROTOCOL, Frame, Inbox, Kind, WireError, pack
 
 from ._context import Component, Context
-from ._held import Held
 from ._remains import died
+from ._sleeping import Held
 from ._store import Row, has_ended
 from ._tasks import in_thread
 

@@ -3,11 +3,15 @@
 `recover` runs once, before the daemon listens. `sandboxes` and `unfinished` come round with every sweep as well: what a
 daemon had asked for before it died may come to life later, a row whose lane is free is nobody's work, and on a full
 disk nothing can be deleted.
+
+The sweep brings what time alone brings. Nothing is killed there at its deadline but what sleeps on disk; the keeper and
+the guest do that, daemon or no daemon.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from enum import Enum, auto
@@ -18,11 +22,14 @@ from paddock.model import SandboxId, State
 
 from ._context import Component, Context
 from ._disk_sleep import DiskSleep
+from ._garbage import Garbage
 from ._live import LIVE, Live, end
+from ._policies import Policies
 from ._remains import Remains
 from ._shelf import Shelf
 from ._snapshots import Snapshots
 from ._store import Row
+from ._tasks import Activity
 from ._workspaces import Workspaces
 
 _AT_ONCE = 8
@@ -228,3 +235,43 @@ def _has_begun(row: Row, before: Row | None) -> bool:
 
 _UNKNOWN: Mapping[SandboxId, Ending | None] = {}
 """Of a backend that can't be asked. Compared by identity."""
+
+
+PERIOD_SECONDS = 30.0
+KEEP_ENDED_SECONDS = 7 * 86_400.0
+
+
+class Expiry(Component):
+    def __init__(
+        self,
+        context: Context,
+        live: Live,
+        policies: Policies,
+        recovery: Recovery,
+        garbage: Garbage,
+        period_seconds: float,
+    ) -> None:
+        super().__init__(context)
+        self._live, self._recovery, self._garbage = live, recovery, garbage
+        self._policies, self._period = policies, period_seconds
+
+    async def run(self, activity: Activity) -> None:
+        """Until it is cancelled. A sweep that fails is recorded, and comes round again."""
+        async for _ in activity.rounds(self._period):
+            try:
+                await self.once()
+            except Exception as error:  # a backend's bug too: the next sweep may get further
+                self._tell(error)
+
+    async def once(self) -> None:
+        await self._recovery.sandboxes()
+        await self._recovery.unfinished()
+        await self._live.check_all(self._store.list())
+        await self._garbage.sweep()
+        self._store.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
+        self._policies.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
+        await asyncio.to_thread(self._store.checkpoint)
+
+    def _tell(self, error: Exception) -> None:
+        with contextlib.suppress(Unrecorded):  # a full disk: then the sweep did nothing either
+            self._audit.event("sweep.failed", message=f"{type(error).__name__}: {error}"[:1024])

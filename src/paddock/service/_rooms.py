@@ -9,12 +9,11 @@ from ._approvals import Approvals
 from ._artifacts import ArtifactResults
 from ._conduct import Conduct
 from ._context import Context
-from ._disk_sleep import DiskSleep
+from ._disk_sleep import DiskSleep, Rollback
 from ._doors import Doors
 from ._egress import Egress, LeasedEgress, NoEgress
 from ._evidence import Evidence
 from ._execs import Execs
-from ._expiry import Expiry
 from ._files import Files
 from ._forks import Forks
 from ._garbage import Garbage, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
@@ -27,11 +26,10 @@ from ._nested import Allotment, Nested
 from ._policies import Policies
 from ._promotion import Promotion
 from ._recordings import Recordings
-from ._recover import Recovery
+from ._recover import Expiry, Recovery
 from ._remains import Remains
 from ._reports import Reports
 from ._result_source import Sources
-from ._rollback import Rollback
 from ._sandboxes import Sandboxes
 from ._secret_leases import Leases, Secrets
 from ._shelf import Shelf

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from types import TracebackType
 
 import msgspec
 
@@ -59,7 +60,7 @@ from paddock.model import (
 from . import _copies, _validate
 from ._conduct import protected
 from ._context import Component, Context
-from ._disk_sleep import DiskSleep
+from ._disk_sleep import DiskSleep, Rollback, besides
 from ._gate import Entry
 from ._handlers import handles
 from ._images import getting
@@ -69,7 +70,6 @@ from ._making import Birth, Making
 from ._nested import Allotment
 from ._policies import Policies
 from ._remains import Remains, died
-from ._rollback import Rollback, besides
 from ._snapshots import Snapshots
 from ._store import LEAST_PREFIX, Key, Row, has_ended, the_one
 from ._tasks import in_thread
@@ -352,24 +352,25 @@ class Sandboxes(Component):
         around = None if outer is None else self._store.get(outer)
         return around is not None and around.sandbox.owner == owner
 
-    @asynccontextmanager
-    async def use(self, reference: str, entry: Entry, *, awake: bool = True) -> AsyncGenerator[tuple[Row, Held]]:
+    def use(self, reference: str, entry: Entry, *, awake: bool = True) -> Use:
         """Share the lane of a sandbox that runs, and is woken for that (unless not `awake`): nothing pauses it or makes
         it again in the block, which is to end once what was begun is in the guest's table. SandboxDied says when and
         why it does not run any more."""
         row = self.find(reference, entry)
-        async with self.told(row), self._lanes.shared(row.id) as hold:
-            row = self._now(row.id)
-            if row.restoring is not None or row.state is State.CREATING:
-                await hold.exclude()
-                row, held = await self._held(await self._there(self._now(row.id), entry))
-                hold.share()
-            else:
-                row, held = await self._held(row)
-            if awake:
-                row = await self._awake(row, held, hold, entry)
-            async with self.told(row):  # as it is by now: waking it may have made it again
-                yield row, held
+        return Use(self, row, self._lanes.shared(row.id), entry, awake)
+
+    async def used(self, row: Row, hold: Hold, entry: Entry, awake: bool) -> tuple[Row, Held]:
+        """The sandbox as it runs, while `hold` shares its lane."""
+        row = self._now(row.id)
+        if row.restoring is not None or row.state is State.CREATING:
+            await hold.exclude()
+            row, held = await self._held(await self._there(self._now(row.id), entry))
+            hold.share()
+        else:
+            row, held = await self._held(row)
+        if awake:
+            row = await self._awake(row, held, hold, entry)
+        return row, held
 
     async def _awake(self, row: Row, held: Held, hold: Hold, entry: Entry) -> Row:
         """Of many that use it at once, one wakes it. If it falls asleep by itself, it stays awake until the outcome of
@@ -424,12 +425,13 @@ class Sandboxes(Component):
         block, once the kill is over."""
         try:
             yield
-        except Overtaken as overtaken:
-            raise await self._killed_by(overtaken) from None
-        except SandboxDied as error:
-            if error.details.get("sandbox") not in (None, row.id):
-                raise
-            raise await self._live.dead(row) from None
+        except (Overtaken, SandboxDied) as error:
+            raise await self.explained(error, row) from None
+
+    async def explained(self, error: Overtaken | SandboxDied, row: Row) -> PaddockError:
+        if isinstance(error, Overtaken):
+            return await self._killed_by(error)
+        return error if error.details.get("sandbox") not in (None, row.id) else await self._live.dead(row)
 
     async def _killed_by(self, overtaken: Overtaken) -> PaddockError:
         async with self._lanes.shared(overtaken.id):
@@ -516,3 +518,30 @@ class Sandboxes(Component):
             ) from None
         self._built.add(name)
         return template
+
+
+class Use:
+    """`Sandboxes.use`. No generator, since every command enters one."""
+
+    def __init__(self, sandboxes: Sandboxes, row: Row, hold: Hold, entry: Entry, awake: bool) -> None:
+        self._sandboxes, self._row, self._hold, self._entry, self._awake = sandboxes, row, hold, entry, awake
+
+    async def __aenter__(self) -> tuple[Row, Held]:
+        await self._hold.__aenter__()
+        try:
+            found = await self._sandboxes.used(self._row, self._hold, self._entry, self._awake)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        self._row = found[0]  # as it is by now: waking it may have made it again
+        return found
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._hold.__aexit__(kind, error, trace)
+        except Overtaken as overtaken:
+            error = overtaken
+        if isinstance(error, Overtaken | SandboxDied):
+            raise await self._sandboxes.explained(error, self._row) from None

@@ -26,10 +26,10 @@ from ._clock import Clock
 from ._config import Config
 from ._context import Context
 from ._egress import Egress
-from ._expiry import PERIOD_SECONDS
 from ._gate import Gate
 from ._needs import Needs
 from ._providers import Backends, Images, Templates
+from ._recover import PERIOD_SECONDS
 from ._rooms import Rooms
 from ._store import Store
 from ._tasks import Activity, Tasks

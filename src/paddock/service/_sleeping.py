@@ -6,19 +6,44 @@ idleness, and what the daemon had no time to record before it died, is seen in w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from paddock.backends._base import Instance, Paused
+from paddock.backends._base import Backend, Instance, Paused
 from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied
 from paddock.model import ExecInfo, SandboxId, State, replace
 
 from ._context import Component, Context
 from ._gate import Entry
-from ._held import Held
 from ._secret_leases import Leases
 from ._store import Row
 from ._ttl import paused, running
+
+_log = logging.getLogger("paddock")
+
+
+class Held:
+    """One live instance."""
+
+    def __init__(self, row: Row, backend: Backend, instance: Instance) -> None:
+        self.id, self.row, self.backend, self.instance = row.id, row, backend, instance
+        self.limits = row.sandbox.spec.limits
+        self.watch: asyncio.Task[None] | None = None
+        self.door: asyncio.Task[None] | None = None
+        """Serves the programs inside that may have children."""
+        self.dying = False
+        """A verb is killing it, and will record that."""
+
+    def tell_of_pauses(self) -> Callable[[], None]:
+        """Tell the caller for whom this task works when the sandbox is paused, until what is returned is called."""
+        return self.instance.stillness.hear(self._tell_of_pause)
+
+    def _tell_of_pause(self) -> None:
+        name = self.row.sandbox.spec.name or self.id
+        said = "sandbox %s is paused, and the command that you wait for stands still: paddock resume %s"
+        _log.warning(said, name, name)
 
 
 class Sleeping(Component):
@@ -88,8 +113,10 @@ class Sleeping(Component):
 
     def seen(self, row: Row, known: Mapping[SandboxId, Paused]) -> Row:
         """What is recorded, corrected by what the backend says. It holds no lane: a pause may have come since the
-        backend was asked, so that it runs is told and not recorded."""
+        backend was asked, so that it runs is told and not recorded. Whoever has changed the row since knows better."""
         if row.state is State.RUNNING and row.id in known:
+            if (now := self._store.get(row.id)) is not None and now != row:
+                return now
             with suppress(InvalidState):  # it has ended meanwhile
                 row = self._record(row, State.PAUSED)
                 self._audit.event("sandbox.slept", sandbox=row.id, message=_why(row))

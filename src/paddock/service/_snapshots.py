@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from paddock.backends._base import Backend, Paused
 from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, PaddockError
+from paddock.linux.descriptors import closing
 from paddock.model import CreateSnapshot, DeleteSnapshot, Limits, Noun, SandboxSpec, Snapshot, SnapshotId, mint, replace
 from paddock.storage._listing import Listing, list_changes
 
@@ -17,8 +17,8 @@ from ._context import Component, Context
 from ._copies import Copy
 from ._gate import Entry
 from ._handlers import handles
-from ._held import Held
 from ._policies import Policies
+from ._sleeping import Held
 from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row, the_one
 from ._tasks import in_thread
@@ -63,11 +63,8 @@ class FileChanges(Component):
             )
 
     def _look(self, tree: str, own: bool) -> Listing:
-        fd = self._pool().open(tree)
-        try:
+        with closing(self._pool().open(tree)) as fd:
             return list_changes(fd, first=_NAMED, own=own)
-        finally:
-            os.close(fd)
 
 
 class Snapshots(Component):

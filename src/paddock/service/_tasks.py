@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import copy_context
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -93,18 +95,20 @@ class Activity:
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call `function` in a thread, to its end: its effect is never half there. A cancellation of the caller is raised
     after that."""
-    return await _end_of(asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs)))
+    call = partial(copy_context().run, function, *args, **kwargs)
+    return await _end_of(asyncio.get_running_loop().run_in_executor(None, call))
 
 
-async def _end_of(task: asyncio.Task[T]) -> T:
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
+async def _end_of(work: asyncio.Future[T]) -> T:
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError as error:
+        cancelled = error
+    while not work.done():
         try:
-            await asyncio.wait((task,))
+            await asyncio.wait((work,))
         except asyncio.CancelledError as error:
             cancelled = error
-    if cancelled is not None:
-        if not task.cancelled():
-            task.exception()  # seen
-        raise cancelled
-    return task.result()
+    if not work.cancelled():
+        work.exception()  # seen
+    raise cancelled

@@ -16,7 +16,7 @@ WORKSPACE = "/workspace"
 REPOSITORY = "/run/paddock/repository"
 WORKSPACE_OF = "_w"
 """What the name of a sandbox's or a snapshot's own copy of a workspace ends with."""
-BESIDE = "rb_"
+BESIDE, SPARE = "rb_", "nx_"
 
 
 class WorkspaceTree(msgspec.Struct, frozen=True):
@@ -57,6 +57,11 @@ def own_trees(row: Row) -> tuple[str, ...]:
 def beside(id: str, *, workspace: bool = False) -> str:
     """The name of what is to take the place of a sandbox's tree, or of its workspace."""
     return f"{BESIDE}{id}{WORKSPACE_OF if workspace else ''}"
+
+
+def spare_of(base: str) -> str:
+    """Return the name of the copy of a base that is made ahead."""
+    return SPARE + base.split("_", 1)[1]
 
 
 class Workspaces(Protocol):

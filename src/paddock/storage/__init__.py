@@ -4,7 +4,7 @@ from paddock.storage._base import Pool as Pool
 from paddock.storage._base import TreeUsage as TreeUsage
 from paddock.storage._config import PoolConfig as PoolConfig
 from paddock.storage._config import Reason as Reason
-from paddock.storage._open import open_pool as open_pool
+from paddock.storage._prepare import open_pool as open_pool
 from paddock.storage._prepare import prepare as prepare
 from paddock.storage._templates import Templates as Templates
 

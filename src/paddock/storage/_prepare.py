@@ -1,4 +1,4 @@
-"""Deciding, once per state directory, what its trees are kept on, and making that: whole or not at all."""
+"""Deciding, once per state directory, what its trees are kept on, making that whole or not at all, and opening it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import subprocess
+from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
@@ -18,9 +19,43 @@ from paddock.linux import subordinate_ids
 from paddock.linux.descriptors import closing
 from paddock.model import Noun
 from paddock.storage import _probe
+from paddock.storage._base import Pool
 from paddock.storage._config import Driver, PoolConfig, Reason, load, store
+from paddock.storage._trees import DIRECTORY
 from paddock.storage._whole import sync_directory
 from paddock.storage._worker import Worker
+
+_DRIVERS = {
+    "btrfs": ("_btrfs", "BtrfsPool"),
+    "overlay": ("_directories", "OverlayPool"),
+    "copy": ("_directories", "CopyPool"),
+}
+
+
+def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -> Pool:
+    """The pool whose directory the keeper has opened as `pool_fd`, which is the pool's from now on, and closed if
+    this fails.
+
+    Without a descriptor, `<state_dir>/pool` itself, where the pool is no image. What killed processes have left half
+    made is deleted now.
+    """
+    if pool_fd is None:
+        if config.image is not None:
+            raise InvalidArgument("only the keeper mounts the image of a pool", hint="ask it for the descriptor")
+        try:
+            pool_fd = os.open(state_dir / POOL, DIRECTORY)
+        except FileNotFoundError as error:
+            raise NotConfigured(f"{state_dir} holds no pool", hint="paddock doctor") from error
+    try:
+        module, name = _DRIVERS[config.driver]
+        driver = getattr(import_module(f"paddock.storage.{module}"), name)
+        pool: Pool = driver(pool_fd, config, str(state_dir / POOL))
+        pool.sweep()
+    except BaseException:
+        os.close(pool_fd)
+        raise
+    return pool
+
 
 GIB = 1 << 30
 LARGEST_IMAGE = 64 * GIB

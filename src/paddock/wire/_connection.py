@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 16  # more costs malloc(3) a map for each read
 _ANCILLARY = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
+_TRUNCATED = int(socket.MSG_CTRUNC)  # an enumeration's `&` costs as much as the call
 _raising = allocate_lock()
 
 
@@ -121,10 +122,10 @@ def send_some(peer: socket.socket, data: bytes | memoryview, descriptors: Sequen
 def receive_some(peer: socket.socket) -> tuple[bytes, list[int], bool]:
     """What has come, its descriptors, close-on-exec, and whether some were lost for want of room (recvmsg(2))."""
     data, messages, flags, _ = peer.recvmsg(_CHUNK, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
-    if not messages and not flags & socket.MSG_CTRUNC:
+    if not messages and not flags & _TRUNCATED:
         return data, [], False
     descriptors = array.array("i")
     for level, kind, content in messages:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
-    return data, list(descriptors), bool(flags & socket.MSG_CTRUNC)
+    return data, list(descriptors), bool(flags & _TRUNCATED)

@@ -50,7 +50,7 @@ class Duplex:
         self._asked: dict[int, asyncio.Future[Frame]] = {}
         self._channels = itertools.count(1)
         self._unsent: deque[tuple[int, memoryview, tuple[int, ...]]] = deque()
-        self.closed = False
+        self.closed = self._waits_for_room = False
         self.pid, self.uid, _ = struct.unpack("=3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         self._loop.add_reader(peer.fileno(), self._readable)
 
@@ -114,10 +114,13 @@ class Duplex:
                     self._unsent.popleft()
         except BlockingIOError:
             self._loop.add_writer(self._peer.fileno(), self._write)
+            self._waits_for_room = True
         except OSError:
             self.close()
         else:
-            self._loop.remove_writer(self._peer.fileno())
+            if self._waits_for_room:
+                self._loop.remove_writer(self._peer.fileno())
+                self._waits_for_room = False
 
     def _readable(self) -> None:
         try:

@@ -55,6 +55,17 @@ class Op(IntEnum):
     WATCH = 46
     CONNECT = 48
     ACCEPT = 49
+    IDENTITY = 64
+    BEGIN = 65
+    DEADLINE = 66
+    AGENT = 67
+    LOST = 68
+    PAUSE = 69
+    RESUME = 70
+    TIMES = 71
+    HOLD = 72
+    AWAKE = 73
+    STILLNESS = 74
 
 
 class Order(IntEnum):
@@ -100,6 +111,14 @@ class Limit:
     # Bytes of a path.
     SHOWN = 1024
     # Bytes of a command's arguments in a list.
+    NAME = 32
+    # Bytes of an identity's name.
+    IDENTITIES = 4
+    # Identities of a sandbox.
+    FILTER = 32768
+    # Bytes of a program for seccomp(2).
+    HOLD = 600
+    # Seconds for which all may be held still.
 
 
 class ExecFlags(IntFlag):
@@ -151,12 +170,25 @@ class WriteFlags(IntFlag):
     APPEND = 2
 
 
+class UploadFlags(IntFlag):
+    EXACT = 1
+
+
+class DownloadFlags(IntFlag):
+    WHOLE = 1
+
+
 class WatchFlags(IntFlag):
     RECURSIVE = 1
 
 
 class WalkedFlags(IntFlag):
     TRUNCATED = 1
+
+
+class IdentityFlags(IntFlag):
+    EAGER = 1
+    ATTENDING = 2
 
 
 class ListedFlags(IntFlag):
@@ -845,34 +877,48 @@ class Upload(Message):
     """A tar archive, on stream 0, to be unpacked below `path`."""
 
     SHAPE = Shape(
-        Struct("<"),
-        (),
-        (),
-        (Field(1, "path", "text", 4095),),
+        Struct("<Ixxxx"),
+        ("flags",),
+        ((4, 8),),
+        (
+            Field(1, "path", "text", 4095),
+            Field(2, "left_out", "strings", 65536),
+        ),
     )
 
     def __init__(
         self,
+        flags: int = 0,
         path: bytes = b"",
+        left_out: tuple[bytes, ...] = (),
     ) -> None:
+        self.flags = flags
         self.path = path
+        self.left_out = left_out
 
 
 class Download(Message):
     """What is below `path`, as a tar archive on stream 1."""
 
     SHAPE = Shape(
-        Struct("<"),
-        (),
-        (),
-        (Field(1, "path", "text", 4095),),
+        Struct("<Ixxxx"),
+        ("flags",),
+        ((4, 8),),
+        (
+            Field(1, "path", "text", 4095),
+            Field(2, "left_out", "strings", 65536),
+        ),
     )
 
     def __init__(
         self,
+        flags: int = 0,
         path: bytes = b"",
+        left_out: tuple[bytes, ...] = (),
     ) -> None:
+        self.flags = flags
         self.path = path
+        self.left_out = left_out
 
 
 class Watch(Message):
@@ -999,6 +1045,217 @@ class ResizeOrder(Message):
     ) -> None:
         self.rows = rows
         self.columns = columns
+
+
+class Identity(Message):
+    """To pid 1 before BEGIN: an agent that it is to start, and (a descriptor) the socket on which that serves."""
+
+    SHAPE = Shape(
+        Struct("<IIIxxxx"),
+        ("flags", "uid", "gid"),
+        ((12, 16),),
+        (
+            Field(1, "name", "text", 32),
+            Field(2, "groups", "u32s", 256),
+            Field(3, "filter", "bytes", 32768),
+        ),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        uid: int = 0,
+        gid: int = 0,
+        name: bytes = b"",
+        groups: tuple[int, ...] = (),
+        filter: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.uid = uid
+        self.gid = gid
+        self.name = name
+        self.groups = groups
+        self.filter = filter
+
+
+class Begin(Message):
+    """The last of the first orders. The descriptor is the socket for further ones."""
+
+    SHAPE = Shape(
+        Struct("<QQQ"),
+        ("deadline", "idle", "retention"),
+        (),
+        (Field(1, "rlimits", "u64s", 256),),
+    )
+
+    def __init__(
+        self,
+        deadline: int = 0,
+        idle: int = 0,
+        retention: int = 0,
+        rlimits: tuple[int, ...] = (),
+    ) -> None:
+        self.deadline = deadline
+        self.idle = idle
+        self.retention = retention
+        self.rlimits = rlimits
+
+
+class Deadline(Message):
+    """Moves it."""
+
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("deadline",),
+        (),
+        (),
+    )
+
+    def __init__(
+        self,
+        deadline: int = 0,
+    ) -> None:
+        self.deadline = deadline
+
+
+class Agent(Message):
+    """Asks after the agent of an identity."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (Field(1, "name", "text", 32),),
+    )
+
+    def __init__(
+        self,
+        name: bytes = b"",
+    ) -> None:
+        self.name = name
+
+
+class AgentReply(Message):
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("pid",),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        pid: int = 0,
+    ) -> None:
+        self.pid = pid
+
+
+class Lost(Message):
+    """What became of an agent whose connection ended. Answered when nothing that it had started is left."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("pid",),
+        ((4, 8),),
+        (Field(1, "name", "text", 32),),
+    )
+
+    def __init__(
+        self,
+        pid: int = 0,
+        name: bytes = b"",
+    ) -> None:
+        self.pid = pid
+        self.name = name
+
+
+class LostReply(Message):
+    SHAPE = Shape(
+        Struct("<II"),
+        ("alive", "signal"),
+        (),
+        (),
+    )
+
+    def __init__(
+        self,
+        alive: int = 0,
+        signal: int = 0,
+    ) -> None:
+        self.alive = alive
+        self.signal = signal
+
+
+class TimesReply(Message):
+    """Of PAUSE, RESUME, TIMES and AWAKE."""
+
+    SHAPE = Shape(
+        Struct("<QQ"),
+        ("left", "deadline"),
+        (),
+        (),
+    )
+
+    def __init__(
+        self,
+        left: int = 0,
+        deadline: int = 0,
+    ) -> None:
+        self.left = left
+        self.deadline = deadline
+
+
+class Hold(Message):
+    """All but pid 1 stand still until the channel ends."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("seconds",),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        seconds: int = 0,
+    ) -> None:
+        self.seconds = seconds
+
+
+class Stillness(Message):
+    """Answered when it is otherwise than the host knows."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("paused",),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        paused: int = 0,
+    ) -> None:
+        self.paused = paused
+
+
+class StillnessReply(Message):
+    SHAPE = Shape(
+        Struct("<IxxxxQQ"),
+        ("paused", "left", "deadline"),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        paused: int = 0,
+        left: int = 0,
+        deadline: int = 0,
+    ) -> None:
+        self.paused = paused
+        self.left = left
+        self.deadline = deadline
 
 
 class ExecsReply(Message):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Coroutine, Mapping
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,9 +32,9 @@ from ._carry import owner
 from ._engine import Engine, missing
 from ._engine_state import create, how_it_ended, owned, remove
 from ._exits import exits
+from ._guest_directory import guest_directory
 from ._images import Images, shown_of_usr
 from ._instance import HOLD_SECONDS, ContainerInstance
-from ._kit_directory import kit_directory
 from ._life import Life
 from ._mounted import mounted, require_apart, require_own_ids
 from ._options import options
@@ -71,6 +71,8 @@ class ContainerBackend:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stored: Storage | None = None
         self._storing = asyncio.Lock()
+        self._guest: Path | None = None
+        self._preparing = asyncio.Lock()
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     @property
@@ -138,6 +140,7 @@ class ContainerBackend:
 
     async def _make(self, plan: SandboxPlan, turn: contextlib.AsyncExitStack) -> ContainerInstance:
         engine = await self._open()
+        guest = await self._program()
         image = await self._images.ensure(engine, plan.template)
         shown = [(Path(path), path) for path in shown_of_usr(plan.template)]
         shown += [(self._state / REPOSITORIES / t.tree, t.target) for t in plan.trees if _is_repository(t)]
@@ -148,6 +151,7 @@ class ContainerBackend:
             most_seconds=plan.deadline - proc.boottime(),
             retention_seconds=plan.retention_seconds,
             template=plan.template,
+            env=_birth.environment_of(plan),
             boot=proc.boot_id(),
             maker=maker(),
             trees=tuple(tree for tree in plan.trees if tree.writable),
@@ -175,7 +179,7 @@ class ContainerBackend:
                 asked = options(
                     plan,
                     image,
-                    kit=self._kit,
+                    guest=guest,
                     birth=place / BIRTH,
                     owner=str(self._directory),
                     shown=shown,
@@ -370,9 +374,11 @@ class ContainerBackend:
             self._lives[key] = Life(record, self.records)
         return self._lives[key]
 
-    @cached_property
-    def _kit(self) -> Path:
-        return kit_directory(self._directory)
+    async def _program(self) -> Path:
+        async with self._preparing:
+            if self._guest is None:
+                self._guest = await asyncio.to_thread(guest_directory, self._directory)
+            return self._guest
 
     async def _pool(self) -> tuple[int, Worker]:
         stored = await self._storage()

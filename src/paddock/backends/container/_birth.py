@@ -1,4 +1,4 @@
-"""Telling pid 1 what it is: its sockets and its orders, through a socket that is there for that one call.
+"""Telling pid 1 what it is: its sockets and its first orders, through a socket that is there for that one call.
 
 The host listens before the container starts. What the guest serves on are sockets of the host's, given away as
 descriptors, as a keeper does it: any service connects to them, nobody inside sees them, and no path is looked up in a
@@ -13,42 +13,49 @@ import os
 import resource
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import SandboxPlan
+from paddock.backends._guest import GuestConnection
 from paddock.backends._hints import hints
 from paddock.backends._trusted import environment
-from paddock.errors import PlatformError
-from paddock.guest._birth import READY
-from paddock.guest._frames import dump_json
+from paddock.backends.guest import NativeDialect, Nothing, Place, Request, variables
+from paddock.backends.guest import orders as pid1
+from paddock.errors import PaddockError, PlatformError
 from paddock.linux import seccomp_profile
-from paddock.model import MountMode, User
+from paddock.model import MountMode, Template, User
 
 from ._options import resource_limits
 from ._records import BIRTH
 from ._ways import TRUSTED
 
-IDENTITIES = ("init", "user", "root", "carrier")
-EXEC_DIRECTORY = ".paddock/exec"
+IDENTITIES = ("user", "root", "carrier")
+CONTROL = "init"
+"""The socket of pid 1 itself."""
+DIALECT = NativeDialect(Place(workdir="/", env={}))
+"""For pid 1."""
 _BACKLOG = 128
+_OOM_SCORE = 500
+"""Of commands: where memory is short, they die before their agent does."""
 _LOOK_SECONDS = 5.0
 _SECONDS = 60.0
-_WORDS = 600
 Alive = Callable[[], Awaitable[str | None]]
 """None while the container runs; else how it ended."""
+Orders = Mapping[str, Request]
+"""By the socket that comes with each, in their order."""
 
 
 class Birth:
     """The sockets of one container that is to be."""
 
-    def __init__(self, place: Path, listeners: list[socket.socket], door: socket.socket) -> None:
+    def __init__(self, place: Path, listeners: Mapping[str, socket.socket], door: socket.socket) -> None:
         self._place, self._listeners, self._door = place, listeners, door
 
     async def call(
-        self, orders: Any, alive: Alive, before: Callable[[int], Awaitable[None]], starting: asyncio.Task[Any]
+        self, orders: Orders, alive: Alive, before: Callable[[int], Awaitable[None]], starting: asyncio.Task[Any]
     ) -> int:
         """Waits for pid 1 to call, tells it all, and returns its number here when it serves and `starting`, which has
         the engine start it, is done. `before` is done with that number before it is told: nothing foreign runs yet.
@@ -56,12 +63,15 @@ class Birth:
         try:
             async with asyncio.timeout(_SECONDS):
                 guest = await self._accept(alive, starting)
-                with guest:
-                    pid = struct.unpack("=3i", guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+                pid = struct.unpack("=3i", guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+                connection = GuestConnection(guest, DIALECT)
+                try:
                     await before(pid)
-                    await self._tell(guest, orders)
+                    await self._tell(connection, orders)
                     await starting
                     return pid
+                finally:
+                    connection.close()
         except TimeoutError:
             raise PlatformError(
                 f"the guest in the container did not begin within {_SECONDS:g} s", hint="paddock doctor"
@@ -87,25 +97,21 @@ class Birth:
         guest.setblocking(False)
         return guest
 
-    async def _tell(self, guest: socket.socket, orders: Any) -> None:
-        loop = asyncio.get_running_loop()
-        text = dump_json(orders)
-        socket.send_fds(guest, [len(text).to_bytes(4, "big")], [listener.fileno() for listener in self._listeners])
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what it said before is read
-            await loop.sock_sendall(guest, text)
-        said = b""
-        while said != READY and len(said) < _WORDS and (part := await loop.sock_recv(guest, _WORDS)):
-            said += part
-        if said != READY:
-            words = said.decode("ascii", "replace").strip() or "it ended without a word"
-            raise PlatformError(f"the guest could not begin in the container: {words}", hint="paddock doctor")
+    async def _tell(self, guest: GuestConnection, told: Orders) -> None:
+        try:
+            for name, order in told.items():
+                await guest.open(order, fds=[self._listeners[name].fileno()]).call(Nothing)
+        except PaddockError as error:
+            raise PlatformError(
+                f"the guest could not begin in the container: {error.message}", hint="paddock doctor"
+            ) from None
 
 
 @contextlib.contextmanager
 def expecting(place: Path) -> Generator[Birth]:
     """Sockets in `place` for each identity, and one in its `birth` for the call, which goes with the block."""
     with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(_listener(place, f"{name}.sock")) for name in IDENTITIES]
+        listeners = {name: stack.enter_context(_listener(place, f"{name}.sock")) for name in (*IDENTITIES, CONTROL)}
         door = stack.enter_context(_listener(place / BIRTH, "birth.sock"))
         stack.callback((place / BIRTH / "birth.sock").unlink, missing_ok=True)
         # Whichever uid of the machine pid 1 has: the directory is seen in this one container alone.
@@ -113,53 +119,54 @@ def expecting(place: Path) -> Generator[Birth]:
         yield Birth(place, listeners, door)
 
 
-def orders(plan: SandboxPlan, held: frozenset[str]) -> Any:
-    """What `guest/_birth.py` is told."""
+def orders(plan: SandboxPlan, held: frozenset[str]) -> Orders:
+    """For each socket what comes with it; the last one has pid 1 begin."""
     template = plan.template
-    env = {**hints(plan.spec.limits), **(environment(TRUSTED) if plan.exits else {}), **template.env, **plan.spec.env}
     user = template.user(None)
     assert user is not None
-    root = template.user("0") or User(name="root", uid=0, gid=0, home="/root")
-    owners = all(mount.mode is not MountMode.READ_WRITE for mount in plan.spec.mounts)
+    root = root_of(template)
+    filter = _filter(all(mount.mode is not MountMode.READ_WRITE for mount in plan.spec.mounts))
+    limits = {getattr(resource, f"RLIMIT_{name.upper()}"): value for name, value in resource_limits(plan, held).items()}
     return {
-        "init": 0,
-        "deadline": plan.deadline,
-        "idle": plan.spec.idle_seconds or 0.0,
-        "retention": plan.retention_seconds,
-        "limits": {
-            str(getattr(resource, f"RLIMIT_{name.upper()}")): value
-            for name, value in resource_limits(plan, held).items()
-        },
-        "agents": {
-            "user": _agent(plan, 1, user, env, _filter(owners)),
-            "root": {**_agent(plan, 2, root, env, _filter(owners)), "may_switch_user": True},
-            "carrier": _agent(plan, 3, root, {}, _filter(owners=True)),  # lays out the files of a copy: see `_lay`
-        },
+        "user": pid1.identity("user", user, eager=True, filter=filter),
+        "root": pid1.identity("root", root, filter=filter),
+        # It carries files while all others stand still.
+        "carrier": pid1.identity("carrier", root, attending=True, filter=_filter(owners=True)),
+        CONTROL: pid1.begin(
+            deadline=plan.deadline,
+            idle=plan.spec.idle_seconds or 0.0,
+            retention=plan.retention_seconds,
+            limits=limits,
+        ),
     }
+
+
+def root_of(template: Template) -> User:
+    return template.user("0") or User(name="root", uid=0, gid=0, home="/root")
+
+
+def dialect_of(identity: str, template: Template, env: Mapping[str, str]) -> NativeDialect:
+    """What the host says for its agent. `env` is what every command has."""
+    if identity not in ("user", "root"):
+        return DIALECT if identity == CONTROL else NativeDialect(Place(workdir="/", env={}))
+    user = template.user(None) if identity == "user" else root_of(template)
+    assert user is not None
+    others = template.users if identity == "root" else ()
+    place = Place(workdir=template.workdir, env={**env, **variables(user)}, users=others)
+    return NativeDialect(place, oom_score=_OOM_SCORE)
+
+
+def environment_of(plan: SandboxPlan) -> dict[str, str]:
+    """What every command of a sandbox has."""
+    trusted = environment(TRUSTED) if plan.exits else {}
+    return {**hints(plan.spec.limits), **trusted, **plan.template.env, **plan.spec.env}
 
 
 @cache
-def _filter(owners: bool) -> str:
+def _filter(owners: bool) -> bytes:
     """Build the jail's own filter. It refuses chown(2) without `owners`: beside a directory of the host that can be
     written, since root inside a container has its capabilities in the machine's first user namespace."""
-    return seccomp_profile.build(os.uname().machine, owners=owners).hex()
-
-
-def _agent(plan: SandboxPlan, listener: int, user: User, env: dict[str, str], filter: str) -> dict[str, Any]:
-    return {
-        "listen": listener,
-        "user": _entry(user),
-        "workdir": plan.template.workdir,
-        "exec_dir": f"{user.home.rstrip('/')}/{EXEC_DIRECTORY}",
-        "env": {**env, "HOME": user.home, "USER": user.name, "LOGNAME": user.name},
-        "users": [_entry(other) for other in plan.template.users],
-        "may_switch_user": False,
-        "filter": filter,
-    }
-
-
-def _entry(user: User) -> dict[str, Any]:
-    return {"name": user.name, "uid": user.uid, "gid": user.gid, "home": user.home}
+    return seccomp_profile.build(os.uname().machine, owners=owners)
 
 
 def _listener(directory: Path, name: str) -> socket.socket:

@@ -15,10 +15,11 @@ from typing import Any
 
 from paddock.backends._base import SandboxPlan, TreeMount
 from paddock.backends._guest import GuestConnection
-from paddock.backends._guest_exec import start_foreground
+from paddock.backends._guest_files import FileWriter
+from paddock.backends.guest import pack_whole, unpack_exact
 from paddock.backends.jail import JailBackend
 from paddock.backends.jail._backend import JailInstance
-from paddock.errors import ErrandFailed, PlatformError
+from paddock.errors import ErrandFailed, FileError, InvalidArgument, PlatformError, SandboxError
 from paddock.linux import proc
 from paddock.model import (
     DownloadTree,
@@ -36,7 +37,6 @@ from paddock.model import (
     mint,
 )
 from paddock.storage import Pool
-from paddock.storage._kit import COMMAND
 
 _LIMITS = Limits(memory_mib=1024, disk_mib=256, processes=64, tmp_mib=64)
 _SECONDS = 3600.0
@@ -48,7 +48,6 @@ _WORDS = 600
 
 
 Owner = tuple[str, int, int]
-_KIT_PYTHON = COMMAND[:-3]
 
 
 @cache
@@ -149,15 +148,10 @@ class Carrier:
             packing = await jail.start(
                 ExecSpec(argv=argv, user=self._root(jail)), id=ExecId(mint(Noun.EXEC)), background=False
             )
-            argv = (*_KIT_PYTHON, "-I", "-S", "-c", _program("_lay.py"), "/", "-", *(tree.target for tree in trees))
-            laying = await start_foreground(
-                inside, ExecSpec(argv=argv, stdin=True, cwd="/"), ExecId(mint(Noun.EXEC)), None
-            )
             try:
-                await _pump(packing, laying)
+                await _pump(packing, await unpack_exact(inside, "/", _below("/", [tree.target for tree in trees])))
             finally:
                 await packing.aclose()
-                await laying.aclose()
 
     @contextlib.asynccontextmanager
     async def _jail(self, id: SandboxId, trees: tuple[TreeMount, ...]) -> AsyncGenerator[JailInstance]:
@@ -199,33 +193,33 @@ class Carrier:
         return "root" if self._porters.whole else None
 
 
+def _below(path: str, others: Sequence[str]) -> list[str]:
+    return [os.path.relpath(other, path) for other in others]
+
+
 async def _packed(inside: GuestConnection, path: str, left_out: Sequence[str]) -> AsyncGenerator[bytes]:
-    """PlatformError: it could not be read to its end."""
-    argv = (*_KIT_PYTHON, "-I", "-S", "-c", _program("_pack.py"), path, *left_out)
-    handle = await start_foreground(inside, ExecSpec(argv=argv, cwd="/"), ExecId(mint(Noun.EXEC)), None)
+    """ErrandFailed: it could not be read to its end."""
     try:
-        assert handle.stdout is not None
-        assert handle.stderr is not None
-        while data := await handle.stdout.read(_READ):
-            yield data
-        if (await handle.wait()).code != 0:
-            raise ErrandFailed(f"{path} of the sandbox could not be read: {_last(await handle.stderr.read())}")
-    finally:
-        await handle.aclose()
+        reader = await pack_whole(inside, path, _below(path, left_out))
+        try:
+            while data := await reader.read(_READ):
+                yield data
+        finally:
+            await reader.aclose()
+    except (FileError, SandboxError) as error:
+        raise ErrandFailed(f"{path} of the sandbox could not be read: {error.message}") from None
 
 
-async def _pump(packing: ExecHandle, laying: ExecHandle) -> None:
+async def _pump(packing: ExecHandle, laying: FileWriter) -> None:
     assert packing.stdout is not None
-    assert laying.stdin is not None
-    assert laying.stderr is not None
-    with contextlib.suppress(BrokenPipeError):  # it says why
+    try:
         while data := await packing.stdout.read(_READ):
-            await laying.stdin.write(data)
-        await laying.stdin.aclose()
-    words = await laying.stderr.read()
-    if (await laying.wait()).code != 0:
-        raise ErrandFailed(f"its files could not be brought into the container: {_last(words)}")
-    if (await packing.wait()).code != 0:
+            await laying.write(data)
+        whole = (await packing.wait()).code == 0
+        await (laying.aclose() if whole else laying.abort())
+    except (FileError, SandboxError, InvalidArgument) as error:
+        raise ErrandFailed(f"its files could not be brought into the container: {error.message}") from None
+    if not whole:
         raise PlatformError("its files could not be read from the pool", hint="paddock doctor")
 
 

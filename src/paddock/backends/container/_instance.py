@@ -11,12 +11,15 @@ from paddock.backends._base import Ending, Paused
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends._stillness import Stillness
 from paddock.backends._trusted import environment
+from paddock.backends.guest import NativeDialect, Nothing
+from paddock.backends.guest import orders as pid1
 from paddock.errors import PaddockError, SandboxDied
 from paddock.linux import caps
 from paddock.linux.foreign_cgroup import Refusals
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Process, Usage, replace
 
 from . import _life
+from ._birth import CONTROL, dialect_of
 from ._life import Life
 from ._options import CAPABILITIES
 from ._ways import TRUSTED
@@ -35,9 +38,12 @@ class ContainerInstance(GuestInstance):
         self._backend, self._life = backend, life
         self._incarnation = record.incarnation
         self._place = backend.records.place(record.id)
+        self._dialects: dict[str, NativeDialect] = {}
 
     async def dial(self, identity: str) -> GuestConnection:
-        return await GuestConnection.connect(self._place / f"{identity}.sock")
+        if identity not in self._dialects:
+            self._dialects[identity] = dialect_of(identity, self.template, self._life.record.env)
+        return await GuestConnection.connect(self._place / f"{identity}.sock", self._dialects[identity])
 
     def lost_error(self) -> PaddockError:
         return SandboxDied(f"sandbox {self.id} is gone", hint="`paddock ls --all` says why")
@@ -49,13 +55,13 @@ class ContainerInstance(GuestInstance):
 
     async def set_deadline(self, deadline: float) -> None:
         try:
-            control = await self.dial("init")
+            control = await self.dial(CONTROL)
         except OSError:
             raise self.lost_error() from None
         # Written first: whoever finds it dead is to know that its time was over.
         before = self._backend.records.move_deadline(self.id, self._incarnation, deadline)
         try:
-            await control.open({"op": "deadline", "boottime": deadline}).call(dict)
+            await control.open(pid1.deadline(deadline)).call(Nothing)
         except SandboxDied:
             raise self.lost_error() from None
         except BaseException:

@@ -5,8 +5,8 @@ each name is taken below the target, through directories that the archive itself
 found to be none but directories. Nobody else writes there meanwhile. Standard library only, and nothing of ours.
 
 Whose files they are is not taken from it: Podman says that all are root's. They are those of UID and GID. `-` in place
-of both, and then what is left out: it is one of `_pack.py`'s, of all that a sandbox has; owners and modes are taken
-over, and what it says that it passes over stays as it is, as does what is mounted here.
+of both, and then what is left out: it is one of the guest's, of all that a sandbox has; owners and modes are taken
+over, and what it says to be mounted there stays as it is, as does what is mounted here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ATTRIBUTE = "SCHILY.xattr."
 _READ = 1 << 20
 _SECOND = 1_000_000_000
 _MODES = 0o1777  # set-id bits mean nothing in a sandbox
-_HIDDEN, _TIME = "PADDOCK.hidden", "PADDOCK.mtime_ns"
+_MOUNTED, _TIME = "PADDOCK.mounted", "PADDOCK.mtime_ns"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
@@ -42,8 +42,6 @@ class Layer:
 
     def lay(self, archive: tarfile.TarFile) -> None:
         for member in archive:
-            if not self._directories and self._owner is None:
-                self._hidden |= set(filter(None, archive.pax_headers.get(_HIDDEN, "").split("//")))
             parts = [part for part in member.name.split("/") if part not in ("", ".")]
             if ".." in parts or not parts:
                 _refuse(member)
@@ -56,6 +54,9 @@ class Layer:
                 continue
             *above, name = parts[1:]
             path = "/".join(parts[1:])
+            if _MOUNTED in member.pax_headers and self._owner is None:
+                self._hidden.add(path)
+                continue
             # Named twice: a directory that became a link would lead what comes below it elsewhere.
             if "/".join(above) not in self._directories or name == _SCRATCH or path in self._seen:
                 _refuse(member)

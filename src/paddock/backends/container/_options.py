@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import SandboxPlan
-from paddock.storage._kit import COMMAND, PLACE
+
+from ._guest_directory import NAME
 
 HOST = "/.paddock-host"
 """Where the directory is seen in which pid 1 calls the host."""
+GUEST = "/.paddock"
+"""Where the directory is seen in which the guest's program is."""
 OWNER = "paddock.owner"
 SANDBOX = "paddock.sandbox"
 GUEST_BYTES = 48 << 20
@@ -28,7 +31,7 @@ def options(
     plan: SandboxPlan,
     image: str,
     *,
-    kit: Path,
+    guest: Path,
     birth: Path,
     owner: str,
     shown: Iterable[tuple[Path, str]],
@@ -40,8 +43,8 @@ def options(
     memory = limits.memory_mib * _MIB + GUEST_BYTES
     return {
         "Image": image,
-        "Entrypoint": list(COMMAND),
-        "Cmd": [f'{{"birth":"{HOST}/birth.sock"}}'],
+        "Entrypoint": [f"{GUEST}/{NAME}"],
+        "Cmd": [],
         "Hostname": plan.hostname[:63],
         "User": "0:0",
         "WorkingDir": "/",
@@ -65,7 +68,7 @@ def options(
             "ShmSize": limits.tmp_mib * _MIB,
             "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={limits.tmp_mib * _MIB}"},  # noqa: S108 (inside)
             "Mounts": [
-                _shown(kit, PLACE),
+                _shown(guest, GUEST),
                 _shown(birth, HOST),
                 *(_shown(path, target) for path, target in shown),
             ],

@@ -1,45 +1,30 @@
-"""Writes all that is below a directory to stdout, as an archive: `python3 -I -S -c TEXT DIRECTORY [LEFT OUT…]`.
+"""Writes all that is below a directory to stdout, as an archive: `python3 -I -S -c TEXT DIRECTORY`.
 
-It runs where nobody else does: in a container that stands still, or in a jail of its own. Each name begins with one
-component that stands for the directory. What is mounted below is none of it: its places are told in a header, so that
-nobody takes what is not in the archive for something that was removed. Standard library only, and nothing of ours.
+It runs in a jail of its own, where nothing is mounted below the directory. Each name begins with one component that
+stands for it. Standard library only, and nothing of ours. `native/pack.c` writes the same.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 import sys
 import tarfile
 
-_HIDDEN = "PADDOCK.hidden"
-"""The header, with what is passed over; `//` stands between two of them, which is in no path."""
 _TIME = "PADDOCK.mtime_ns"
 _TOP = "top"
-_OCTAL = re.compile(rb"\\([0-7]{3})")
-
-
-def _mounted(top: str) -> set[str]:
-    """What is mounted below it, relative to it (proc_pid_mountinfo(5))."""
-    prefix = os.fsencode(top).rstrip(b"/") + b"/"
-    with open("/proc/self/mountinfo", "rb") as file:
-        places = [_OCTAL.sub(lambda found: bytes((int(found[1], 8),)), line.split()[4]) for line in file]
-    return {os.fsdecode(place[len(prefix) :]) for place in places if place.startswith(prefix) and place != prefix}
 
 
 class Packer:
-    def __init__(self, archive: tarfile.TarFile, hidden: set[str]) -> None:
-        self._archive, self._hidden = archive, hidden
+    def __init__(self, archive: tarfile.TarFile) -> None:
+        self._archive = archive
         self._links: dict[tuple[int, int], str] = {}
 
     def directory(self, path: str) -> None:
         self._add(path, tarfile.DIRTYPE)
         for name in sorted(os.listdir(path or ".")):
             below = f"{path}/{name}" if path else name
-            if below in self._hidden:
-                continue
             mode = os.lstat(below).st_mode
             if stat.S_ISDIR(mode):
                 self.directory(below)
@@ -82,20 +67,15 @@ class Packer:
 
 
 def main() -> None:
-    top, *left_out = sys.argv[1:]
-    if os.path.islink(top):
-        sys.exit(f"{top} was made a symbolic link inside")
-    os.chdir(top)
-    hidden = _mounted(top) | {os.path.relpath(path, top) for path in left_out}
+    os.chdir(sys.argv[1])
     with tarfile.open(
         fileobj=sys.stdout.buffer,
         mode="w|",
         format=tarfile.PAX_FORMAT,
         encoding="utf-8",
         errors="surrogateescape",
-        pax_headers={_HIDDEN: "//".join(sorted(hidden))},
     ) as archive:
-        Packer(archive, hidden).directory("")
+        Packer(archive).directory("")
 
 
 if __name__ == "__main__":

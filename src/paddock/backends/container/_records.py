@@ -43,6 +43,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     most_seconds: float = 1e9
     retention_seconds: float = layout.RETENTION_SECONDS
     template: Template
+    env: dict[str, str] = {}
+    """What every command has: the guest does not know it."""
     boot: str
     maker: tuple[int, int]
     pid: int = 0
@@ -170,7 +172,8 @@ class Records:
         if left is None:
             until = now + most
         elif record.left_seconds is None:
-            until = now + record.retention_seconds
+            # Not later than pid 1 holds it: one that has ended by it must not seem to have ended before.
+            until = min(deadline, now + record.retention_seconds)
         else:
             until = record.deadline
         new: dict[str, Any] = {"left_seconds": None if left is None else most, "deadline": until, "most_seconds": most}

@@ -6,28 +6,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 from collections.abc import AsyncGenerator, Callable
-
-import msgspec
 
 from paddock.backends._base import Paused
 from paddock.backends._guest import GuestConnection
 from paddock.backends._guest_channel import Channel
 from paddock.backends._stillness import Stillness
+from paddock.backends.guest import Nothing, Request
+from paddock.backends.guest import orders as pid1
 from paddock.errors import PaddockError, PlatformError, SandboxDied, SandboxError
+from paddock.wire.guest import StillnessReply, TimesReply
 
+from ._birth import CONTROL, DIALECT
 from ._records import Record, Records
 
 _AGAIN_SECONDS = 1.0
-
-
-class _Times(msgspec.Struct, frozen=True):
-    left: float | None
-    deadline: float
-
-
-class _Told(_Times, frozen=True):
-    paused: bool
 
 
 class Rest:
@@ -35,7 +29,7 @@ class Rest:
 
     def __init__(self, record: Record, records: Records, stands: Callable[[], bool]) -> None:
         self._id, self._incarnation, self._records = record.id, record.incarnation, records
-        self._socket, self._stands = records.place(record.id) / "init.sock", stands
+        self._socket, self._stands = records.place(record.id) / f"{CONTROL}.sock", stands
         self.stillness = Stillness()
         if record.left_seconds is not None:
             self.stillness.begin()
@@ -48,14 +42,14 @@ class Rest:
         """Is told of every pause, whoever made it, and of every end of one. Returns when pid 1 is gone."""
         while True:
             try:
-                channel = await self._open({"op": "stillness", "paused": self.stillness.now})
-                told = await channel.reply(_Told)
+                channel = await self._open(pid1.stillness(self.stillness.now))
+                told = await channel.reply(StillnessReply)
             except OSError:
                 return
             except PaddockError:
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
-                self.seen(told.paused)
+                self.seen(told.paused != 0)
                 with contextlib.suppress(
                     PaddockError, OSError
                 ):  # it has ended, or the disk is full: who asks next notes it
@@ -68,20 +62,20 @@ class Rest:
             self.stillness.end()
 
     async def pause(self) -> Paused:
-        times = await self._call("pause")
+        times = await self._call(pid1.pause())
         await self._check()
         self.stillness.begin()
         record = self._note(times)
         return Paused(record.left_seconds, record.deadline)
 
     async def resume(self) -> float:
-        times = await self._call("resume")
+        times = await self._call(pid1.resume())
         self.stillness.end()
         return self._note(times).deadline
 
     async def ask_times(self) -> None:
         """Have what pid 1 says of its TTL written down."""
-        self._note(await self._call("times"))
+        self._note(await self._call(pid1.times()))
 
     async def stay_awake(self) -> Callable[[], None]:
         hold = next(self._holds)
@@ -91,9 +85,9 @@ class Rest:
                 kept.close()
 
         try:
-            self._awake[hold] = channel = await self._open({"op": "awake"})
+            self._awake[hold] = channel = await self._open(pid1.awake())
             with channel.attended():
-                times = await channel.reply(_Times)
+                times = await channel.reply(TimesReply)
         except OSError:
             raise _dead() from None
         except BaseException:
@@ -107,12 +101,12 @@ class Rest:
     async def hold(self, seconds: int) -> AsyncGenerator[None]:
         """It stands still for as long as the block takes; PlatformError at its end if it did not throughout."""
         try:
-            channel = await self._open({"op": "hold", "seconds": seconds})
+            channel = await self._open(pid1.hold(seconds))
         except OSError:
             raise _dead() from None
         try:
             with channel.attended():
-                await channel.reply(dict)
+                await channel.reply(Nothing)
             await self._check()
             yield
             if channel.has_ended:
@@ -132,25 +126,26 @@ class Rest:
         if not await asyncio.to_thread(self._stands):
             raise SandboxError("not all of the sandbox stands still, although its pid 1 says so", hint="try again")
 
-    def _note(self, times: _Times) -> Record:
-        record = self._records.note_times(self._id, self._incarnation, times.left, times.deadline)
+    def _note(self, times: TimesReply | StillnessReply) -> Record:
+        left, deadline = pid1.seconds(times.left), pid1.seconds(times.deadline)
+        record = self._records.note_times(self._id, self._incarnation, left, math.inf if deadline is None else deadline)
         if record is None:
             raise _dead()
         return record
 
-    async def _call(self, operation: str) -> _Times:
+    async def _call(self, order: Request) -> TimesReply:
         try:
-            return await (await self._open({"op": operation})).call(_Times)
+            return await (await self._open(order)).call(TimesReply)
         except OSError:
             raise _dead() from None
 
-    async def _open(self, request: dict[str, object]) -> Channel:
+    async def _open(self, request: Request) -> Channel:
         """OSError: nobody is there any more."""
         async with self._connecting:
             if self._connection is None or self._connection.closed:
-                self._connection = await GuestConnection.connect(self._socket)
+                self._connection = await GuestConnection.connect(self._socket, DIALECT)
                 for hold in self._awake:  # of a connection that was lost
-                    self._awake[hold] = self._connection.open({"op": "awake"})
+                    self._awake[hold] = self._connection.open(pid1.awake())
         return self._connection.open(request)
 
 

@@ -41,6 +41,7 @@ from paddock.wire.guest import (
 )
 
 from . import _frames as frames
+from . import _orders as orders
 from ._files import perform
 from ._place import Place, encode, show
 from ._requests import Nothing, Request, ask, of_command, of_door, of_exec, of_guest, of_hand, of_port, refusal
@@ -184,6 +185,12 @@ class NativeDialect:
             background=bool(item.flags & ListedFlags.BACKGROUND),
             status=self.status(item, connection) if item.flags & ListedFlags.ENDED else None,
         )
+
+    async def serves(self, control: GuestConnection, identity: str) -> bool:
+        return await orders.serves(control, identity)
+
+    async def verdict(self, control: GuestConnection, identity: str, pid: int | None) -> tuple[bool, int | None]:
+        return await orders.verdict(control, identity, pid)
 
     def connect(self, port: int) -> Request:
         if not 0 < port < 65536:

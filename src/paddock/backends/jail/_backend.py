@@ -134,7 +134,7 @@ class JailBackend:
         try:
             answer = await asyncio.shield(making)
             instance = self.instance(plan.id, plan.template, plan.incarnation, jail.env)
-            instance.pid = answer["pid"]
+            instance.pid, instance.is_new = answer["pid"], True
             with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
                 await instance.turn_to()
         except BaseException as error:

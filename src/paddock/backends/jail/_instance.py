@@ -34,6 +34,8 @@ class JailInstance(Resting):
         self._env = env
         self.pid = 0
         """Of its pid 1."""
+        self.is_new = False
+        """No command has started in it: the kernel has counted nothing yet, and need not be asked."""
 
     async def turn_to(self) -> None:
         """The agent turns to us while this is being recorded, and not when somebody waits for a first command."""
@@ -80,6 +82,10 @@ class JailInstance(Resting):
         answer = await self._backend.keeper.request("usage", id=self.id)
         strikes = {Limit(k): v for k, v in cast("dict[str, int | None]", answer.pop("strikes", {})).items() if v}
         return Usage(**answer, strikes=strikes)
+
+    def strikes(self) -> Mapping[Limit, int] | None:
+        is_new, self.is_new = self.is_new, False
+        return {} if is_new else super().strikes()
 
     def refusals(self) -> Refusals:
         if "memory" in self._backend.keeper.facts.get("watched", ()):

@@ -103,7 +103,7 @@ class KeeperClient:
     async def request(self, operation: str, **fields: object) -> Message:
         """Asks and waits for the answer, whose descriptors are in `fds`. KeeperUnavailable, SandboxDied, or the
         PaddockError that fits what the keeper says."""
-        body = json.dumps({"op": operation, **fields}, separators=(",", ":")).encode()
+        body = json.dumps({"op": operation, **fields}).encode()
         await self.connect()
         try:
             return await self._exchange(body)

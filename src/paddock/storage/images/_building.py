@@ -25,8 +25,7 @@ from . import _layer
 from ._finish import Finish, accounts, knows
 from ._limits import Budget, ImageLimits
 from ._records import VERSION
-from ._source import Found, Layer, Source
-from ._streams import Piece, Stored, Unpacked
+from ._source import Found, Layer, Piece, Source, Stored, Unpacked
 
 _LEFT = "left.json"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -12,9 +12,8 @@ from paddock.model import Image, Template
 from paddock.storage._base import Pool
 from paddock.storage._recipe import PATH, Progress, Versions
 
-from ._archive import Archive, SavedArchive
+from ._archive import Archive, Directory, Layout, SavedArchive
 from ._building import People, build, people, workdir_of
-from ._layout import Directory, Layout
 from ._limits import ImageLimits
 from ._records import Record, Records
 from ._reference import Reference, parse

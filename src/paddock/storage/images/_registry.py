@@ -16,8 +16,7 @@ from ._documents import INDEXES, MANIFESTS, Descriptor
 from ._http import Http
 from ._limits import MANIFEST_BYTES
 from ._reference import Reference
-from ._source import Found, Layer, resolve
-from ._streams import Piece
+from ._source import Found, Layer, Piece, resolve
 
 _CHUNK = 1 << 18
 _ANY = "application/octet-stream, */*"

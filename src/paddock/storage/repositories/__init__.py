@@ -10,6 +10,7 @@ from ._git import Ref as Ref
 from ._process import ADVICE as ADVICE
 from ._process import Bounds as Bounds
 from ._process import Progress as Progress
+from ._process import Refused as Refused
 from ._process import authorities as authorities
 from ._remote import SSH as SSH
 from ._remote import Credential as Credential
@@ -19,4 +20,3 @@ from ._remote import is_commit as is_commit
 from ._remote import parse as parse
 from ._remote import web as web
 from ._ssh import Login as Login
-from ._words import Refused as Refused

@@ -12,10 +12,9 @@ import msgspec
 from paddock.errors import InvalidArgument, InvalidState, PlatformError
 
 from ._addresses import names
-from ._process import GIT_ID, TEMPLATE, Bounds, Ended, Place, Progress, run
+from ._process import GIT_ID, TEMPLATE, Bounds, Ended, Place, Progress, Refused, run, trouble
 from ._remote import SSH, Credential, Remote
 from ._ssh import DIRECTORY, PROGRAM, Login
-from ._words import Refused, trouble
 from .pins import fetched
 
 HEADS, TAGS = "refs/heads/", "refs/tags/"

@@ -1,0 +1,486 @@
+#include "init.h"
+
+#include "message.h"
+
+static const uint64_t SECOND = 1000000000u, LOOK = 60 * 1000000000ull; /* the loop's clock stands still in suspend */
+static const uint64_t STANDS = 1000000000u, QUICK = 1000000000u, FIRST_PAUSE = 50000000u, LONGEST_PAUSE = 5000000000u;
+static const uint64_t CLEAR_PAUSE = 5000000u, CLEAR_PATIENCE = 5000000000u;
+
+static struct init the_init;
+
+static void start_agent(struct identity *);
+static void listen_for(struct identity *);
+
+/* Waiting channels */
+
+struct wait *init_wait(struct channel *channel, enum wait_kind kind)
+{
+    struct init *init = agent_of(channel)->init;
+    for (size_t i = 0; i < WAITS; i++)
+        if (!init->waits[i].channel) {
+            init->waits[i] = (struct wait){.init = init, .channel = channel, .kind = kind};
+            channel->wait = &init->waits[i];
+            return channel->wait;
+        }
+    channel_error(channel, -ENOSPC, "waits");
+    return NULL;
+}
+
+bool init_waits(struct init *init, enum wait_kind kind)
+{
+    for (size_t i = 0; i < WAITS; i++)
+        if (init->waits[i].channel && init->waits[i].kind == kind)
+            return true;
+    return false;
+}
+
+void init_let_go(struct wait *wait)
+{
+    timer_clear(&wait->init->agent.loop, &wait->timer);
+    wait->channel = NULL;
+    rest_let_go(wait);
+}
+
+/* Deadline */
+
+static void look_at_deadline(struct timer *timer)
+{
+    struct init *init = CONTAINER_OF(timer, struct init, deadline_timer);
+    uint64_t now = sys_now(CLOCK_BOOTTIME);
+    if (now >= init->deadline)
+        init->agent.loop.stopped = true;
+    else
+        timer_set(&init->agent.loop, timer, loop_now() + min_u64(init->deadline - now, LOOK));
+}
+
+void init_set_deadline(struct init *init, uint64_t deadline)
+{
+    init->deadline = deadline;
+    init->deadline_timer.fire = look_at_deadline;
+    look_at_deadline(&init->deadline_timer);
+}
+
+/* Becoming an agent */
+
+static int take_identity(const struct identity *identity)
+{
+    struct filter_program filter = {(uint16_t)(identity->filter_size / 8), identity->filter};
+    long result = 0;
+    if (!CALL0(getuid)) { /* without uid 0 no capability is left */
+        result = CALL2(setgroups, (long)identity->group_count, P(identity->groups));
+        if (!result)
+            result = CALL3(setresgid, identity->gid, identity->gid, identity->gid);
+        if (!result)
+            result = CALL3(setresuid, identity->uid, identity->uid, identity->uid);
+    }
+    if (!result)
+        result = sys_prctl(PR_SET_DUMPABLE, 0);
+    if (!result)
+        result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1);
+    if (!result && identity->filter)
+        result = CALL5(prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, P(&filter), 0, 0);
+    return (int)result;
+}
+
+/* In a child of pid 1, with all that pid 1 has open. */
+_Noreturn static void become_agent(const struct identity *identity)
+{
+    struct agent *agent = identity->init->child;
+    enum { ABOVE = 64 };
+    /* The files of a process that may not be looked into are root's: this one is opened while it may. */
+    (void)sys_prctl(PR_SET_DUMPABLE, 1);
+    int score = sys_openat(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0);
+    int listener = sys_fcntl(identity->listener.fd, F_DUPFD_CLOEXEC, ABOVE);
+    score = score < 0 ? -1 : sys_fcntl(score, F_DUPFD_CLOEXEC, ABOVE);
+    if (listener < 0 || sys_dup3(listener, ENTRANCE, O_CLOEXEC) < 0)
+        sys_exit(1);
+    agent->oom_score = score < 0 ? -1 : sys_dup3(score, ENTRANCE + 1, O_CLOEXEC);
+    if (agent->oom_score < 0) {
+        int other = ENTRANCE + 1;
+        fd_close(&other);
+    }
+    (void)sys_close_range(ENTRANCE + 2, ~0u, 0);
+    if (take_identity(identity))
+        sys_exit(1);
+    agent->lifeline.fd = -1;
+    agent->null = open_null();
+    if (agent->null < 0)
+        sys_exit(1);
+    sys_exit(agent_run(agent) ? 1 : 0);
+}
+
+/* The life of an identity: listened for, an agent, what that leaves behind, listened for */
+
+static size_t agents_of(const struct init *init, int pids[LIMIT_IDENTITIES])
+{
+    size_t count = 0;
+    for (size_t i = 0; i < LIMIT_IDENTITIES; i++)
+        if (init->identities[i].pid)
+            pids[count++] = init->identities[i].pid;
+    return count;
+}
+
+static void answer_lost(struct wait *wait)
+{
+    const struct identity *identity = wait->identity;
+    struct channel *channel = wait->channel;
+    struct lost_reply_message reply = {.alive = identity->pid == wait->pid};
+    if (identity->last_pid == wait->pid)
+        reply.signal = (uint32_t)identity->last_status & 0x7f;
+    channel_reply(channel, &lost_reply_shape, &reply);
+    channel_close(channel);
+}
+
+static void be_cleared(struct identity *identity)
+{
+    struct init *init = identity->init;
+    identity->clearing = false;
+    for (size_t i = 0; i < WAITS; i++)
+        if (init->waits[i].channel && init->waits[i].kind == WAIT_LOST && init->waits[i].identity == identity)
+            answer_lost(&init->waits[i]);
+    if (loop_now() - identity->started < QUICK && !identity->dismissed) {
+        /* It died as soon as it was there: not again at once, lest we do nothing else. */
+        identity->pause = min_u64(identity->pause ? 2 * identity->pause : FIRST_PAUSE, LONGEST_PAUSE);
+        timer_set(&init->agent.loop, &identity->timer, loop_now() + identity->pause);
+    } else {
+        identity->pause = 0;
+        listen_for(identity);
+    }
+}
+
+/* Nobody could list it, attach to it, or end it on time. */
+static void clear(struct identity *identity)
+{
+    int agents[LIMIT_IDENTITIES];
+    size_t count = agents_of(identity->init, agents);
+    if (kill_orphans(agents, count) || loop_now() > identity->patience)
+        be_cleared(identity);
+    else
+        timer_set(&identity->init->agent.loop, &identity->timer, loop_now() + CLEAR_PAUSE);
+}
+
+static void what_comes_next(struct timer *timer)
+{
+    struct identity *identity = CONTAINER_OF(timer, struct identity, timer);
+    if (identity->clearing)
+        clear(identity);
+    else if (!identity->pid)
+        listen_for(identity);
+    else if (!rest_stands(identity->init)) /* else it goes on with the others */
+        (void)sys_kill(identity->pid, SIGCONT);
+}
+
+static void start_agent(struct identity *identity)
+{
+    struct init *init = identity->init;
+    int pid = sys_fork();
+    if (!pid)
+        become_agent(identity);
+    if (pid < 0) { /* no room for a process: that may pass */
+        identity->pause = min_u64(identity->pause ? 2 * identity->pause : FIRST_PAUSE, LONGEST_PAUSE);
+        timer_set(&init->agent.loop, &identity->timer, loop_now() + identity->pause);
+        return;
+    }
+    identity->pid = pid;
+    identity->started = loop_now();
+    identity->dismissed = false;
+}
+
+static void called(struct watch *watch, uint32_t events)
+{
+    struct identity *identity = CONTAINER_OF(watch, struct identity, listener);
+    struct init *init = identity->init;
+    bool attends = identity->flags & IDENTITY_ATTENDING && init_waits(init, WAIT_HOLD);
+    (void)events;
+    (void)watch_for(&init->agent.loop, watch, 0);
+    if (rest_stands(init) && !attends)
+        identity->later = true;
+    else
+        start_agent(identity);
+}
+
+/* The agent accepts. */
+static void listen_for(struct identity *identity)
+{
+    identity->listener.ready = called;
+    (void)watch_for(&identity->init->agent.loop, &identity->listener, EPOLLIN);
+}
+
+bool init_dismiss(struct init *init)
+{
+    bool any = false;
+    for (size_t i = 0; i < LIMIT_IDENTITIES; i++) {
+        struct identity *identity = &init->identities[i];
+        if (identity->pid && identity->flags & IDENTITY_ATTENDING) {
+            any = identity->dismissed = true;
+            (void)sys_kill(identity->pid, SIGKILL);
+        }
+    }
+    return any;
+}
+
+void init_go_on(struct init *init)
+{
+    (void)sys_kill(-1, SIGCONT);
+    for (size_t i = 0; i < LIMIT_IDENTITIES; i++)
+        if (init->identities[i].later) {
+            init->identities[i].later = false;
+            start_agent(&init->identities[i]);
+        }
+}
+
+void init_died(struct init *init, int pid, int status)
+{
+    for (size_t i = 0; i < LIMIT_IDENTITIES; i++) {
+        struct identity *identity = &init->identities[i];
+        if (identity->pid != pid)
+            continue;
+        identity->pid = 0;
+        identity->last_pid = pid;
+        identity->last_status = status;
+        identity->clearing = true;
+        identity->patience = loop_now() + CLEAR_PATIENCE;
+        timer_set(&init->agent.loop, &identity->timer, loop_now());
+    }
+}
+
+/* Commands have the user of their agent and may stop it: `kill -STOP -1` does. So do we. */
+void init_stopped(struct init *init, int pid)
+{
+    for (size_t i = 0; i < LIMIT_IDENTITIES; i++)
+        if (init->identities[i].pid == pid)
+            timer_set(&init->agent.loop, &init->identities[i].timer, loop_now() + STANDS);
+}
+
+/* Orders */
+
+static struct identity *find_identity(struct init *init, struct reader name)
+{
+    for (size_t i = 0; i < LIMIT_IDENTITIES; i++) {
+        struct identity *identity = &init->identities[i];
+        if (identity->name_size && identity->name_size == name.left && !memcmp(identity->name, name.at, name.left))
+            return identity;
+    }
+    return NULL;
+}
+
+static void done(struct channel *channel)
+{
+    channel_reply_bytes(channel, NULL, 0);
+    channel_close(channel);
+}
+
+static void add_identity(struct init *init, struct channel *channel, struct frame *frame)
+{
+    struct identity_message request;
+    struct identity *identity = init->identities;
+    if (message_read(frame->body, &identity_shape, &request) || frame->descriptor_count != 1 || !request.name.left ||
+        request.flags & ~(uint32_t)IDENTITY_FLAGS || request.filter.left % 8) {
+        channel->connection->wire.broken = true;
+        return;
+    }
+    while (identity < init->identities + LIMIT_IDENTITIES && identity->name_size)
+        identity++;
+    if (identity == init->identities + LIMIT_IDENTITIES || find_identity(init, request.name)) {
+        channel_error(channel, -ENOSPC, "identities");
+        return;
+    }
+    if (request.filter.left && !(identity->filter = sys_map(request.filter.left))) {
+        channel_error(channel, -ENOMEM, "filter");
+        return;
+    }
+    if (request.filter.left)
+        memcpy(identity->filter, request.filter.at, request.filter.left);
+    identity->filter_size = request.filter.left;
+    if (request.groups.left)
+        memcpy(identity->groups, request.groups.at, request.groups.left);
+    identity->group_count = request.groups.left / sizeof *identity->groups;
+    memcpy(identity->name, request.name.at, request.name.left);
+    identity->name_size = request.name.left;
+    identity->flags = request.flags;
+    identity->uid = request.uid;
+    identity->gid = request.gid;
+    identity->init = init;
+    identity->timer.fire = what_comes_next;
+    identity->listener.fd = fd_take(&frame->descriptors[0]);
+    done(channel);
+}
+
+/* An engine without root may pass over limits that it was asked for. None is above what there is. */
+static int limit_all(struct reader limits)
+{
+    uint64_t resource, value;
+    while (!get_u64(&limits, &resource) && !get_u64(&limits, &value)) {
+        struct rlimit limit = {0, 0};
+        int result = resource < RLIMITS ? sys_prlimit(0, (int)resource, NULL, &limit) : -EINVAL;
+        if (result)
+            return result;
+        limit.soft = limit.hard = min_u64(value, limit.hard);
+        result = sys_prlimit(0, (int)resource, &limit, NULL);
+        if (result)
+            return result;
+    }
+    return 0;
+}
+
+static void begin(struct init *init, struct channel *channel, struct frame *frame)
+{
+    struct begin_message request;
+    if (message_read(frame->body, &begin_shape, &request) || frame->descriptor_count != 1) {
+        channel->connection->wire.broken = true;
+        return;
+    }
+    int result = limit_all(request.rlimits);
+    if (result) {
+        channel_error(channel, result, "rlimits");
+        return;
+    }
+    result = agent_listen(&init->agent, fd_take(&frame->descriptors[0]));
+    if (result) {
+        channel_error(channel, result, "listen");
+        return;
+    }
+    init->begun = true;
+    init->agent.alone = false;
+    init->idle = request.idle;
+    init->retention = request.retention;
+    init_set_deadline(init, request.deadline);
+    rest_begin(init);
+    for (size_t i = 0; i < LIMIT_IDENTITIES; i++)
+        if (init->identities[i].name_size && init->identities[i].flags & IDENTITY_EAGER)
+            start_agent(&init->identities[i]);
+        else if (init->identities[i].name_size)
+            listen_for(&init->identities[i]);
+    done(channel);
+}
+
+static void set_deadline(struct init *init, struct channel *channel, struct reader body)
+{
+    struct deadline_message request;
+    if (message_read(body, &deadline_shape, &request)) {
+        channel->connection->wire.broken = true;
+        return;
+    }
+    init_set_deadline(init, request.deadline);
+    done(channel);
+}
+
+static void tell_agent(struct init *init, struct channel *channel, struct reader body)
+{
+    struct agent_message request;
+    if (message_read(body, &agent_shape, &request)) {
+        channel->connection->wire.broken = true;
+        return;
+    }
+    const struct identity *identity = find_identity(init, request.name);
+    struct agent_reply_message reply = {identity ? (uint32_t)identity->pid : 0, 0};
+    if (!identity) {
+        channel_error(channel, -ENOENT, "identity");
+        return;
+    }
+    channel_reply(channel, &agent_reply_shape, &reply);
+    channel_close(channel);
+}
+
+/* A connection ends before the process is reaped to which it belonged; or it was only the connection. */
+static void it_lives(struct timer *timer)
+{
+    struct wait *wait = CONTAINER_OF(timer, struct wait, timer);
+    if (wait->identity->pid == wait->pid)
+        answer_lost(wait);
+}
+
+static void tell_lost(struct init *init, struct channel *channel, struct reader body)
+{
+    struct lost_message request;
+    if (message_read(body, &lost_shape, &request)) {
+        channel->connection->wire.broken = true;
+        return;
+    }
+    struct identity *identity = find_identity(init, request.name);
+    if (!identity) {
+        channel_error(channel, -ENOENT, "identity");
+        return;
+    }
+    struct wait *wait = init_wait(channel, WAIT_LOST);
+    if (!wait)
+        return;
+    wait->identity = identity;
+    wait->pid = (int)request.pid;
+    wait->timer.fire = it_lives;
+    if (!identity->clearing && (!wait->pid || identity->pid != wait->pid))
+        answer_lost(wait);
+    else
+        timer_set(&init->agent.loop, &wait->timer, loop_now() + SECOND);
+}
+
+void init_perform(struct channel *channel, struct frame *frame)
+{
+    struct init *init = agent_of(channel)->init;
+    struct ping_reply_message pong = {(uint32_t)sys_getpid(), 0};
+    if (frame->code == OP_PING) {
+        channel_reply(channel, &ping_reply_shape, &pong);
+        channel_close(channel);
+    } else if (!init->begun && frame->code == OP_IDENTITY) {
+        add_identity(init, channel, frame);
+    } else if (!init->begun && frame->code == OP_BEGIN) {
+        begin(init, channel, frame);
+    } else if (!init->begun) {
+        channel_error(channel, -ENOSYS, "operation");
+    } else if (frame->code == OP_DEADLINE) {
+        set_deadline(init, channel, frame->body);
+    } else if (frame->code == OP_AGENT) {
+        tell_agent(init, channel, frame->body);
+    } else if (frame->code == OP_LOST) {
+        tell_lost(init, channel, frame->body);
+    } else {
+        rest_perform(channel, frame);
+    }
+}
+
+/* The start */
+
+/* 0, 1 and 2 are always open, so no other descriptor ever has their numbers. */
+int open_null(void)
+{
+    int fd;
+    do
+        fd = sys_openat(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0);
+    while (fd >= 0 && fd < 3);
+    return fd;
+}
+
+static int call_host(void)
+{
+    struct unix_address address = {AF_UNIX, BIRTH_SOCKET};
+    int fd = sys_socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC);
+    int result = fd < 0 ? fd : sys_connect(fd, &address, sizeof address);
+    if (!result)
+        result = sys_fcntl(fd, F_SETFL, O_NONBLOCK);
+    if (result < 0)
+        fd_close(&fd);
+    return result < 0 ? result : fd;
+}
+
+int init_run(struct agent *child)
+{
+    struct init *init = &the_init;
+    (void)sys_prctl(PR_SET_DUMPABLE, 0); /* its memory and descriptors are no command's, whoever runs it */
+    (void)sys_close_range(3, ~0u, 0);
+    int null = open_null();
+    int host = null < 0 ? null : call_host();
+    if (host < 0)
+        return host;
+    init->child = child;
+    init->agent.init = init;
+    init->agent.null = null;
+    init->agent.alone = true; /* until it has begun */
+    int result = agent_open(&init->agent);
+    if (result)
+        return result;
+    agent_connect(&init->agent, host, true);
+    if (!init->agent.connections[0])
+        return -ENOMEM;
+    loop_run(&init->agent.loop);
+    return init->begun ? 0 : -ECANCELED;
+}

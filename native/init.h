@@ -1,0 +1,90 @@
+/* Pid 1 of a container: it starts an agent for each identity, reaps, holds the deadline. It executes nothing. */
+#ifndef INIT_H
+#define INIT_H
+
+#include "agent.h"
+
+/* Where the host listens while it tells pid 1 what it is. The directory is seen inside, and nobody there writes it. */
+#define BIRTH_SOCKET "/.paddock-host/birth.sock"
+
+struct identity {
+    struct init *init;
+    char name[LIMIT_NAME + 1];
+    size_t name_size; /* 0: free */
+    uint32_t flags;   /* IDENTITY_* */
+    uint32_t uid, gid;
+    uint32_t groups[64];
+    size_t group_count;
+    unsigned char *filter; /* for seccomp(2); NULL: none */
+    size_t filter_size;
+    struct watch listener; /* watched while no agent serves it */
+    int pid;               /* of the agent; 0: none runs */
+    bool dismissed;        /* its end is our wish */
+    bool later;            /* somebody has called while all stand still */
+    bool clearing;         /* what a dead one has left behind is being ended, at most until `patience` */
+    uint64_t patience;
+    uint64_t started;
+    uint64_t pause; /* before the next one, as this one died at once */
+    int last_pid, last_status;
+    struct timer timer; /* what comes next: of one that is stopped, of what one has left behind, of the next one */
+};
+
+enum wait_kind { WAIT_HOLD, WAIT_AWAKE, WAIT_STILLNESS, WAIT_LOST };
+enum { WAITS = 64 };
+
+/* A channel of the host's that stays open. */
+struct wait {
+    struct init *init;
+    struct channel *channel; /* NULL: free */
+    enum wait_kind kind;
+    bool known;                /* of STILLNESS: the host believes that it is paused */
+    struct identity *identity; /* of LOST */
+    int pid;
+    struct timer timer;
+};
+
+struct init {
+    struct agent agent; /* its connections and its loop: it is no agent itself */
+    struct agent *child; /* as nobody has touched it yet: what a child of ours becomes */
+    bool begun;
+    struct identity identities[LIMIT_IDENTITIES];
+    struct wait waits[WAITS];
+    uint64_t deadline; /* CLOCK_BOOTTIME */
+    struct timer deadline_timer;
+
+    /* rest.c */
+    bool paused;
+    uint64_t left; /* of the time to live, while it is paused */
+    uint64_t idle; /* 0: it is never paused by itself */
+    uint64_t retention;
+    struct timer idle_timer;
+};
+
+/* Serves until the deadline; returns what kept it from that. In a child it does not return: that is an agent. */
+int init_run(struct agent *child);
+/* A descriptor above 2, of every agent's. */
+int open_null(void);
+
+void init_perform(struct channel *, struct frame *);
+void init_died(struct init *, int pid, int status);
+void init_stopped(struct init *, int pid);
+/* The host lets go of a channel that waits, or it has had its last word. */
+void init_let_go(struct wait *);
+
+void init_set_deadline(struct init *, uint64_t deadline);
+/* NULL, and the channel has its error: there are too many. */
+struct wait *init_wait(struct channel *, enum wait_kind);
+bool init_waits(struct init *, enum wait_kind);
+/* Those that attend end with the hold. */
+bool init_dismiss(struct init *);
+/* Those that have been called meanwhile start. */
+void init_go_on(struct init *);
+
+/* Standing still (rest.c). */
+
+void rest_begin(struct init *);
+bool rest_stands(const struct init *);
+void rest_perform(struct channel *, struct frame *);
+void rest_let_go(struct wait *);
+
+#endif

@@ -1,0 +1,125 @@
+#include "process.h"
+
+#include "sys.h"
+
+long process_read(const char *path, char *to, size_t size)
+{
+    int fd = sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+    long got = fd < 0 ? fd : sys_read(fd, to, size);
+    fd_close(&fd);
+    return got;
+}
+
+void process_path(char to[PROCESS_PATH], int pid, const char *file)
+{
+    size_t used = 6;
+    memcpy(to, "/proc/", 7);
+    (void)decimal(to + used, (uint64_t)pid);
+    used = strlen(to);
+    memcpy(to + used, file, strlen(file) + 1);
+}
+
+size_t process_word(const char *line, size_t size, size_t *at)
+{
+    while (*at < size && line[*at] == ' ')
+        (*at)++;
+    size_t end = *at;
+    while (end < size && line[end] != ' ' && line[end] != '\n')
+        end++;
+    return end - *at;
+}
+
+/* State and parent. The name stands in parentheses and may hold any byte: what follows the last one counts. */
+bool process_stat(struct process *process, int thread)
+{
+    char path[PROCESS_PATH], file[48] = "/stat", line[1024] = "";
+    uint64_t parent;
+    if (thread) {
+        memcpy(file, "/task/", 7);
+        (void)decimal(file + 6, (uint64_t)thread);
+        memcpy(file + strlen(file), "/stat", 6);
+    }
+    process_path(path, process->pid, file);
+    long got = process_read(path, line, sizeof line);
+    size_t at = got > 0 ? (size_t)got : 0;
+    while (at && line[at - 1] != ')')
+        at--;
+    if (!at)
+        return false;
+    size_t size = process_word(line, (size_t)got, &at);
+    char state = size ? line[at] : 'X';
+    at += size;
+    size = process_word(line, (size_t)got, &at);
+    if (parse_decimal(line + at, size, &parent))
+        return false;
+    process->parent = (int)parent;
+    process->dead = state == 'Z' || state == 'X';
+    process->stopped = state == 'T' || state == 't';
+    process->blocked = state == 'D';
+    return true;
+}
+
+/* Calls `each` with the numbers that are names in a directory. */
+static void list_numbers(const char *path, bool (*each)(void *context, int number), void *context)
+{
+    char buffer[8192];
+    int directory = sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    bool more = true;
+    long got;
+    while (more && directory >= 0 && (got = sys_getdents(directory, buffer, sizeof buffer)) > 0)
+        for (long at = 0; more && at < got;) {
+            const struct directory_entry *entry = (const void *)(buffer + at);
+            uint64_t number;
+            if (!parse_decimal(entry->name, strlen(entry->name), &number))
+                more = each(context, (int)number);
+            at += entry->size;
+        }
+    fd_close(&directory);
+}
+
+struct listing {
+    struct process *to;
+    size_t count;
+    int self;
+};
+
+static bool list_one(void *context, int pid)
+{
+    struct listing *listing = context;
+    if (pid != listing->self)
+        listing->to[listing->count++] = (struct process){.pid = pid};
+    return listing->count < MOST_PROCESSES;
+}
+
+size_t process_list(struct process *to)
+{
+    struct listing listing = {to, 0, sys_getpid()};
+    list_numbers("/proc", list_one, &listing);
+    return listing.count;
+}
+
+struct standing {
+    struct process *process;
+    bool stands, blocked;
+};
+
+static bool look_at_thread(void *context, int thread)
+{
+    struct standing *standing = context;
+    struct process *process = standing->process;
+    if (process_stat(process, thread) && !process->dead && !process->stopped) {
+        standing->stands = false;
+        standing->blocked |= process->blocked;
+    }
+    return true;
+}
+
+bool process_stands(struct process *process)
+{
+    char path[PROCESS_PATH];
+    struct standing standing = {process, true, false};
+    process_path(path, process->pid, "/task");
+    list_numbers(path, look_at_thread, &standing);
+    process->blocked = standing.blocked;
+    return standing.stands;
+}

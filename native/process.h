@@ -1,0 +1,31 @@
+/* What /proc says of processes. */
+#ifndef PROCESS_H
+#define PROCESS_H
+
+#include "tiny.h"
+
+enum { MOST_PROCESSES = 1 << 17, PROCESS_PATH = 96 };
+
+struct process {
+    int pid;
+    int parent;
+    bool dead; /* a zombie: its group may live */
+    bool stopped;
+    bool blocked; /* in the kernel, and no signal reaches it there */
+    bool ours;
+};
+
+/* "/proc/PID" and `file`. */
+void process_path(char to[PROCESS_PATH], int pid, const char *file);
+/* Bytes of a file, or -errno. */
+long process_read(const char *path, char *to, size_t size);
+/* A word of a line, from `*at` on: its size, 0 at the end. */
+size_t process_word(const char *line, size_t size, size_t *at);
+/* Fills in state and parent, of one of its threads or (0) of the first. False: it is gone. */
+bool process_stat(struct process *, int thread);
+/* All but this one, into an array of MOST_PROCESSES; how many. */
+size_t process_list(struct process *);
+/* Whether all of its threads are stopped or dead. The first may be dead, and others not. */
+bool process_stands(struct process *);
+
+#endif

@@ -1,0 +1,242 @@
+/* Standing still where no supervisor sees to it: pid 1 stops all but itself, and goes on holding a deadline: that of the
+ * time for which it may be paused, while the time to live stands still.
+ *
+ * SIGSTOP to all reaches everybody in the namespace at once, and whoever is just being born: nobody is left who could
+ * have anybody go on. What had been stopped before goes on with the others. */
+#include "init.h"
+#include "message.h"
+#include "process.h"
+
+static const uint64_t SECOND = 1000000000u, STOP_PATIENCE = 5000000000u, FIRST = 500000u, LONGEST = 100000000u;
+
+/* Whoever has called vfork(2) stands in the kernel, but not still, until the child has executed. */
+static bool children_go_on(struct process *all, size_t count)
+{
+    bool any = false;
+    for (size_t i = 0; i < count; i++) {
+        if (!all[i].ours || !all[i].blocked)
+            continue;
+        for (size_t k = 0; k < count; k++)
+            if (all[k].parent == all[i].pid) {
+                (void)sys_kill(all[k].pid, SIGCONT);
+                any = true;
+            }
+    }
+    return any;
+}
+
+/* Whether one of them runs; it is one of `ours` then. */
+static bool any_runs(struct process *all, size_t count)
+{
+    bool any = false;
+    for (size_t i = 0; i < count; i++) {
+        all[i].ours = !process_stands(&all[i]);
+        any |= all[i].ours;
+    }
+    return any;
+}
+
+/* Returns when nobody else runs. -ETIMEDOUT, and all go on, if that takes too long. */
+static int stop(void)
+{
+    uint64_t end = loop_now() + STOP_PATIENCE, pause = FIRST;
+    struct arena arena;
+    int result = arena_open(&arena, MOST_PROCESSES * sizeof(struct process));
+    if (result)
+        return result;
+    struct process *all = (void *)arena.base;
+    for (;;) {
+        (void)sys_kill(-1, SIGSTOP);
+        sys_sleep(pause);
+        size_t count = process_list(all);
+        if (!any_runs(all, count))
+            break;
+        if (loop_now() > end) {
+            (void)sys_kill(-1, SIGCONT);
+            result = -ETIMEDOUT;
+            break;
+        }
+        if (children_go_on(all, count)) {
+            sys_sleep(pause);
+            pause = min_u64(2 * pause, LONGEST);
+        }
+    }
+    arena_close(&arena);
+    return result;
+}
+
+bool rest_stands(const struct init *init)
+{
+    for (size_t i = 0; i < WAITS; i++)
+        if (init->waits[i].channel && init->waits[i].kind == WAIT_HOLD)
+            return true;
+    return init->paused;
+}
+
+static void slumber(struct timer *timer);
+
+/* Its idle time begins anew, if it has any, runs, and nobody keeps it awake. */
+static void settle(struct init *init)
+{
+    timer_clear(&init->agent.loop, &init->idle_timer);
+    init->idle_timer.fire = slumber;
+    if (init->idle && !init->paused && !init_waits(init, WAIT_AWAKE))
+        timer_set(&init->agent.loop, &init->idle_timer, loop_now() + init->idle);
+}
+
+static void tell(struct init *init)
+{
+    for (size_t i = 0; i < WAITS; i++) {
+        struct wait *wait = &init->waits[i];
+        if (!wait->channel || wait->kind != WAIT_STILLNESS || wait->known == init->paused)
+            continue;
+        struct channel *channel = wait->channel;
+        struct stillness_reply_message reply = {
+            .paused = init->paused, .left = init->paused ? init->left : UINT64_MAX, .deadline = init->deadline};
+        channel_reply(channel, &stillness_reply_shape, &reply);
+        channel_close(channel);
+    }
+}
+
+/* Until it is resumed. Whoever keeps it awake goes on keeping it so afterwards. */
+static int pause_all(struct init *init)
+{
+    uint64_t now;
+    int result = rest_stands(init) ? 0 : stop();
+    if (result || init->paused)
+        return result;
+    now = sys_now(CLOCK_BOOTTIME);
+    init->paused = true;
+    init->left = init->deadline > now ? init->deadline - now : 0;
+    init_set_deadline(init, now + init->retention);
+    tell(init);
+    return 0;
+}
+
+static void resume(struct init *init)
+{
+    if (!init->paused)
+        return;
+    init->paused = false;
+    init_set_deadline(init, sys_now(CLOCK_BOOTTIME) + init->left);
+    if (!rest_stands(init))
+        init_go_on(init);
+    settle(init);
+    tell(init);
+}
+
+static void slumber(struct timer *timer)
+{
+    struct init *init = CONTAINER_OF(timer, struct init, idle_timer);
+    if (pause_all(init)) /* one of its processes did not stop in time: again when its time has come again */
+        settle(init);
+}
+
+void rest_begin(struct init *init)
+{
+    settle(init);
+}
+
+static void let_it_go(struct init *init)
+{
+    if (init_waits(init, WAIT_HOLD))
+        return;
+    if (init_dismiss(init) && init->paused)
+        (void)stop(); /* who was just ended runs for a moment more, and would be seen to */
+    if (!init->paused)
+        init_go_on(init);
+}
+
+void rest_let_go(struct wait *wait)
+{
+    if (wait->kind == WAIT_HOLD)
+        let_it_go(wait->init);
+    else if (wait->kind == WAIT_AWAKE)
+        settle(wait->init);
+}
+
+static void time_over(struct timer *timer)
+{
+    channel_close(CONTAINER_OF(timer, struct wait, timer)->channel);
+}
+
+static void hold(struct init *init, struct channel *channel, struct reader body)
+{
+    struct hold_message request;
+    if (message_read(body, &hold_shape, &request)) {
+        channel->connection->wire.broken = true;
+        return;
+    }
+    int result = !request.seconds || request.seconds > LIMIT_HOLD ? -EINVAL : rest_stands(init) ? 0 : stop();
+    if (result) {
+        channel_error(channel, result, "hold");
+        return;
+    }
+    struct wait *wait = init_wait(channel, WAIT_HOLD);
+    if (!wait) {
+        let_it_go(init);
+        return;
+    }
+    wait->timer.fire = time_over;
+    timer_set(&init->agent.loop, &wait->timer, loop_now() + request.seconds * SECOND);
+    channel_reply_bytes(channel, NULL, 0);
+}
+
+static void tell_times(struct init *init, struct channel *channel)
+{
+    struct times_reply_message reply = {init->paused ? init->left : UINT64_MAX, init->deadline};
+    channel_reply(channel, &times_reply_shape, &reply);
+}
+
+static void keep_awake(struct init *init, struct channel *channel)
+{
+    if (!init_wait(channel, WAIT_AWAKE))
+        return;
+    settle(init);
+    resume(init);
+    tell_times(init, channel);
+}
+
+static void tell_stillness(struct init *init, struct channel *channel, struct reader body)
+{
+    struct stillness_message request;
+    if (message_read(body, &stillness_shape, &request) || request.paused > 1) {
+        channel->connection->wire.broken = true;
+        return;
+    }
+    struct wait *wait = init_wait(channel, WAIT_STILLNESS);
+    if (!wait)
+        return;
+    wait->known = request.paused;
+    tell(init);
+}
+
+void rest_perform(struct channel *channel, struct frame *frame)
+{
+    struct init *init = agent_of(channel)->init;
+    int result = 0;
+    switch (frame->code) {
+    case OP_HOLD:
+        return hold(init, channel, frame->body);
+    case OP_AWAKE:
+        return keep_awake(init, channel);
+    case OP_STILLNESS:
+        return tell_stillness(init, channel, frame->body);
+    case OP_PAUSE:
+        result = pause_all(init);
+        break;
+    case OP_RESUME:
+        resume(init);
+        break;
+    case OP_TIMES:
+        break;
+    default:
+        result = -ENOSYS;
+    }
+    if (result) {
+        channel_error(channel, result, result == -ENOSYS ? "operation" : "stop");
+        return;
+    }
+    tell_times(init, channel);
+    channel_close(channel);
+}

@@ -1,0 +1,101 @@
+"""Orders to pid 1 of a sandbox, as requests on a connection of the native guest's (`native/init.c`)."""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from paddock.errors import PaddockError, SandboxError
+from paddock.model import User
+from paddock.wire._message import Message
+from paddock.wire.guest import (
+    Agent,
+    AgentReply,
+    Begin,
+    Deadline,
+    Hold,
+    Identity,
+    IdentityFlags,
+    Lost,
+    LostReply,
+    Op,
+    Stillness,
+)
+
+from ._place import encode
+from ._requests import Request, ask, of_guest
+
+if TYPE_CHECKING:
+    from paddock.backends._guest_connection import GuestConnection
+
+_LARGEST = (1 << 64) - 1
+_NANOSECONDS = 1_000_000_000
+
+
+def identity(name: str, user: User, *, eager: bool = False, attending: bool = False, filter: bytes) -> Request:
+    flags = (IdentityFlags.EAGER if eager else IdentityFlags(0)) | (IdentityFlags.ATTENDING if attending else 0)
+    return _ask(Op.IDENTITY, Identity(name=encode(name), uid=user.uid, gid=user.gid, flags=flags, filter=filter))
+
+
+def begin(*, deadline: float, idle: float, retention: float, limits: Mapping[int, int]) -> Request:
+    rlimits = tuple(number for resource, value in limits.items() for number in (resource, value))
+    return _ask(Op.BEGIN, Begin(deadline=ns(deadline), idle=ns(idle), retention=ns(retention), rlimits=rlimits))
+
+
+def deadline(boottime: float) -> Request:
+    return _ask(Op.DEADLINE, Deadline(deadline=ns(boottime)))
+
+
+def pause() -> Request:
+    return Request(Op.PAUSE, b"", _of_pid1)
+
+
+def resume() -> Request:
+    return Request(Op.RESUME, b"", _of_pid1)
+
+
+def times() -> Request:
+    return Request(Op.TIMES, b"", _of_pid1)
+
+
+def awake() -> Request:
+    return Request(Op.AWAKE, b"", _of_pid1)
+
+
+def hold(seconds: int) -> Request:
+    return _ask(Op.HOLD, Hold(seconds=seconds))
+
+
+def stillness(paused: bool) -> Request:
+    return _ask(Op.STILLNESS, Stillness(paused=int(paused)))
+
+
+async def serves(control: GuestConnection, identity: str) -> bool:
+    answer = await control.open(_ask(Op.AGENT, Agent(name=encode(identity)))).call(AgentReply)
+    return answer.pid != 0
+
+
+async def verdict(control: GuestConnection, identity: str, pid: int | None) -> tuple[bool, int | None]:
+    answer = await control.open(_ask(Op.LOST, Lost(name=encode(identity), pid=pid or 0))).call(LostReply)
+    return answer.alive != 0, answer.signal or None
+
+
+def seconds(nanoseconds: int) -> float | None:
+    """None: the largest number, which stands for none."""
+    return None if nanoseconds == _LARGEST else nanoseconds / _NANOSECONDS
+
+
+def ns(seconds: float) -> int:
+    return min(max(0, int(seconds * _NANOSECONDS)), _LARGEST - 1) if math.isfinite(seconds) else _LARGEST - 1
+
+
+def _ask(op: Op, message: Message) -> Request:
+    return ask(op, message, _of_pid1)
+
+
+def _of_pid1(number: int, step: str) -> PaddockError:
+    if step in ("stop", "hold") and number == errno.ETIMEDOUT:
+        return SandboxError("not all of the sandbox stopped in time", hint="try again")
+    return of_guest(number, step)
