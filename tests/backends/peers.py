@@ -17,7 +17,7 @@ from paddock.backends._guest_connection import GuestConnection
 from paddock.backends._guest_exec import GuestExecHandle, attach, output, start_background, start_foreground
 from paddock.backends._guest_files import perform
 from paddock.backends._guest_instance import GuestInstance
-from paddock.backends._guest_instance import _Agents as Agents  # pyright: ignore[reportPrivateUsage]
+from paddock.backends._guest_json import _Agents as Agents  # pyright: ignore[reportPrivateUsage]
 from paddock.backends._guest_ports import accept
 from paddock.guest._frames import (
     MAX_REQUEST,
