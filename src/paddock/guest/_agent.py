@@ -53,7 +53,7 @@ def run_agent(listener: socket.socket, config: AgentConfig, *, init: int = 1) ->
     code = 1
     try:
         watched = -1 if init == 1 else os.pidfd_open(init)
-        prepare_process(keep=(listener.fileno(), config.oom_score, watched), die_with_parent=init == 1)
+        prepare_process(keep=(listener.fileno(), watched), die_with_parent=init == 1)
         for number in _HARMLESS:
             signal.signal(number, _passed_over)
         Agent(config).serve(listener, watched)

@@ -30,8 +30,7 @@ class AgentConfig(NamedTuple):
     `env` is what every command gets, less what it sets itself. `exec_dir` is where the output of background
     commands goes; made if missing. With `may_switch_user` commands may ask for another of `users`. `root` is a
     prefix below which file paths and working directories are taken lexically: no wall, only the process backend
-    has one. `oom_score` is a descriptor of this process's own /proc/self/oom_score_adj: raised for commands, so that
-    they die before the agent does. `tells`: of a command that failed, which ceiling struck it (`_ceilings`).
+    has one. `tells`: of a command that failed, which ceiling struck it (`_ceilings`).
     `subreaper` must stay on but where another process adopts orphans by design.
     """
 
@@ -42,7 +41,6 @@ class AgentConfig(NamedTuple):
     users: tuple[UserEntry, ...] = ()
     may_switch_user: bool = False
     root: str = ""
-    oom_score: int = -1
     tells: bool = False
     subreaper: bool = True
 

@@ -235,7 +235,7 @@ class Execs:
             program = program._replace(env={**program.env, MARKER: exec_id.encode()})
         before = {} if self._ceilings is None else self._ceilings.counts()
         try:
-            pid = spawn(program, *ends, oom_score=self._config.oom_score)
+            pid = spawn(program, *ends)
         finally:
             self._tags.leave()
         self._started += 1

@@ -32,12 +32,11 @@ class Program(NamedTuple):
     terminal: bool = False
 
 
-def spawn(program: Program, stdin: int, stdout: int, stderr: int, *, oom_score: int = -1) -> int:
+def spawn(program: Program, stdin: int, stdout: int, stderr: int) -> int:
     """Starts it in a new session with default signals, and returns its process id. Fault says why not."""
     user = program.switch_to
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
-        _set_oom_score(oom_score, b"500")  # which the child inherits
         try:
             pid: int = _fork_exec(
                 list(program.argv), candidates(program), True, (writer,), program.cwd,
@@ -52,7 +51,6 @@ def spawn(program: Program, stdin: int, stdout: int, stderr: int, *, oom_score: 
             words = f"no process could be made: {error.strerror}"
             raise Fault("sandbox", words, name=errno.errorcode.get(error.errno or 0)) from None
         finally:
-            _set_oom_score(oom_score, b"0")
             os.close(writer)
         report = os.read(reader, 4096)
     finally:
@@ -61,11 +59,6 @@ def spawn(program: Program, stdin: int, stdout: int, stderr: int, *, oom_score: 
         os.waitpid(pid, 0)
         raise _explain(program, report)
     return pid
-
-
-def _set_oom_score(descriptor: int, score: bytes) -> None:
-    if descriptor >= 0:
-        os.pwrite(descriptor, score, 0)
 
 
 def _take_terminal() -> None:
