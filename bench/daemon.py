@@ -53,7 +53,7 @@ class Crowd:
     sandboxes: int = 100
     rate: int = 200
     seconds: float = 10.0
-    rest_seconds: float = 35.0
+    rest_seconds: float = 75.0
     """After the last sandbox has ended: the daemon signs its log and sweeps once more."""
     idle_seconds: float = 20.0
 
