@@ -13,6 +13,7 @@ from tests.conformance import (
     LifeConformance,
     LimitConformance,
     PauseConformance,
+    StreamConformance,
 )
 
 
@@ -25,6 +26,13 @@ class _OnAnEngine:
 class TestContainers(_OnAnEngine, LifeConformance, AdoptionConformance):
     """What depends on the engine. The guest and its protocol are those of the other levels. Of an ordinary user's
     engine `test_container_engine.py` has samples."""
+
+    def test_a_command_opens_its_streams_by_path(self, lab: Lab) -> None:
+        """The program on an engine's pipes is not the owner of what is behind /proc/self/fd."""
+        StreamConformance.test_a_command_opens_its_streams_by_path(self, lab)
+
+    def test_root_opens_its_streams_by_path(self, lab: Lab) -> None:
+        StreamConformance.test_root_opens_its_streams_by_path(self, lab)
 
 
 @pytest.mark.both

@@ -18,6 +18,7 @@ import pytest
 
 import paddock
 from paddock import Mount, Sandbox
+from paddock.backends.guest import _program
 from paddock.client import DaemonTransport, _control, daemon_status, default_transport, session, stop_daemon
 from paddock.daemon._code import Code
 from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, PaddockError, SandboxDied
@@ -627,6 +628,8 @@ def test_an_upgrade_keeps_sandboxes_commands_and_what_serves_a_port(
 ) -> None:
     old = tmp_path / "old"
     shutil.copytree(Path(paddock.__file__).parent, old / "paddock", ignore=shutil.ignore_patterns("__pycache__"))
+    (old / "paddock/native").mkdir()
+    shutil.copy(_program.program(), old / "paddock/native" / _program.shipped().name)  # as a wheel has it
     version = old / "paddock/__init__.py"
     version.write_text(version.read_text().replace(paddock.__version__, "0.0.1"))
     older = program(

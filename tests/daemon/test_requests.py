@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import json
 import os
 import weakref
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from paddock.daemon import _requests
 from paddock.daemon._requests import Requests
 from paddock.daemon._sessions import Session
 from paddock.errors import InvalidState
@@ -140,3 +142,19 @@ def test_an_answer_is_freed_when_the_daemon_has_forgotten_it(tmp_path: Path) -> 
         assert reference() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("count", [0, 1, 128, 129, 1000])
+def test_a_long_list_is_answered_in_parts_and_reads_as_one(count: int) -> None:
+    rows = tuple(SandboxId(f"sb_{number}") for number in range(count))
+
+    async def scene() -> tuple[bytes, int]:
+        told, turns = asyncio.ensure_future(_requests._encoded(rows)), 0
+        while not told.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return told.result(), turns
+
+    body, turns = asyncio.run(scene())
+    assert json.loads(body) == list(rows)
+    assert turns >= count // 128, "it holds the loop"

@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+_TICK_SECONDS = 0.5
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: the command's own, 125 where paddock itself failed, 2 for wrong usage."""
     from ._main import run
@@ -20,9 +23,13 @@ def script() -> NoReturn:
     then: the interpreter is not taken down piece by piece, which takes as long as the imports of a verb."""
     import gc
     import os
+    import signal
     import sys
 
     gc.set_threshold(100_000)
+    # Python acts on a signal that comes just before a call blocks when that call returns (PEP 475): a tick ends it.
+    signal.signal(signal.SIGALRM, lambda number, frame: None)
+    signal.setitimer(signal.ITIMER_REAL, _TICK_SECONDS, _TICK_SECONDS)
     code = main()
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -57,6 +57,7 @@ from ._sessions import Session, all_of
 R = TypeVar("R")
 MAX_INPUT = 1 << 30
 _MOST_ID = 64
+_PART_ROWS = 128
 _log = logging.getLogger("paddock")
 _progress: ContextVar[tuple[asyncio.AbstractEventLoop, Reply] | None] = ContextVar("progress", default=None)
 
@@ -187,7 +188,7 @@ class Requests:
         if type(action) not in _UNDONE:
             result = await self._api.perform(named, self._principal)
             await self._keep(session, action, result)
-            reply(Kind.REPLY, codec.encode(result))
+            reply(Kind.REPLY, await _encoded(result))
             return
         performing = asyncio.ensure_future(self._performed(action, named))
         try:
@@ -249,6 +250,20 @@ class Requests:
         elif hasattr(result, "aclose"):
             await result.aclose()
         await all_of(self._api.perform(KillSandbox(sandbox=one.id), self._principal) for one in made)
+
+
+async def _encoded(result: object) -> bytes:
+    """A long list part by part: at once it would hold the loop for milliseconds."""
+    if not isinstance(result, tuple):
+        return codec.encode(result)
+    rows = cast("tuple[object, ...]", result)
+    if len(rows) <= _PART_ROWS:
+        return codec.encode(rows)
+    parts: list[bytes] = []
+    for at in range(0, len(rows), _PART_ROWS):
+        parts.append(codec.encode(rows[at : at + _PART_ROWS])[1:-1])
+        await asyncio.sleep(0)
+    return b"[" + b",".join(parts) + b"]"
 
 
 def _named(action: Action[Any], id: str | None) -> Action[Any]:

@@ -39,9 +39,8 @@ _WARM = (("/bin/sh", "-c", "exec /bin/true"),)
 class MicrovmBackend(VesselBackend):
     name = "microvm"
     level = Level.MICROVM
-    extra_memory_mib = (
-        384  # translated code, 128; the rest mostly room: where nothing but RLIMIT_DATA keeps the ceiling
-    )
+    # Translated code, 128; stacks of threads, 64; the rest room: where nothing but RLIMIT_DATA keeps the ceiling.
+    extra_memory_mib = 512
     extra_processes = 64
     at_hand = False  # a machine that does nothing yet is to share as much of its memory as it can
     late_trees = True

@@ -20,7 +20,7 @@ BOOT = (f"{PLACE}/boot/kernel", f"{PLACE}/boot/initrd")
 PACKAGES = "apt-get install --no-install-recommends qemu-system-x86 e2fsprogs"
 PROGRAM = Path("/usr/bin/qemu-system-x86_64")
 _VERSION = re.compile(r"version (\d+)\.(\d+)\.(\d+)")
-_OLDEST = (7, 0, 0)
+_OLDEST = (7, 1, 0)
 _SECONDS = 30
 _MIB = 1 << 20
 _KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=3 panic=-1 tsc=reliable no_timer_check random.trust_cpu=on rdinit="
@@ -92,6 +92,9 @@ class Qemu:
             *("-cpu", "max" if tcg else "host", "-smp", str(machine.processors)),
             *("-m", str(machine.memory_mib)),
             *("-object", f"memory-backend-file,id=ram,size={machine.memory_mib}M,mem-path={_MEMORY},{mapped}"),
+            # Each thread has a stack of 8 MiB, and there may be 64: where only RLIMIT_DATA keeps the ceiling, machines
+            # died of it ("qemu_memalign: failed to allocate").
+            *("-object", "main-loop,id=loop,thread-pool-max=8"),
             # A state is that of the devices alone, and says nothing of memory.
             *("-machine", "suppress-vmdesc=on", "-global", "migration.send-configuration=off"),
             *("-chardev", f"socket,id=monitor,fd={_MONITOR}", "-mon", "chardev=monitor,mode=control"),
@@ -123,7 +126,7 @@ def _ask(program: Path, size: int, mtime_ns: int) -> Qemu:
     if found is None:
         raise NotConfigured(f"{program} does not say which version it is", hint=PACKAGES)
     if tuple(map(int, found.groups())) < _OLDEST:
-        raise NotConfigured(f"{program} is {found[0]}: 7.0 or later is needed", hint="a newer distribution")
+        raise NotConfigured(f"{program} is {found[0]}: 7.1 or later is needed", hint="a newer distribution")
     return Qemu(program, ".".join(found.groups()))
 
 
