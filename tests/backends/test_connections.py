@@ -44,6 +44,28 @@ def test_a_connection_that_is_being_made_when_all_are_closed_is_closed_too() -> 
     asyncio.run(main())
 
 
+def test_a_connection_that_is_lost_while_it_is_made_is_not_the_one_of_the_next_call() -> None:
+    async def main() -> None:
+        lost, kept = socket.socketpair(), socket.socketpair()
+        lost[1].close()
+        made = [lost[0], kept[0]]
+
+        async def connect(identity: str) -> GuestConnection:
+            if identity == "init":
+                raise ConnectionRefusedError
+            return GuestConnection(made.pop(0))
+
+        instance = GuestInstance(SandboxId("sb_x"), TEMPLATE, connect, root_user=False)
+        with pytest.raises(SandboxDied, match="went away"):
+            await instance.connection("user")
+        connection = await instance.connection("user")
+        assert not connection.closed
+        connection.close()
+        kept[1].close()
+
+    asyncio.run(main())
+
+
 def test_a_request_that_cannot_be_copied_for_later_leaves_no_descriptor() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()

@@ -192,6 +192,8 @@ class GuestInstance:
                 if closings != self._closings:
                     known.close()
                     raise self.lost_error()
+                if known.closed:  # before anybody could ask why: the next call makes another one
+                    raise await self._explain(identity, known)
                 self._hold(identity, known)
             return known
 
@@ -203,7 +205,8 @@ class GuestInstance:
     def inherit(self, other: GuestInstance) -> None:
         """The living connections of `other`, which has none then."""
         for identity, connection in other._connections.items():
-            self._hold(identity, connection)
+            if not connection.closed:
+                self._hold(identity, connection)
         other._connections.clear()
 
     async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
