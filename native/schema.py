@@ -426,7 +426,7 @@ MESSAGES = (
         "The last of the first orders. The descriptor is the socket for further ones.",
         (
             ("deadline", "u64", "nanoseconds of CLOCK_BOOTTIME"),
-            ("idle", "u64", "nanoseconds that nobody uses it after which it is paused; 0: never"),
+            ("idle", "u64", "nanoseconds without a use after which pid 1 pauses it; 0: never"),
             ("retention", "u64", "nanoseconds for which it may be paused"),
         ),
         (Field(1, "rlimits", "u64s", 16 * 16, "resource and hard limit of each"),),
