@@ -298,6 +298,16 @@ def test_help_imports_nothing_heavy() -> None:
     assert b"paddock.client" not in bare.stdout
 
 
+def test_no_tick_is_left_when_the_interpreter_is_taken_down() -> None:
+    """It answers no signal by then, so a SIGALRM would kill it in place of the exit code."""
+    program = (
+        "import atexit, signal, sys; from paddock.cli import script; sys.argv = ['paddock', 'run', '--help'];"
+        "atexit.register(lambda: print(signal.getitimer(signal.ITIMER_REAL), file=sys.stderr)); script()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stderr, done.returncode) == ("(0.0, 0.0)\n", 0)
+
+
 def test_called_by_another_program_it_changes_nothing_of_that_process() -> None:
     script = (
         "import gc, sys\nfrom paddock.cli import main\nmain(['ls', '--bogus'])\n"

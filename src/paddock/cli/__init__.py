@@ -30,7 +30,11 @@ def script() -> NoReturn:
     # Python acts on a signal that comes just before a call blocks when that call returns (PEP 475): a tick ends it.
     signal.signal(signal.SIGALRM, lambda number, frame: None)
     signal.setitimer(signal.ITIMER_REAL, _TICK_SECONDS, _TICK_SECONDS)
-    code = main()
+    try:
+        code = main()
+    finally:
+        # An interpreter that is taken down after all, by SystemExit, no longer answers signals: the next tick kills it.
+        signal.setitimer(signal.ITIMER_REAL, 0)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
