@@ -1,8 +1,8 @@
 /* The start. It does nothing unless the supervisor has started it: with no arguments, with descriptor 3. Or it is pid 1
- * of a container, which calls its host.
+ * of a container, which calls its host, or of a virtual machine, whose host calls it.
  *
  * A user who gets hold of the file and executes it, by `#!/proc/self/exe` say, gets exit code 125 (CVE-2019-5736). */
-#include "init.h"
+#include "machine.h"
 
 enum { REFUSED = 125 };
 
@@ -51,6 +51,8 @@ int guest_main(const unsigned long *stack)
 #endif
     if (stack[0] != 1 || secure(at + 1))
         return REFUSED;
+    if (sys_getpid() == 1 && !strcmp((const char *)stack[1], MACHINE_NAME))
+        return machine_run(&agent) ? REFUSED : 0;
     if (sys_getpid() == 1 && !is_given(ENTRANCE))
         return init_run(&agent) ? REFUSED : 0;
     if (!is_given(ENTRANCE))

@@ -27,7 +27,8 @@ OPS = {
     "READ": 42, "WRITE": 43, "UPLOAD": 44, "DOWNLOAD": 45, "WATCH": 46,
     "CONNECT": 48, "ACCEPT": 49,
     "IDENTITY": 64, "BEGIN": 65, "DEADLINE": 66, "AGENT": 67, "LOST": 68,
-    "PAUSE": 69, "RESUME": 70, "TIMES": 71, "HOLD": 72, "AWAKE": 73, "STILLNESS": 74,
+    "PAUSE": 69, "RESUME": 70, "TIMES": 71, "HOLD": 72, "AWAKE": 73, "STILLNESS": 74, "RENEW": 75, "TRUST": 76,
+    "SHARE": 77,
 }  # fmt: skip
 """The `code` of OPEN. From 64 on they are orders to pid 1."""
 ORDERS = {"SIGNAL": 1, "RESIZE": 2, "KILL": 3}
@@ -106,6 +107,10 @@ FLAGS = {
         "OUT_OPEN": (2, "another process still holds its output; later output is lost"),
         "ERR_OPEN": (4, "the same of standard error"),
         "UNDRAINED": (8, "output follows this EXIT: the host has not read it yet"),
+        "MEMORY": (16, "it failed, and the kernel has killed for lack of memory meanwhile; only where `TELLS`"),
+        "PROCESSES": (32, "it failed, and the kernel has refused a process meanwhile; only where `TELLS`"),
+        "DISK": (64, "it failed, and the disk is full; only where `TELLS`"),
+        "INODES": (128, "it failed, and the disk has no room for another file; only where `TELLS`"),
     },
     "STAT": {"FOLLOW": (1, "of what a symbolic link leads to")},
     "MKDIR": {"PARENTS": (1, "with its parents; may be there already"), "MODE": (2, "`mode` is set")},
@@ -136,7 +141,20 @@ FLAGS = {
     "IDENTITY": {
         "EAGER": (1, "its agent starts at once, not with the first connection"),
         "ATTENDING": (2, "its agent runs while all others are held still, and no longer"),
+        "TELLS": (4, "its agent tells which ceiling has struck a command that failed"),
     },
+    "PART": {
+        "ABSENT": (1, "none of the paths `absent` is there"),
+        "ENTROPY": (2, "the kernel's random numbers begin anew with `entropy`"),
+        "HOSTNAME": (4, "`hostname`"),
+        "HOSTS": (8, "/etc/hosts names the sandbox `hosts`"),
+        "LIMITS": (16, "`open_files`, `processes` and `tmp_bytes`"),
+        "CARD": (32, "the network card has the address `card`"),
+        "MACHINE_ID": (64, "/etc/machine-id"),
+        "NETWORK": (128, "the card leads out if `out`, else nowhere"),
+        "CLOCK": (256, "`clock`"),
+    },
+    "SHARE": {"WRITABLE": (1, "")},
     "LISTED": {"BACKGROUND": (1, ""), "ENDED": (2, "`code` to `duration` are set")},
 }
 
@@ -448,6 +466,49 @@ MESSAGES = (
         "guest",
         "",
         (("alive", "u32", "1: it runs"), ("signal", "u32", "that killed it, or 0")),
+    ),
+    Message(
+        "renew",
+        "OPEN",
+        "host",
+        "What a machine is from now on, that was copied or slept. Parts are done in the order of their flags.",
+        (
+            ("parts", "u32", "PART"),
+            ("out", "u32", "1: there is a way out"),
+            ("open_files", "u64", "of a process"),
+            ("processes", "u64", ""),
+            ("tmp_bytes", "u64", "of each directory that is memory"),
+            ("clock", "u64", "nanoseconds since 1970"),
+        ),
+        (
+            Field(1, "absent", "strings", 1 << 16, "absolute"),
+            Field(2, "entropy", "bytes", 512, ""),
+            Field(3, "hostname", "text", 64, ""),
+            Field(4, "hosts", "text", 64, ""),
+            Field(5, "card", "bytes", 6, ""),
+            Field(6, "machine_id", "text", 32, ""),
+        ),
+    ),
+    Message(
+        "share",
+        "OPEN",
+        "host",
+        "A directory of the host's appears at `target`, unless it is there from before.",
+        (("flags", "u32", "SHARE"), ("number", "u32", "by which its server knows it; below 256")),
+        (Field(1, "target", "text", LIMITS["PATH"][0], "absolute"),),
+    ),
+    Message("renew_reply", "REPLY", "guest", "", (("done", "u32", "PART"), ("failed", "u32", "PART"))),
+    Message(
+        "trust",
+        "OPEN",
+        "host",
+        "What programs are to trust on the way out: a file at `place`, and wherever of `systems` there is one.",
+        (),
+        (
+            Field(1, "place", "text", LIMITS["PATH"][0], "absolute"),
+            Field(2, "systems", "strings", 1 << 12, "absolute"),
+            Field(3, "data", "bytes", 2 << 20, ""),
+        ),
     ),
     Message("times_reply", "REPLY", "guest", "Of PAUSE, RESUME, TIMES and AWAKE.", _TIMES),
     Message(

@@ -137,7 +137,7 @@ def test_a_state_that_is_not_whole_is_refused(microvms: MicrovmHarness, damage: 
             elif damage == "gone":
                 (place / "state").unlink()
             else:
-                (place / "lines").write_bytes((place / "lines").read_bytes().replace(b"QEMU 7", b"QEMU 6"))
+                (place / "moment").write_bytes((place / "moment").read_bytes().replace(b"QEMU 7", b"QEMU 6"))
         finally:
             os.close(fd)
         words = {"short": "memory of the machine", "gone": "state", "foreign": "was saved by QEMU 6"}[damage]

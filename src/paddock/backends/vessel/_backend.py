@@ -67,8 +67,10 @@ class VesselBackend(JailBackend):
 
     def names(self, plan: SandboxPlan) -> dict[str, object]:
         """What the guest is told of its name. A mount over /etc is the host's: nothing is written there."""
-        mounted = any(_HOSTS.is_relative_to(mount.target) for mount in (*plan.spec.mounts, *plan.trees))
-        return {"hostname": plan.hostname, "hosts": None if mounted else plan.hostname}
+        return {"hostname": plan.hostname, "hosts": plan.hostname if self.hosts_is_its_own(plan) else None}
+
+    def hosts_is_its_own(self, plan: SandboxPlan) -> bool:
+        return not any(_HOSTS.is_relative_to(mount.target) for mount in (*plan.spec.mounts, *plan.trees))
 
     async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         """What waited, served nobody and was no sandbox's, is the plan's: tells its guest. What it raises ends it."""
