@@ -458,6 +458,8 @@ void init_perform(struct channel *channel, struct frame *frame)
         tell_agent(init, channel, frame->body);
     } else if (frame->code == OP_LOST) {
         tell_lost(init, channel, frame->body);
+    } else if (frame->code == OP_RENEW) {
+        renew_perform(channel, frame->body);
     } else if (init->machine) { /* who keeps a machine stops all of it */
         machine_perform(channel, frame);
     } else {

@@ -88,6 +88,9 @@ bool init_dismiss(struct init *);
 /* Those that have been called meanwhile start. */
 void init_go_on(struct init *);
 
+/* RENEW (renewal.c). */
+void renew_perform(struct channel *, struct reader body);
+
 /* Standing still (rest.c). */
 
 void rest_begin(struct init *);

@@ -15,7 +15,7 @@ int machine_run(struct agent *child);
 /* Where an agent listens, and the file of that: only who has `place` can connect. A descriptor or -errno. */
 int machine_listener(int *place);
 
-/* RENEW, TRUST and SHARE (renewal.c, share.c). */
+/* TRUST and SHARE (renewal.c, share.c). */
 void machine_perform(struct channel *, struct frame *);
 
 /* What pid 1 of a machine remembers: a copy remembers it too. */

@@ -1,10 +1,12 @@
-/* What a machine is told first when it was copied or slept, so that no two are the same. Each part is done where it can
- * be; where it can't, that is said, and the rest is done. */
+/* What a sandbox is told first when it was copied, slept, or was made for any, so that no two are the same. Each part is
+ * done where it can be; where it can't, that is said, and the rest is done. */
 #include "machine.h"
 
 #include "message.h"
 
 enum { MOST = 1 << 16, OWN_PROCESSES = 8, SECONDS = 1000000000 };
+/* What a sandbox is told without a kernel of its own. */
+static const uint32_t ANYWHERE = PART_HOSTNAME | PART_HOSTS;
 #define GROUP "/sys/fs/cgroup/sandbox/"
 static const char *const MEMORY_DIRECTORIES[] = {"/dev/shm", "/tmp", "/run", "/run/lock"};
 
@@ -256,17 +258,18 @@ static int renew_part(const struct renew_message *told, uint32_t part)
     }
 }
 
-static void renew(struct channel *channel, struct reader body)
+void renew_perform(struct channel *channel, struct reader body)
 {
     struct renew_message told;
     struct renew_reply_message reply = {0, 0};
+    bool machine = agent_of(channel)->init->machine;
     if (message_read(body, &renew_shape, &told) || told.parts & ~(uint32_t)PART_FLAGS) {
         channel->connection->wire.broken = true;
         return;
     }
     for (uint32_t part = 1; part & PART_FLAGS; part <<= 1)
         if (told.parts & part)
-            *(renew_part(&told, part) ? &reply.failed : &reply.done) |= part;
+            *((!machine && part & ~ANYWHERE) || renew_part(&told, part) ? &reply.failed : &reply.done) |= part;
     channel_reply(channel, &renew_reply_shape, &reply);
     channel_close(channel);
 }
@@ -315,9 +318,7 @@ static void share(struct channel *channel, struct reader body)
 
 void machine_perform(struct channel *channel, struct frame *frame)
 {
-    if (frame->code == OP_RENEW)
-        renew(channel, frame->body);
-    else if (frame->code == OP_TRUST)
+    if (frame->code == OP_TRUST)
         trust(channel, frame->body);
     else if (frame->code == OP_SHARE)
         share(channel, frame->body);

@@ -148,6 +148,21 @@ def test_a_state_that_is_not_whole_is_refused(microvms: MicrovmHarness, damage: 
     play(microvms, test)
 
 
+def test_a_copy_is_named_anew_in_files_of_any_length(microvms: MicrovmHarness) -> None:
+    async def test(family: Family) -> None:
+        parent = await family.begin()
+        spoil = "printf '%0100d' 0 > /etc/machine-id; printf '192.0.2.7 kept' >> /etc/hosts"
+        assert (await parent.sh(spoil, user="root")).text == ""
+        child = await family.fork(parent)
+        told = (await child.sh("cat /etc/machine-id; wc -c < /etc/machine-id; cat /etc/hosts")).text.split("\n")
+        assert len(told[0]) == 32
+        assert told[1] == "33"
+        assert told[-2:] == ["192.0.2.7 kept", f"127.0.0.1\t{child.plan.hostname}\t# this sandbox"]
+        assert sum("this sandbox" in line for line in told) == 1
+
+    play(microvms, test)
+
+
 HOG = "x = []\nwhile True: x.append(bytearray(b'x') * (1 << 20))"
 FORKS = """
 import os, signal, time

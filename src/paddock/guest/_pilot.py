@@ -20,9 +20,8 @@ import os
 import signal
 import socket
 import stat
-import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from struct import unpack
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -46,7 +45,6 @@ OUT = ".out"
 _CONTROL = "control"
 LINE = "line"
 _FAREWELL_SECONDS = 1.0
-_SETTLING_SECONDS, _LOOK_SECONDS = 5.0, 0.005
 _MESSAGE = 64
 _MOST_DESCRIPTORS = 4
 
@@ -102,7 +100,6 @@ class Pilot:
         self._waiting: list[_End] = []
         self._pids: list[int] = []
         self._marks: dict[str, str] = config.get("marks", {})
-        self._idle: frozenset[str] = frozenset()
         self.figures: dict[str, float] = {}
         """How long some steps took, in seconds: for whoever asks (`ping`)."""
         self._ended: Json | None = None
@@ -144,7 +141,7 @@ class Pilot:
         for name, line in self._lines.items():
             mark = self._marks.get(name)
             known = None if mark is None else bytes.fromhex(mark)
-            self.boards[name] = Board(self.loop, line, known, idle=mark is not None and name in self._idle)
+            self.boards[name] = Board(self.loop, line, known)
         self.loop.watch(self._door.fileno(), IN, self._came)
         children.reap()
 
@@ -163,25 +160,9 @@ class Pilot:
         """By which a later pilot makes itself known to the same guest."""
         return {name: board.mark.hex() for name, board in self.boards.items() if board.mark is not None}
 
-    def settle(self, then: Callable[[], None]) -> None:
-        """`then` is called when all lines are settled, or one has not been for long."""
-        until = time.monotonic() + _SETTLING_SECONDS
-
-        def look() -> None:
-            if all(board.settled for board in self.boards.values()) or time.monotonic() > until:
-                then()
-            else:
-                self.loop.after(_LOOK_SECONDS, look)
-
-        look()
-
-    def idle(self) -> list[str]:
-        """The lines on which nothing is open."""
-        return [name for name, board in self.boards.items() if board.idle]
-
-    def resume(self, marks: dict[str, str], idle: Iterable[str] = ()) -> None:
+    def resume(self, marks: dict[str, str]) -> None:
         """For a course that finds them only when it starts: the guest has spoken to an earlier pilot."""
-        self._marks, self._idle = marks, frozenset(idle)
+        self._marks = marks
 
     def note(self, words: str) -> None:
         """Into the log."""

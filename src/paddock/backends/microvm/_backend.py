@@ -322,7 +322,7 @@ class MicrovmInstance(VesselInstance):
 
     async def ping(self) -> None:
         channel = (await self._init()).open(_PID_1.ping)
-        await channel.reply(PingReply)  # it may take long, and nobody is asked meanwhile whether he is still there
+        await channel.reply(PingReply)
 
     async def begin(self, directories: Mapping[str, tuple[int, int]]) -> None:
         """Tells pid 1 which agents it is to have, and makes what each sandbox has."""

@@ -97,11 +97,7 @@ class VesselBackend(JailBackend):
 
     def guest_config(self, plan: SandboxPlan, jail: JailPlan, streams: dict[str, object]) -> dict[str, Any]:
         """The one argument of the kit's COMMAND."""
-        config = guest_config(plan.template, jail, streams, root_user=self.root_user)
-        if self.tells:
-            for agent in config["agents"].values():
-                agent["tells"] = True
-        return config
+        return guest_config(plan.template, jail, streams, root_user=self.root_user)
 
     def own_environment(self, plan: SandboxPlan) -> dict[str, str]:
         """What comes with each of its commands, where the guest was started for any sandbox of the template."""

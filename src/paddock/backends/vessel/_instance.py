@@ -277,12 +277,12 @@ class VesselInstance(JailInstance):
                 connection.close()
 
     async def _greeted(self) -> None:
-        await self.control_call({"op": "ping"}, dict)  # then the pilot has opened its door
+        # The pilot may make disks first, on a busy machine for long: nobody is asked meanwhile whether it is there.
+        await (await self.control()).open({"op": "ping"}).reply(dict)  # then it has opened its door
         await self.ping()
 
     async def ping(self) -> None:
-        """Returns when the guest's pid 1 has answered: it may take long, and nobody is asked meanwhile whether he is
-        still there."""
+        """Returns when the guest's pid 1 has answered, which may take as long."""
         channel = (await self._init()).open({"op": "ping"})
         await channel.reply(dict)
 
