@@ -25,6 +25,8 @@ LOCK = "daemon.lock"
 LOG = "daemon.log"
 WAIT_SECONDS = 120.0
 """For one that starts or leaves. The first start on a machine makes a pool."""
+TELL_SECONDS = 2.0
+"""After which the caller is told what is waited for."""
 
 _BOOTSTRAP = (
     "import gc,sys,json;gc.set_threshold(50_000,50,50);o=json.load(sys.stdin);sys.path[:0]=o['path'];"
@@ -51,8 +53,7 @@ _NOT_CARRIED = frozenset({"PADDOCK_STATE_DIR", "PADDOCK_URL", "PADDOCK_API_KEY",
 
 def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
     """A blocking connection; None if there is no daemon and `start` is false. Raises why there can be none."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    pause = 0.002
+    began, pause, told = time.monotonic(), 0.002, False
     while True:
         peer = _try(state_dir)
         if peer is not None:
@@ -71,7 +72,13 @@ def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
             finally:
                 os.close(lock)
             continue
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > TELL_SECONDS and not told:
+            import logging
+
+            told = True
+            logging.getLogger("paddock").warning("waiting for the daemon of %s, which starts or leaves", state_dir)
+        if waited > WAIT_SECONDS:
             raise DaemonUnavailable(
                 f"the daemon of {state_dir} holds its lock and does not listen",
                 hint=f"see {os.path.join(state_dir, LOG)}; `paddock daemon status` names its process",
@@ -110,13 +117,18 @@ def _try(state_dir: str) -> socket.socket | None:
     except FileNotFoundError:  # the directory itself
         return None
     if peer is not None:
-        # The process, user and group of who listens (unix(7)). Another user's daemon would learn what this one sends.
-        _, uid, _ = memoryview(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)).cast("i")
+        _, uid = listener(peer)  # another user's daemon would learn what this one sends
         if uid != os.geteuid():
             peer.close()
             raise _foreign(state_dir, f"is served by uid {uid}")
         peer.setblocking(True)
     return peer
+
+
+def listener(peer: socket.socket) -> tuple[int, int]:
+    """Return the process and the user that listened when `peer` connected (unix(7))."""
+    pid, uid, _ = memoryview(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)).cast("i")
+    return pid, uid
 
 
 def _foreign(state_dir: str, how: str) -> NotConfigured:

@@ -171,6 +171,9 @@ class Session:
         """False where the daemon is leaving. Its refusal is raised."""
         try:
             connection.send(Kind.HELLO, 0, self.hello())
+            if not connection.has_news(_daemon.TELL_SECONDS):
+                pid, _ = _daemon.listener(connection.detach())
+                log().warning("waiting for the daemon of %s (pid %d), which doesn't answer", self.state_dir, pid)
             frame = connection.receive()
         except (OSError, WireError):
             return False
