@@ -60,7 +60,7 @@ class Forks(Component):
             )
             for _ in range(action.count)
         ]
-        births = [Birth(row, template, held.backend, policy, protect) for row in rows]
+        births = [Birth(row, template, held.backend, policy, inherits=True, protect=protect) for row in rows]
         for birth in births:
             self._store.add(birth.row)
         limit = spec.limits.disk_mib << 20

@@ -40,6 +40,8 @@ class Birth(msgspec.Struct, frozen=True):
     template: Template
     backend: Backend
     policy: Snapshot | None = None
+    inherits: bool = False
+    """The policy came with what it is made of, and so do the variables by which its secrets are read."""
     protect: tuple[str, ...] = ()
     """What nobody inside may change: of a fork what its parent has, whether or not it has the policy."""
 
@@ -125,7 +127,8 @@ class Making(Component):
                 if (policy := births[0].policy) is not None:  # all that begin together have one
                     for birth in births:
                         undo.callback(self._leases.drop, birth.row.id)
-                    await self._leases.prepare([birth.row for birth in births], policy.document.secrets)
+                    origin = births[0].row.sandbox.origin if births[0].inherits else None
+                    await self._leases.prepare([birth.row for birth in births], policy.document.secrets, origin)
                 await fill()
                 instances = await self._create(births, undo)
                 for birth, instance in zip(births, instances, strict=True):

@@ -166,7 +166,7 @@ class Sandboxes(Component):
             entry.done(done)
 
         protect = () if policy is None else protected(policy.document, template)
-        birth = Birth(row, template, backend, policy, protect)
+        birth = Birth(row, template, backend, policy, inherits=spec.policy is None, protect=protect)
         async with self.told(row):
             (running,) = await self._making.bear((birth,), fill, recorded)
         return running.sandbox
