@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from paddock.backends._base import Backend, Instance, SandboxPlan
-from paddock.errors import PaddockError
+from paddock.errors import PaddockError, ResourceExhausted
 from paddock.model import Level, Noun, Principal, SandboxId, SandboxSpec, State, Template, mint, replace
 from paddock.model import Sandbox as SandboxInfo
 
@@ -40,10 +40,10 @@ class Birth(msgspec.Struct, frozen=True):
     template: Template
     backend: Backend
     policy: Snapshot | None = None
-    inherits: bool = False
-    """The policy came with what it is made of, and so do the variables by which its secrets are read."""
     protect: tuple[str, ...] = ()
     """What nobody inside may change: of a fork what its parent has, whether or not it has the policy."""
+    inherits: bool = False
+    """The policy came with what it is made of, and so do the variables by which its secrets are read."""
 
     def plan(self, retention_seconds: float) -> SandboxPlan:
         row, spec = self.row, self.row.sandbox.spec
@@ -69,6 +69,20 @@ class Making(Component):
         super().__init__(context)
         self._live, self._egress, self._leases = live, egress, leases
         self._boot = boot_id()
+
+    def full(self, spec: SandboxSpec, count: int) -> ResourceExhausted | None:
+        """Why `count` more such sandboxes would be too many for what `config.toml` gives all together."""
+        for name in ("memory_mib", "disk_mib"):
+            if not (most := getattr(self._config, name)):
+                continue
+            each = [getattr(row.sandbox.spec.limits, name) for row in self._store.list()]
+            if sum(each) + count * getattr(spec.limits, name) > most:
+                return ResourceExhausted(
+                    f"the limits of all sandboxes may come to {name}={most} here, and {len(each)} have {sum(each)}",
+                    hint=f"kill one that is not needed, ask for less, or raise {name} in config.toml",
+                    field=f"limits.{name}",
+                )
+        return None
 
     def row(
         self,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -49,7 +48,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 class Secrets(Component):
     @cached_property
     def vault(self) -> Vault:
-        return Vault(open_keys(self._state_dir, os.environ))
+        return Vault(open_keys(self._state_dir, self._config))
+
+    async def fetch_keys(self) -> None:
+        """Run the command that prints the vault's keys, if there is one: no request waits for it. NotConfigured."""
+        if self._config.vault_key_command is not None:
+            await asyncio.to_thread(self.vault.keys.ring)
 
     def value(self, owner: str, name: str) -> SecretValue:
         """SecretUnavailable: there is none of that name, or it cannot be opened."""
