@@ -51,6 +51,8 @@ int guest_main(const unsigned long *stack)
 #endif
     if (stack[0] != 1 || secure(at + 1))
         return REFUSED;
+    if (sys_getpid() == 1 && is_given(KEEPER))
+        return jail_run(&agent) ? REFUSED : 0;
     if (sys_getpid() == 1 && !is_given(ENTRANCE))
         return init_run(&agent) ? REFUSED : 0;
     if (!is_given(ENTRANCE))

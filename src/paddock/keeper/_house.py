@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from paddock.keeper import _dev, _guest_program, layout
+from paddock.keeper import _dev, _guest_program, _orders, layout
 from paddock.keeper._door import Door
 from paddock.keeper._inside import MASKED, STAGED
 from paddock.keeper._outside import Outside
@@ -22,7 +22,6 @@ from paddock.keeper.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
 from paddock.keeper.pool import open_pool
 from paddock.linux import (
     cgroups,
-    landlock,
     mountinfo,
     mounts,
     namespaces,
@@ -30,8 +29,6 @@ from paddock.linux import (
     pidfd,
     prctl,
     proc,
-    seccomp,
-    seccomp_profile,
     subordinate_ids,
 )
 from paddock.linux.namespaces import IdMap
@@ -77,8 +74,8 @@ class House(NamedTuple):
     null: int
     program: int
     """The native guest."""
-    filter: seccomp.Filter
-    landlock_abi: int
+    orders: bytes
+    """What pid 1 of each jail is told first."""
     own_namespaces: dict[str, int] | None
     masks: tuple[bytes, ...]
 
@@ -189,8 +186,11 @@ def _furnish(
         dev_tree=dev_tree,
         null=_open_null(),
         program=program,
-        filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode or ids is not None)),
-        landlock_abi=landlock.kernel_abi(),
+        orders=_orders.house(
+            root_mode=root_mode,
+            whole=root_mode or ids is not None,
+            held=frozenset() if groups is None else groups.enforced,
+        ),
         own_namespaces=proc.namespaces() if root_mode else None,
         masks=tuple(name for name in MASKED if os.path.lexists(b"/proc/" + name)),
     )

@@ -1,46 +1,24 @@
-"""What the cloned child does to become a spare and then pid 1, read from top to bottom: this *is* the containment.
+"""What the cloned child does before it executes the native guest as pid 1, read from top to bottom.
 
 It runs in a copy of the stem's memory with everything imported. It gives up the machine's descriptors, namespaces and
-ids, stages the mounts that depend on nobody's plan, starts the first agent, gives up its powers, and dozes. What is
-left, the keeper does from outside (`_fitting.py`). It never returns and never lets an exception out.
+ids, stages the mounts that depend on nobody's plan, and executes. The rest of the containment is `native/jail.c`, and
+what the keeper does from outside (`_fitting.py`). It never returns and never lets an exception out.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 from typing import NamedTuple, NoReturn
 
-from paddock.guest import _everything as guest
-from paddock.keeper import _shares
-from paddock.keeper._agents import Agents, limit
-from paddock.keeper._plan import JAIL, JailPlan
+from paddock.keeper import _guest_program as guest_program
 from paddock.keeper._trace import Steps, report_failure
-from paddock.linux import (
-    caps,
-    cgroups,
-    descriptors,
-    mounts,
-    namespaces,
-    netlink,
-    pidfd,
-    prctl,
-    proc,
-    seccomp,
-    sock_diag,
-)
+from paddock.linux import cgroups, descriptors, mounts, namespaces, netlink, prctl, sock_diag
 
 NOTHING = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 STAGED = (b"dev", b"proc", b"tmp")  # directories below the stage
-COMMITTED = b"committed"
-"""What the keeper says when a sandbox is complete and written down. Without that it ends with its keeper."""
-_LARGEST_MESSAGE = 1 << 18
 _TERMINALS = 128
-_DOZE_SECONDS = 5.0
-_LONGEST_DOZE_SECONDS = 60.0  # poll's clock stands still in suspend, that of deadlines does not
-_GRACE_SECONDS = 1.0
 
 # Of the whole machine, not of the sandbox: hidden where they exist. What only the machine's root may read needs no
 # mask, since root inside is not that root; what can be written is covered by the read-only mount.
@@ -63,17 +41,14 @@ class Inside(NamedTuple):
     """What the child inherits. Descriptors not named here are closed first of all."""
 
     root_mode: bool
-    whole: bool
     held: frozenset[str]
     sync: socket.socket
-    listeners: dict[str, int]
+    listeners: tuple[int, ...]
     joining: cgroups.Joining
     stage: bytes
     dev_tree: bytes
     masks: tuple[bytes, ...]
     null: int
-    filter: seccomp.Filter
-    landlock_abi: int
     program: int
     fault: str
 
@@ -88,21 +63,16 @@ def become_sandbox(inside: Inside) -> NoReturn:
     steps = Steps(inside.fault)
     steps.voice = inside.sync
     try:
-        agents = _become_spare(inside, steps)
-        _tell_ready(inside, steps)
-        plan = _doze(inside, agents)
-        limit(plan, inside.held)
-        _serve(inside, plan, agents)
+        writable_proc = _become_spare(inside, steps)
+        _tell(inside, steps)
+        guest_program.become_init(inside.program, inside.sync.fileno(), writable_proc, inside.listeners)
     except BaseException as error:
         report_failure(steps, error)
     finally:
         os._exit(1)
 
 
-# -- a spare
-
-
-def _tell_ready(inside: Inside, steps: Steps) -> None:
+def _tell(inside: Inside, steps: Steps) -> None:
     if inside.root_mode:
         inside.sync.send(steps.report())
         return
@@ -115,13 +85,13 @@ def _tell_ready(inside: Inside, steps: Steps) -> None:
         os.close(fd)
 
 
-def _become_spare(inside: Inside, steps: Steps) -> Agents:
+def _become_spare(inside: Inside, steps: Steps) -> int:
     prctl.set_parent_death_signal(signal.SIGKILL)
     steps.begin("shed")
     for number in (0, 1, 2):
         os.dup2(inside.null, number)
     # A descriptor of a directory left here would be a way out.
-    descriptors.close_all_but(inside.sync.fileno(), *inside.listeners.values(), *inside.joining.tasks, inside.program)
+    descriptors.close_all_but(inside.sync.fileno(), *inside.listeners, *inside.joining.tasks, inside.program)
     steps.end("shed")
     steps.begin("unshare")
     namespaces.unshare(namespaces.NEWNET | namespaces.NEWIPC)
@@ -139,20 +109,8 @@ def _become_spare(inside: Inside, steps: Steps) -> Agents:
     _become_root_inside(inside, steps)
     steps.begin("stage")
     writable_proc = _stage(inside, places, dev)
-    if not inside.root_mode:
-        _shares.bound_counts(writable_proc)
-    if "memory" not in inside.held:
-        _shares.bound_ipc(writable_proc)
     steps.end("stage")
-    steps.begin("agent")
-    agents = _conceive(inside, writable_proc)
-    steps.end("agent")
-    steps.begin("drop")
-    caps.drop_all()
-    # From here on its end does not follow from its keeper's, if there is a plan by then: see `_doze`.
-    prctl.set_parent_death_signal(0)
-    steps.end("drop")
-    return agents
+    return writable_proc
 
 
 def _become_root_inside(inside: Inside, steps: Steps) -> None:
@@ -195,94 +153,3 @@ def _mount(fstype: str, options: tuple[mounts.Option, ...], attributes: int, dir
     fd = mounts.fs_mount(fstype, options, attributes)
     mounts.move_mount(fd, dir_fd, path)
     os.close(fd)
-
-
-def _conceive(inside: Inside, writable_proc: int) -> Agents:
-    prctl.set_no_new_privileges()
-    # For the first agent, whose id maps the kernel lets us write only so; nothing foreign runs yet.
-    prctl.set_dumpable(True)
-    agents = Agents(
-        inside.sync,
-        root_mode=inside.root_mode,
-        whole=inside.whole,
-        held=inside.held,
-        filter=inside.filter,
-        landlock_abi=inside.landlock_abi,
-        proc=writable_proc,
-        listeners={name: socket.socket(fileno=fd) for name, fd in inside.listeners.items()},
-        program=inside.program,
-        steps=Steps(inside.fault),
-    )
-    agents.conceive()
-    prctl.set_dumpable(False)
-    return agents
-
-
-# -- pid 1
-
-
-def _doze(inside: Inside, agents: Agents) -> JailPlan:
-    """Sleeps until there is something that only pid 1 can do, and returns the plan that it lives by.
-
-    Most sandboxes come and go without. A process that only sleeps copies none of the stem's memory.
-    The plan is not even read: that the keeper is gone, an agent is dead, a connection is there, or the deadline
-    has come, is all that wakes it.
-    """
-    poll = select.poll()
-    poll.register(inside.sync, 0)  # its end
-    for name, listener in agents.listeners.items():
-        if name != "user":
-            poll.register(listener, select.POLLIN)
-    poll.register(pidfd.open(agents.first), select.POLLIN)
-    poll.register(_hear_of_children(), select.POLLIN)  # commands may stop their agent
-    seconds = _DOZE_SECONDS
-    while not poll.poll(seconds * 1000):
-        plan = _read_plan(inside, socket.MSG_PEEK)
-        if plan is not None:
-            left = plan.deadline - proc.boottime()
-            if left <= 0:
-                break  # `_serve` ends it, unless it was paused and its new deadline has been sent
-            seconds = min(left, _LONGEST_DOZE_SECONDS)
-    plan = _read_plan(inside, 0)
-    if plan is None or _read(inside, 0) != COMMITTED:
-        os._exit(0)  # a spare that nobody needs any more, or a sandbox that was never finished
-    return plan
-
-
-def _hear_of_children() -> int:
-    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    signal.set_wakeup_fd(writer)
-    signal.signal(signal.SIGCHLD, _note)  # without a handler nothing is written
-    return reader
-
-
-def _note(number: int, frame: object) -> None: ...
-
-
-def _read_plan(inside: Inside, flags: int) -> JailPlan | None:
-    data = _read(inside, flags)
-    return JailPlan.unpack(data) if data else None
-
-
-def _read(inside: Inside, flags: int) -> bytes:
-    try:
-        return inside.sync.recv(_LARGEST_MESSAGE, flags | socket.MSG_DONTWAIT)
-    except OSError:
-        return b""
-
-
-def _serve(inside: Inside, plan: JailPlan, agents: Agents) -> NoReturn:
-    agents.plan = plan
-    listeners = {name: listener for name, listener in agents.listeners.items() if name != "init"}
-    config = guest.InitConfig(
-        control=agents.listeners["init"],
-        agents=listeners,
-        deadline=plan.deadline,
-        grace_seconds=_GRACE_SECONDS,
-        frail=plan.kind != JAIL,
-    )
-    guest.run_init(config, agents.start, _look_again, keep=(inside.sync.fileno(), *agents.descriptors()))
-
-
-def _look_again() -> None:
-    signal.raise_signal(signal.SIGCHLD)  # what became of the agent while nobody watched

@@ -9,20 +9,23 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
 
+from paddock.keeper import _orders
 from paddock.keeper._door import Door
 from paddock.keeper._errors import Died, JailError, as_jail_error
 from paddock.keeper._house import House
 from paddock.keeper._inside import listener_names
 from paddock.keeper._records import remove_directory
 from paddock.keeper._stem import Stem
-from paddock.keeper._trace import Steps
+from paddock.keeper._trace import InjectedFault, Steps
 from paddock.keeper.layout import ID_COUNT, ORDINARY_ID
 from paddock.linux import cgroups, namespaces, pidfd, subordinate_ids
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
+from paddock.wire import WireError
+from paddock.wire.guest import Report
 
 SOCKET_BYTES = 64 << 20
 """What a sandbox may hold in the buffers of sockets, where the kernel does not count that as memory."""
@@ -49,7 +52,8 @@ class Spare:
     diag: int | None = None
     """For `sock_diag.unix_bytes` of it, where the keeper counts its memory."""
     ready: bool = False
-    report: dict[str, dict[str, float]] | None = None
+    took: dict[str, float] = field(default_factory=dict[str, float])
+    """Seconds of its own steps."""
 
 
 def begin(house: House, stem: Stem, fault: str = "") -> Spare:
@@ -110,6 +114,7 @@ def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) 
         door = Door.of(pid)
         undo.push(door.close)
         sync.send(b"m")
+        sync.send(_orders.failing(house.orders, fault) if fault else house.orders)
     except OSError:
         read_report(sync)  # it has failed already; why, it has said
         raise
@@ -176,16 +181,16 @@ def receive(spare: Spare) -> bool:
     """Takes what it says. True when it is ready. JailError if it failed or died, with everything undone."""
     try:
         given: list[int] = []
-        message = read_report(spare.sync, given)[0]
-        if message is None:
+        report = read_report(spare.sync, given)
+        for fd in given:
+            spare.undo.push(os.close, fd)
+        if report is None:
             return False
+        spare.took |= report.took
         if given:  # nothing foreign has run there yet
             spare.network, spare.diag = given[0], given[1] if len(given) > 1 else None
-            for fd in given:
-                spare.undo.push(os.close, fd)
-        spare.report = cast("dict[str, dict[str, float]]", message)
-        spare.ready = True
-        return True
+        spare.ready = report.native
+        return spare.ready
     except JailError:
         with spare.undo:  # what can't be undone is noted on it
             raise
@@ -200,8 +205,17 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     ]
 
 
-def read_report(sync: socket.socket, given: list[int] | None = None) -> tuple[dict[str, Any] | None, int]:
-    """What a process of the sandbox says, None if nothing yet, and its pid. JailError: it failed, or it died.
+class Said(NamedTuple):
+    """A report: seconds of each step, and the process that it comes from."""
+
+    took: dict[str, float]
+    pid: int
+    native: bool
+    """By the native guest; else what it will be still has to execute that."""
+
+
+def read_report(sync: socket.socket, given: list[int] | None = None) -> Said | None:
+    """What a process of the sandbox says, None if nothing yet. JailError: it failed, or it died.
 
     The descriptors that come with it, two at most, are put on `given`; without, none is taken.
     """
@@ -212,18 +226,30 @@ def read_report(sync: socket.socket, given: list[int] | None = None) -> tuple[di
         except ConnectionResetError:  # it ended with a message of ours unread; what it said comes after that news
             data, ancillary, _, _ = sync.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)
     except BlockingIOError:
-        return None, 0
+        return None
     if given is not None:
         given += _descriptors(ancillary)
     if not data:
         raise Died("the child died before it was ready")
-    try:
-        message = cast("dict[str, Any]", json.loads(data))
-    except ValueError as error:
-        raise JailError(f"the child's report can't be read: {error}") from error
-    if "error" in message:
-        raise JailError(f"inside, after step {message['after']!r}: {message['error']}", message["errno"])
+    took, native = _understand(data)
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-            return message, int.from_bytes(payload[:4], "little")
+            return Said(took, int.from_bytes(payload[:4], "little"), native)
     raise JailError("a report came without its sender's credentials")
+
+
+def _understand(data: bytes) -> tuple[dict[str, float], bool]:
+    """Seconds of each step, and whether the native guest said it. JailError: it failed."""
+    try:
+        if data.startswith(b"{"):
+            message = json.loads(data)
+            if "error" in message:
+                raise JailError(f"inside, after step {message['after']!r}: {message['error']}", message["errno"])
+            return cast("dict[str, float]", message["seconds"]), False
+        report = Report.unpack(data)
+    except (ValueError, WireError) as error:
+        raise JailError(f"the child's report can't be read: {error}") from error
+    if report.failed:
+        words = os.strerror(report.errno) if report.errno else InjectedFault.__name__
+        raise JailError(f"inside, at step {report.step.decode()!r}: {words}", report.errno or None)
+    return {name.decode(): took / 1e9 for name, took in zip(report.steps, report.took, strict=True)}, True

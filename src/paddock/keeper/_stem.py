@@ -96,7 +96,7 @@ class Stem:
 
 def _serve(house: House, peer: socket.socket) -> NoReturn:
     peer = _shed(house, peer)
-    names = listener_names(house.whole)
+    count = len(listener_names(house.whole))
     while True:
         data, ancillary, _, _ = peer.recvmsg(
             _ORDER_BYTES, socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
@@ -109,17 +109,14 @@ def _serve(house: House, peer: socket.socket) -> NoReturn:
             into = fds.pop() if unified else None
             inside = Inside(
                 root_mode=house.root_mode,
-                whole=house.whole,
                 held=house.held,
                 sync=socket.socket(fileno=fds[0]),
-                listeners=dict(zip(names, fds[1:], strict=False)),
-                joining=cgroups.Joining(into, tuple(fds[1 + len(names) :])),
+                listeners=tuple(fds[1 : 1 + count]),
+                joining=cgroups.Joining(into, tuple(fds[1 + count :])),
                 stage=house.stage,
                 dev_tree=house.dev_tree,
                 masks=house.masks,
                 null=_NULL,
-                filter=house.filter,
-                landlock_abi=house.landlock_abi,
                 program=_PROGRAM,
                 fault=fault,
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import socket
 import time
@@ -24,24 +23,17 @@ class Steps:
     It is honoured only by a keeper that was started for tests. `voice` is where a child tells its failure.
     """
 
-    __slots__ = ("_fault", "_last", "faults", "seconds", "voice")
+    __slots__ = ("_fault", "_last", "seconds", "voice")
 
     def __init__(self, fault: str = "") -> None:
         self.seconds: dict[str, float] = {}
-        self.faults: dict[str, int] = {}
         self.voice: socket.socket | None = None
         self._fault = fault
         self._last = time.perf_counter()
 
-    def restart(self) -> None:
-        """Forgets what was measured, and measures from now."""
-        self.seconds.clear()
-        self.faults.clear()
-        self._last = time.perf_counter()
-
     def report(self) -> bytes:
-        """Seconds of each step, and page faults up to its end, as JSON."""
-        return json.dumps({"seconds": self.seconds, "faults": self.faults}).encode()
+        """Seconds of each step, as JSON."""
+        return json.dumps({"seconds": self.seconds}).encode()
 
     def begin(self, step: str) -> None:
         """Called before the step's work."""
@@ -55,7 +47,6 @@ class Steps:
         """Called after the step's work; the time since the last `end` is the step's."""
         now = time.perf_counter()
         self.seconds[step] = now - self._last
-        self.faults[step] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._last = now
 
 
