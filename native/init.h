@@ -77,10 +77,8 @@ int init_limit(struct reader limits);
 /* In a child of pid 1 that is all that an agent is to be: closes what belongs to pid 1, and serves. */
 _Noreturn void init_serve(struct agent *, int listener, int score);
 
-/* Pid 1 of a jail (jail.c). It is given descriptors: KEEPER, the stream of the supervisor; /proc, writable; the sockets
- * of pid 1 itself, of `user`, and (in a house that is whole) of `root`. */
-enum { KEEPER = 7, WRITABLE_PROC = 8, FIRST_LISTENER = 9 };
-int jail_run(struct agent *child);
+/* Of pid 1 of a jail (jail.c). */
+
 _Noreturn void jail_become_agent(const struct identity *);
 /* Hears what the supervisor has said by now. */
 void jail_look(struct init *);

@@ -1,17 +1,15 @@
-/* Pid 1 of a jail. The supervisor has made the house: namespaces, mounts, ids, control groups. This program is executed
- * in it with all capabilities of the sandbox's outer user namespace. It makes the inner one, with the first agent, gives
- * its capabilities up, and is a spare until the plan of a sandbox comes. It executes nothing.
+/* Pid 1 of a jail. The house is made (spawner.c), and it has all capabilities of the sandbox's outer user namespace. It
+ * makes the inner one, with the first agent, gives its capabilities up, and is a spare until the plan of a sandbox comes.
+ * It executes nothing.
  *
  *   the supervisor ends before the word that the sandbox is written down    pid 1 ends, and so does all
  *   afterwards                                                              nothing
  *
  * Root among the commands has no power over pid 1, over the mounts or over the network: an agent lives in the inner
  * namespace, and puts on the filters before it reads a byte. */
-#include "init.h"
+#include "jail.h"
 
-#include "message.h"
-
-enum { ORDERS_BYTES = 5 * LIMIT_FILTER, MOST_STEPS = 8, USER = 0, ROOT = 1, PARTS = 4 };
+enum { PARTS = 4 };
 
 struct plan {
     uint32_t flags;
@@ -23,17 +21,9 @@ struct plan {
     uint64_t limits[2 * RLIMITS]; /* resource and value of each */
 };
 
-/* What is done, for who measures, and where tests make it fail. */
-struct steps {
-    uint64_t last;
-    size_t count;
-    const char *names[MOST_STEPS];
-    uint64_t took[MOST_STEPS];
-};
-
 struct jail {
     struct init init;
-    struct house_message house; /* its fields lie in `orders` */
+    struct house_message house;
     bool ipc_is_bounded;
     int inner; /* the user namespace of the agents */
     int tell;  /* there the first agent, which waits for its plan, hears of it */
@@ -43,63 +33,6 @@ struct jail {
 };
 
 static struct jail the_jail;
-static unsigned char orders[ORDERS_BYTES];
-
-/* Steps */
-
-static void restart(struct steps *steps)
-{
-    steps->count = 0;
-    steps->last = loop_now();
-}
-
-static void report(const struct steps *steps, const char *failed, int error)
-{
-    unsigned char bytes[1024], names[512];
-    struct writer body = writer_of(bytes, sizeof bytes), text = writer_of(names, sizeof names);
-    for (size_t i = 0; i < steps->count; i++)
-        (void)put_bytes(&text, steps->names[i], strlen(steps->names[i]) + 1);
-    struct report_message message = {
-        .failed = !!failed,
-        .errno = (uint32_t)-error,
-        .step = reader_of(failed, failed ? strlen(failed) : 0),
-        .steps = reader_of(names, text.used),
-        .took = reader_of(steps->took, steps->count * sizeof *steps->took),
-    };
-    must(!message_put(&body, &report_shape, &message));
-    (void)sys_send(KEEPER, body.base, body.used, MSG_NOSIGNAL);
-}
-
-_Noreturn static void fail(const struct jail *jail, const char *step, int error)
-{
-    report(&jail->steps, step, error);
-    sys_exit(1);
-}
-
-/* Before the work of a step. */
-static void begin_step(const struct jail *jail, const char *name)
-{
-    struct reader fault = jail->house.fault;
-    size_t size = strlen(name);
-    if (fault.left < size || memcmp(fault.at, name, size))
-        return;
-    if (fault.left == size)
-        fail(jail, name, 0);
-    if (fault.left == size + 1 && fault.at[size] == '!')
-        sys_exit(137); /* as by SIGKILL, which pid 1 cannot send to itself */
-}
-
-static void end_step(struct jail *jail, const char *name, int result)
-{
-    struct steps *steps = &jail->steps;
-    uint64_t now = loop_now();
-    if (result < 0)
-        fail(jail, name, result);
-    must(steps->count < MOST_STEPS);
-    steps->names[steps->count] = name;
-    steps->took[steps->count++] = now - steps->last;
-    steps->last = now;
-}
 
 /* What an agent becomes */
 
@@ -195,20 +128,19 @@ _Noreturn static void be_first_agent(struct jail *jail, int told)
     if (sys_read(told, &mapped, 1) != 1)
         sys_exit(1);
     int score = open_score();
-    restart(&jail->steps);
-    begin_step(jail, "filter");
-    end_step(jail, "filter", put_filter(jail->house.filter)); /* no plan has a say in it */
+    step_begin(&jail->steps, "filter");
+    step_end(&jail->steps, "filter", put_filter(jail->house.filter)); /* no plan has a say in it */
     if (sys_read(told, &jail->plan, sizeof jail->plan) != sizeof jail->plan)
         sys_exit(1);
-    restart(&jail->steps);
-    begin_step(jail, "limits");
+    steps_restart(&jail->steps);
+    step_begin(&jail->steps, "limits");
     int result = sys_chdir("/");
-    end_step(jail, "limits", result ? result : put_limits(jail));
-    begin_step(jail, "user");
-    end_step(jail, "user", score < 0 ? score : take_identity(jail, USER));
-    begin_step(jail, "confine");
-    end_step(jail, "confine", put_landlock(&jail->house));
-    report(&jail->steps, NULL, 0);
+    step_end(&jail->steps, "limits", result ? result : put_limits(jail));
+    step_begin(&jail->steps, "user");
+    step_end(&jail->steps, "user", score < 0 ? score : take_identity(jail, USER));
+    step_begin(&jail->steps, "confine");
+    step_end(&jail->steps, "confine", put_landlock(&jail->house));
+    steps_report(&jail->steps, NULL, 0, NULL, 0);
     init_serve(jail->init.child, FIRST_LISTENER + 1, score);
 }
 
@@ -390,8 +322,10 @@ static void keeper_said(struct watch *watch, uint32_t events)
         return;
     if (got > 0 && !jail->init.begun) {
         int result = become(jail, reader_of(bytes, (size_t)got));
-        if (result)
-            fail(jail, "plan", result);
+        if (result) {
+            steps_report(&jail->steps, "plan", result, NULL, 0);
+            sys_exit(1);
+        }
         return;
     }
     /* It is written down; or the supervisor has gone before. */
@@ -408,9 +342,9 @@ void jail_look(struct init *init)
         keeper_said(&jail->keeper, 0);
 }
 
-static int move_in(struct jail *jail)
+static void move_in(struct jail *jail)
 {
-    begin_step(jail, "agent");
+    step_begin(&jail->steps, "agent");
     (void)sys_umask(022);
     (void)sys_prctl(PR_SET_NAME, P("paddock"));
     int result = bound(jail);
@@ -420,30 +354,43 @@ static int move_in(struct jail *jail)
         result = init_limit(jail->house.rlimits);
     if (!result)
         result = agent_open(&jail->init.agent); /* no signal of the first agent's is missed */
-    end_step(jail, "agent", result ? result : conceive(jail));
-    begin_step(jail, "drop");
-    end_step(jail, "drop", drop_capabilities(0));
+    step_end(&jail->steps, "agent", result ? result : conceive(jail));
+    step_begin(&jail->steps, "drop");
     jail->keeper = (struct watch){KEEPER, 0, keeper_said};
-    return watch_for(&jail->init.agent.loop, &jail->keeper, EPOLLIN);
+    result = drop_capabilities(0);
+    step_end(&jail->steps, "drop", result ? result : watch_for(&jail->init.agent.loop, &jail->keeper, EPOLLIN));
+    (void)sys_prctl(PR_SET_PDEATHSIG, 0); /* from here on the stream says when the supervisor ends */
 }
 
-int jail_run(struct agent *child)
+/* What is not dumpable any more shows its supervisor no namespaces, unless that is the machine's root. */
+static void report_ready(const struct jail *jail)
+{
+    const struct house_message *house = &jail->house;
+    int fds[2] = {-1, -1};
+    size_t count = 0;
+    if (house->flags & HOUSE_SHARED)
+        fds[count++] = sys_openat(AT_FDCWD, "/proc/self/ns/net", O_RDONLY | O_CLOEXEC, 0);
+    if (count && house->uncounted.left)
+        fds[count++] = (int)CALL3(socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+    for (size_t i = 0; i < count; i++)
+        if (fds[i] < 0)
+            return steps_report(&jail->steps, "drop", fds[i], NULL, 0);
+    steps_report(&jail->steps, NULL, 0, fds, count);
+    for (size_t i = 0; i < count; i++)
+        fd_close(&fds[i]);
+}
+
+void jail_run(struct agent *child, const struct house_message *house, const struct steps *steps)
 {
     struct jail *jail = &the_jail;
-    long got = sys_recv(KEEPER, orders, sizeof orders, 0);
-    if (got <= 0 || message_read(reader_of(orders, (size_t)got), &house_shape, &jail->house))
-        return -ECANCELED;
+    jail->house = *house;
+    jail->steps = *steps;
     jail->init.child = child;
     jail->init.agent.init = &jail->init;
-    jail->init.agent.null = 0;
     jail->init.in_jail = true;
     jail->init.frail = true; /* a spare, and what is not written down */
-    restart(&jail->steps);
-    int result = move_in(jail);
-    if (result)
-        fail(jail, "drop", result);
-    (void)sys_prctl(PR_SET_PDEATHSIG, 0); /* from here on the stream says when the supervisor ends */
-    report(&jail->steps, NULL, 0);
+    move_in(jail);
+    report_ready(jail);
     loop_run(&jail->init.agent.loop);
-    return 0;
+    sys_exit(0);
 }

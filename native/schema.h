@@ -190,6 +190,12 @@ enum house_flags {
     HOUSE_FLAGS = 3,
 };
 
+enum spawn_flags {
+    SPAWN_CGROUP = 1, /* the last descriptor is the directory of the control group it starts in */
+    SPAWN_OWNED = 2, /* its user namespace belongs to `owner` */
+    SPAWN_FLAGS = 3,
+};
+
 enum plan_flags {
     PLAN_FRAIL = 1, /* it ends with the first of its agents that does */
     PLAN_UNCOUNTED = 2, /* no control group counts its memory: the filters `uncounted` hold */
@@ -1099,7 +1105,9 @@ struct house_message {
     struct reader rlimits;
     struct reader counts;
     struct reader ipc;
-    struct reader fault;
+    struct reader stage;
+    struct reader dev;
+    struct reader masks;
 };
 static const struct shape house_shape = {
     .numbers = 3,
@@ -1108,7 +1116,7 @@ static const struct shape house_shape = {
         {offsetof(struct house_message, zero), 4, true},
         {offsetof(struct house_message, below_root), 8, false},
     },
-    .fields = 9,
+    .fields = 11,
     .field = {
         {offsetof(struct house_message, ids), 1, FIELD_TEXT, 256},
         {offsetof(struct house_message, filter), 2, FIELD_BYTES, 32768},
@@ -1118,7 +1126,41 @@ static const struct shape house_shape = {
         {offsetof(struct house_message, rlimits), 6, FIELD_U64S, 256},
         {offsetof(struct house_message, counts), 7, FIELD_STRINGS, 1024},
         {offsetof(struct house_message, ipc), 8, FIELD_STRINGS, 1024},
-        {offsetof(struct house_message, fault), 9, FIELD_TEXT, 32},
+        {offsetof(struct house_message, stage), 9, FIELD_TEXT, 4095},
+        {offsetof(struct house_message, dev), 10, FIELD_TEXT, 4095},
+        {offsetof(struct house_message, masks), 11, FIELD_STRINGS, 1024},
+    },
+};
+
+struct spawn_message {
+    uint32_t flags;
+    uint32_t owner;
+    struct reader fault;
+};
+static const struct shape spawn_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct spawn_message, flags), 4, false},
+        {offsetof(struct spawn_message, owner), 4, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct spawn_message, fault), 1, FIELD_TEXT, 32},
+    },
+};
+
+struct spawned_message {
+    uint32_t pid;
+    uint32_t errno;
+};
+static const struct shape spawned_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct spawned_message, pid), 4, false},
+        {offsetof(struct spawned_message, errno), 4, false},
+    },
+    .fields = 0,
+    .field = {
     },
 };
 

@@ -142,6 +142,10 @@ FLAGS = {
         "WHOLE": (1, "a sandbox has all the ids of a system"),
         "SHARED": (2, "its user has processes outside: it has a share of what the kernel counts by user"),
     },
+    "SPAWN": {
+        "CGROUP": (1, "the last descriptor is the directory of the control group it starts in"),
+        "OWNED": (2, "its user namespace belongs to `owner`"),
+    },
     "PLAN": {
         "FRAIL": (1, "it ends with the first of its agents that does"),
         "UNCOUNTED": (2, "no control group counts its memory: the filters `uncounted` hold"),
@@ -476,7 +480,7 @@ MESSAGES = (
         "house",
         "",
         "host",
-        "To pid 1 of a jail, first: what all jails of the supervisor have in common.",
+        "To the spawner, first: what all jails of the supervisor have in common.",
         (("flags", "u32", "HOUSE"), ("zero", "u32", ""), ("below_root", "u64", "what Landlock allows below the root")),
         (
             Field(1, "ids", "text", 256, "lines of the id maps of the agents' user namespace"),
@@ -487,14 +491,25 @@ MESSAGES = (
             Field(6, "rlimits", "u64s", 16 * 16, "resource and hard limit of each"),
             Field(7, "counts", "strings", 1024, "files below /proc and their values: ceilings of a user namespace"),
             Field(8, "ipc", "strings", 1024, "the same of an ipc namespace, which the kernel may refuse"),
-            Field(9, "fault", "text", 32, "for tests: the step at which to fail, or with a `!` to die"),
+            Field(9, "stage", "text", LIMITS["PATH"][0], "where `dev`, `proc` and `tmp` of a sandbox are mounted first"),
+            Field(10, "dev", "text", LIMITS["PATH"][0], "the devices of all sandboxes"),
+            Field(11, "masks", "strings", 1024, "files of /proc that are the whole machine's"),
         ),
     ),
+    Message(
+        "spawn",
+        "",
+        "host",
+        "To the spawner: a new spare. Descriptors: its stream, its sockets, files to join control groups by.",
+        (("flags", "u32", "SPAWN"), ("owner", "u32", "a uid")),
+        (Field(1, "fault", "text", 32, "for tests: the step at which to fail, or with a `!` to die"),),
+    ),
+    Message("spawned", "", "guest", "", (("pid", "u32", "0: it failed"), ("errno", "u32", ""))),
     Message(
         "plan",
         "",
         "host",
-        "To pid 1 of a jail, second: the sandbox that it becomes. The third message says that it is written down.",
+        "To pid 1 of a jail: the sandbox that it becomes. The next message says that it is written down.",
         (
             ("flags", "u32", "PLAN"),
             ("uid", "u32", "of the default user"),

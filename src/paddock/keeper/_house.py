@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 
 from paddock.keeper import _dev, _guest_program, _orders, layout
 from paddock.keeper._door import Door
-from paddock.keeper._inside import MASKED, STAGED
 from paddock.keeper._outside import Outside
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
@@ -75,9 +74,8 @@ class House(NamedTuple):
     program: int
     """The native guest."""
     orders: bytes
-    """What pid 1 of each jail is told first."""
+    """What the spawner is told first."""
     own_namespaces: dict[str, int] | None
-    masks: tuple[bytes, ...]
 
     @property
     def held(self) -> frozenset[str]:
@@ -152,7 +150,7 @@ def _furnish(
         prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
     mounts.make_all_private()
     places = state / PLACES
-    for name in ("root", "dev", "dev_more", *(f"stage/{os.fsdecode(name)}" for name in STAGED)):
+    for name in ("root", "dev", "dev_more", *(f"stage/{os.fsdecode(name)}" for name in _orders.STAGED)):
         (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     dev_tree = os.fsencode(places / "dev")
     _dev.build(dev_tree, root_mode=root_mode)
@@ -190,9 +188,10 @@ def _furnish(
             root_mode=root_mode,
             whole=root_mode or ids is not None,
             held=frozenset() if groups is None else groups.enforced,
+            stage=os.fsencode(places / "stage"),
+            dev=dev_tree,
         ),
         own_namespaces=proc.namespaces() if root_mode else None,
-        masks=tuple(name for name in MASKED if os.path.lexists(b"/proc/" + name)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the keeper tells pid 1 of a jail (`native/jail.c`), and what that reports. Messages of `paddock.wire.guest`.
+"""What the keeper tells the spawner (`native/spawner.c`) and pid 1 of a jail (`native/jail.c`).
 
 What holds for all sandboxes comes first; the plan of one when it is known; then the word that it is written down.
 """
@@ -19,6 +19,8 @@ from paddock.wire.guest import House, HouseFlags, Plan, PlanFlags
 if TYPE_CHECKING:
     from paddock.keeper._house import House as Furnished
 
+STAGED = (b"dev", b"proc", b"tmp")
+"""Directories below the stage."""
 COMMITTED = b"committed"
 """What the keeper says when a sandbox is complete and written down. Without that it ends with its keeper."""
 PARTS = 4
@@ -45,9 +47,25 @@ _IPC = (
     (b"sys/kernel/sem", b"32000 32000 500 128"),
 )
 
+# Of the whole machine, not of the sandbox: hidden where they exist. What only the machine's root may read needs no
+# mask, since root inside is not that root; what can be written is covered by the read-only mount.
+_MASKED = (
+    b"cmdline",
+    b"config.gz",
+    b"diskstats",
+    b"interrupts",
+    b"iomem",
+    b"ioports",
+    b"kallsyms",
+    b"key-users",
+    b"keys",
+    b"modules",
+    b"timer_list",
+)
 
-def house(*, root_mode: bool, whole: bool, held: frozenset[str]) -> bytes:
-    """What all sandboxes have in common. `held`: the limits that control groups keep."""
+
+def house(*, root_mode: bool, whole: bool, held: frozenset[str], stage: bytes, dev: bytes) -> bytes:
+    """What all sandboxes have in common. `held`: the limits that control groups keep. `stage` and `dev` are paths."""
     machine = os.uname().machine
     ids = (IdMap(0, 0, 65536),) if root_mode else subordinate_ids.identity(ORDINARY_ID)
     if not whole:
@@ -65,14 +83,10 @@ def house(*, root_mode: bool, whole: bool, held: frozenset[str]) -> bytes:
         rlimits=_FOR_ALL,
         counts=() if root_mode else _shares(),
         ipc=() if counted else tuple(part for setting in _IPC for part in setting),
+        stage=stage,
+        dev=dev,
+        masks=tuple(name for name in _MASKED if os.path.lexists(b"/proc/" + name)),
     ).pack()
-
-
-def failing(house: bytes, fault: str) -> bytes:
-    """The same for a sandbox that is to fail at a step, as a test asks for it."""
-    orders = House.unpack(house)
-    orders.fault = fault.encode()
-    return orders.pack()
 
 
 def _shares() -> tuple[bytes, ...]:

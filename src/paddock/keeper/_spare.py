@@ -1,24 +1,21 @@
 """Spares: sandboxes that have namespaces, ids, a group and two processes, and no file system, limits or name yet.
 
-One is kept ready while a keeper has work, so that a create has little left to do. It costs about three megabytes
+One is kept ready while a keeper has work, so that a create has little left to do. It costs some hundred kilobytes
 and runs nothing; it dies with the keeper, and its group is swept away by the next one.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from paddock.keeper import _orders
 from paddock.keeper._door import Door
 from paddock.keeper._errors import Died, JailError, as_jail_error
 from paddock.keeper._house import House
-from paddock.keeper._inside import listener_names
 from paddock.keeper._records import remove_directory
-from paddock.keeper._stem import Stem
+from paddock.keeper._spawner import Spawner
 from paddock.keeper._trace import InjectedFault, Steps
 from paddock.keeper.layout import ID_COUNT, ORDINARY_ID
 from paddock.linux import cgroups, namespaces, pidfd, subordinate_ids
@@ -56,13 +53,13 @@ class Spare:
     """Seconds of its own steps."""
 
 
-def begin(house: House, stem: Stem, fault: str = "") -> Spare:
+def begin(house: House, spawner: Spawner, fault: str = "") -> Spare:
     """Sends one on its way; `receive` says when it is there. JailError, with everything undone."""
     steps = Steps(fault.removeprefix("keeper:") if fault.startswith("keeper:") else "")
     undo = UndoStack()
     try:
         with undo:
-            spare = _begin(house, stem, fault, steps, undo)
+            spare = _begin(house, spawner, fault, steps, undo)
             spare.undo = UndoStack()
             spare.undo.take(undo)
             return spare
@@ -70,7 +67,7 @@ def begin(house: House, stem: Stem, fault: str = "") -> Spare:
         raise as_jail_error(error, steps) from None
 
 
-def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) -> Spare:
+def _begin(house: House, spawner: Spawner, fault: str, steps: Steps, undo: UndoStack) -> Spare:
     # Not named after a sandbox, which is not known yet; the record of the sandbox will name its group.
     name = f"gr_{os.urandom(8).hex()}"
     steps.begin("cgroup")
@@ -97,7 +94,7 @@ def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) 
     sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
     try:
         base = None if slot is None else house.slots.base(slot)
-        pid = stem.clone(theirs, [listener.fileno() for listener in listeners], joining, base=base, fault=fault)
+        pid = spawner.clone(theirs, [listener.fileno() for listener in listeners], joining, base=base, fault=fault)
     finally:
         theirs.close()
         joining.close()
@@ -114,7 +111,6 @@ def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) 
         door = Door.of(pid)
         undo.push(door.close)
         sync.send(b"m")
-        sync.send(_orders.failing(house.orders, fault) if fault else house.orders)
     except OSError:
         read_report(sync)  # it has failed already; why, it has said
         raise
@@ -130,6 +126,11 @@ def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) 
         undo=undo,
         steps=steps,
     )
+
+
+def listener_names(whole: bool) -> tuple[str, ...]:
+    """The sockets of a sandbox. Without a range of ids there is one identity inside."""
+    return ("init", "user", "root") if whole else ("init", "user")
 
 
 def _listen(house: House, name: str) -> list[socket.socket]:
@@ -186,11 +187,11 @@ def receive(spare: Spare) -> bool:
             spare.undo.push(os.close, fd)
         if report is None:
             return False
-        spare.took |= report.took
+        spare.took = report.took
         if given:  # nothing foreign has run there yet
             spare.network, spare.diag = given[0], given[1] if len(given) > 1 else None
-        spare.ready = report.native
-        return spare.ready
+        spare.ready = True
+        return True
     except JailError:
         with spare.undo:  # what can't be undone is noted on it
             raise
@@ -210,8 +211,6 @@ class Said(NamedTuple):
 
     took: dict[str, float]
     pid: int
-    native: bool
-    """By the native guest; else what it will be still has to execute that."""
 
 
 def read_report(sync: socket.socket, given: list[int] | None = None) -> Said | None:
@@ -231,25 +230,15 @@ def read_report(sync: socket.socket, given: list[int] | None = None) -> Said | N
         given += _descriptors(ancillary)
     if not data:
         raise Died("the child died before it was ready")
-    took, native = _understand(data)
-    for level, kind, payload in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-            return Said(took, int.from_bytes(payload[:4], "little"), native)
-    raise JailError("a report came without its sender's credentials")
-
-
-def _understand(data: bytes) -> tuple[dict[str, float], bool]:
-    """Seconds of each step, and whether the native guest said it. JailError: it failed."""
     try:
-        if data.startswith(b"{"):
-            message = json.loads(data)
-            if "error" in message:
-                raise JailError(f"inside, after step {message['after']!r}: {message['error']}", message["errno"])
-            return cast("dict[str, float]", message["seconds"]), False
         report = Report.unpack(data)
-    except (ValueError, WireError) as error:
+    except WireError as error:
         raise JailError(f"the child's report can't be read: {error}") from error
     if report.failed:
         words = os.strerror(report.errno) if report.errno else InjectedFault.__name__
         raise JailError(f"inside, at step {report.step.decode()!r}: {words}", report.errno or None)
-    return {name.decode(): took / 1e9 for name, took in zip(report.steps, report.took, strict=True)}, True
+    took = {name.decode(): took / 1e9 for name, took in zip(report.steps, report.took, strict=True)}
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            return Said(took, int.from_bytes(payload[:4], "little"))
+    raise JailError("a report came without its sender's credentials")

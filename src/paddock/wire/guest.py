@@ -201,6 +201,11 @@ class HouseFlags(IntFlag):
     SHARED = 2
 
 
+class SpawnFlags(IntFlag):
+    CGROUP = 1
+    OWNED = 2
+
+
 class PlanFlags(IntFlag):
     FRAIL = 1
     UNCOUNTED = 2
@@ -1250,7 +1255,7 @@ class Stillness(Message):
 
 
 class House(Message):
-    """To pid 1 of a jail, first: what all jails of the supervisor have in common."""
+    """To the spawner, first: what all jails of the supervisor have in common."""
 
     SHAPE = Shape(
         Struct("<IxxxxQ"),
@@ -1265,7 +1270,9 @@ class House(Message):
             Field(6, "rlimits", "u64s", 256),
             Field(7, "counts", "strings", 1024),
             Field(8, "ipc", "strings", 1024),
-            Field(9, "fault", "text", 32),
+            Field(9, "stage", "text", 4095),
+            Field(10, "dev", "text", 4095),
+            Field(11, "masks", "strings", 1024),
         ),
     )
 
@@ -1281,7 +1288,9 @@ class House(Message):
         rlimits: tuple[int, ...] = (),
         counts: tuple[bytes, ...] = (),
         ipc: tuple[bytes, ...] = (),
-        fault: bytes = b"",
+        stage: bytes = b"",
+        dev: bytes = b"",
+        masks: tuple[bytes, ...] = (),
     ) -> None:
         self.flags = flags
         self.below_root = below_root
@@ -1293,11 +1302,51 @@ class House(Message):
         self.rlimits = rlimits
         self.counts = counts
         self.ipc = ipc
+        self.stage = stage
+        self.dev = dev
+        self.masks = masks
+
+
+class Spawn(Message):
+    """To the spawner: a new spare. Descriptors: its stream, its sockets, files to join control groups by."""
+
+    SHAPE = Shape(
+        Struct("<II"),
+        ("flags", "owner"),
+        (),
+        (Field(1, "fault", "text", 32),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        owner: int = 0,
+        fault: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.owner = owner
         self.fault = fault
 
 
+class Spawned(Message):
+    SHAPE = Shape(
+        Struct("<II"),
+        ("pid", "errno"),
+        (),
+        (),
+    )
+
+    def __init__(
+        self,
+        pid: int = 0,
+        errno: int = 0,
+    ) -> None:
+        self.pid = pid
+        self.errno = errno
+
+
 class Plan(Message):
-    """To pid 1 of a jail, second: the sandbox that it becomes. The third message says that it is written down."""
+    """To pid 1 of a jail: the sandbox that it becomes. The next message says that it is written down."""
 
     SHAPE = Shape(
         Struct("<IIIIIxxxxQQ"),
