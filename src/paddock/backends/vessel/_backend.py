@@ -68,8 +68,10 @@ class VesselBackend(JailBackend):
 
     def names(self, plan: SandboxPlan) -> dict[str, object]:
         """What the guest is told of its name. A mount over /etc is the host's: nothing is written there."""
-        mounted = any(_HOSTS.is_relative_to(mount.target) for mount in (*plan.spec.mounts, *plan.trees))
-        return {"hostname": plan.hostname, "hosts": None if mounted else plan.hostname}
+        return {"hostname": plan.hostname, "hosts": plan.hostname if self.hosts_is_its_own(plan) else None}
+
+    def hosts_is_its_own(self, plan: SandboxPlan) -> bool:
+        return not any(_HOSTS.is_relative_to(mount.target) for mount in (*plan.spec.mounts, *plan.trees))
 
     async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         """What waited, served nobody and was no sandbox's, is the plan's: tells its guest. What it raises ends it."""
@@ -96,11 +98,7 @@ class VesselBackend(JailBackend):
 
     def guest_config(self, plan: SandboxPlan, jail: JailPlan, streams: dict[str, object]) -> dict[str, Any]:
         """The one argument of the kit's COMMAND."""
-        config = guest_config(plan.template, jail, streams, root_user=self.root_user)
-        if self.tells:
-            for agent in config["agents"].values():
-                agent["tells"] = True
-        return config
+        return guest_config(plan.template, jail, streams, root_user=self.root_user)
 
     def own_environment(self, plan: SandboxPlan) -> dict[str, str]:
         """What comes with each of its commands, where the guest was started for any sandbox of the template."""
