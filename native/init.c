@@ -100,7 +100,6 @@ void init_serve(struct agent *agent, int listener, int score)
     }
     (void)sys_close_range(ENTRANCE + 2, ~0u, 0);
     agent->lifeline.fd = -1;
-    agent->tells = identity->flags & IDENTITY_TELLS;
     agent->null = open_null();
     if (agent->null < 0)
         sys_exit(1);
@@ -115,6 +114,7 @@ _Noreturn static void become_agent(const struct identity *identity)
     int score = sys_openat(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0);
     if (take_identity(identity))
         sys_exit(1);
+    identity->init->child->tells = identity->flags & IDENTITY_TELLS;
     init_serve(identity->init->child, identity->listener.fd, score);
 }
 
