@@ -79,7 +79,7 @@ static int take_identity(const struct identity *identity)
     }
     if (!result)
         result = sys_prctl(PR_SET_DUMPABLE, 0);
-    if (!result && !identity->init->machine) /* nothing in a machine has power over what holds it */
+    if (!result && (identity->filter || !identity->init->machine)) /* nothing in a machine has power over what holds it */
         result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1);
     if (!result && identity->filter)
         result = CALL5(prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, P(&filter), 0, 0);
