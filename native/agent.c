@@ -248,7 +248,7 @@ static void signals_ready(struct watch *watch, uint32_t events)
     long got = sys_read(watch->fd, signals, sizeof signals);
     /* Others than SIGCHLD are passed over: `kill -TERM -1` must not end us. Pid 1 ends by one that comes from outside its
      * namespace: such a sender has no number in it. */
-    for (size_t i = 0; agent->init && got > 0 && i < (size_t)got / sizeof *signals; i++)
+    for (size_t i = 0; agent->init && !agent->init->in_jail && got > 0 && i < (size_t)got / sizeof *signals; i++)
         agent->loop.stopped |= signals[i].number == SIGTERM && !signals[i].code && !signals[i].pid;
     reap(agent);
 }

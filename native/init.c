@@ -9,7 +9,6 @@ static const uint64_t CLEAR_PAUSE = 5000000u, CLEAR_PATIENCE = 5000000000u;
 static struct init the_init;
 
 static void start_agent(struct identity *);
-static void listen_for(struct identity *);
 
 /* Waiting channels */
 
@@ -47,15 +46,20 @@ static void look_at_deadline(struct timer *timer)
 {
     struct init *init = CONTAINER_OF(timer, struct init, deadline_timer);
     uint64_t now = sys_now(CLOCK_BOOTTIME);
-    if (now >= init->deadline)
-        init->agent.loop.stopped = true;
-    else
+    if (now < init->deadline) {
         timer_set(&init->agent.loop, timer, loop_now() + min_u64(init->deadline - now, LOOK));
+    } else if (init->grace && !init->overdue) { /* who lets it go on has sent the new one before it runs */
+        init->overdue = true;
+        timer_set(&init->agent.loop, timer, loop_now() + init->grace);
+    } else {
+        init->agent.loop.stopped = true;
+    }
 }
 
 void init_set_deadline(struct init *init, uint64_t deadline)
 {
     init->deadline = deadline;
+    init->overdue = false;
     init->deadline_timer.fire = look_at_deadline;
     look_at_deadline(&init->deadline_timer);
 }
@@ -75,22 +79,17 @@ static int take_identity(const struct identity *identity)
     }
     if (!result)
         result = sys_prctl(PR_SET_DUMPABLE, 0);
-    if (!result && identity->filter)
+    if (!result && (identity->filter || !identity->init->machine)) /* nothing in a machine has power over what holds it */
         result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1);
     if (!result && identity->filter)
         result = CALL5(prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, P(&filter), 0, 0);
     return (int)result;
 }
 
-/* In a child of pid 1, with all that pid 1 has open. */
-_Noreturn static void become_agent(const struct identity *identity)
+void init_serve(struct agent *agent, int listener, int score)
 {
-    struct agent *agent = identity->init->child;
     enum { ABOVE = 64 };
-    /* The files of a process that may not be looked into are root's: this one is opened while it may. */
-    (void)sys_prctl(PR_SET_DUMPABLE, 1);
-    int score = sys_openat(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0);
-    int listener = sys_fcntl(identity->listener.fd, F_DUPFD_CLOEXEC, ABOVE);
+    listener = sys_fcntl(listener, F_DUPFD_CLOEXEC, ABOVE);
     score = score < 0 ? -1 : sys_fcntl(score, F_DUPFD_CLOEXEC, ABOVE);
     if (listener < 0 || sys_dup3(listener, ENTRANCE, O_CLOEXEC) < 0)
         sys_exit(1);
@@ -100,14 +99,23 @@ _Noreturn static void become_agent(const struct identity *identity)
         fd_close(&other);
     }
     (void)sys_close_range(ENTRANCE + 2, ~0u, 0);
-    if (take_identity(identity))
-        sys_exit(1);
     agent->lifeline.fd = -1;
-    agent->tells = identity->flags & IDENTITY_TELLS;
     agent->null = open_null();
     if (agent->null < 0)
         sys_exit(1);
     sys_exit(agent_run(agent) ? 1 : 0);
+}
+
+/* In a child of pid 1, with all that pid 1 has open. */
+_Noreturn static void become_agent(const struct identity *identity)
+{
+    /* The files of a process that may not be looked into are root's: this one is opened while it may. */
+    (void)sys_prctl(PR_SET_DUMPABLE, 1);
+    int score = sys_openat(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0);
+    if (take_identity(identity))
+        sys_exit(1);
+    identity->init->child->tells = identity->flags & IDENTITY_TELLS;
+    init_serve(identity->init->child, identity->listener.fd, score);
 }
 
 /* The life of an identity: listened for, an agent, what that leaves behind, listened for */
@@ -149,7 +157,7 @@ static void be_cleared(struct identity *identity)
         timer_set(&init->agent.loop, &identity->timer, loop_now() + identity->pause);
     } else {
         identity->pause = 0;
-        listen_for(identity);
+        init_listen(identity);
     }
 }
 
@@ -170,7 +178,7 @@ static void what_comes_next(struct timer *timer)
     if (identity->clearing)
         clear(identity);
     else if (!identity->pid)
-        listen_for(identity);
+        init_listen(identity);
     else if (!rest_stands(identity->init)) /* else it goes on with the others */
         (void)sys_kill(identity->pid, SIGCONT);
 }
@@ -179,6 +187,8 @@ static void start_agent(struct identity *identity)
 {
     struct init *init = identity->init;
     int pid = sys_fork();
+    if (!pid && init->in_jail)
+        jail_become_agent(identity);
     if (!pid)
         become_agent(identity);
     if (pid < 0) { /* no room for a process: that may pass */
@@ -205,7 +215,7 @@ static void called(struct watch *watch, uint32_t events)
 }
 
 /* The agent accepts. */
-static void listen_for(struct identity *identity)
+void init_listen(struct identity *identity)
 {
     identity->listener.ready = called;
     (void)watch_for(&identity->init->agent.loop, &identity->listener, EPOLLIN);
@@ -236,10 +246,13 @@ void init_go_on(struct init *init)
 
 void init_died(struct init *init, int pid, int status)
 {
+    if (init->in_jail)
+        jail_look(init);
     for (size_t i = 0; i < LIMIT_IDENTITIES; i++) {
         struct identity *identity = &init->identities[i];
         if (identity->pid != pid)
             continue;
+        init->agent.loop.stopped |= init->frail;
         identity->pid = 0;
         identity->last_pid = pid;
         identity->last_status = status;
@@ -255,6 +268,12 @@ void init_stopped(struct init *init, int pid)
     for (size_t i = 0; i < LIMIT_IDENTITIES; i++)
         if (init->identities[i].pid == pid)
             timer_set(&init->agent.loop, &init->identities[i].timer, loop_now() + STANDS);
+}
+
+void init_add(struct init *init, struct identity *identity)
+{
+    identity->init = init;
+    identity->timer.fire = what_comes_next;
 }
 
 static struct identity *find_identity(struct init *init, struct reader name)
@@ -325,14 +344,13 @@ static void add_identity(struct init *init, struct channel *channel, struct fram
     identity->flags = request.flags;
     identity->uid = request.uid;
     identity->gid = request.gid;
-    identity->init = init;
-    identity->timer.fire = what_comes_next;
     identity->listener.fd = own >= 0 ? own : fd_take(&frame->descriptors[0]);
+    init_add(init, identity);
     done(channel);
 }
 
 /* An engine without root may pass over limits that it was asked for. None is above what there is. */
-static int limit_all(struct reader limits)
+int init_limit(struct reader limits)
 {
     uint64_t resource, value;
     while (!get_u64(&limits, &resource) && !get_u64(&limits, &value)) {
@@ -355,7 +373,7 @@ static void begin(struct init *init, struct channel *channel, struct frame *fram
         channel->connection->wire.broken = true;
         return;
     }
-    int result = limit_all(request.rlimits);
+    int result = init_limit(request.rlimits);
     if (result) {
         channel_error(channel, result, "rlimits");
         return;
@@ -375,7 +393,7 @@ static void begin(struct init *init, struct channel *channel, struct frame *fram
         if (init->identities[i].name_size && init->identities[i].flags & IDENTITY_EAGER)
             start_agent(&init->identities[i]);
         else if (init->identities[i].name_size)
-            listen_for(&init->identities[i]);
+            init_listen(&init->identities[i]);
     done(channel);
 }
 
@@ -458,6 +476,8 @@ void init_perform(struct channel *channel, struct frame *frame)
         tell_agent(init, channel, frame->body);
     } else if (frame->code == OP_LOST) {
         tell_lost(init, channel, frame->body);
+    } else if (init->in_jail) {
+        channel_error(channel, -ENOSYS, "operation"); /* the supervisor sees to its standing still */
     } else if (frame->code == OP_RENEW) {
         renew_perform(channel, frame->body);
     } else if (init->machine) { /* who keeps a machine stops all of it */

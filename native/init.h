@@ -1,5 +1,5 @@
-/* Pid 1 of a container or of a virtual machine (machine.c): it starts an agent for each identity, reaps, holds the
- * deadline. It executes nothing. */
+/* Pid 1 of a container, a jail (jail.c) or a virtual machine (machine.c): it starts an agent for each identity, reaps,
+ * holds the deadline. It executes nothing. */
 #ifndef INIT_H
 #define INIT_H
 
@@ -55,6 +55,10 @@ struct init {
     struct wait waits[WAITS];
     uint64_t deadline; /* CLOCK_BOOTTIME */
     struct timer deadline_timer;
+    uint64_t grace; /* so long after the deadline another one is still heard */
+    bool overdue;
+    bool frail;   /* it ends with the first of its agents that does */
+    bool in_jail; /* jail.c */
 
     /* rest.c */
     bool paused;
@@ -72,6 +76,20 @@ int init_prepare(struct agent *child, struct init **to);
 int init_connect(struct init *, struct reader name);
 /* A descriptor above 2, of every agent's. */
 int open_null(void);
+/* An identity that has all but what the life of its agents is about. */
+void init_add(struct init *, struct identity *);
+/* For the first connection: the agent accepts it. */
+void init_listen(struct identity *);
+/* Soft and hard limits of this process: none is above the hard one that there is. */
+int init_limit(struct reader limits);
+/* In a child of pid 1 that is all that an agent is to be: closes what belongs to pid 1, and serves. */
+_Noreturn void init_serve(struct agent *, int listener, int score);
+
+/* Of pid 1 of a jail (jail.c). */
+
+_Noreturn void jail_become_agent(const struct identity *);
+/* Hears what the supervisor has said by now. */
+void jail_look(struct init *);
 
 void init_perform(struct channel *, struct frame *);
 void init_died(struct init *, int pid, int status);

@@ -210,6 +210,24 @@ enum listed_flags {
     LISTED_FLAGS = 3,
 };
 
+enum house_flags {
+    HOUSE_WHOLE = 1, /* a sandbox has all the ids of a system */
+    HOUSE_SHARED = 2, /* its user has processes outside: it has a share of what the kernel counts by user */
+    HOUSE_FLAGS = 3,
+};
+
+enum spawn_flags {
+    SPAWN_CGROUP = 1, /* the last descriptor is the directory of the control group it starts in */
+    SPAWN_OWNED = 2, /* its user namespace belongs to `owner` */
+    SPAWN_FLAGS = 3,
+};
+
+enum plan_flags {
+    PLAN_FRAIL = 1, /* it ends with the first of its agents that does */
+    PLAN_UNCOUNTED = 2, /* no control group counts its memory: the filters `uncounted` hold */
+    PLAN_FLAGS = 3,
+};
+
 struct host_hello_message {
     uint32_t version;
     uint32_t zero;
@@ -1182,6 +1200,127 @@ static const struct shape stillness_shape = {
     },
     .fields = 0,
     .field = {
+    },
+};
+
+struct house_message {
+    uint32_t flags;
+    uint32_t zero;
+    uint64_t below_root;
+    struct reader ids;
+    struct reader filter;
+    struct reader uncounted;
+    struct reader uncounted_ipc;
+    struct reader landlock;
+    struct reader rlimits;
+    struct reader counts;
+    struct reader ipc;
+    struct reader stage;
+    struct reader dev;
+    struct reader masks;
+};
+static const struct shape house_shape = {
+    .numbers = 3,
+    .number = {
+        {offsetof(struct house_message, flags), 4, false},
+        {offsetof(struct house_message, zero), 4, true},
+        {offsetof(struct house_message, below_root), 8, false},
+    },
+    .fields = 11,
+    .field = {
+        {offsetof(struct house_message, ids), 1, FIELD_TEXT, 256},
+        {offsetof(struct house_message, filter), 2, FIELD_BYTES, 32768},
+        {offsetof(struct house_message, uncounted), 3, FIELD_BYTES, 32768},
+        {offsetof(struct house_message, uncounted_ipc), 4, FIELD_BYTES, 32768},
+        {offsetof(struct house_message, landlock), 5, FIELD_BYTES, 64},
+        {offsetof(struct house_message, rlimits), 6, FIELD_U64S, 256},
+        {offsetof(struct house_message, counts), 7, FIELD_STRINGS, 1024},
+        {offsetof(struct house_message, ipc), 8, FIELD_STRINGS, 1024},
+        {offsetof(struct house_message, stage), 9, FIELD_TEXT, 4095},
+        {offsetof(struct house_message, dev), 10, FIELD_TEXT, 4095},
+        {offsetof(struct house_message, masks), 11, FIELD_STRINGS, 1024},
+    },
+};
+
+struct spawn_message {
+    uint32_t flags;
+    uint32_t owner;
+    struct reader fault;
+};
+static const struct shape spawn_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct spawn_message, flags), 4, false},
+        {offsetof(struct spawn_message, owner), 4, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct spawn_message, fault), 1, FIELD_TEXT, 32},
+    },
+};
+
+struct spawned_message {
+    uint32_t pid;
+    uint32_t errno;
+};
+static const struct shape spawned_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct spawned_message, pid), 4, false},
+        {offsetof(struct spawned_message, errno), 4, false},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct plan_message {
+    uint32_t flags;
+    uint32_t uid;
+    uint32_t gid;
+    uint32_t root_uid;
+    uint32_t root_gid;
+    uint32_t zero;
+    uint64_t deadline;
+    uint64_t grace;
+    struct reader rlimits;
+};
+static const struct shape plan_shape = {
+    .numbers = 8,
+    .number = {
+        {offsetof(struct plan_message, flags), 4, false},
+        {offsetof(struct plan_message, uid), 4, false},
+        {offsetof(struct plan_message, gid), 4, false},
+        {offsetof(struct plan_message, root_uid), 4, false},
+        {offsetof(struct plan_message, root_gid), 4, false},
+        {offsetof(struct plan_message, zero), 4, true},
+        {offsetof(struct plan_message, deadline), 8, false},
+        {offsetof(struct plan_message, grace), 8, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct plan_message, rlimits), 1, FIELD_U64S, 256},
+    },
+};
+
+struct report_message {
+    uint32_t failed;
+    uint32_t errno;
+    struct reader step;
+    struct reader steps;
+    struct reader took;
+};
+static const struct shape report_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct report_message, failed), 4, false},
+        {offsetof(struct report_message, errno), 4, false},
+    },
+    .fields = 3,
+    .field = {
+        {offsetof(struct report_message, step), 1, FIELD_TEXT, 32},
+        {offsetof(struct report_message, steps), 2, FIELD_STRINGS, 512},
+        {offsetof(struct report_message, took), 3, FIELD_U64S, 128},
     },
 };
 

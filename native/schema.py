@@ -156,6 +156,18 @@ FLAGS = {
     },
     "SHARE": {"WRITABLE": (1, "")},
     "LISTED": {"BACKGROUND": (1, ""), "ENDED": (2, "`code` to `duration` are set")},
+    "HOUSE": {
+        "WHOLE": (1, "a sandbox has all the ids of a system"),
+        "SHARED": (2, "its user has processes outside: it has a share of what the kernel counts by user"),
+    },
+    "SPAWN": {
+        "CGROUP": (1, "the last descriptor is the directory of the control group it starts in"),
+        "OWNED": (2, "its user namespace belongs to `owner`"),
+    },
+    "PLAN": {
+        "FRAIL": (1, "it ends with the first of its agents that does"),
+        "UNCOUNTED": (2, "no control group counts its memory: the filters `uncounted` hold"),
+    },
 }
 
 ID = Field(1, "id", "text", LIMITS["ID"][0], "of the command")
@@ -524,6 +536,64 @@ MESSAGES = (
         "host",
         "Answered when it is otherwise than the host knows.",
         (("paused", "u32", "1: paused, as far as is known"), ("zero", "u32", "")),
+    ),
+    Message(
+        "house",
+        "",
+        "host",
+        "To the spawner, first: what all jails of the supervisor have in common.",
+        (("flags", "u32", "HOUSE"), ("zero", "u32", ""), ("below_root", "u64", "what Landlock allows below the root")),
+        (
+            Field(1, "ids", "text", 256, "lines of the id maps of the agents' user namespace"),
+            Field(2, "filter", "bytes", LIMITS["FILTER"][0], "instructions of seccomp(2) for agents and commands"),
+            Field(3, "uncounted", "bytes", LIMITS["FILTER"][0], "one more, where System V IPC has its ceilings"),
+            Field(4, "uncounted_ipc", "bytes", LIMITS["FILTER"][0], "one more, where it has none"),
+            Field(5, "landlock", "bytes", 64, "struct landlock_ruleset_attr; empty: there is no Landlock to use"),
+            Field(6, "rlimits", "u64s", 16 * 16, "resource and hard limit of each"),
+            Field(7, "counts", "strings", 1024, "files below /proc and their values: ceilings of a user namespace"),
+            Field(8, "ipc", "strings", 1024, "the same of an ipc namespace, which the kernel may refuse"),
+            Field(9, "stage", "text", LIMITS["PATH"][0], "where `dev`, `proc` and `tmp` of a sandbox are mounted first"),
+            Field(10, "dev", "text", LIMITS["PATH"][0], "the devices of all sandboxes"),
+            Field(11, "masks", "strings", 1024, "files of /proc that are the whole machine's"),
+        ),
+    ),
+    Message(
+        "spawn",
+        "",
+        "host",
+        "To the spawner: a new spare. Descriptors: its stream, its sockets, files to join control groups by.",
+        (("flags", "u32", "SPAWN"), ("owner", "u32", "a uid")),
+        (Field(1, "fault", "text", 32, "for tests: the step at which to fail, or with a `!` to die"),),
+    ),
+    Message("spawned", "", "guest", "", (("pid", "u32", "0: it failed"), ("errno", "u32", ""))),
+    Message(
+        "plan",
+        "",
+        "host",
+        "To pid 1 of a jail: the sandbox that it becomes. The next message says that it is written down.",
+        (
+            ("flags", "u32", "PLAN"),
+            ("uid", "u32", "of the default user"),
+            ("gid", "u32", ""),
+            ("root_uid", "u32", ""),
+            ("root_gid", "u32", ""),
+            ("zero", "u32", ""),
+            ("deadline", "u64", "nanoseconds of CLOCK_BOOTTIME"),
+            ("grace", "u64", "nanoseconds after the deadline in which another one is still heard"),
+        ),
+        (Field(1, "rlimits", "u64s", 16 * 16, "resource and hard limit of each"),),
+    ),
+    Message(
+        "report",
+        "",
+        "guest",
+        "From pid 1 of a jail and then from its first agent: it is ready, or it has failed and ends.",
+        (("failed", "u32", "0 or 1"), ("errno", "u32", "of the failure; 0: a test asked for it")),
+        (
+            Field(1, "step", "text", 32, "at which it failed"),
+            Field(2, "steps", "strings", 512, "that are done"),
+            Field(3, "took", "u64s", 8 * 16, "nanoseconds of each"),
+        ),
     ),
     Message("stillness_reply", "REPLY", "guest", "", (("paused", "u32", ""), ("zero", "u32", ""), *_TIMES)),
 )

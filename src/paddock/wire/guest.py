@@ -220,6 +220,21 @@ class ListedFlags(IntFlag):
     ENDED = 2
 
 
+class HouseFlags(IntFlag):
+    WHOLE = 1
+    SHARED = 2
+
+
+class SpawnFlags(IntFlag):
+    CGROUP = 1
+    OWNED = 2
+
+
+class PlanFlags(IntFlag):
+    FRAIL = 1
+    UNCOUNTED = 2
+
+
 class HostHello(Message):
     """First on a connection."""
 
@@ -1370,6 +1385,157 @@ class Stillness(Message):
         paused: int = 0,
     ) -> None:
         self.paused = paused
+
+
+class House(Message):
+    """To the spawner, first: what all jails of the supervisor have in common."""
+
+    SHAPE = Shape(
+        Struct("<IxxxxQ"),
+        ("flags", "below_root"),
+        ((4, 8),),
+        (
+            Field(1, "ids", "text", 256),
+            Field(2, "filter", "bytes", 32768),
+            Field(3, "uncounted", "bytes", 32768),
+            Field(4, "uncounted_ipc", "bytes", 32768),
+            Field(5, "landlock", "bytes", 64),
+            Field(6, "rlimits", "u64s", 256),
+            Field(7, "counts", "strings", 1024),
+            Field(8, "ipc", "strings", 1024),
+            Field(9, "stage", "text", 4095),
+            Field(10, "dev", "text", 4095),
+            Field(11, "masks", "strings", 1024),
+        ),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        below_root: int = 0,
+        ids: bytes = b"",
+        filter: bytes = b"",
+        uncounted: bytes = b"",
+        uncounted_ipc: bytes = b"",
+        landlock: bytes = b"",
+        rlimits: tuple[int, ...] = (),
+        counts: tuple[bytes, ...] = (),
+        ipc: tuple[bytes, ...] = (),
+        stage: bytes = b"",
+        dev: bytes = b"",
+        masks: tuple[bytes, ...] = (),
+    ) -> None:
+        self.flags = flags
+        self.below_root = below_root
+        self.ids = ids
+        self.filter = filter
+        self.uncounted = uncounted
+        self.uncounted_ipc = uncounted_ipc
+        self.landlock = landlock
+        self.rlimits = rlimits
+        self.counts = counts
+        self.ipc = ipc
+        self.stage = stage
+        self.dev = dev
+        self.masks = masks
+
+
+class Spawn(Message):
+    """To the spawner: a new spare. Descriptors: its stream, its sockets, files to join control groups by."""
+
+    SHAPE = Shape(
+        Struct("<II"),
+        ("flags", "owner"),
+        (),
+        (Field(1, "fault", "text", 32),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        owner: int = 0,
+        fault: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.owner = owner
+        self.fault = fault
+
+
+class Spawned(Message):
+    SHAPE = Shape(
+        Struct("<II"),
+        ("pid", "errno"),
+        (),
+        (),
+    )
+
+    def __init__(
+        self,
+        pid: int = 0,
+        errno: int = 0,
+    ) -> None:
+        self.pid = pid
+        self.errno = errno
+
+
+class Plan(Message):
+    """To pid 1 of a jail: the sandbox that it becomes. The next message says that it is written down."""
+
+    SHAPE = Shape(
+        Struct("<IIIIIxxxxQQ"),
+        ("flags", "uid", "gid", "root_uid", "root_gid", "deadline", "grace"),
+        ((20, 24),),
+        (Field(1, "rlimits", "u64s", 256),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        uid: int = 0,
+        gid: int = 0,
+        root_uid: int = 0,
+        root_gid: int = 0,
+        deadline: int = 0,
+        grace: int = 0,
+        rlimits: tuple[int, ...] = (),
+    ) -> None:
+        self.flags = flags
+        self.uid = uid
+        self.gid = gid
+        self.root_uid = root_uid
+        self.root_gid = root_gid
+        self.deadline = deadline
+        self.grace = grace
+        self.rlimits = rlimits
+
+
+class Report(Message):
+    """From pid 1 of a jail and then from its first agent: it is ready, or it has failed and ends."""
+
+    SHAPE = Shape(
+        Struct("<II"),
+        ("failed", "errno"),
+        (),
+        (
+            Field(1, "step", "text", 32),
+            Field(2, "steps", "strings", 512),
+            Field(3, "took", "u64s", 128),
+        ),
+    )
+
+    def __init__(
+        self,
+        failed: int = 0,
+        errno: int = 0,
+        step: bytes = b"",
+        steps: tuple[bytes, ...] = (),
+        took: tuple[int, ...] = (),
+    ) -> None:
+        self.failed = failed
+        self.errno = errno
+        self.step = step
+        self.steps = steps
+        self.took = took
 
 
 class StillnessReply(Message):

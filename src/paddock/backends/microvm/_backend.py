@@ -108,7 +108,7 @@ class MicrovmBackend(VesselBackend):
         try:
             accelerator = self._accelerator()
             name = accelerator.name if accelerator.proven else "untried"
-            return f"{_qemu.find().edition}, kernel {_kernel.find().release}, {name}"
+            return f"{_qemu.find().edition}, kernel {_kernel.find(self.config.kernel).release}, {name}"
         except PaddockError:
             return ""
 
@@ -116,7 +116,7 @@ class MicrovmBackend(VesselBackend):
         if os.uname().machine != "x86_64":
             return f"virtual machines are x86_64 ones here, and this is {os.uname().machine}"
         try:
-            _kernel.find().chain(_qemu.find().modules)
+            _kernel.find(self.config.kernel).chain(_qemu.find().modules)
             _mkfs()
             self._accelerator()
         except PaddockError as error:
@@ -200,8 +200,11 @@ class MicrovmBackend(VesselBackend):
 
     # baking
 
+    def _programs(self) -> tuple[str, str]:
+        return (_qemu.find().stamp, _kernel.find(self.config.kernel).stamp)
+
     def _accelerator(self) -> _accelerator.Choice:
-        return _accelerator.choose(self.directory, _programs())
+        return _accelerator.choose(self.directory, self._programs(), self.config.accelerator)
 
     async def _machine(self, plan: SandboxPlan) -> tuple[str, Ingredients]:
         """The baked one for this plan; the first that is baked shows whether KVM boots anything here."""
@@ -218,9 +221,9 @@ class MicrovmBackend(VesselBackend):
             except PaddockError as error:
                 made_of = await self._ingredients(plan, _accelerator.TCG)
                 baked = await self._baked(plan, made_of)  # where this fails as well, it was not for KVM
-                _accelerator.failed(self.directory, _programs(), error.message)
+                _accelerator.failed(self.directory, self._programs(), error.message)
             else:
-                _accelerator.booted(self.directory, _programs())
+                _accelerator.booted(self.directory, self._programs())
             return baked, made_of
 
     async def _baked(self, plan: SandboxPlan, made_of: Ingredients, *, trial: bool = False) -> str:
@@ -243,7 +246,7 @@ class MicrovmBackend(VesselBackend):
         machine = Machine(memory_mib=limits.memory_mib, processors=cores, accelerator=accelerator)
         qemu = _qemu.find()
         return Ingredients(
-            kernel=_kernel.find(),
+            kernel=_kernel.find(self.config.kernel),
             qemu=qemu,
             machine=machine,
             template=plan.template,
@@ -442,10 +445,6 @@ def _orders(made_of: Ingredients, plan: SandboxPlan, env: dict[str, str], *, boo
 def _own_address() -> bytes:
     """Of a card: made up, of one station (IEEE 802: the first byte's lowest two bits)."""
     return bytes((0x02,)) + os.urandom(5)
-
-
-def _programs() -> tuple[str, str]:
-    return (_qemu.find().stamp, _kernel.find().stamp)
 
 
 def _mkfs() -> str:

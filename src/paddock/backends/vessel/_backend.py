@@ -17,6 +17,7 @@ from paddock.backends.vessel._waiting import Waiting, rehearse
 from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper._plan import JailPlan, Tree
 from paddock.model import Limit, Limits, SandboxId, Template
+from paddock.model.config import read_config
 from paddock.storage import Pool, Templates
 from paddock.storage._kit import PLACE
 from paddock.storage._recipe import Recipe
@@ -48,7 +49,7 @@ class VesselBackend(JailBackend):
 
     def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None, for_tests: bool = False) -> None:
         super().__init__(state_dir, keeper=keeper, for_tests=for_tests)
-        self.directory = state_dir
+        self.directory, self.config = state_dir, read_config(state_dir)
         self.waiting = Waiting(self)
         self._baking: dict[str, asyncio.Lock] = {}
 
