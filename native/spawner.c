@@ -1,6 +1,6 @@
-/* The spawner of a supervisor: it clones jails. The child makes the house, from top to bottom of this file backwards: it
- * gives up the machine's descriptors, namespaces and ids, and stages the mounts that depend on nobody's plan. What is
- * left, the supervisor does from outside.
+/* The spawner of a supervisor: it clones jails. The child makes the house (`become_jail`): it gives up the machine's
+ * descriptors, namespaces and ids, and stages the mounts that depend on nobody's plan. What is left, the supervisor does
+ * from outside.
  *
  * It has the supervisor's namespaces and powers, and does nothing else. It ends with the supervisor's stream. */
 #include "jail.h"
@@ -180,10 +180,8 @@ static int take_ids(void)
     long result = CALL3(setresgid, 0, 0, 0);
     if (!result)
         result = CALL3(setresuid, 0, 0, 0);
-    if (!result)
-        result = CALL2(setgroups, 0, 0);
-    if (result == -EPERM) /* an ordinary user's namespace may not: the kernel requires setgroups to be denied there */
-        result = 0;
+    if (!result && (result = CALL2(setgroups, 0, 0)) == -EPERM)
+        result = 0; /* an ordinary user's namespace may not: the kernel requires setgroups to be denied there */
     (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of credentials clears it */
     return (int)result;
 }
