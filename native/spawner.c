@@ -273,15 +273,33 @@ static int spawn_one(struct agent *agent, const struct house_message *house, str
     return pid;
 }
 
+/* An ordinary user's supervisor has entered its namespaces, the user namespace first, since it executed this program: files
+ * of a process that may not be looked into are those of root of the namespace in which it was executed. */
+static int enter(int *namespaces, size_t count)
+{
+    int result = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!result)
+            result = (int)CALL2(setns, namespaces[i], 0);
+        fd_close(&namespaces[i]);
+    }
+    return result;
+}
+
 int spawner_run(struct agent *agent)
 {
     struct house_message house;
     unsigned char bytes[256];
-    long got = sys_recv(KEEPER, orders, sizeof orders, 0);
+    int namespaces[MOST_DESCRIPTORS];
+    size_t count;
     (void)sys_fcntl(KEEPER, F_SETFD, 1);
     (void)sys_prctl(PR_SET_NAME, P("paddock"));
+    long got = receive(orders, sizeof orders, namespaces, &count);
     if (got <= 0 || message_read(reader_of(orders, (size_t)got), &house_shape, &house))
         return -EBADMSG;
+    int result = enter(namespaces, count);
+    if (result)
+        return result;
     for (;;) {
         struct birth birth = {.house = &house};
         unsigned char reply[32];
