@@ -39,16 +39,13 @@ class Spawner:
         """The caller has one thread, and SIGCHLD is not handled."""
         early, house = self._house.spawning, self._house
         if early is not None and self._used:
-            print(
-                "the process that sandboxes are cloned from has died: the next supervisor has another", file=sys.stderr
-            )
+            print("the process that sandboxes are cloned from has died, and so does this one", file=sys.stderr)
             sys.stderr.flush()
             os._exit(1)
         self._used = True
         self._process = early or guest_program.spawn(house.program, house.null)
-        spaces = (
-            [] if early is None else [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "mnt", "uts")]
-        )
+        names = () if early is None else ("user", "mnt", "uts")
+        spaces = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
         with contextlib.suppress(ConnectionError):  # it has died: whoever asks it for something is told
             socket.send_fds(self._process.peer, [house.orders], spaces)
         for fd in spaces:
