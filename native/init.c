@@ -1,4 +1,4 @@
-#include "init.h"
+#include "machine.h"
 
 #include "message.h"
 
@@ -79,7 +79,7 @@ static int take_identity(const struct identity *identity)
     }
     if (!result)
         result = sys_prctl(PR_SET_DUMPABLE, 0);
-    if (!result)
+    if (!result && (identity->filter || !identity->init->machine)) /* nothing in a machine has power over what holds it */
         result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1);
     if (!result && identity->filter)
         result = CALL5(prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, P(&filter), 0, 0);
@@ -114,14 +114,19 @@ _Noreturn static void become_agent(const struct identity *identity)
     int score = sys_openat(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0);
     if (take_identity(identity))
         sys_exit(1);
+    identity->init->child->tells = identity->flags & IDENTITY_TELLS;
     init_serve(identity->init->child, identity->listener.fd, score);
 }
 
 /* The life of an identity: listened for, an agent, what that leaves behind, listened for */
 
-static size_t agents_of(const struct init *init, int pids[LIMIT_IDENTITIES])
+enum { MOST_SPARED = LIMIT_IDENTITIES + 1 };
+
+static size_t spared_of(const struct init *init, int pids[MOST_SPARED])
 {
     size_t count = 0;
+    if (init->relay)
+        pids[count++] = init->relay;
     for (size_t i = 0; i < LIMIT_IDENTITIES; i++)
         if (init->identities[i].pid)
             pids[count++] = init->identities[i].pid;
@@ -159,9 +164,9 @@ static void be_cleared(struct identity *identity)
 /* Nobody could list it, attach to it, or end it on time. */
 static void clear(struct identity *identity)
 {
-    int agents[LIMIT_IDENTITIES];
-    size_t count = agents_of(identity->init, agents);
-    if (kill_orphans(agents, count) || loop_now() > identity->patience)
+    int spared[MOST_SPARED];
+    size_t count = spared_of(identity->init, spared);
+    if (kill_orphans(spared, count) || loop_now() > identity->patience)
         be_cleared(identity);
     else
         timer_set(&identity->init->agent.loop, &identity->timer, loop_now() + CLEAR_PAUSE);
@@ -271,8 +276,6 @@ void init_add(struct init *init, struct identity *identity)
     identity->timer.fire = what_comes_next;
 }
 
-/* Orders */
-
 static struct identity *find_identity(struct init *init, struct reader name)
 {
     for (size_t i = 0; i < LIMIT_IDENTITIES; i++) {
@@ -282,6 +285,23 @@ static struct identity *find_identity(struct init *init, struct reader name)
     }
     return NULL;
 }
+
+/* The way to it leads over its file, which has no name any more. */
+int init_connect(struct init *init, struct reader name)
+{
+    const struct identity *identity = name.left ? find_identity(init, name) : NULL;
+    struct unix_address address = {AF_UNIX, "/proc/self/fd/"};
+    int fd = identity ? sys_socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK) : -ENOENT;
+    if (fd < 0)
+        return fd;
+    (void)decimal(address.path + strlen(address.path), (uint64_t)identity->place);
+    int result = sys_connect(fd, &address, sizeof address);
+    if (result)
+        fd_close(&fd);
+    return result ? result : fd;
+}
+
+/* Orders */
 
 static void done(struct channel *channel)
 {
@@ -293,7 +313,7 @@ static void add_identity(struct init *init, struct channel *channel, struct fram
 {
     struct identity_message request;
     struct identity *identity = init->identities;
-    if (message_read(frame->body, &identity_shape, &request) || frame->descriptor_count != 1 || !request.name.left ||
+    if (message_read(frame->body, &identity_shape, &request) || frame->descriptor_count != !init->machine || !request.name.left ||
         request.flags & ~(uint32_t)IDENTITY_FLAGS || request.filter.left % 8) {
         channel->connection->wire.broken = true;
         return;
@@ -302,6 +322,11 @@ static void add_identity(struct init *init, struct channel *channel, struct fram
         identity++;
     if (identity == init->identities + LIMIT_IDENTITIES || find_identity(init, request.name)) {
         channel_error(channel, -ENOSPC, "identities");
+        return;
+    }
+    int own = init->machine ? machine_listener(&identity->place) : -1;
+    if (init->machine && own < 0) {
+        channel_error(channel, own, "listen");
         return;
     }
     if (request.filter.left && !(identity->filter = sys_map(request.filter.left))) {
@@ -319,7 +344,7 @@ static void add_identity(struct init *init, struct channel *channel, struct fram
     identity->flags = request.flags;
     identity->uid = request.uid;
     identity->gid = request.gid;
-    identity->listener.fd = fd_take(&frame->descriptors[0]);
+    identity->listener.fd = own >= 0 ? own : fd_take(&frame->descriptors[0]);
     init_add(init, identity);
     done(channel);
 }
@@ -344,7 +369,7 @@ int init_limit(struct reader limits)
 static void begin(struct init *init, struct channel *channel, struct frame *frame)
 {
     struct begin_message request;
-    if (message_read(frame->body, &begin_shape, &request) || frame->descriptor_count != 1) {
+    if (message_read(frame->body, &begin_shape, &request) || frame->descriptor_count != !init->machine) {
         channel->connection->wire.broken = true;
         return;
     }
@@ -353,7 +378,7 @@ static void begin(struct init *init, struct channel *channel, struct frame *fram
         channel_error(channel, result, "rlimits");
         return;
     }
-    result = agent_listen(&init->agent, fd_take(&frame->descriptors[0]));
+    result = init->machine ? 0 : agent_listen(&init->agent, fd_take(&frame->descriptors[0]));
     if (result) {
         channel_error(channel, result, "listen");
         return;
@@ -453,6 +478,10 @@ void init_perform(struct channel *channel, struct frame *frame)
         tell_lost(init, channel, frame->body);
     } else if (init->in_jail) {
         channel_error(channel, -ENOSYS, "operation"); /* the supervisor sees to its standing still */
+    } else if (frame->code == OP_RENEW) {
+        renew_perform(channel, frame->body);
+    } else if (init->machine) { /* who keeps a machine stops all of it */
+        machine_perform(channel, frame);
     } else {
         rest_perform(channel, frame);
     }
@@ -482,22 +511,25 @@ static int call_host(void)
     return result < 0 ? result : fd;
 }
 
-int init_run(struct agent *child)
+int init_prepare(struct agent *child, struct init **to)
 {
-    struct init *init = &the_init;
+    struct init *init = *to = &the_init;
     (void)sys_prctl(PR_SET_DUMPABLE, 0); /* its memory and descriptors are no command's, whoever runs it */
-    (void)sys_close_range(3, ~0u, 0);
-    int null = open_null();
-    int host = null < 0 ? null : call_host();
-    if (host < 0)
-        return host;
     init->child = child;
     init->agent.init = init;
-    init->agent.null = null;
+    init->agent.null = open_null();
+    return init->agent.null < 0 ? init->agent.null : agent_open(&init->agent);
+}
+
+int init_run(struct agent *child)
+{
+    struct init *init;
+    (void)sys_close_range(3, ~0u, 0);
+    int result = init_prepare(child, &init);
+    int host = result ? result : call_host();
+    if (host < 0)
+        return host;
     init->agent.alone = true; /* until it has begun */
-    int result = agent_open(&init->agent);
-    if (result)
-        return result;
     agent_connect(&init->agent, host, true);
     if (!init->agent.connections[0])
         return -ENOMEM;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -25,6 +26,8 @@ from paddock.backends.jail import KeeperClient
 from paddock.client import session, stop_daemon
 from paddock.errors import KeeperUnavailable
 from paddock.keeper import layout
+from paddock.linux import local_sockets
+from paddock.model.config import FILE
 from paddock.wire import Kind, pack
 from tests import modes, orphans
 
@@ -52,10 +55,14 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("repeat")
 
 
-# Where /dev/kvm boots nothing, each new state directory would find that out anew, for half a minute. Empty: they do.
-os.environ.setdefault("PADDOCK_ACCELERATOR", "tcg")
-# Vessels that wait are made beside what other tests do; those that are about them ask for them.
-os.environ.setdefault("PADDOCK_WAITING", "0")
+def configure(state_dir: Path, **settings: object) -> None:
+    """Write the `config.toml` of a state directory. None: without that key."""
+    # Where /dev/kvm boots nothing, each new state directory would find that out anew, for half a minute.
+    # Spares are made beside what other tests do; those that are about them ask for them.
+    values = {"accelerator": "tcg", "spares": 0, **settings}
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None]
+    (state_dir / FILE).write_text("".join(lines))
+    (state_dir / FILE).chmod(0o600)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -124,14 +131,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @contextlib.contextmanager
-def private_state(*, ignore: tuple[str, ...] = ()) -> Generator[Path]:
-    """A state directory with a path short enough for sockets; what still lives in it at the end is an error.
+def private_state(*, ignore: tuple[str, ...] = (), suffix: str = "") -> Generator[Path]:
+    """A state directory; what still lives in it at the end is an error.
 
     `ignore` names kinds of `Snapshot` that are not compared.
     """
     modes.refuse_if_pure()
-    # Not below pytest's own directory: a socket's path has to be shorter than 108 bytes.
-    directory = Path(tempfile.mkdtemp(prefix="pd-"))
+    directory = Path(tempfile.mkdtemp(prefix="pd-", suffix=suffix))
+    configure(directory)
     before = Snapshot.take(directory)
     try:
         yield directory
@@ -165,9 +172,7 @@ def stop_keeper(state_dir: Path) -> None:
     The keeper serves one client: it isn't told anything while the daemon has its connection.
     """
     leave_session(state_dir)
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as door:
-        door.settimeout(orphans.PATIENCE_SECONDS)
-        door.connect(str(state_dir / layout.KEEPER_SOCKET))
+    with contextlib.suppress(OSError), _connected(state_dir, layout.KEEPER_SOCKET) as door:
         door.sendall(pack(Kind.OPEN, 1, b'{"op":"stop"}'))
         while door.recv(65536):  # it closes when it leaves
             pass
@@ -178,10 +183,17 @@ def stop_keeper(state_dir: Path) -> None:
         pytest.fail(f"the keeper of {state_dir} did not leave when it was told to")
 
 
-def gateway_pid(state_dir: Path) -> int | None:
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as door:
+@contextlib.contextmanager
+def _connected(state_dir: Path, name: str) -> Generator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as door:
         door.settimeout(orphans.PATIENCE_SECONDS)
-        door.connect(str(state_dir / layout.GATEWAY_SOCKET))
+        with local_sockets.reached(state_dir) as short:
+            door.connect(f"{short}/{name}")
+        yield door
+
+
+def gateway_pid(state_dir: Path) -> int | None:
+    with contextlib.suppress(OSError), _connected(state_dir, layout.GATEWAY_SOCKET) as door:
         return struct.unpack("=3i", door.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
     return None
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from paddock import __version__
 from paddock.backends.jail import JailBackend
-from paddock.client import stop_daemon
+from paddock.client import daemon_status, stop_daemon
 from paddock.storage import open_pool, prepare
 from tests.client.test_exports import HEAVY_FOR_A_CLIENT, loaded
 from tests.conftest import SandboxFactory
@@ -138,10 +139,14 @@ def test_control_c_leaves_nothing(paddock: Paddock, shared_state: Path) -> None:
     assert living(paddock) == []
 
 
-def test_doctor_and_the_audit_log_are_content(paddock: Paddock) -> None:
+def test_doctor_and_the_audit_log_are_content(paddock: Paddock, shared_state: Path) -> None:
     done = paddock("doctor", "--level", "jail")
     assert done.returncode == 0, done.stdout
     assert re.search(r"^(ok|weak) +jail +\d+\.\d s ", done.stdout, re.MULTILINE)
+    serves = daemon_status(shared_state)
+    assert serves is not None
+    said = rf"pid {serves.pid}, paddock {re.escape(__version__)}, since [-0-9]+ [:0-9]+, of {shared_state}"
+    assert re.search(said, " ".join(done.stdout.split()))
     assert paddock("audit", "verify").stdout.startswith("ok: ")
 
 

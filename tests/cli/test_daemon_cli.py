@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -121,6 +122,29 @@ def test_logs_prints_the_last_lines_and_nothing_that_steers_a_terminal(tmp_path:
     assert shown[0] == "third"
     assert "\x1b" not in shown[1]
     assert paddock(tmp_path, "daemon", "logs", "-n", "0").returncode == 2
+
+
+def test_logs_follows_over_a_restart_and_a_new_file_and_ends_with_control_c(state_dir: Path) -> None:
+    default_transport(state_dir).control("status")
+    command = [sys.executable, "-m", "paddock", "daemon", "logs", "-f", "-n", "1"]
+    environ = os.environ | {"PADDOCK_STATE_DIR": str(state_dir)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ, text=True) as follows:
+        assert follows.stdout is not None
+        assert "listens" in follows.stdout.readline()
+        stop_daemon(state_dir)
+        default_transport(state_dir).control("status")
+        while "listens" not in follows.stdout.readline():
+            pass
+        log = state_dir / "daemon.log"
+        with log.open("a") as old:
+            log.rename(state_dir / "daemon.log.1")
+            log.write_text("of the new file\n")
+            old.write("the last of the old file\n")
+        assert follows.stdout.readline() == "the last of the old file\n"
+        assert follows.stdout.readline() == "of the new file\n"
+        follows.send_signal(signal.SIGINT)
+        assert follows.wait(60) == 130
+    assert paddock(state_dir, "daemon", "logs", "-f", "--json").returncode == 125
 
 
 def test_the_log_has_a_bound_and_the_one_before_it_is_kept(state_dir: Path) -> None:

@@ -37,6 +37,10 @@ class Program:
             pytest.fail(f"the program ended: {problem}")
         return line.rstrip("\n")
 
+    def says_on_stderr(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.readline()
+
     def tell(self) -> None:
         """It reads a line."""
         assert self.process.stdin is not None

@@ -22,7 +22,7 @@ import pytest
 from paddock import Sandbox
 from paddock.audit import verify
 from paddock.client import default_transport, stop_daemon
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfigured, SandboxDied
 from paddock.model import (
     Action,
     ListApprovals,
@@ -115,6 +115,48 @@ def test_work_goes_on_in_a_workspace_of_an_older_paddock(old_state: Path) -> Non
     with Sandbox.create(level="jail", workspace="fix", transport=default_transport(old_state)) as box:
         assert box.filesystem.read_text("/workspace/README.md") == "# project\nmore\n"
         assert box.exec("git -C /workspace log --format=%s").stdout == "first\n"
+
+
+def test_a_snapshot_of_an_older_paddock_makes_sandboxes_and_they_fork(old_state: Path) -> None:
+    transport = default_transport(old_state)
+    with Sandbox.create(level="jail", transport=transport) as box:
+        box.snapshot("ours")
+    stop_daemon(old_state)
+    with closing(sqlite3.connect(old_state / "paddock.db")) as db:  # its own template was another machine's
+        ours = "(SELECT template FROM snapshots WHERE name = 'ours')"
+        db.execute(f"UPDATE snapshots SET template = {ours} WHERE name = 'before'")
+        db.commit()
+    with Sandbox.create(snapshot="before", transport=transport) as box, box.fork() as child:
+        for one in (box, child):
+            assert one.exec("cat README.md kept").stdout == "# project\nmore\nkept\n"
+            assert one.policy == _listed()["snapshots"][0]["policy"]
+        child.filesystem.write("kept", "by the child")
+        assert box.exec("git status --short").stdout == " M README.md\n?? kept\n"
+
+
+@pytest.mark.parametrize(
+    ("boot", "why"),
+    [
+        ("this one", "is failed: it is gone, and nobody recorded why"),
+        ("an earlier one", "is killed: the machine was restarted"),
+    ],
+)
+def test_a_sandbox_that_an_older_paddock_left_running_is_recorded_as_ended_with_the_reason(
+    boot: str, why: str, old_state: Path
+) -> None:
+    id, ends = "sb_0tzk8h61s7azr7ty", time.clock_gettime(time.CLOCK_BOOTTIME) + _AS_LONG_AS
+    with closing(sqlite3.connect(old_state / "paddock.db")) as db:
+        changed = "state = 'running', ended_at = NULL, reason = NULL, deadline = ?"
+        db.execute(f"UPDATE sandboxes SET {changed} WHERE id = ?", (ends, id))
+        if boot == "this one":
+            db.execute("UPDATE sandboxes SET boot_id = ?", (boot_id(),))
+        db.commit()
+    transport = default_transport(old_state)
+    assert Sandbox.list(transport=transport) == ()
+    with pytest.raises(SandboxDied, match=why):
+        Sandbox.connect(id, transport=transport)
+    with Sandbox.create(level="jail", workspace="idea", transport=transport) as box:
+        assert box.exec("true").ok
 
 
 def test_a_gateway_that_outlives_its_daemon_is_no_older_program(state_dir: Path) -> None:

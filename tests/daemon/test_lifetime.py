@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import logging
 import os
 import resource
 import select
@@ -19,14 +21,14 @@ import pytest
 import paddock
 from paddock import Mount, Sandbox
 from paddock.backends.guest import _program
-from paddock.client import DaemonTransport, _control, daemon_status, default_transport, session, stop_daemon
+from paddock.client import DaemonTransport, _control, _daemon, daemon_status, default_transport, session, stop_daemon
 from paddock.daemon._code import Code
 from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, PaddockError, SandboxDied
 from paddock.linux import local_sockets, namespaces, seccomp
 from paddock.linux._syscall import MACHINE
 from paddock.linux._syscall_names import numbers
 from paddock.model import ConnectPort, SandboxId
-from tests.conftest import keepers
+from tests.conftest import gateway_pid, keepers, private_state
 from tests.daemon.conftest import Start, daemon_pid
 from tests.keeper.conftest import configure
 from tests.orphans import PATIENCE_SECONDS, wait_until
@@ -43,20 +45,22 @@ def _lives(sandbox: str, state_dir: Path) -> bool:
 
 @pytest.mark.both
 def test_of_many_clients_that_come_at_once_one_starts_the_daemon(state_dir: Path, program: Start) -> None:
-    waits = "sys.stdin.readline()\nSandbox.list()\nsay(1)\nsys.stdin.readline()\n"
-    elsewhere = ({"TMPDIR": f"/nowhere/{n}", "XDG_RUNTIME_DIR": f"/nowhere/{n}"} for n in range(8))
-    programs = [program("say(0)\n" + waits, **environ) for environ in elsewhere]
+    asks = "sys.stdin.readline()\nSandbox.list()\nsay(1)\n"
+    elsewhere = ({"TMPDIR": f"/nowhere/{n}", "XDG_RUNTIME_DIR": f"/nowhere/{n}"} for n in range(20))
+    programs = [program("say(0)\n" + asks * 2 + "sys.stdin.readline()\n", **environ) for environ in elsewhere]
     for one in programs:
         assert one.hears() == "0"
     assert daemon_status(state_dir) is None, "to import paddock starts nothing"
-    for one in programs:
-        one.tell()
-    for one in programs:
-        assert one.hears() == "1"
-    status = daemon_status(state_dir)
-    assert status is not None
-    assert status.sessions == len(programs)
-    assert (state_dir / "daemon.log").read_text().count("making the pool") == 1
+    for daemons in (1, 2):
+        for one in programs:
+            one.tell()
+        for one in programs:
+            assert one.hears() == "1"
+        status = daemon_status(state_dir)
+        assert status is not None
+        assert status.sessions == len(programs)
+        assert (state_dir / "daemon.log").read_text().count(" listens: ") == daemons
+        os.kill(status.pid, signal.SIGKILL)
 
 
 @pytest.mark.both
@@ -399,6 +403,38 @@ def test_a_state_directory_takes_its_sandboxes_and_its_daemon_along(how: str, st
         shutil.rmtree(moved, ignore_errors=True)
 
 
+@pytest.mark.both
+def test_a_state_directory_may_have_a_path_longer_than_a_socket_s_and_no_socket_is_abstract() -> None:
+    policy = {"egress": {"allow": [{"host": "example.com"}]}}
+    with private_state(suffix="x" * 200) as state_dir:
+        transport = default_transport(state_dir)
+        with Sandbox.create(level="jail", policy=policy, nested=1, transport=transport) as box:
+            box.start(["python3", "-c", _SERVES], background=True)
+            assert wait_until(lambda: _answers(transport, box.id))
+            box.fork().kill()
+            daemon, gateway = daemon_pid(state_dir), gateway_pid(state_dir)
+            assert gateway is not None
+            supervisors = keepers(state_dir)
+            sockets = [line for pid in (daemon, gateway, *supervisors) for line in _sockets_of(pid)]
+            assert any("daemon.sock" in line for line in sockets)
+            # The kernel names a connected socket that asks for credentials itself (unix(7): autobind). None may listen.
+            assert [line for line in sockets if "@" in line and _CONNECTED not in line] == []
+            os.kill(daemon, signal.SIGKILL)
+            box.refresh()
+            assert _answers(transport, box.id)
+
+
+_CONNECTED = " 03 "
+"""The state of a socket in /proc/net/unix (linux/net.h)."""
+
+
+def _sockets_of(pid: int) -> list[str]:
+    """Lines of proc_net_unix(5) whose inode the process holds."""
+    held = {os.readlink(descriptor) for descriptor in Path(f"/proc/{pid}/fd").iterdir()}
+    lines = Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]
+    return [line for line in lines if f"socket:[{line.split()[6]}]" in held]
+
+
 def test_why_a_daemon_cannot_start_is_said_to_the_one_who_starts_it(state_dir: Path) -> None:
     (state_dir / "config.toml").write_text("levle = 1\n")
     for _ in range(2):
@@ -434,7 +470,7 @@ def test_a_state_directory_of_another_user_is_refused_and_nothing_is_written_the
         Sandbox.list(transport=default_transport(state_dir))
     listener.close()
     (state_dir / "daemon.sock").unlink()
-    assert list(state_dir.iterdir()) == []
+    assert [path.name for path in state_dir.iterdir()] == ["config.toml"]
     os.chown(state_dir, 0, 0)
 
 
@@ -443,7 +479,7 @@ def test_a_state_directory_to_which_anyone_may_write_is_refused(state_dir: Path)
     state_dir.chmod(0o777)
     with pytest.raises(NotConfigured, match="anyone may write"):
         Sandbox.list(transport=default_transport(state_dir))
-    assert list(state_dir.iterdir()) == []
+    assert [path.name for path in state_dir.iterdir()] == ["config.toml"]
     state_dir.chmod(0o700)
 
 
@@ -461,7 +497,7 @@ def test_where_files_cannot_be_locked_no_daemon_starts_and_a_sentence_says_why(
     )
     assert refused.hears() == f"{state_dir} cannot be locked: {os.strerror(refusal)}"
     assert "set PADDOCK_STATE_DIR" in refused.hears()
-    assert [path.name for path in state_dir.iterdir()] == ["daemon.lock"]
+    assert {path.name for path in state_dir.iterdir()} == {"daemon.lock", "config.toml"}
 
 
 @pytest.mark.both
@@ -593,6 +629,15 @@ def test_a_program_is_told_once_by_what_the_daemon_is_configured_otherwise(state
     assert "paddock daemon restart" in line
 
 
+def test_a_variable_that_has_no_effect_is_refused_with_the_line_to_write(state_dir: Path) -> None:
+    code = "from paddock import Sandbox\nSandbox.list()"
+    ours = {**os.environ, "PADDOCK_STATE_DIR": str(state_dir), "PADDOCK_RUNSC": "/usr/bin/runsc"}
+    done = subprocess.run([sys.executable, "-c", code], env=ours, capture_output=True, text=True, check=False)
+    assert "NotConfigured: PADDOCK_RUNSC has no effect" in done.stderr
+    assert f'runsc = "/..." into {state_dir}/config.toml' in done.stderr
+    assert daemon_status(state_dir) is None
+
+
 def test_a_daemon_that_does_not_answer_is_waited_for_and_not_replaced(state_dir: Path, program: Start) -> None:
     """So it is when the machine sleeps: all stop at once, and go on."""
     transport = default_transport(state_dir)
@@ -606,6 +651,8 @@ def test_a_daemon_that_does_not_answer_is_waited_for_and_not_replaced(state_dir:
     try:
         programs = [program("say(len(Sandbox.list()))\nsys.stdin.readline()\n") for _ in range(4)]
         assert wait_until(lambda: _connections(daemon) == before + len(programs))
+        told = f"waiting for the daemon of {state_dir} (pid {daemon}), which doesn't answer\n"
+        assert [one.says_on_stderr() for one in programs] == [told] * len(programs)
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
@@ -613,6 +660,29 @@ def test_a_daemon_that_does_not_answer_is_waited_for_and_not_replaced(state_dir:
     assert (daemon_pid(state_dir), *keepers(state_dir)) == stopped
     assert [one.id for one in box.processes() if one.status is None] == [process.id]
     box.kill()
+
+
+def test_who_waits_for_a_daemon_that_starts_or_leaves_is_told_so_once(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_daemon, "TELL_SECONDS", 0.0)
+    said: list[str] = []
+    with open(state_dir / "daemon.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        class Leaves(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                said.append(record.getMessage())
+                fcntl.flock(lock, fcntl.LOCK_UN)
+
+        logger, handler = logging.getLogger("paddock"), Leaves()
+        logger.addHandler(handler)
+        try:
+            assert Sandbox.list(transport=default_transport(state_dir)) == ()
+        finally:
+            logger.removeHandler(handler)
+    assert said[0] == f"waiting for the daemon of {state_dir}, which starts or leaves"
+    assert len(said) == len(set(said))
 
 
 def _connections(daemon: int) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 import select
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,6 +165,26 @@ def test_while_too_many_descriptors_of_this_user_are_under_way_a_stream_is_refus
     )
     refused = f"{ResourceExhausted.code} ETOOMANYREFS"
     assert done.stdout.splitlines() == [refused, refused, refused, refused, "b'on\\n'", "0"], done.stderr
+
+
+def test_while_no_client_can_be_accepted_the_loop_does_not_ask_again_and_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def accept(_: socket.socket) -> None:
+        nonlocal asked
+        asked += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with contextlib.closing(_greeted(rig)) as greeted:
+        monkeypatch.setattr(_listener, "_BUSY_SECONDS", 3600.0)
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        with rig.connect():
+            for channel in range(1, 200):  # each is a turn of the loop at least
+                greeted.send(Kind.OPEN, channel, _body(ListSandboxes()))
+                assert _answer(greeted).kind is Kind.REPLY
+    assert asked == 1
 
 
 def test_a_daemon_without_descriptors_says_so_and_goes_on(state_dir: Path) -> None:

@@ -24,8 +24,7 @@ from paddock.model import Action
 from paddock.model.any_action import BY_TAG
 from tests.daemon.every_action import play
 from tests.in_process import in_process
-from tests.remotes.git_host import Host, bare_repository, certificate, serving
-from tests.results.forge import TOKEN, Contract
+from tests.remotes.git_host import Host, with_login
 
 STEP_SECONDS = 0.005
 ROUNDS = 8
@@ -153,19 +152,8 @@ def _place(handle: asyncio.Handle) -> str:
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Host]:
-    """A repository and a forge, to which the caller's git has the login."""
-    tmp_path.chmod(0o755)
-    certificates, home = tmp_path / "certificates", tmp_path / "home"
-    certificates.mkdir()
-    certificate(certificates)
-    bare_repository(tmp_path / "root", {"README": "one\n"})
-    with serving(tmp_path / "root", Contract("gitea"), certificates) as made:
-        home.mkdir()
-        (home / "kept").write_text(f"https://alice:{TOKEN}@{made.address.removeprefix('https://')}\n")
-        (home / ".gitconfig").write_text(f'[credential]\n\thelper = "store --file={home}/kept"\n')
-        monkeypatch.setenv("HOME", str(home))
-        monkeypatch.setenv("GIT_SSL_CAINFO", str(certificates / "certificate.pem"))
+def host(tmp_path: Path) -> Generator[Host]:
+    with with_login(tmp_path) as made:
         yield made
 
 

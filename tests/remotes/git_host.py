@@ -13,8 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.repositories.git_servers import Origin, body_of, cgi
-from tests.results.forge import NAME, OWNER, Contract
+from tests.results.forge import NAME, OWNER, TOKEN, Contract
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -149,3 +151,20 @@ def serving(root: Path, contract: Contract, certificates: Path) -> Generator[Hos
         finally:
             host.shutdown()
             thread.join()
+
+
+@contextmanager
+def with_login(directory: Path) -> Generator[Host]:
+    """A repository and a forge below `directory`, to which the git of this process has the login."""
+    directory.chmod(0o755)
+    certificates, home = directory / "certificates", directory / "home"
+    certificates.mkdir()
+    certificate(certificates)
+    bare_repository(directory / "root", {"README": "one\n"})
+    with serving(directory / "root", Contract("gitea"), certificates) as made, pytest.MonkeyPatch.context() as patched:
+        home.mkdir()
+        (home / "kept").write_text(f"https://alice:{TOKEN}@{made.address.removeprefix('https://')}\n")
+        (home / ".gitconfig").write_text(f'[credential]\n\thelper = "store --file={home}/kept"\n')
+        patched.setenv("HOME", str(home))
+        patched.setenv("GIT_SSL_CAINFO", str(certificates / "certificate.pem"))
+        yield made

@@ -14,6 +14,7 @@ from paddock.errors import SandboxDied
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
+    ExecResult,
     ExecSpec,
     ExtendSandbox,
     ForkSandbox,
@@ -27,6 +28,8 @@ from paddock.model import (
     StartExec,
     State,
 )
+from paddock.service import Service, _sandboxes
+from paddock.service._sandboxes import _STARTS  # pyright: ignore[reportPrivateUsage]
 
 HOUR = ExecSpec(argv=("sleep", "3600"))
 BESIDE: dict[str, Any] = {
@@ -75,6 +78,108 @@ async def test_a_snapshot_that_is_under_way_delays_no(rig: Rig, verb: str, monke
         finally:
             go.set()
         await snapshot
+
+
+class Starts:
+    """Holds each command before it starts, until `go`; notes the sandbox and argument of each in `begun`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[tuple[str, str]] = []
+        self.go, start = asyncio.Event(), service_world.Held.start
+
+        async def slowly(held: service_world.Held, spec: ExecSpec, **options: Any) -> service_world.Command:
+            self.begun.append((held.id, spec.argv[-1]))
+            await self.go.wait()
+            return await start(held, spec, **options)
+
+        monkeypatch.setattr(service_world.Held, "start", slowly)
+        monkeypatch.setattr(_sandboxes, "_TURN_SECONDS", 3600.0)
+
+    def of(self, sandbox: str) -> list[str]:
+        return [argument for id, argument in self.begun if id == sandbox]
+
+
+async def _turns() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def _flood(service: Service, sandbox: str, starts: Starts) -> tuple[list[asyncio.Future[ExecResult]], list[str]]:
+    """Ask for many commands. Return when as many as may are about to start."""
+    arguments = [str(number) for number in range(5 * _STARTS)]
+    runs = [
+        asyncio.ensure_future(service.perform(RunExec(sandbox=sandbox, spec=ExecSpec(argv=("echo", one))), ME))
+        for one in arguments
+    ]
+    await until(lambda: len(starts.begun) == _STARTS)
+    await _turns()  # in which others would begin
+    assert starts.of(sandbox) == arguments[:_STARTS]
+    return runs, arguments
+
+
+async def test_of_many_commands_of_one_sandbox_few_start_at_once_in_their_order_and_no_other_sandbox_waits(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        floods, other = [(await service.perform(CreateSandbox(), ME)).id for _ in range(2)]
+        starts = Starts(monkeypatch)
+        runs, arguments = await _flood(service, floods, starts)
+        beside = asyncio.ensure_future(service.perform(RunExec(sandbox=other, spec=ExecSpec(argv=("echo", "on"))), ME))
+        await until(lambda: starts.of(other) == ["on"])
+        runs[_STARTS].cancel()  # one that leaves gives its place to the next
+        starts.go.set()
+        done = await asyncio.gather(*runs, return_exceptions=True)
+        assert isinstance(done.pop(_STARTS), asyncio.CancelledError)
+        del arguments[_STARTS]
+        assert [result.stdout for result in done if isinstance(result, ExecResult)] == [f"{one}\n" for one in arguments]
+        assert starts.of(floods) == arguments
+        assert (await beside).stdout == "on\n"
+
+
+async def test_commands_that_run_keep_no_other_from_its_start(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = (await service.perform(CreateSandbox(), ME)).id
+        handles = [await service.perform(StartExec(sandbox=id, spec=HOUR), ME) for _ in range(_STARTS + 1)]
+        for handle in handles:
+            await handle.aclose()
+
+
+async def test_commands_whose_start_hangs_keep_no_other_from_its_start(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        id = (await service.perform(CreateSandbox(), ME)).id
+        starts = Starts(monkeypatch)
+        monkeypatch.setattr(_sandboxes, "_TURN_SECONDS", 0.0)
+        runs = [asyncio.ensure_future(service.perform(RunExec(sandbox=id, spec=HOUR), ME)) for _ in range(10)]
+        await until(lambda: len(starts.begun) == len(runs))
+        starts.go.set()
+        await service.perform(KillSandbox(sandbox=id), ME)
+        await asyncio.gather(*runs, return_exceptions=True)
+
+
+@pytest.mark.parametrize("verb", ["pause", "kill"])
+async def test_commands_that_wait_for_their_start_delay_no(
+    verb: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        id = (await service.perform(CreateSandbox(), ME)).id
+        starts = Starts(monkeypatch)
+        runs, arguments = await _flood(service, id, starts)
+        ask = asyncio.ensure_future(service.perform(BESIDE[verb](sandbox=id), ME))
+        if verb == "kill":
+            assert (await ask).state is State.KILLED
+            starts.go.set()
+            for run in runs:
+                with pytest.raises(SandboxDied):
+                    await run
+            assert starts.of(id) == arguments[:_STARTS]
+        else:
+            ask.add_done_callback(lambda _: starts.begun.append((id, "paused")))
+            await _turns()  # in which it queues
+            starts.go.set()
+            assert [(await run).stdout for run in runs] == [f"{one}\n" for one in arguments]  # they wake it
+            assert starts.of(id)[_STARTS] == "paused"
 
 
 def _under_way(rig: Rig) -> asyncio.Event:

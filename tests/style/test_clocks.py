@@ -31,6 +31,7 @@ READERS = {
     "guest/_run.py": "`started_at`",
     "model/ids.py": "ids in the order of their making",
     "storage/images/_images.py": "`pulled_at`",
+    "service/_reports.py": "since when the daemon runs, as people say it",
     "service/_clock.py": "`Clock.wall`: `created_at`, `expires_at`, `ended_at`, and when ended records are dropped",
 }
 _OF_TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "CLOCK_REALTIME", "CLOCK_TAI"}

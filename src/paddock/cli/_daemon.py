@@ -6,6 +6,7 @@ import argparse
 import time
 
 from paddock import client
+from paddock.errors import InvalidArgument
 from paddock.keeper.layout import default_state_dir
 
 from . import _render
@@ -49,12 +50,14 @@ def add_daemon(parser: argparse.ArgumentParser) -> None:
     logs = actions.add_parser(
         "logs",
         help="what it has logged; starts none",
-        description="Print what the daemons of this state directory have logged. Starts none.",
+        description="Print what the daemons of this state directory have logged. Starts none. With -f it prints what"
+        " they log from now on too, those that start later included, until Ctrl-C.",
         allow_abbrev=False,
     )
     logs.add_argument(
         "-n", "--lines", type=positive, default=_LOG_LINES, metavar="N", help=f"the last N lines ({_LOG_LINES})"
     )
+    logs.add_argument("-f", "--follow", action="store_true", help="and what is logged from now on")
     logs.set_defaults(run=_logs)
     for action in (status, stop, restart, logs):
         add_json(action)
@@ -94,5 +97,12 @@ def _restart(options: argparse.Namespace) -> int:
 
 
 def _logs(options: argparse.Namespace) -> int:
-    lines = client.daemon_log(default_state_dir(), options.lines)
+    if options.follow and options.json:
+        raise InvalidArgument("what is followed has no end yet", hint="leave out -f, or --json")
+    logged = client.daemon_log(default_state_dir(), options.lines, follow=options.follow)
+    if options.follow:
+        for line in logged:
+            _render.line(_render.escape(line))
+            _render.flush()
+    lines = list(logged)
     return answer(options, {"lines": lines}, lambda: _render.lines(lines))

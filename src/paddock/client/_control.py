@@ -8,7 +8,9 @@ import os
 import socket
 import time
 from collections import deque
+from collections.abc import Generator
 from pathlib import Path
+from typing import BinaryIO
 
 from paddock.errors import DaemonLost, DaemonUnavailable
 from paddock.model import codec
@@ -19,6 +21,7 @@ from ._session import Session
 from ._sync.daemon import DaemonTransport
 
 _LEAVE_SECONDS = 60.0
+_LOOK_SECONDS = 0.2
 
 
 class _NoDaemon(Exception):
@@ -64,13 +67,43 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
     return True
 
 
-def daemon_log(state_dir: Path, lines: int) -> list[str]:
-    """Return the last `lines` of what the daemons of this directory have logged, the oldest first."""
-    last: deque[str] = deque(maxlen=lines)
-    for name in (f"{_daemon.LOG}.1", _daemon.LOG):
-        with contextlib.suppress(FileNotFoundError), open(state_dir / name, errors="replace") as log:
-            last.extend(line.rstrip("\n") for line in log)
-    return list(last)
+def daemon_log(state_dir: Path, lines: int, *, follow: bool = False) -> Generator[str]:
+    """Yield the last `lines` of what the daemons of this directory have logged, the oldest first.
+
+    With `follow` there is no end: what they log from now on comes too, those that start later included.
+    """
+    last, log, rest = deque[bytes](maxlen=lines), None, b""
+    path = state_dir / _daemon.LOG
+    with contextlib.ExitStack() as files:
+        for name in (path.with_name(f"{_daemon.LOG}.1"), path):
+            with contextlib.suppress(FileNotFoundError):
+                log = files.enter_context(open(name, "rb"))
+                last.extend(log)
+        yield from map(_text, last)
+        while follow:
+            is_replaced = log is None or not _is_there(log, path)  # before the last line of the old one is read
+            for part in log or ():
+                rest += part
+                if rest.endswith(b"\n"):
+                    yield _text(rest)
+                    rest = b""
+            if is_replaced:
+                files.close()
+                log = None
+                with contextlib.suppress(FileNotFoundError):
+                    log = files.enter_context(open(path, "rb"))
+                    continue
+            time.sleep(_LOOK_SECONDS)
+
+
+def _is_there(log: BinaryIO, path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(log.fileno()), os.stat(path))
+    return False
+
+
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\n").decode(errors="replace")
 
 
 def _existing(state_dir: str) -> socket.socket:

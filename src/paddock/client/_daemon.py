@@ -25,6 +25,8 @@ LOCK = "daemon.lock"
 LOG = "daemon.log"
 WAIT_SECONDS = 120.0
 """For one that starts or leaves. The first start on a machine makes a pool."""
+TELL_SECONDS = 2.0
+"""After which the caller is told what is waited for."""
 
 _BOOTSTRAP = (
     "import gc,sys,json;gc.set_threshold(50_000,50,50);o=json.load(sys.stdin);sys.path[:0]=o['path'];"
@@ -45,14 +47,26 @@ _FOR_ALL = frozenset(
     )
 )
 """By these the daemon reaches engines, registries and forges, whoever asks."""
-_PREFIXES = ("PADDOCK_", "GIT_", "VAULT_", "XDG_")
-_NOT_CARRIED = frozenset({"PADDOCK_STATE_DIR", "PADDOCK_URL", "PADDOCK_API_KEY", "PADDOCK_DOOR"})
+_MOVED = {
+    "PADDOCK_ACCELERATOR": 'accelerator = "tcg"',
+    "PADDOCK_APPROVAL_WEBHOOK": 'approval_webhook = "https://..."',
+    "PADDOCK_APPROVAL_WEBHOOK_KEY": 'approval_webhook_key_file = "/..."',
+    "PADDOCK_AUDIT_KEY_FILE": 'audit_key_file = "/..."',
+    "PADDOCK_GVISOR_PLATFORM": 'gvisor_platform = "systrap"',
+    "PADDOCK_KERNEL": 'kernel = "/..."',
+    "PADDOCK_PACKAGE_CACHE_MIB": "package_cache_mib = 4096",
+    "PADDOCK_POOL_DRIVER": 'pool_driver = "overlay"',
+    "PADDOCK_RUNSC": 'runsc = "/..."',
+    "PADDOCK_SUBORDINATE_IDS": "subordinate_ids = true",
+    "PADDOCK_VAULT_KEY": 'vault_key_file = "/..."',
+    "PADDOCK_WAITING": "spares = 1",
+}
+"""Variables of earlier versions, and what stands in config.toml for each."""
 
 
 def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
     """A blocking connection; None if there is no daemon and `start` is false. Raises why there can be none."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    pause = 0.002
+    began, pause, told = time.monotonic(), 0.002, False
     while True:
         peer = _try(state_dir)
         if peer is not None:
@@ -71,7 +85,13 @@ def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
             finally:
                 os.close(lock)
             continue
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > TELL_SECONDS and not told:
+            import logging
+
+            told = True
+            logging.getLogger("paddock").warning("waiting for the daemon of %s, which starts or leaves", state_dir)
+        if waited > WAIT_SECONDS:
             raise DaemonUnavailable(
                 f"the daemon of {state_dir} holds its lock and does not listen",
                 hint=f"see {os.path.join(state_dir, LOG)}; `paddock daemon status` names its process",
@@ -94,14 +114,20 @@ def environment() -> dict[str, str]:
 
 def configuring() -> dict[str, str]:
     """What the daemon goes by for all of its clients; "" for what is not set here. The rest comes with requests."""
-    ours = {name: value for name, value in environment().items() if name.startswith("PADDOCK_")}
-    return ours | {name: os.environ.get(name, "") for name in _FOR_ALL}
+    return {name: os.environ.get(name, "") for name in _FOR_ALL}
 
 
 def _is_carried(name: str) -> bool:
-    if name in _NOT_CARRIED:
-        return False
-    return name in _CARRIED or name.startswith(_PREFIXES) or name.lower().endswith("_proxy")
+    return name in _CARRIED or name.startswith("XDG_") or name.lower().endswith("_proxy")
+
+
+def refuse_moved(state_dir: str) -> None:
+    """NotConfigured: a variable of this program has no effect; the hint has the line that takes its place."""
+    for name in _MOVED.keys() & os.environ.keys():
+        raise NotConfigured(
+            f"{name} has no effect: what it said is a setting of the state directory now",
+            hint=f"unset {name}; write a line such as {_MOVED[name]} into {os.path.join(state_dir, 'config.toml')}",
+        )
 
 
 def _try(state_dir: str) -> socket.socket | None:
@@ -110,13 +136,18 @@ def _try(state_dir: str) -> socket.socket | None:
     except FileNotFoundError:  # the directory itself
         return None
     if peer is not None:
-        # The process, user and group of who listens (unix(7)). Another user's daemon would learn what this one sends.
-        _, uid, _ = memoryview(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)).cast("i")
+        _, uid = listener(peer)  # another user's daemon would learn what this one sends
         if uid != os.geteuid():
             peer.close()
             raise _foreign(state_dir, f"is served by uid {uid}")
         peer.setblocking(True)
     return peer
+
+
+def listener(peer: socket.socket) -> tuple[int, int]:
+    """Return the process and the user that listened when `peer` connected (unix(7))."""
+    pid, uid, _ = memoryview(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)).cast("i")
+    return pid, uid
 
 
 def _foreign(state_dir: str, how: str) -> NotConfigured:

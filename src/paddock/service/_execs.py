@@ -122,7 +122,7 @@ class Execs(Component):
         self, action: RunExec | StartExec, id: ExecId, entry: Entry
     ) -> tuple[Row, Held, Mapping[Limit, int], ExecHandle]:
         """The lane is held until it is in the guest's table, and no longer: what runs for an hour delays no pause."""
-        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
+        async with self._sandboxes.use(action.sandbox, entry, starts=True) as (row, held):
             _check_revision(row, action.expect_revision)
             spec = action.spec
             if row.sandbox.policy is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from paddock import __version__
 from paddock.audit import (
     MOST_RECORDS,
     Choice,
@@ -43,6 +45,7 @@ from paddock.model import (
     StreamAudit,
     replace,
 )
+from paddock.model.config import FILE
 
 from . import _levels
 from ._context import Component, Context
@@ -124,6 +127,7 @@ class Reports(Component):
         super().__init__(context)
         self._sandboxes, self._evidence, self._image_room = sandboxes, evidence, images
         self._owner = f"local:{os.getuid()}"
+        self._since = self._clock.wall()
 
     @handles(ListAudit)
     async def audit(self, action: ListAudit, entry: Entry) -> tuple[AuditRecord, ...]:
@@ -187,6 +191,9 @@ class Reports(Component):
                 fix=None if report.ok else "paddock audit verify",
             )
         )
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._since))
+        said = f"pid {os.getpid()}, paddock {__version__}, since {since}, of {self._state_dir}"
+        checks.append(Check(area="state", name="daemon", status="ok", detail=said))
         checks.append(
             Check(
                 area="state",
@@ -201,7 +208,7 @@ class Reports(Component):
             default_level=self._config.level.value,
             state_dir=str(self._state_dir),
             levels=levels,
-            config_file=str(self._state_dir / layout.CONFIG),
+            config_file=str(self._state_dir / FILE),
             config=self._config.shown(),
         )
 

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from types import TracebackType
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -77,6 +78,10 @@ from ._ttl import running
 from ._workspace_store import WorkspaceStore
 from ._workspace_tree import Workspaces
 
+_STARTS = 2
+"""Commands of one sandbox that start at once: one that floods keeps others waiting for so many."""
+_TURN_SECONDS = 1.0
+"""A start that takes longer, in a guest that hangs for one, lets the next one begin."""
 _spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -99,6 +104,7 @@ class Sandboxes(Component):
         self._policies, self._rollback, self._disk_sleep = policies, rollback, disk_sleep
         self._allotment, self._workspaces, self._spaces = allotment, workspaces, WorkspaceStore(self._store)
         self._built: set[str] = set()
+        self._turns: WeakValueDictionary[SandboxId, asyncio.Semaphore] = WeakValueDictionary()
 
     @handles(CreateSandbox)
     async def create(self, action: CreateSandbox, entry: Entry) -> Sandbox:
@@ -136,7 +142,15 @@ class Sandboxes(Component):
                 workspace = await holds.enter_async_context(self._workspaces.holding(spec.workspace, owner))
             of_it = (spec, template, owner, backend.name, backend.level, origin, workspace)
             row = self._making.row(*of_it, copy_of=of, policy=policy)
-            known = self._store.add(row, key, also=None if workspace is None else self._workspaces.take)
+            full = self._making.full(spec, 1)
+
+            def also(row: Row) -> None:
+                if full is not None:
+                    raise full
+                if workspace is not None:
+                    self._workspaces.take(row)
+
+            known = self._store.add(row, key, also=None if workspace is full is None else also)
         entry.sandbox = row.id if known is None else known.id
         if known is not None:
             assert key is not None
@@ -166,7 +180,7 @@ class Sandboxes(Component):
             entry.done(done)
 
         protect = () if policy is None else protected(policy.document, template)
-        birth = Birth(row, template, backend, policy, protect)
+        birth = Birth(row, template, backend, policy, protect, inherits=spec.policy is None)
         async with self.told(row):
             (running,) = await self._making.bear((birth,), fill, recorded)
         return running.sandbox
@@ -352,12 +366,14 @@ class Sandboxes(Component):
         around = None if outer is None else self._store.get(outer)
         return around is not None and around.sandbox.owner == owner
 
-    def use(self, reference: str, entry: Entry, *, awake: bool = True) -> Use:
+    def use(self, reference: str, entry: Entry, *, awake: bool = True, starts: bool = False) -> Use:
         """Share the lane of a sandbox that runs, and is woken for that (unless not `awake`): nothing pauses it or makes
         it again in the block, which is to end once what was begun is in the guest's table. SandboxDied says when and
-        why it does not run any more."""
+        why it does not run any more. With `starts` at most `_STARTS` are in such a block of one sandbox. The others
+        hold nothing, and come in the order in which they asked."""
         row = self.find(reference, entry)
-        return Use(self, row, self._lanes.shared(row.id), entry, awake)
+        turn = self._turns.setdefault(row.id, asyncio.Semaphore(_STARTS)) if starts else None
+        return Use(self, row, self._lanes.shared(row.id), entry, awake, turn)
 
     async def used(self, row: Row, hold: Hold, entry: Entry, awake: bool) -> tuple[Row, Held]:
         """The sandbox as it runs, while `hold` shares its lane."""
@@ -523,11 +539,21 @@ class Sandboxes(Component):
 class Use:
     """`Sandboxes.use`. No generator, since every command enters one."""
 
-    def __init__(self, sandboxes: Sandboxes, row: Row, hold: Hold, entry: Entry, awake: bool) -> None:
+    def __init__(
+        self, sandboxes: Sandboxes, row: Row, hold: Hold, entry: Entry, awake: bool, turn: asyncio.Semaphore | None
+    ) -> None:
         self._sandboxes, self._row, self._hold, self._entry, self._awake = sandboxes, row, hold, entry, awake
+        self._turn = turn
 
     async def __aenter__(self) -> tuple[Row, Held]:
-        await self._hold.__aenter__()
+        if self._turn is not None:
+            await self._turn.acquire()
+            self._late = asyncio.get_running_loop().call_later(_TURN_SECONDS, self._give_turn)
+        try:
+            await self._hold.__aenter__()
+        except BaseException:
+            self._give_turn()
+            raise
         try:
             found = await self._sandboxes.used(self._row, self._hold, self._entry, self._awake)
         except BaseException as error:
@@ -543,5 +569,13 @@ class Use:
             await self._hold.__aexit__(kind, error, trace)
         except Overtaken as overtaken:
             error = overtaken
+        finally:
+            self._give_turn()
         if isinstance(error, Overtaken | SandboxDied):
             raise await self._sandboxes.explained(error, self._row) from None
+
+    def _give_turn(self) -> None:
+        if self._turn is not None:
+            self._late.cancel()
+            self._turn.release()
+            self._turn = None

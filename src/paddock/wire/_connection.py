@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import errno
+import select
 import socket
 from _thread import allocate_lock
 from collections import deque
@@ -57,6 +58,12 @@ class Connection:
             self._ready.extend(self._inbox.feed(data, descriptors, lost=lost))
         self._was_read = True
         return self._ready[0]
+
+    def has_news(self, seconds: float) -> bool:
+        """Wait for bytes, or the end, for at most that long."""
+        poll = select.poll()
+        poll.register(self._peer, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
 
     def read(self) -> list[Frame] | None:
         """For a peer that poll(2) has news of: the frames that are whole after one read; None at the end."""

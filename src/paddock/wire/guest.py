@@ -66,6 +66,9 @@ class Op(IntEnum):
     HOLD = 72
     AWAKE = 73
     STILLNESS = 74
+    RENEW = 75
+    TRUST = 76
+    SHARE = 77
 
 
 class Order(IntEnum):
@@ -142,6 +145,10 @@ class EndedFlags(IntFlag):
     OUT_OPEN = 2
     ERR_OPEN = 4
     UNDRAINED = 8
+    MEMORY = 16
+    PROCESSES = 32
+    DISK = 64
+    INODES = 128
 
 
 class StatFlags(IntFlag):
@@ -189,6 +196,23 @@ class WalkedFlags(IntFlag):
 class IdentityFlags(IntFlag):
     EAGER = 1
     ATTENDING = 2
+    TELLS = 4
+
+
+class PartFlags(IntFlag):
+    ABSENT = 1
+    ENTROPY = 2
+    HOSTNAME = 4
+    HOSTS = 8
+    LIMITS = 16
+    CARD = 32
+    MACHINE_ID = 64
+    NETWORK = 128
+    CLOCK = 256
+
+
+class ShareFlags(IntFlag):
+    WRITABLE = 1
 
 
 class ListedFlags(IntFlag):
@@ -1199,6 +1223,115 @@ class LostReply(Message):
     ) -> None:
         self.alive = alive
         self.signal = signal
+
+
+class Renew(Message):
+    """What a machine is from now on, that was copied or slept. Parts are done in the order of their flags."""
+
+    SHAPE = Shape(
+        Struct("<IIQQQQ"),
+        ("parts", "out", "open_files", "processes", "tmp_bytes", "clock"),
+        (),
+        (
+            Field(1, "absent", "strings", 65536),
+            Field(2, "entropy", "bytes", 512),
+            Field(3, "hostname", "text", 64),
+            Field(4, "hosts", "text", 64),
+            Field(5, "card", "bytes", 6),
+            Field(6, "machine_id", "text", 32),
+        ),
+    )
+
+    def __init__(
+        self,
+        parts: int = 0,
+        out: int = 0,
+        open_files: int = 0,
+        processes: int = 0,
+        tmp_bytes: int = 0,
+        clock: int = 0,
+        absent: tuple[bytes, ...] = (),
+        entropy: bytes = b"",
+        hostname: bytes = b"",
+        hosts: bytes = b"",
+        card: bytes = b"",
+        machine_id: bytes = b"",
+    ) -> None:
+        self.parts = parts
+        self.out = out
+        self.open_files = open_files
+        self.processes = processes
+        self.tmp_bytes = tmp_bytes
+        self.clock = clock
+        self.absent = absent
+        self.entropy = entropy
+        self.hostname = hostname
+        self.hosts = hosts
+        self.card = card
+        self.machine_id = machine_id
+
+
+class Share(Message):
+    """A directory of the host's appears at `target`, unless it is there from before."""
+
+    SHAPE = Shape(
+        Struct("<II"),
+        ("flags", "number"),
+        (),
+        (Field(1, "target", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        number: int = 0,
+        target: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.number = number
+        self.target = target
+
+
+class RenewReply(Message):
+    SHAPE = Shape(
+        Struct("<II"),
+        ("done", "failed"),
+        (),
+        (),
+    )
+
+    def __init__(
+        self,
+        done: int = 0,
+        failed: int = 0,
+    ) -> None:
+        self.done = done
+        self.failed = failed
+
+
+class Trust(Message):
+    """What programs are to trust on the way out: a file at `place`, and wherever of `systems` there is one."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (
+            Field(1, "place", "text", 4095),
+            Field(2, "systems", "strings", 4096),
+            Field(3, "data", "bytes", 2097152),
+        ),
+    )
+
+    def __init__(
+        self,
+        place: bytes = b"",
+        systems: tuple[bytes, ...] = (),
+        data: bytes = b"",
+    ) -> None:
+        self.place = place
+        self.systems = systems
+        self.data = data
 
 
 class TimesReply(Message):
