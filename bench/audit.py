@@ -22,7 +22,7 @@ def main() -> None:
         total = _RECORDS * _ROUNDS
         print(f"written, each before its effect   {max(rates):10,.0f} records/s")
         start = time.perf_counter()
-        HeadSigner(audit, lambda: open_key(state, {})).sign()
+        HeadSigner(audit, lambda: open_key(state)).sign()
         print(f"signed, all at once               {total / (time.perf_counter() - start):10,.0f} records/s")
         start = time.perf_counter()
         assert verify(audit).signed >= total

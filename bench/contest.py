@@ -25,7 +25,7 @@ from paddock.wire import Kind, pack
 
 ROOT = Path(__file__).parent.parent
 PATIENCE_SECONDS = 30.0
-POOL_DRIVER = "PADDOCK_POOL_DRIVER"
+POOL_DRIVER = "BENCH_POOL_DRIVER"
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,14 @@ class Worker:
         self._directory = directory
         self._state = directory / "s" if contender.state else None
         self._log = (directory / "stderr").open("w+b")
-        kept = (name for name in os.environ if name == POOL_DRIVER or not name.startswith("PADDOCK_"))
+        kept = (name for name in os.environ if not name.startswith("PADDOCK_"))
         environment = {name: os.environ[name] for name in kept}
         environment["PYTHONPATH"] = os.pathsep.join(map(str, (*contender.paths, ROOT)))
         if self._state is not None:
             environment["PADDOCK_STATE_DIR"] = str(self._state)
+            if driver := os.environ.get(POOL_DRIVER):
+                self._state.mkdir(mode=0o700)
+                (self._state / "config.toml").write_text(f'pool_driver = "{driver}"\n')
         argv = [contender.python, "-m", "bench.worker", contender.subject, json.dumps(dict(contender.arguments))]
         pipe = subprocess.PIPE
         try:

@@ -33,9 +33,12 @@ _INIT = "#!/bin/busybox sh\necho the machine is up\nexec /bin/busybox poweroff -
 
 
 class LevelCycle(Cycle):
-    def __init__(self, level: str) -> None:
+    def __init__(self, level: str, spares: int = 0) -> None:
+        """`spares`: none, so that each is started."""
         self._level = level
-        os.environ.setdefault("PADDOCK_WAITING", "0")  # each is started
+        state = Path(os.environ["PADDOCK_STATE_DIR"])
+        state.mkdir(mode=0o700, exist_ok=True)
+        (state / "config.toml").write_text(f"spares = {spares}\n")
         super().__init__()
 
     def create(self) -> Sandbox:
@@ -46,10 +49,9 @@ class WaitingCycle(LevelCycle):
     """As it is when nobody has asked for a while: one waits."""
 
     def __init__(self, level: str) -> None:
-        os.environ["PADDOCK_WAITING"] = "1"
         self._run = Path(os.environ["PADDOCK_STATE_DIR"], "run")
         self._made_one = False
-        super().__init__(level)
+        super().__init__(level, spares=1)
 
     def once(self) -> dict[str, float]:
         if self._made_one:

@@ -1,4 +1,4 @@
-"""Where the time of a create goes: each step of storage, keeper and child, and after how many page faults."""
+"""Where the time of a create goes: each step of storage, keeper and child."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from bench.contest import stop_keeper
-from bench.figures import summarize
 from bench.plan import Plan
 from bench.report import Row, Section
 from paddock.backends import SandboxPlan
@@ -35,10 +34,7 @@ def measure(plan: Plan) -> list[Section]:
     whole.rows = [Row(name, [1e3 * value for value in life[name]]) for name in LIFE]
     inner = Section("create", "the steps of create (inside.*: in the sandbox; spare.*: ahead, when nobody waits)")
     for name, seconds in steps.items():
-        if not name.startswith("faults."):
-            faults = steps.get(f"faults.{name}")
-            note = f"  ({summarize(faults).median:.0f} page faults by then)" if faults else ""
-            inner.rows.append(Row(name + note, [1e3 * value for value in seconds]))
+        inner.rows.append(Row(name, [1e3 * value for value in seconds]))
     return [whole, inner]
 
 

@@ -248,7 +248,7 @@ static void signals_ready(struct watch *watch, uint32_t events)
     long got = sys_read(watch->fd, signals, sizeof signals);
     /* Others than SIGCHLD are passed over: `kill -TERM -1` must not end us. Pid 1 ends by one that comes from outside its
      * namespace: such a sender has no number in it. */
-    for (size_t i = 0; agent->init && got > 0 && i < (size_t)got / sizeof *signals; i++)
+    for (size_t i = 0; agent->init && !agent->init->in_jail && got > 0 && i < (size_t)got / sizeof *signals; i++)
         agent->loop.stopped |= signals[i].number == SIGTERM && !signals[i].code && !signals[i].pid;
     reap(agent);
 }
@@ -323,6 +323,7 @@ static int set_up(struct agent *agent)
         result = arena_open(&agent->arena, ARENA_BYTES);
     agent->stack = sys_map(STACK_BYTES);
     open_oom_score(agent);
+    ceilings_open(agent);
     (void)sys_prctl(PR_SET_DUMPABLE, 0);
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!sys_prlimit(0, RLIMIT_RSS, NULL, &tags) && !sys_prlimit(0, RLIMIT_RSS, &tags, NULL))

@@ -129,6 +129,7 @@ struct child {
     int killer;          /* pid of the helper that kills it; 0: nobody does */
     bool killed;         /* that helper has ended, with this number of survivors */
     uint32_t survivors;
+    uint64_t struck[2]; /* how often the ceilings had struck before it */
     struct timer timer;
     uint64_t time_left; /* 0: no deadline */
     uint64_t looked_at;
@@ -171,6 +172,11 @@ void command_list(struct channel *, struct reader body);
 void command_signal(struct channel *, struct reader body);
 void command_resize(struct channel *, struct reader body);
 void command_kill(struct channel *, struct reader body);
+/* Ceilings of a virtual machine (ceiling.c). A hint for people, as who is root in there can have it say anything. */
+void ceilings_open(struct agent *);
+void ceilings_count(const struct agent *, uint64_t counts[2]);
+/* A flag of ENDED: what has struck since they were `before`. Who fails at the same time is told the same. */
+uint32_t ceilings_struck(const struct agent *, const uint64_t before[2]);
 void command_control(struct channel *, uint16_t order, struct reader body);
 /* Starts a kill unless one is under way. 0 or -errno. */
 int kill_start(struct child *);
@@ -234,6 +240,8 @@ struct agent {
     struct watch lifeline;
     struct init *init; /* pid 1: it starts agents and is none itself */
     bool alone; /* ends with its first connection */
+    bool tells; /* which ceiling has struck a command that failed */
+    int events[2]; /* what the kernel has counted: of memory, of processes; -1: nothing */
     int null;
     int oom_score; /* of this process; open since it was still allowed. -1: none */
     size_t usual_size;

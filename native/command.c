@@ -222,6 +222,8 @@ static int start(struct child *child, const struct exec_message *request, struct
     int pid = fill_program(child, request, &program);
     memcpy(program.fds, ends->child, sizeof program.fds);
     *step = "arguments";
+    if (agent->tells)
+        ceilings_count(agent, child->struck);
     child->started = child->looked_at = loop_now();
     if (request->flags & EXEC_OOM)
         lend_oom_score(agent, request->oom_score);

@@ -1,4 +1,4 @@
-#include "init.h"
+#include "machine.h"
 
 #include "message.h"
 
@@ -9,7 +9,6 @@ static const uint64_t CLEAR_PAUSE = 5000000u, CLEAR_PATIENCE = 5000000000u;
 static struct init the_init;
 
 static void start_agent(struct identity *);
-static void listen_for(struct identity *);
 
 /* Waiting channels */
 
@@ -47,15 +46,20 @@ static void look_at_deadline(struct timer *timer)
 {
     struct init *init = CONTAINER_OF(timer, struct init, deadline_timer);
     uint64_t now = sys_now(CLOCK_BOOTTIME);
-    if (now >= init->deadline)
-        init->agent.loop.stopped = true;
-    else
+    if (now < init->deadline) {
         timer_set(&init->agent.loop, timer, loop_now() + min_u64(init->deadline - now, LOOK));
+    } else if (init->grace && !init->overdue) { /* who lets it go on has sent the new one before it runs */
+        init->overdue = true;
+        timer_set(&init->agent.loop, timer, loop_now() + init->grace);
+    } else {
+        init->agent.loop.stopped = true;
+    }
 }
 
 void init_set_deadline(struct init *init, uint64_t deadline)
 {
     init->deadline = deadline;
+    init->overdue = false;
     init->deadline_timer.fire = look_at_deadline;
     look_at_deadline(&init->deadline_timer);
 }
@@ -75,22 +79,17 @@ static int take_identity(const struct identity *identity)
     }
     if (!result)
         result = sys_prctl(PR_SET_DUMPABLE, 0);
-    if (!result)
+    if (!result && (identity->filter || !identity->init->machine)) /* nothing in a machine has power over what holds it */
         result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1);
     if (!result && identity->filter)
         result = CALL5(prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, P(&filter), 0, 0);
     return (int)result;
 }
 
-/* In a child of pid 1, with all that pid 1 has open. */
-_Noreturn static void become_agent(const struct identity *identity)
+void init_serve(struct agent *agent, int listener, int score)
 {
-    struct agent *agent = identity->init->child;
     enum { ABOVE = 64 };
-    /* The files of a process that may not be looked into are root's: this one is opened while it may. */
-    (void)sys_prctl(PR_SET_DUMPABLE, 1);
-    int score = sys_openat(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0);
-    int listener = sys_fcntl(identity->listener.fd, F_DUPFD_CLOEXEC, ABOVE);
+    listener = sys_fcntl(listener, F_DUPFD_CLOEXEC, ABOVE);
     score = score < 0 ? -1 : sys_fcntl(score, F_DUPFD_CLOEXEC, ABOVE);
     if (listener < 0 || sys_dup3(listener, ENTRANCE, O_CLOEXEC) < 0)
         sys_exit(1);
@@ -100,8 +99,6 @@ _Noreturn static void become_agent(const struct identity *identity)
         fd_close(&other);
     }
     (void)sys_close_range(ENTRANCE + 2, ~0u, 0);
-    if (take_identity(identity))
-        sys_exit(1);
     agent->lifeline.fd = -1;
     agent->null = open_null();
     if (agent->null < 0)
@@ -109,11 +106,27 @@ _Noreturn static void become_agent(const struct identity *identity)
     sys_exit(agent_run(agent) ? 1 : 0);
 }
 
+/* In a child of pid 1, with all that pid 1 has open. */
+_Noreturn static void become_agent(const struct identity *identity)
+{
+    /* The files of a process that may not be looked into are root's: this one is opened while it may. */
+    (void)sys_prctl(PR_SET_DUMPABLE, 1);
+    int score = sys_openat(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0);
+    if (take_identity(identity))
+        sys_exit(1);
+    identity->init->child->tells = identity->flags & IDENTITY_TELLS;
+    init_serve(identity->init->child, identity->listener.fd, score);
+}
+
 /* The life of an identity: listened for, an agent, what that leaves behind, listened for */
 
-static size_t agents_of(const struct init *init, int pids[LIMIT_IDENTITIES])
+enum { MOST_SPARED = LIMIT_IDENTITIES + 1 };
+
+static size_t spared_of(const struct init *init, int pids[MOST_SPARED])
 {
     size_t count = 0;
+    if (init->relay)
+        pids[count++] = init->relay;
     for (size_t i = 0; i < LIMIT_IDENTITIES; i++)
         if (init->identities[i].pid)
             pids[count++] = init->identities[i].pid;
@@ -144,16 +157,16 @@ static void be_cleared(struct identity *identity)
         timer_set(&init->agent.loop, &identity->timer, loop_now() + identity->pause);
     } else {
         identity->pause = 0;
-        listen_for(identity);
+        init_listen(identity);
     }
 }
 
 /* Nobody could list it, attach to it, or end it on time. */
 static void clear(struct identity *identity)
 {
-    int agents[LIMIT_IDENTITIES];
-    size_t count = agents_of(identity->init, agents);
-    if (kill_orphans(agents, count) || loop_now() > identity->patience)
+    int spared[MOST_SPARED];
+    size_t count = spared_of(identity->init, spared);
+    if (kill_orphans(spared, count) || loop_now() > identity->patience)
         be_cleared(identity);
     else
         timer_set(&identity->init->agent.loop, &identity->timer, loop_now() + CLEAR_PAUSE);
@@ -165,7 +178,7 @@ static void what_comes_next(struct timer *timer)
     if (identity->clearing)
         clear(identity);
     else if (!identity->pid)
-        listen_for(identity);
+        init_listen(identity);
     else if (!rest_stands(identity->init)) /* else it goes on with the others */
         (void)sys_kill(identity->pid, SIGCONT);
 }
@@ -174,6 +187,8 @@ static void start_agent(struct identity *identity)
 {
     struct init *init = identity->init;
     int pid = sys_fork();
+    if (!pid && init->in_jail)
+        jail_become_agent(identity);
     if (!pid)
         become_agent(identity);
     if (pid < 0) { /* no room for a process: that may pass */
@@ -200,7 +215,7 @@ static void called(struct watch *watch, uint32_t events)
 }
 
 /* The agent accepts. */
-static void listen_for(struct identity *identity)
+void init_listen(struct identity *identity)
 {
     identity->listener.ready = called;
     (void)watch_for(&identity->init->agent.loop, &identity->listener, EPOLLIN);
@@ -231,10 +246,13 @@ void init_go_on(struct init *init)
 
 void init_died(struct init *init, int pid, int status)
 {
+    if (init->in_jail)
+        jail_look(init);
     for (size_t i = 0; i < LIMIT_IDENTITIES; i++) {
         struct identity *identity = &init->identities[i];
         if (identity->pid != pid)
             continue;
+        init->agent.loop.stopped |= init->frail;
         identity->pid = 0;
         identity->last_pid = pid;
         identity->last_status = status;
@@ -252,7 +270,11 @@ void init_stopped(struct init *init, int pid)
             timer_set(&init->agent.loop, &init->identities[i].timer, loop_now() + STANDS);
 }
 
-/* Orders */
+void init_add(struct init *init, struct identity *identity)
+{
+    identity->init = init;
+    identity->timer.fire = what_comes_next;
+}
 
 static struct identity *find_identity(struct init *init, struct reader name)
 {
@@ -264,6 +286,23 @@ static struct identity *find_identity(struct init *init, struct reader name)
     return NULL;
 }
 
+/* The way to it leads over its file, which has no name any more. */
+int init_connect(struct init *init, struct reader name)
+{
+    const struct identity *identity = name.left ? find_identity(init, name) : NULL;
+    struct unix_address address = {AF_UNIX, "/proc/self/fd/"};
+    int fd = identity ? sys_socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK) : -ENOENT;
+    if (fd < 0)
+        return fd;
+    (void)decimal(address.path + strlen(address.path), (uint64_t)identity->place);
+    int result = sys_connect(fd, &address, sizeof address);
+    if (result)
+        fd_close(&fd);
+    return result ? result : fd;
+}
+
+/* Orders */
+
 static void done(struct channel *channel)
 {
     channel_reply_bytes(channel, NULL, 0);
@@ -274,7 +313,7 @@ static void add_identity(struct init *init, struct channel *channel, struct fram
 {
     struct identity_message request;
     struct identity *identity = init->identities;
-    if (message_read(frame->body, &identity_shape, &request) || frame->descriptor_count != 1 || !request.name.left ||
+    if (message_read(frame->body, &identity_shape, &request) || frame->descriptor_count != !init->machine || !request.name.left ||
         request.flags & ~(uint32_t)IDENTITY_FLAGS || request.filter.left % 8) {
         channel->connection->wire.broken = true;
         return;
@@ -283,6 +322,11 @@ static void add_identity(struct init *init, struct channel *channel, struct fram
         identity++;
     if (identity == init->identities + LIMIT_IDENTITIES || find_identity(init, request.name)) {
         channel_error(channel, -ENOSPC, "identities");
+        return;
+    }
+    int own = init->machine ? machine_listener(&identity->place) : -1;
+    if (init->machine && own < 0) {
+        channel_error(channel, own, "listen");
         return;
     }
     if (request.filter.left && !(identity->filter = sys_map(request.filter.left))) {
@@ -300,14 +344,13 @@ static void add_identity(struct init *init, struct channel *channel, struct fram
     identity->flags = request.flags;
     identity->uid = request.uid;
     identity->gid = request.gid;
-    identity->init = init;
-    identity->timer.fire = what_comes_next;
-    identity->listener.fd = fd_take(&frame->descriptors[0]);
+    identity->listener.fd = own >= 0 ? own : fd_take(&frame->descriptors[0]);
+    init_add(init, identity);
     done(channel);
 }
 
 /* An engine without root may pass over limits that it was asked for. None is above what there is. */
-static int limit_all(struct reader limits)
+int init_limit(struct reader limits)
 {
     uint64_t resource, value;
     while (!get_u64(&limits, &resource) && !get_u64(&limits, &value)) {
@@ -326,16 +369,16 @@ static int limit_all(struct reader limits)
 static void begin(struct init *init, struct channel *channel, struct frame *frame)
 {
     struct begin_message request;
-    if (message_read(frame->body, &begin_shape, &request) || frame->descriptor_count != 1) {
+    if (message_read(frame->body, &begin_shape, &request) || frame->descriptor_count != !init->machine) {
         channel->connection->wire.broken = true;
         return;
     }
-    int result = limit_all(request.rlimits);
+    int result = init_limit(request.rlimits);
     if (result) {
         channel_error(channel, result, "rlimits");
         return;
     }
-    result = agent_listen(&init->agent, fd_take(&frame->descriptors[0]));
+    result = init->machine ? 0 : agent_listen(&init->agent, fd_take(&frame->descriptors[0]));
     if (result) {
         channel_error(channel, result, "listen");
         return;
@@ -350,7 +393,7 @@ static void begin(struct init *init, struct channel *channel, struct frame *fram
         if (init->identities[i].name_size && init->identities[i].flags & IDENTITY_EAGER)
             start_agent(&init->identities[i]);
         else if (init->identities[i].name_size)
-            listen_for(&init->identities[i]);
+            init_listen(&init->identities[i]);
     done(channel);
 }
 
@@ -433,6 +476,12 @@ void init_perform(struct channel *channel, struct frame *frame)
         tell_agent(init, channel, frame->body);
     } else if (frame->code == OP_LOST) {
         tell_lost(init, channel, frame->body);
+    } else if (init->in_jail) {
+        channel_error(channel, -ENOSYS, "operation"); /* the supervisor sees to its standing still */
+    } else if (frame->code == OP_RENEW) {
+        renew_perform(channel, frame->body);
+    } else if (init->machine) { /* who keeps a machine stops all of it */
+        machine_perform(channel, frame);
     } else {
         rest_perform(channel, frame);
     }
@@ -462,22 +511,25 @@ static int call_host(void)
     return result < 0 ? result : fd;
 }
 
-int init_run(struct agent *child)
+int init_prepare(struct agent *child, struct init **to)
 {
-    struct init *init = &the_init;
+    struct init *init = *to = &the_init;
     (void)sys_prctl(PR_SET_DUMPABLE, 0); /* its memory and descriptors are no command's, whoever runs it */
-    (void)sys_close_range(3, ~0u, 0);
-    int null = open_null();
-    int host = null < 0 ? null : call_host();
-    if (host < 0)
-        return host;
     init->child = child;
     init->agent.init = init;
-    init->agent.null = null;
+    init->agent.null = open_null();
+    return init->agent.null < 0 ? init->agent.null : agent_open(&init->agent);
+}
+
+int init_run(struct agent *child)
+{
+    struct init *init;
+    (void)sys_close_range(3, ~0u, 0);
+    int result = init_prepare(child, &init);
+    int host = result ? result : call_host();
+    if (host < 0)
+        return host;
     init->agent.alone = true; /* until it has begun */
-    int result = agent_open(&init->agent);
-    if (result)
-        return result;
     agent_connect(&init->agent, host, true);
     if (!init->agent.connections[0])
         return -ENOMEM;

@@ -1,4 +1,5 @@
-/* Pid 1 of a container: it starts an agent for each identity, reaps, holds the deadline. It executes nothing. */
+/* Pid 1 of a container, a jail (jail.c) or a virtual machine (machine.c): it starts an agent for each identity, reaps,
+ * holds the deadline. It executes nothing. */
 #ifndef INIT_H
 #define INIT_H
 
@@ -18,6 +19,7 @@ struct identity {
     unsigned char *filter; /* for seccomp(2); NULL: none */
     size_t filter_size;
     struct watch listener; /* watched while no agent serves it */
+    int place;             /* of a machine's: the file of that socket, to connect to it */
     int pid;               /* of the agent; 0: none runs */
     bool dismissed;        /* its end is our wish */
     bool later;            /* somebody has called while all stand still */
@@ -47,10 +49,16 @@ struct init {
     struct agent agent; /* its connections and its loop: it is no agent itself */
     struct agent *child; /* as nobody has touched it yet: what a child of ours becomes */
     bool begun;
+    bool machine; /* sockets are its own, not the host's: no descriptor comes in */
+    int relay;    /* a helper of its own, that is nobody's to end; 0: none */
     struct identity identities[LIMIT_IDENTITIES];
     struct wait waits[WAITS];
     uint64_t deadline; /* CLOCK_BOOTTIME */
     struct timer deadline_timer;
+    uint64_t grace; /* so long after the deadline another one is still heard */
+    bool overdue;
+    bool frail;   /* it ends with the first of its agents that does */
+    bool in_jail; /* jail.c */
 
     /* rest.c */
     bool paused;
@@ -62,8 +70,26 @@ struct init {
 
 /* Serves until the deadline; returns what kept it from that. In a child it does not return: that is an agent. */
 int init_run(struct agent *child);
+/* Ready to be told what it is; its loop does not run yet. 0 or -errno. */
+int init_prepare(struct agent *child, struct init **to);
+/* A socket whose other end the agent of an identity has, or -errno. */
+int init_connect(struct init *, struct reader name);
 /* A descriptor above 2, of every agent's. */
 int open_null(void);
+/* An identity that has all but what the life of its agents is about. */
+void init_add(struct init *, struct identity *);
+/* For the first connection: the agent accepts it. */
+void init_listen(struct identity *);
+/* Soft and hard limits of this process: none is above the hard one that there is. */
+int init_limit(struct reader limits);
+/* In a child of pid 1 that is all that an agent is to be: closes what belongs to pid 1, and serves. */
+_Noreturn void init_serve(struct agent *, int listener, int score);
+
+/* Of pid 1 of a jail (jail.c). */
+
+_Noreturn void jail_become_agent(const struct identity *);
+/* Hears what the supervisor has said by now. */
+void jail_look(struct init *);
 
 void init_perform(struct channel *, struct frame *);
 void init_died(struct init *, int pid, int status);
@@ -79,6 +105,9 @@ bool init_waits(struct init *, enum wait_kind);
 bool init_dismiss(struct init *);
 /* Those that have been called meanwhile start. */
 void init_go_on(struct init *);
+
+/* RENEW (renewal.c). */
+void renew_perform(struct channel *, struct reader body);
 
 /* Standing still (rest.c). */
 

@@ -12,7 +12,7 @@ enum {
     EISDIR = 21, EINVAL = 22, ENFILE = 23, EMFILE = 24, ENOTTY = 25, ETXTBSY = 26, EFBIG = 27, ENOSPC = 28,
     ESPIPE = 29, EROFS = 30, EMLINK = 31, EPIPE = 32, ERANGE = 34, ENAMETOOLONG = 36, ENOSYS = 38, ENOTEMPTY = 39,
     ELOOP = 40, ENODATA = 61, EPROTO = 71, EBADMSG = 74, EOVERFLOW = 75, EILSEQ = 84, EOPNOTSUPP = 95,
-    ECONNRESET = 104, ENOBUFS = 105, ENOTCONN = 107, ETIMEDOUT = 110, ECONNREFUSED = 111, EINPROGRESS = 115, ESTALE = 116, EDQUOT = 122, ECANCELED = 125,
+    ECONNABORTED = 103, ECONNRESET = 104, ENOBUFS = 105, ENOTCONN = 107, ETIMEDOUT = 110, ECONNREFUSED = 111, EINPROGRESS = 115, ESTALE = 116, EDQUOT = 122, ECANCELED = 125,
 };
 
 /* open(2); four of them differ between the architectures */
@@ -169,10 +169,12 @@ struct signal_action { /* as the kernel takes it, not as libc does */
 
 /* processes */
 enum {
-    CLONE_VM = 0x100, CLONE_VFORK = 0x4000, WNOHANG = 1, WUNTRACED = 2, STOPPED = 0x7f,
-    PR_SET_PDEATHSIG = 1, PR_SET_DUMPABLE = 4, PR_SET_NAME = 15, PR_SET_NO_NEW_PRIVS = 38, PR_SET_SECCOMP = 22, SECCOMP_MODE_FILTER = 2, PR_SET_CHILD_SUBREAPER = 36,
+    CLONE_VM = 0x100, CLONE_VFORK = 0x4000, CLONE_PARENT = 0x8000, CLONE_NEWNS = 0x20000,
+    CLONE_NEWCGROUP = 0x2000000, CLONE_NEWUTS = 0x4000000, CLONE_NEWIPC = 0x8000000, CLONE_NEWUSER = 0x10000000, CLONE_NEWPID = 0x20000000,
+    CLONE_NEWNET = 0x40000000, WNOHANG = 1, WUNTRACED = 2, STOPPED = 0x7f,
+    PR_SET_PDEATHSIG = 1, PR_SET_DUMPABLE = 4, PR_SET_NAME = 15, PR_SET_NO_NEW_PRIVS = 38, PR_SET_SECCOMP = 22, PR_CAPBSET_DROP = 24, SECCOMP_MODE_FILTER = 2, PR_SET_CHILD_SUBREAPER = 36, PR_SET_IO_FLUSHER = 57,
     CLOSE_RANGE_CLOEXEC = 4,
-    RLIMIT_CPU = 0, RLIMIT_DATA = 2, RLIMIT_RSS = 5, RLIMIT_AS = 9, RLIMIT_NOFILE = 7, RLIMIT_CORE = 4, RLIMITS = 16,
+    RLIMIT_CPU = 0, RLIMIT_DATA = 2, RLIMIT_RSS = 5, RLIMIT_AS = 9, RLIMIT_NOFILE = 7, RLIMIT_CORE = 4, RLIMIT_SIGPENDING = 11, RLIMIT_MSGQUEUE = 12, RLIMITS = 16,
     AT_NULL = 0, AT_SECURE = 23,
 };
 struct rlimit {
@@ -183,6 +185,55 @@ struct filter_program { /* seccomp(2): instructions of 8 bytes */
     uint16_t length;
     const void *instructions;
 };
+
+/* capabilities(7) */
+enum {
+    CAP_CHOWN = 0, CAP_DAC_OVERRIDE = 1, CAP_FOWNER = 3, CAP_FSETID = 4, CAP_KILL = 5, CAP_SETGID = 6, CAP_SETUID = 7,
+    CAP_SETFCAP = 31, CAPABILITIES = 64,
+    CAPABILITY_VERSION = 0x20080522,
+};
+struct capability_header {
+    uint32_t version;
+    int32_t pid;
+};
+struct capability_words { /* two of them: the low halves, the high ones */
+    uint32_t effective, permitted, inheritable;
+};
+
+/* fsopen(2), fsconfig(2), fsmount(2), open_tree(2), move_mount(2) */
+enum {
+    FSOPEN_CLOEXEC = 1, FSMOUNT_CLOEXEC = 1, FSCONFIG_SET_FLAG = 0, FSCONFIG_SET_STRING = 1, FSCONFIG_CMD_CREATE = 6,
+    MOUNT_ATTR_RDONLY = 1, MOUNT_ATTR_NOSUID = 2, MOUNT_ATTR_NODEV = 4, MOUNT_ATTR_NOEXEC = 8,
+    OPEN_TREE_CLONE = 1, OPEN_TREE_CLOEXEC = O_CLOEXEC, AT_RECURSIVE = 0x8000,
+    MOVE_MOUNT_F_EMPTY_PATH = 4, MOVE_MOUNT_T_EMPTY_PATH = 0x40,
+};
+
+/* rtnetlink(7) */
+enum {
+    AF_NETLINK = 16, SOCK_RAW = 3, NETLINK_ROUTE = 0, NETLINK_SOCK_DIAG = 4, NLM_F_REQUEST = 1, NLM_F_ACK = 4,
+    NLMSG_ERROR = 2, RTM_NEWLINK = 16, IFF_UP = 1,
+    LOOPBACK_INDEX = 1, /* always, in every network namespace (net/core/dev.c) */
+};
+struct netlink_header {
+    uint32_t size;
+    uint16_t type, flags;
+    uint32_t sequence, port;
+};
+struct link_message {
+    uint8_t family, zero;
+    uint16_t type;
+    int32_t index;
+    uint32_t flags, change;
+};
+
+/* landlock(7) */
+enum { LANDLOCK_RULE_PATH_BENEATH = 1 };
+struct path_beneath {
+    uint64_t access;
+    int32_t directory;
+} __attribute__((packed));
+_Static_assert(sizeof(struct path_beneath) == 12, "landlock(7)");
+
 struct clone_arguments {
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
 };
@@ -195,6 +246,50 @@ enum {
 struct window_size {
     uint16_t rows, columns, x_pixels, y_pixels;
 };
+
+/* mount(2), filesystems(5) */
+enum {
+    MS_RDONLY = 1, MS_NOSUID = 2, MS_NODEV = 4, MS_NOEXEC = 8, MS_REMOUNT = 32, MS_BIND = 4096, MS_MOVE = 8192,
+};
+struct statfs {
+    int64_t type, block_size;
+    uint64_t blocks, free, available, inodes, free_inodes;
+    int32_t id[2];
+    int64_t name_size, fragment_size, flags, spare[4];
+};
+
+/* netdevice(7), rt(7) */
+enum {
+    SIOCADDRT = 0x890b, SIOCSIFFLAGS = 0x8914, SIOCSIFADDR = 0x8916, SIOCSIFNETMASK = 0x891c, SIOCSIFHWADDR = 0x8924,
+    RTF_UP = 1, RTF_GATEWAY = 2, ARPHRD_ETHER = 1,
+};
+struct card_request {
+    char name[16];
+    union {
+        struct ipv4_address address;
+        struct {
+            uint16_t family;
+            unsigned char bytes[14];
+        } hardware;
+        int16_t flags;
+        unsigned char all[24];
+    } is;
+};
+struct route {
+    uint64_t pad1;
+    struct ipv4_address destination, gateway, mask;
+    uint16_t flags;
+    int16_t pad2;
+    uint64_t pad3;
+    void *pad4;
+    int16_t metric;
+    char *device;
+    uint64_t mtu, window;
+    uint16_t rtt;
+};
+
+/* random(4) */
+enum { RNDADDENTROPY = 0x40085203, RNDRESEEDCRNG = 0x5207 };
 
 /* inotify(7): a name padded with NULs follows */
 struct inotify_event {

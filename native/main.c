@@ -1,8 +1,10 @@
 /* The start. It does nothing unless the supervisor has started it: with no arguments, with descriptor 3. Or it is pid 1
- * of a container, which calls its host.
+ * of a container, which calls its host, or of a virtual machine, whose host calls it; or the supervisor's spawner, with
+ * descriptor 7.
  *
  * A user who gets hold of the file and executes it, by `#!/proc/self/exe` say, gets exit code 125 (CVE-2019-5736). */
-#include "init.h"
+#include "jail.h"
+#include "machine.h"
 
 enum { REFUSED = 125 };
 
@@ -51,8 +53,12 @@ int guest_main(const unsigned long *stack)
 #endif
     if (stack[0] != 1 || secure(at + 1))
         return REFUSED;
+    if (sys_getpid() == 1 && !strcmp((const char *)stack[1], MACHINE_NAME))
+        return machine_run(&agent) ? REFUSED : 0;
     if (sys_getpid() == 1 && !is_given(ENTRANCE))
         return init_run(&agent) ? REFUSED : 0;
+    if (!is_given(ENTRANCE) && is_given(KEEPER))
+        return spawner_run(&agent) ? REFUSED : 0;
     if (!is_given(ENTRANCE))
         return REFUSED;
     /* All of this before anything is opened. */

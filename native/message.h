@@ -5,7 +5,7 @@
 #include "bytes.h"
 
 enum field_kind { FIELD_TEXT, FIELD_BYTES, FIELD_STRINGS, FIELD_U32S, FIELD_U64S, FIELD_ROWS };
-enum { SHAPE_NUMBERS = 16, SHAPE_FIELDS = 8 };
+enum { SHAPE_NUMBERS = 16, SHAPE_FIELDS = 12 };
 
 struct shape {
     size_t numbers;

@@ -62,6 +62,9 @@ enum op_number {
     OP_HOLD = 72,
     OP_AWAKE = 73,
     OP_STILLNESS = 74,
+    OP_RENEW = 75,
+    OP_TRUST = 76,
+    OP_SHARE = 77,
 };
 
 enum order_number {
@@ -118,7 +121,11 @@ enum ended_flags {
     ENDED_OUT_OPEN = 2, /* another process still holds its output; later output is lost */
     ENDED_ERR_OPEN = 4, /* the same of standard error */
     ENDED_UNDRAINED = 8, /* output follows this EXIT: the host has not read it yet */
-    ENDED_FLAGS = 15,
+    ENDED_MEMORY = 16, /* it failed, and the kernel has killed for lack of memory meanwhile; only where `TELLS` */
+    ENDED_PROCESSES = 32, /* it failed, and the kernel has refused a process meanwhile; only where `TELLS` */
+    ENDED_DISK = 64, /* it failed, and the disk is full; only where `TELLS` */
+    ENDED_INODES = 128, /* it failed, and the disk has no room for another file; only where `TELLS` */
+    ENDED_FLAGS = 255,
 };
 
 enum stat_flags {
@@ -175,13 +182,50 @@ enum walked_flags {
 enum identity_flags {
     IDENTITY_EAGER = 1, /* its agent starts at once, not with the first connection */
     IDENTITY_ATTENDING = 2, /* its agent runs while all others are held still, and no longer */
-    IDENTITY_FLAGS = 3,
+    IDENTITY_TELLS = 4, /* its agent tells which ceiling has struck a command that failed */
+    IDENTITY_FLAGS = 7,
+};
+
+enum part_flags {
+    PART_ABSENT = 1, /* none of the paths `absent` is there */
+    PART_ENTROPY = 2, /* the kernel's random numbers begin anew with `entropy` */
+    PART_HOSTNAME = 4, /* `hostname` */
+    PART_HOSTS = 8, /* /etc/hosts names the sandbox `hosts` */
+    PART_LIMITS = 16, /* `open_files`, `processes` and `tmp_bytes` */
+    PART_CARD = 32, /* the network card has the address `card` */
+    PART_MACHINE_ID = 64, /* /etc/machine-id */
+    PART_NETWORK = 128, /* the card leads out if `out`, else nowhere */
+    PART_CLOCK = 256, /* `clock` */
+    PART_FLAGS = 511,
+};
+
+enum share_flags {
+    SHARE_WRITABLE = 1,
+    SHARE_FLAGS = 1,
 };
 
 enum listed_flags {
     LISTED_BACKGROUND = 1,
     LISTED_ENDED = 2, /* `code` to `duration` are set */
     LISTED_FLAGS = 3,
+};
+
+enum house_flags {
+    HOUSE_WHOLE = 1, /* a sandbox has all the ids of a system */
+    HOUSE_SHARED = 2, /* its user has processes outside: it has a share of what the kernel counts by user */
+    HOUSE_FLAGS = 3,
+};
+
+enum spawn_flags {
+    SPAWN_CGROUP = 1, /* the last descriptor is the directory of the control group it starts in */
+    SPAWN_OWNED = 2, /* its user namespace belongs to `owner` */
+    SPAWN_FLAGS = 3,
+};
+
+enum plan_flags {
+    PLAN_FRAIL = 1, /* it ends with the first of its agents that does */
+    PLAN_UNCOUNTED = 2, /* no control group counts its memory: the filters `uncounted` hold */
+    PLAN_FLAGS = 3,
 };
 
 struct host_hello_message {
@@ -1030,6 +1074,90 @@ static const struct shape lost_reply_shape = {
     },
 };
 
+struct renew_message {
+    uint32_t parts;
+    uint32_t out;
+    uint64_t open_files;
+    uint64_t processes;
+    uint64_t tmp_bytes;
+    uint64_t clock;
+    struct reader absent;
+    struct reader entropy;
+    struct reader hostname;
+    struct reader hosts;
+    struct reader card;
+    struct reader machine_id;
+};
+static const struct shape renew_shape = {
+    .numbers = 6,
+    .number = {
+        {offsetof(struct renew_message, parts), 4, false},
+        {offsetof(struct renew_message, out), 4, false},
+        {offsetof(struct renew_message, open_files), 8, false},
+        {offsetof(struct renew_message, processes), 8, false},
+        {offsetof(struct renew_message, tmp_bytes), 8, false},
+        {offsetof(struct renew_message, clock), 8, false},
+    },
+    .fields = 6,
+    .field = {
+        {offsetof(struct renew_message, absent), 1, FIELD_STRINGS, 65536},
+        {offsetof(struct renew_message, entropy), 2, FIELD_BYTES, 512},
+        {offsetof(struct renew_message, hostname), 3, FIELD_TEXT, 64},
+        {offsetof(struct renew_message, hosts), 4, FIELD_TEXT, 64},
+        {offsetof(struct renew_message, card), 5, FIELD_BYTES, 6},
+        {offsetof(struct renew_message, machine_id), 6, FIELD_TEXT, 32},
+    },
+};
+
+struct share_message {
+    uint32_t flags;
+    uint32_t number;
+    struct reader target;
+};
+static const struct shape share_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct share_message, flags), 4, false},
+        {offsetof(struct share_message, number), 4, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct share_message, target), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct renew_reply_message {
+    uint32_t done;
+    uint32_t failed;
+};
+static const struct shape renew_reply_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct renew_reply_message, done), 4, false},
+        {offsetof(struct renew_reply_message, failed), 4, false},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct trust_message {
+    struct reader place;
+    struct reader systems;
+    struct reader data;
+};
+static const struct shape trust_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 3,
+    .field = {
+        {offsetof(struct trust_message, place), 1, FIELD_TEXT, 4095},
+        {offsetof(struct trust_message, systems), 2, FIELD_STRINGS, 4096},
+        {offsetof(struct trust_message, data), 3, FIELD_BYTES, 2097152},
+    },
+};
+
 struct times_reply_message {
     uint64_t left;
     uint64_t deadline;
@@ -1072,6 +1200,127 @@ static const struct shape stillness_shape = {
     },
     .fields = 0,
     .field = {
+    },
+};
+
+struct house_message {
+    uint32_t flags;
+    uint32_t zero;
+    uint64_t below_root;
+    struct reader ids;
+    struct reader filter;
+    struct reader uncounted;
+    struct reader uncounted_ipc;
+    struct reader landlock;
+    struct reader rlimits;
+    struct reader counts;
+    struct reader ipc;
+    struct reader stage;
+    struct reader dev;
+    struct reader masks;
+};
+static const struct shape house_shape = {
+    .numbers = 3,
+    .number = {
+        {offsetof(struct house_message, flags), 4, false},
+        {offsetof(struct house_message, zero), 4, true},
+        {offsetof(struct house_message, below_root), 8, false},
+    },
+    .fields = 11,
+    .field = {
+        {offsetof(struct house_message, ids), 1, FIELD_TEXT, 256},
+        {offsetof(struct house_message, filter), 2, FIELD_BYTES, 32768},
+        {offsetof(struct house_message, uncounted), 3, FIELD_BYTES, 32768},
+        {offsetof(struct house_message, uncounted_ipc), 4, FIELD_BYTES, 32768},
+        {offsetof(struct house_message, landlock), 5, FIELD_BYTES, 64},
+        {offsetof(struct house_message, rlimits), 6, FIELD_U64S, 256},
+        {offsetof(struct house_message, counts), 7, FIELD_STRINGS, 1024},
+        {offsetof(struct house_message, ipc), 8, FIELD_STRINGS, 1024},
+        {offsetof(struct house_message, stage), 9, FIELD_TEXT, 4095},
+        {offsetof(struct house_message, dev), 10, FIELD_TEXT, 4095},
+        {offsetof(struct house_message, masks), 11, FIELD_STRINGS, 1024},
+    },
+};
+
+struct spawn_message {
+    uint32_t flags;
+    uint32_t owner;
+    struct reader fault;
+};
+static const struct shape spawn_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct spawn_message, flags), 4, false},
+        {offsetof(struct spawn_message, owner), 4, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct spawn_message, fault), 1, FIELD_TEXT, 32},
+    },
+};
+
+struct spawned_message {
+    uint32_t pid;
+    uint32_t errno;
+};
+static const struct shape spawned_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct spawned_message, pid), 4, false},
+        {offsetof(struct spawned_message, errno), 4, false},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct plan_message {
+    uint32_t flags;
+    uint32_t uid;
+    uint32_t gid;
+    uint32_t root_uid;
+    uint32_t root_gid;
+    uint32_t zero;
+    uint64_t deadline;
+    uint64_t grace;
+    struct reader rlimits;
+};
+static const struct shape plan_shape = {
+    .numbers = 8,
+    .number = {
+        {offsetof(struct plan_message, flags), 4, false},
+        {offsetof(struct plan_message, uid), 4, false},
+        {offsetof(struct plan_message, gid), 4, false},
+        {offsetof(struct plan_message, root_uid), 4, false},
+        {offsetof(struct plan_message, root_gid), 4, false},
+        {offsetof(struct plan_message, zero), 4, true},
+        {offsetof(struct plan_message, deadline), 8, false},
+        {offsetof(struct plan_message, grace), 8, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct plan_message, rlimits), 1, FIELD_U64S, 256},
+    },
+};
+
+struct report_message {
+    uint32_t failed;
+    uint32_t errno;
+    struct reader step;
+    struct reader steps;
+    struct reader took;
+};
+static const struct shape report_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct report_message, failed), 4, false},
+        {offsetof(struct report_message, errno), 4, false},
+    },
+    .fields = 3,
+    .field = {
+        {offsetof(struct report_message, step), 1, FIELD_TEXT, 32},
+        {offsetof(struct report_message, steps), 2, FIELD_STRINGS, 512},
+        {offsetof(struct report_message, took), 3, FIELD_U64S, 128},
     },
 };
 

@@ -268,6 +268,11 @@ static inline unsigned sys_umask(unsigned mask)
     return (unsigned)CALL1(umask, mask);
 }
 
+static inline int sys_mount(const char *source, const char *target, const char *kind, unsigned long flags, const char *options)
+{
+    return (int)CALL5(mount, P(source), P(target), P(kind), (long)flags, P(options));
+}
+
 /* attributes */
 
 static inline long sys_lgetxattr(const char *path, const char *name, void *to, size_t size)

@@ -215,6 +215,8 @@ void wire_flush(struct wire *wire)
             wire->out_first += (size_t)sent;
         else if (sent == -EAGAIN)
             break;
+        else if (sent == -EPIPE && wire->is_socket)
+            wire->out_first = wire->out_end; /* it has hung up: what it had said before is still to be read */
         else
             wire->broken = true;
     }

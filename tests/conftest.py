@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from paddock.client import session, stop_daemon
 from paddock.errors import KeeperUnavailable
 from paddock.keeper import layout
 from paddock.linux import local_sockets
+from paddock.model.config import FILE
 from paddock.wire import Kind, pack
 from tests import modes, orphans
 
@@ -53,10 +55,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("repeat")
 
 
-# Where /dev/kvm boots nothing, each new state directory would find that out anew, for half a minute. Empty: they do.
-os.environ.setdefault("PADDOCK_ACCELERATOR", "tcg")
-# Vessels that wait are made beside what other tests do; those that are about them ask for them.
-os.environ.setdefault("PADDOCK_WAITING", "0")
+def configure(state_dir: Path, **settings: object) -> None:
+    """Write the `config.toml` of a state directory. None: without that key."""
+    # Where /dev/kvm boots nothing, each new state directory would find that out anew, for half a minute.
+    # Spares are made beside what other tests do; those that are about them ask for them.
+    values = {"accelerator": "tcg", "spares": 0, **settings}
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None]
+    (state_dir / FILE).write_text("".join(lines))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -132,6 +137,7 @@ def private_state(*, ignore: tuple[str, ...] = (), suffix: str = "") -> Generato
     """
     modes.refuse_if_pure()
     directory = Path(tempfile.mkdtemp(prefix="pd-", suffix=suffix))
+    configure(directory)
     before = Snapshot.take(directory)
     try:
         yield directory

@@ -49,7 +49,7 @@ def audit(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def key(tmp_path: Path) -> SigningKey:
-    return open_key(tmp_path, {})
+    return open_key(tmp_path)
 
 
 def filled(audit: Path, count: int = 40, *, at: int = 0) -> AuditLog:

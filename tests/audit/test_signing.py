@@ -22,7 +22,7 @@ from paddock.errors import InvalidArgument, NotConfigured
 
 @pytest.fixture
 def key(tmp_path: Path) -> SigningKey:
-    return open_key(tmp_path, {})
+    return open_key(tmp_path)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def signed_log(audit: Path, key: SigningKey) -> tuple[AuditLog, AuditLog, HeadSi
 
 def test_the_key_is_made_once_private_and_outside_of_what_the_gateway_can_write(tmp_path: Path) -> None:
     found: list[bytes] = []
-    threads = [threading.Thread(target=lambda: found.append(open_key(tmp_path, {}).public)) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(open_key(tmp_path).public)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -61,16 +61,16 @@ def test_the_key_is_made_once_private_and_outside_of_what_the_gateway_can_write(
 
 
 def test_a_key_that_others_can_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
-    open_key(tmp_path, {})
+    open_key(tmp_path)
     (tmp_path / "audit.key").chmod(0o644)
     with pytest.raises(NotConfigured, match="read by others"):
-        open_key(tmp_path, {})
+        open_key(tmp_path)
     (tmp_path / "other").write_text("no key")
     (tmp_path / "other").chmod(0o600)
     with pytest.raises(NotConfigured, match="no Ed25519 key"):
-        open_key(tmp_path, {"PADDOCK_AUDIT_KEY_FILE": str(tmp_path / "other")})
+        open_key(tmp_path, str(tmp_path / "other"))
     with pytest.raises(NotConfigured, match="there is no"):
-        open_key(tmp_path, {"PADDOCK_AUDIT_KEY_FILE": str(tmp_path / "missing")})
+        open_key(tmp_path, str(tmp_path / "missing"))
     with pytest.raises(InvalidArgument, match="no Ed25519 public key"):
         read_public_key(b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
 
@@ -82,7 +82,7 @@ def test_a_brought_key_signs_and_its_public_half_is_what_openssl_reads(tmp_path:
     mine = tmp_path / "mine.pem"
     subprocess.run([openssl, "genpkey", "-algorithm", "ed25519", "-out", mine], check=True, capture_output=True)
     mine.chmod(0o600)
-    key = open_key(tmp_path, {"PADDOCK_AUDIT_KEY_FILE": str(mine)})
+    key = open_key(tmp_path, str(mine))
     told = subprocess.run([openssl, "pkey", "-in", mine, "-pubout"], check=True, capture_output=True).stdout
     assert public_pem(key.public).encode() == told
     log = AuditLog(audit)

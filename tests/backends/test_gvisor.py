@@ -36,7 +36,7 @@ from tests.conformance import (
     MountConformance,
     eventually,
 )
-from tests.conftest import private_state
+from tests.conftest import configure, private_state
 
 
 class GvisorHarness(VesselHarness):
@@ -303,13 +303,11 @@ _RENAME = (
         ('case $1 in --version) echo runsc version 0.0~20991231.0;; *) echo broken >&2; exit 3;; esac', "broken"),
     ],
 )  # fmt: skip
-def test_a_runsc_that_does_not_do_is_refused_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
-) -> None:
+def test_a_runsc_that_does_not_do_is_refused_with_the_reason(tmp_path: Path, script: str, reason: str) -> None:
     program = tmp_path / "runsc"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    monkeypatch.setenv("PADDOCK_RUNSC", str(program))
+    configure(tmp_path, runsc=str(program))
     found = _probe.look(tmp_path)
     assert isinstance(found, str)
     assert reason in found
@@ -323,7 +321,6 @@ def test_the_first_runsc_that_runs_a_program_counts(tmp_path: Path, monkeypatch:
         program.parent.mkdir()
         program.write_text("#!/bin/sh\necho runsc version 0.0~20991231.0\n")
         program.chmod(0o755)
-    monkeypatch.delenv("PADDOCK_RUNSC", raising=False)
     monkeypatch.setattr(_probe, "UNPACKED", unpacked)
     monkeypatch.setattr(_probe, "_PLACES", str(own.parent))
     runs: dict[Path, dict[str, bool] | str] = {unpacked: "no", own: "no"}
@@ -339,8 +336,8 @@ def test_the_first_runsc_that_runs_a_program_counts(tmp_path: Path, monkeypatch:
     _probe.look(tmp_path)
     unpacked.unlink()
     assert _probe.remembered(tmp_path) is None  # what is there has changed
-    monkeypatch.setenv("PADDOCK_RUNSC", str(own))
-    assert _probe.programs() == (own,)
+    configure(tmp_path, runsc=str(own))
+    assert _probe.programs(tmp_path) == (own,)
 
 
 @pytest.mark.both
@@ -348,7 +345,7 @@ def test_a_runsc_in_which_ls_fails_is_said_to_be_weak(tmp_path: Path, monkeypatc
     program = tmp_path / "runsc"
     program.write_text("#!/bin/sh\necho runsc version 0.0~20221219.0\n")
     program.chmod(0o755)
-    monkeypatch.setenv("PADDOCK_RUNSC", str(program))
+    configure(tmp_path, runsc=str(program))
     monkeypatch.setattr(_probe, "_attempt", lambda *_: {"terminals": False, "stats": False})  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     backend = GvisorBackend(tmp_path)
     (line,) = backend.checks()
@@ -370,10 +367,8 @@ def test_two_who_look_at_once_find_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.both
-def test_without_runsc_the_level_says_what_adds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: GvisorHarness
-) -> None:
-    monkeypatch.setenv("PADDOCK_RUNSC", str(tmp_path / "none"))
+def test_without_runsc_the_level_says_what_adds_it(tmp_path: Path, sandboxes: GvisorHarness) -> None:
+    configure(tmp_path, runsc=str(tmp_path / "none"))
     backend = GvisorBackend(tmp_path)
     (line,) = backend.checks()
     assert (line.status, line.fix) == ("missing", _probe.FIX)

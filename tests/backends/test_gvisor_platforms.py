@@ -21,7 +21,7 @@ from paddock.linux import proc, processes
 from tests.backends.test_gvisor_memory import Family, MemoryHarness, play
 from tests.backends.vessels import furnished
 from tests.conformance import Box
-from tests.conftest import private_state
+from tests.conftest import configure, private_state
 from tests.orphans import wait_until
 
 KVM = "/dev/kvm"
@@ -32,7 +32,6 @@ STANDS_STILL = "a program in it has not ended in 15 s"
 @pytest.fixture(autouse=True)
 def own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a virtual one, and with a device that can be opened."""
-    monkeypatch.delenv(_platforms.SETTING, raising=False)
     monkeypatch.setattr(_platforms, "_virtual", lambda: False)
     monkeypatch.setattr(_platforms, "DEVICE", Path("/dev/null"))
 
@@ -43,24 +42,25 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str,
     program = tmp_path / "runsc"
     program.write_text("#!/bin/sh\necho runsc version 0.0~20991231.0\n")
     program.chmod(0o755)
-    monkeypatch.setenv("PADDOCK_RUNSC", str(program))
+    configure(tmp_path, runsc=str(program))
     found: dict[str, dict[str, bool] | str] = {"kvm": WORKS, "systrap": WORKS, "ptrace": WORKS}
     monkeypatch.setattr(_probe, "_attempt", lambda runsc, platform, date: found[platform])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     return found
 
 
 def test_kvm_is_tried_on_a_machine_of_its_own_or_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (_platforms.why_not_kvm(), _platforms.without_device(20240729)) == (None, ("systrap", "ptrace"))
-    assert _platforms.without_device(20221219) == ("ptrace",)
+    def decided(name: str | None) -> tuple[str | None, tuple[str, ...] | str]:
+        return _platforms.why_not_kvm(name), _platforms.without_device(20240729, name)
+
+    assert decided(None) == (None, ("systrap", "ptrace"))
+    assert _platforms.without_device(20221219, None) == ("ptrace",)
     monkeypatch.setattr(_platforms, "_virtual", lambda: True)
-    assert "virtual one itself" in str(_platforms.why_not_kvm())
-    monkeypatch.setenv(_platforms.SETTING, "kvm")
-    assert (_platforms.why_not_kvm(), _platforms.without_device(20240729)) == (None, ("systrap", "ptrace"))
+    assert "virtual one itself" in str(_platforms.why_not_kvm(None))
+    assert decided("kvm") == (None, ("systrap", "ptrace"))
     monkeypatch.setattr(_platforms, "DEVICE", tmp_path / "none")
     why = f"there is no {tmp_path / 'none'}"
-    assert _platforms.without_device(20240729) == f"PADDOCK_GVISOR_PLATFORM is 'kvm', and {why}"
-    monkeypatch.delenv(_platforms.SETTING)
-    assert (_platforms.why_not_kvm(), _platforms.without_device(20240729)) == (why, ("systrap", "ptrace"))
+    assert decided("kvm") == (why, f"gvisor_platform is 'kvm', and {why}")
+    assert decided(None) == (why, ("systrap", "ptrace"))
 
 
 @pytest.mark.user  # root opens everything
@@ -69,21 +69,12 @@ def test_a_device_of_others_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> Non
     if closed is None:
         pytest.skip("every device here is open to us")
     monkeypatch.setattr(_platforms, "DEVICE", closed)
-    assert "not for you to open" in str(_platforms.why_not_kvm())
+    assert "not for you to open" in str(_platforms.why_not_kvm(None))
 
 
-@pytest.mark.parametrize(
-    ("given", "date", "why"),
-    [
-        ("turbo", 20240729, "is 'turbo', which is none of kvm, systrap and ptrace"),
-        ("systrap", 20221219, "is 'systrap', which this runsc does not have yet"),
-    ],
-)
-def test_what_is_asked_for_and_not_to_be_had_is_said(
-    given: str, date: int, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(_platforms.SETTING, given)
-    assert _platforms.without_device(date) == f"PADDOCK_GVISOR_PLATFORM {why}"
+def test_what_is_asked_for_and_not_to_be_had_is_said() -> None:
+    why = "gvisor_platform is 'systrap', which this runsc does not have yet"
+    assert _platforms.without_device(20221219, "systrap") == why
 
 
 def test_what_has_come_of_kvm_is_known_in_this_boot_and_with_this_setting(
@@ -101,23 +92,23 @@ def test_what_has_come_of_kvm_is_known_in_this_boot_and_with_this_setting(
     with monkeypatch.context() as other:
         other.setattr(_platforms.proc, "boot_id", lambda: "another boot")
         assert _probe.remembered(tmp_path) is None
-    monkeypatch.setenv(_platforms.SETTING, "systrap")
+    configure(tmp_path, runsc=str(tmp_path / "runsc"), gvisor_platform="systrap")
     assert _probe.remembered(tmp_path) is None
-    assert "not KVM: PADDOCK_GVISOR_PLATFORM says so" in GvisorBackend(tmp_path).checks()[0].detail
+    assert "not KVM: gvisor_platform says so" in GvisorBackend(tmp_path).checks()[0].detail
 
 
 def test_kvm_by_name_that_is_not_to_be_had_is_refused_and_not_tried_again(
-    tmp_path: Path, runs: dict[str, dict[str, bool] | str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, runs: dict[str, dict[str, bool] | str]
 ) -> None:
-    monkeypatch.setenv(_platforms.SETTING, "kvm")
+    configure(tmp_path, runsc=str(tmp_path / "runsc"), gvisor_platform="kvm")
     found = _probe.look(tmp_path)
     assert isinstance(found, _probe.Found)
     assert found.tries_kvm
     assert _probe.settled(tmp_path, found, STANDS_STILL).refused
-    why = f"PADDOCK_GVISOR_PLATFORM is 'kvm', and here {STANDS_STILL}"
+    why = f"gvisor_platform is 'kvm', and here {STANDS_STILL}"
     assert _probe.look(tmp_path) == why
     (line,) = GvisorBackend(tmp_path).checks()
-    assert (line.status, line.detail, line.fix) == ("missing", why, "without PADDOCK_GVISOR_PLATFORM it is what works")
+    assert (line.status, line.detail, line.fix) == ("missing", why, _probe.fix(tmp_path))
 
 
 # with a real runsc
@@ -155,7 +146,7 @@ def alive(told: MemoryHarness, monkeypatch: pytest.MonkeyPatch) -> MemoryHarness
     real = flags
 
     def other(platform: str, date: int, **rest: bool) -> list[str]:
-        (without, *_) = _platforms.without_device(date)
+        (without, *_) = _platforms.without_device(date, None)
         return real(without if platform == "kvm" else platform, date, **rest)
 
     monkeypatch.setattr(_backend, "flags", other)
@@ -233,7 +224,7 @@ def test_one_that_stands_still_ends_nothing_but_the_trial(still: MemoryHarness) 
 def test_asked_for_by_name_it_is_refused_and_no_other_taken(
     still: MemoryHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(_platforms.SETTING, "kvm")
+    configure(still.state_dir, gvisor_platform="kvm")
     monkeypatch.setattr(_proof, "GREETING_SECONDS", 1.0)
 
     async def test(family: Family) -> None:
@@ -245,7 +236,10 @@ def test_asked_for_by_name_it_is_refused_and_no_other_taken(
                 assert isinstance(box, LevelUnavailable)
                 assert "is 'kvm', and here no sandbox has lived on it: nobody answered" in box.message
 
-    play(still, test)
+    try:
+        play(still, test)
+    finally:
+        configure(still.state_dir)
     nothing_is_left_of_the_trial(still)
 
 

@@ -137,13 +137,28 @@ def test_a_state_that_is_not_whole_is_refused(microvms: MicrovmHarness, damage: 
             elif damage == "gone":
                 (place / "state").unlink()
             else:
-                (place / "lines").write_bytes((place / "lines").read_bytes().replace(b"QEMU 7", b"QEMU 6"))
+                (place / "moment").write_bytes((place / "moment").read_bytes().replace(b"QEMU 7", b"QEMU 6"))
         finally:
             os.close(fd)
         words = {"short": "memory of the machine", "gone": "state", "foreign": "was saved by QEMU 6"}[damage]
         with pytest.raises(PaddockError, match=words):
             await family.create(plan)
         assert (await parent.sh("echo lives")).text == "lives"
+
+    play(microvms, test)
+
+
+def test_a_copy_is_named_anew_in_files_of_any_length(microvms: MicrovmHarness) -> None:
+    async def test(family: Family) -> None:
+        parent = await family.begin()
+        spoil = "printf '%0100d' 0 > /etc/machine-id; printf '192.0.2.7 kept' >> /etc/hosts"
+        assert (await parent.sh(spoil, user="root")).text == ""
+        child = await family.fork(parent)
+        told = (await child.sh("cat /etc/machine-id; wc -c < /etc/machine-id; cat /etc/hosts")).text.split("\n")
+        assert len(told[0]) == 32
+        assert told[1] == "33"
+        assert told[-2:] == ["192.0.2.7 kept", f"127.0.0.1\t{child.plan.hostname}\t# this sandbox"]
+        assert sum("this sandbox" in line for line in told) == 1
 
     play(microvms, test)
 

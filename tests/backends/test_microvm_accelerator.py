@@ -14,17 +14,13 @@ from paddock.backends.jail._backend import JailInstance
 from paddock.backends.microvm import MicrovmBackend, _accelerator, _kernel, _qemu
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._qemu import Machine
-from paddock.errors import NotConfigured, SandboxError
+from paddock.errors import SandboxError
 from paddock.keeper._plan import JailPlan
 from paddock.model import SandboxSpec, Template
 from tests.backends.microvms import SMALL, MicrovmHarness
+from tests.conftest import configure
 
 PROGRAMS = ("qemu 1", "kernel 1")
-
-
-@pytest.fixture(autouse=True)
-def undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(_accelerator.SETTING, raising=False)
 
 
 @pytest.fixture
@@ -53,12 +49,8 @@ def test_a_device_of_others_is_not_tried(tmp_path: Path, monkeypatch: pytest.Mon
     assert "not for you to open" in choice.words
 
 
-def test_the_setting_spares_the_trial(tmp_path: Path, device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(_accelerator.SETTING, "tcg")
-    assert _accelerator.choose(tmp_path, PROGRAMS).words == "emulated (TCG): PADDOCK_ACCELERATOR says so"
-    monkeypatch.setenv(_accelerator.SETTING, "turbo")
-    with pytest.raises(NotConfigured, match="turbo"):
-        _accelerator.choose(tmp_path, PROGRAMS)
+def test_the_setting_spares_the_trial(tmp_path: Path, device: Path) -> None:
+    assert _accelerator.choose(tmp_path, PROGRAMS, "tcg").words == "emulated (TCG): config.toml says so"
 
 
 def test_what_a_machine_has_shown_counts_until_something_of_it_changes(
@@ -77,7 +69,6 @@ def test_what_a_machine_has_shown_counts_until_something_of_it_changes(
     monkeypatch.setattr(_accelerator.proc, "boot_id", lambda: "another boot")
     assert not _accelerator.choose(tmp_path, PROGRAMS).proven
     monkeypatch.undo()
-    monkeypatch.delenv(_accelerator.SETTING, raising=False)
     monkeypatch.setattr(_accelerator, "DEVICE", Path("/dev/full"))
     (tmp_path / "microvm.json").write_bytes(b"{")
     assert not _accelerator.choose(tmp_path, PROGRAMS).proven
@@ -116,11 +107,13 @@ def test_a_state_is_for_one_accelerator_one_processor_and_one_boot(tmp_path: Pat
 
 
 @pytest.fixture
-def undecided_harness(microvms: MicrovmHarness, undecided: None) -> Generator[MicrovmHarness]:
+def undecided_harness(microvms: MicrovmHarness) -> Generator[MicrovmHarness]:
     """That of all tests, which has an emulated machine and nothing that KVM has shown."""
     shown = microvms.state_dir / "microvm.json"
     assert not shown.exists()
+    configure(microvms.state_dir, accelerator=None)
     yield microvms
+    configure(microvms.state_dir)
     shown.unlink(missing_ok=True)
 
 

@@ -48,7 +48,7 @@ def level(request: pytest.FixtureRequest) -> str:
         test_all_children_are_of_one_instant_of_a_busy_parent,  # the children of this one go on writing
         test_rollback_takes_the_files_back_and_ends_the_processes,
     )
-    one_id = os.getuid() != 0 and os.environ.get("PADDOCK_SUBORDINATE_IDS") != "1"  # there gVisor copies files only
+    one_id = os.getuid() != 0  # there gVisor copies files only
     if request.param in (("microvm",) if one_id else ("gvisor", "microvm")) and request.function in of_files:
         pytest.skip(f"{request.param}: copied with its memory, a child goes on: tests/levels/test_machine_memory.py")
     return request.param

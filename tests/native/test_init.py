@@ -14,12 +14,14 @@ import pytest
 
 from paddock.linux import seccomp_profile
 from paddock.wire.guest import (
+    VERSION,
     Agent,
     AgentReply,
     Begin,
     Deadline,
     Exec,
     Hold,
+    HostHello,
     Identity,
     IdentityFlags,
     Kind,
@@ -217,6 +219,19 @@ def test_all_ends_at_the_deadline_which_the_host_moves(whole: Container) -> None
     assert host.ended()
     control.close()
     host.close()
+
+
+def test_the_last_word_of_a_host_that_hangs_up_is_heard(whole: Container) -> None:
+    """As that of a host which lets all go on: it does not wait for what stands still."""
+    pid = int(Path(f"/proc/{whole.process.pid}/task/{whole.process.pid}/children").read_text().split()[0])
+    os.kill(pid, signal.SIGSTOP)
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(whole.place / "init.sock"))
+        word = Deadline(deadline=0).pack()
+        peer.sendall(frame(Kind.HELLO, body=HostHello(version=VERSION).pack()))
+        peer.sendall(frame(Kind.OPEN, Op.DEADLINE, 1, word))
+    os.kill(pid, signal.SIGCONT)
+    assert whole.ended() == 0
 
 
 def test_it_ends_when_the_host_goes_before_it_has_begun(container: Container) -> None:

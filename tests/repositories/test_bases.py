@@ -33,6 +33,7 @@ from paddock.service import Service
 from paddock.service._bases import Base
 from paddock.service._checkout import Submodule, Submodules
 from paddock.service._workspace_tree import WorkspaceTree
+from tests.conftest import configure
 from tests.repositories.git_servers import HttpServer, Origin, address
 
 ME = Principal(f"local:{os.getuid()}")
@@ -401,13 +402,11 @@ async def made_ahead() -> None:
         await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name().startswith("spare of ")))
 
 
-async def test_a_pool_driver_that_is_asked_for_is_taken_or_refused(
-    state_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PADDOCK_POOL_DRIVER", "copy")
+async def test_a_pool_driver_that_is_asked_for_is_taken_or_refused(state_dir: Path) -> None:
+    configure(state_dir, pool_driver="copy")
     async with opened(state_dir) as rig:
         assert rig.pool.driver == "copy"
-    monkeypatch.setenv("PADDOCK_POOL_DRIVER", "overlay")  # its trees are where they are
+    configure(state_dir, pool_driver="overlay")  # its trees are where they are
     async with AsyncExitStack() as stack:
         node = Node(state_dir)
         stack.push_async_callback(node.aclose)

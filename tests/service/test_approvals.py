@@ -7,8 +7,9 @@ import hmac
 import http.server
 import json
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from paddock.model import (
     nested_principal,
     replace,
 )
+from paddock.model.config import Config
 from paddock.model.egress import RequestVerdict
 from paddock.policy import Policy, allow
 from paddock.service import Service
@@ -267,20 +269,22 @@ def receiver(statuses: list[int]) -> Generator[tuple[str, list[tuple[str, bytes]
         thread.join()
 
 
+Hooked = Callable[..., Config]
+
+
 @pytest.fixture
-def hooked(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def set(url: str, key: str = "k" * 32) -> None:
-        monkeypatch.setenv("PADDOCK_APPROVAL_WEBHOOK", url)
-        monkeypatch.setenv("PADDOCK_APPROVAL_WEBHOOK_KEY", key)
+def hooked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hooked:
+    def settings(url: str, key: str = "k" * 32) -> Config:
         monkeypatch.setattr("paddock.service._webhook.PAUSES", (0.0, 0.0))
+        (tmp_path / "key").write_text(f"{key}\n")
+        return Config(approval_webhook=url, approval_webhook_key_file=str(tmp_path / "key"))
 
-    return set
+    return settings
 
 
-async def test_a_webhook_is_told_once_signed_and_again_until_it_takes_it(rig: Rig, hooked: Any) -> None:
+async def test_a_webhook_is_told_once_signed_and_again_until_it_takes_it(rig: Rig, hooked: Hooked) -> None:
     with receiver([500, 302, 204]) as (url, came):
-        hooked(url)
-        async with rig.service() as service:
+        async with rig.service(config=hooked(url)) as service:
             id = claim(service).id
             claim(service)
             await until(lambda: len(came) == 3)
@@ -294,19 +298,17 @@ async def test_a_webhook_is_told_once_signed_and_again_until_it_takes_it(rig: Ri
 
 @pytest.mark.parametrize("wrong", [("ftp://x/", "k" * 32), ("http://evil.test/", "k" * 32), ("https://x/", "short")])
 async def test_a_webhook_that_cannot_be_used_is_recorded_and_stops_nothing(
-    rig: Rig, hooked: Any, wrong: tuple[str, str]
+    rig: Rig, hooked: Hooked, wrong: tuple[str, str]
 ) -> None:
-    hooked(*wrong)
-    async with rig.service() as service:
+    async with rig.service(config=hooked(*wrong)) as service:
         assert claim(service).state is ApprovalState.PENDING
-    text = "".join(path.read_text() for path in (rig.state_dir / "audit").glob("*.jsonl"))
-    assert "approval.webhook" in text
+        audit = rig.state_dir / "audit"
+        await until(lambda: any("approval.webhook" in p.read_text() for p in audit.glob("*.jsonl")))
 
 
-async def test_a_webhook_that_never_answers_well_is_given_up_and_recorded(rig: Rig, hooked: Any) -> None:
+async def test_a_webhook_that_never_answers_well_is_given_up_and_recorded(rig: Rig, hooked: Hooked) -> None:
     with receiver([503]) as (url, came):
-        hooked(url)
-        async with rig.service() as service:
+        async with rig.service(config=hooked(url)) as service:
             claim(service)
             audit = rig.state_dir / "audit"
             await until(lambda: any("it answered 503" in p.read_text() for p in audit.glob("*.jsonl")))

@@ -35,9 +35,9 @@ from paddock.model import (
     SandboxSpec,
     State,
 )
+from paddock.model.config import Config
 from paddock.service import Service
 from paddock.service._clock import Clock
-from paddock.service._config import Config
 
 HERE = ExecSpec(argv=("echo", "here"))
 

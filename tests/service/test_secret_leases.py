@@ -20,6 +20,7 @@ from paddock.model import (
     ExecSpec,
     KillSandbox,
     RemoveSecret,
+    RotateVaultKey,
     RunExec,
     Sandbox,
     SandboxSpec,
@@ -110,7 +111,7 @@ async def test_a_value_that_cannot_be_had_is_said_before_anything_is_given(rig: 
         with pytest.raises(SecretUnavailable, match="secret CI has no value: nobody has set it"):
             await made(service)
         missing = {"TOKEN": SecretRule(source=SecretSource(env="PADDOCK_NO_SUCH"), bind=BIND)}
-        with pytest.raises(SecretUnavailable, match="secret TOKEN has no value: the service has no variable"):
+        with pytest.raises(SecretUnavailable, match="secret TOKEN has no value: there was no variable"):
             await made(service, missing)
         await kept(service)
         with pytest.raises(InvalidArgument, match="and in env as well"):
@@ -172,23 +173,48 @@ async def test_a_gateway_that_takes_the_place_of_another_is_given_what_is_kept_n
 
 
 async def test_a_secret_that_cannot_be_had_here_hinders_no_command(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a restart of the daemon: it was revoked since, or the environment does not have it any more."""
-    both = {**RULES, "OWN": SecretRule(source=SecretSource(env="OF_THE_MAKER"), bind=BIND)}
+    """After a restart of the daemon: it was revoked since."""
     async with rig.service() as service:
         await kept(service)
-        monkeypatch.setenv("OF_THE_MAKER", "of-the-maker")
-        sandbox = await made(service, both, persistent=True)
+        sandbox = await made(service, persistent=True)
         row = replace(row_of(service, sandbox), sandbox=replace(sandbox, policy="1"))
         await service.perform(RemoveSecret(name="CI"), ME)
-    monkeypatch.delenv("OF_THE_MAKER")
     async with rig.service() as service:
-        env = (await leases_of(service).in_environment(row, TRUE)).env
-        assert env.keys() == {"TOKEN", "OWN"}
-        given = {one.name: one.value for one in from_bytes(await leases_of(service).packed(row))}
-        assert given == {"TOKEN": None, "OWN": None}
-        monkeypatch.setenv("OF_THE_MAKER", "of-the-maker")
-        given = {one.name: one.value for one in from_bytes(await leases_of(service).packed(row))}
-        assert given == {"TOKEN": None, "OWN": SecretValue(b"of-the-maker")}
+        assert (await leases_of(service).in_environment(row, TRUE)).env.keys() == {"TOKEN"}
+        assert await given(service, row) == {"TOKEN": None}
+
+
+async def given(service: Service, row: Any) -> dict[str, SecretValue | None]:
+    return {one.name: one.value for one in from_bytes(await leases_of(service).packed(row))}
+
+
+async def test_a_secret_is_read_by_the_variables_of_who_made_the_sandbox(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts the next daemon, asks it, or forks; when the vault has another key, too. They lie there sealed."""
+    sources = {
+        "OWN": SecretSource(env="OF_THE_MAKER"),
+        "SAID": SecretSource(command=("sh", "-c", "echo $OF_THE_MAKER")),
+    }
+    rules = {name: SecretRule(source=source, bind=BIND) for name, source in sources.items()}
+    values = dict.fromkeys(sources, SecretValue(b"of-the-maker"))
+    monkeypatch.setenv("OF_THE_MAKER", "of-the-maker")
+    async with rig.service() as service:
+        sandbox = await made(service, rules, persistent=True)
+    monkeypatch.setenv("OF_THE_MAKER", "of-somebody-else")
+    async with rig.service() as service:
+        assert await given(service, row_of(service, sandbox)) == values
+        await service.perform(RotateVaultKey(), ME)
+    async with rig.service() as service:
+        assert await given(service, row_of(service, sandbox)) == values
+        forked = row_of(service, await service.perform(CreateSandbox(), ME))
+        await leases_of(service).prepare([forked], rules, sandbox.id)
+        assert await given(service, forked) == values
+        named = row_of(service, await service.perform(CreateSandbox(), ME))
+        await leases_of(service).prepare([named], rules)
+        assert await given(service, named) == dict.fromkeys(sources, SecretValue(b"of-somebody-else"))
+    for path in (p for p in rig.state_dir.rglob("*") if p.is_file()):
+        assert b"of-the-maker" not in path.read_bytes(), path
 
 
 async def test_what_is_renewed_is_what_holds_by_then(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def refused(source: SecretSource, environment: Mapping[str, str] = {}, now: floa
 
 def test_a_variable_of_the_service(tmp_path: Path) -> None:
     assert fetch(SecretSource(env="CI_TOKEN"), {"CI_TOKEN": VALUE}).value.data == VALUE.encode()
-    assert "the service has no variable CI_TOKEN" in refused(SecretSource(env="CI_TOKEN"))
+    assert "there was no variable CI_TOKEN" in refused(SecretSource(env="CI_TOKEN"))
     assert "has 6 bytes" in refused(SecretSource(env="CI_TOKEN"), {"CI_TOKEN": "sesame"})
 
 
@@ -68,6 +68,8 @@ def test_a_file_without_its_last_newline(tmp_path: Path) -> None:
 
 def test_what_a_command_prints() -> None:
     assert fetch(SecretSource(command=("printf", "%s\\n", VALUE))).value.data == VALUE.encode()
+    own = fetch(SecretSource(command=("sh", "-c", "echo $OF_THE_MAKER")), {"OF_THE_MAKER": VALUE})
+    assert own.value.data == VALUE.encode()
     assert "sh ended with 3" in refused(SecretSource(command=("sh", "-c", f"echo {VALUE}; echo {VALUE} >&2; exit 3")))
     assert "cannot be started" in refused(SecretSource(command=("/no/such",)))
     assert "more than 65536 bytes" in refused(SecretSource(command=("cat", "/dev/zero")))
@@ -78,7 +80,7 @@ def test_a_command_that_is_not_waited_for_any_more_is_ended_with_what_it_started
 
     async def give_up() -> None:
         task = asyncio.ensure_future(
-            from_command(("sh", "-c", f"sleep 600 & echo $! > {path}.new; mv {path}.new {path}; wait"))
+            from_command(("sh", "-c", f"sleep 600 & echo $! > {path}.new; mv {path}.new {path}; wait"), os.environ)
         )
         assert await asyncio.to_thread(orphans.wait_until, path.exists)
         task.cancel()
@@ -91,7 +93,7 @@ def test_a_command_that_is_not_waited_for_any_more_is_ended_with_what_it_started
 
 def test_a_command_that_does_not_end_in_time_is_refused() -> None:
     with pytest.raises(Refused, match="sleep did not end within 0 s"):
-        asyncio.run(from_command(("sleep", "600"), seconds=0.0))
+        asyncio.run(from_command(("sleep", "600"), os.environ, seconds=0.0))
 
 
 def test_a_field_of_a_vault() -> None:

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from paddock.errors import NotConfigured, SecretUnavailable
+from paddock.model.config import Config
 from paddock.storage._vault import (
-    EnvironmentKeys,
+    CommandKeys,
     FileKeys,
     KeyringKeys,
     Place,
@@ -31,14 +32,14 @@ VALUE = b"correct horse battery staple"
 
 @pytest.fixture
 def vault(tmp_path: Path) -> Vault:
-    return Vault(FileKeys(tmp_path))
+    return Vault(FileKeys(tmp_path / "vault.key"))
 
 
 def test_what_is_sealed_opens_and_is_not_there_in_clear(vault: Vault, tmp_path: Path) -> None:
     sealed = vault.seal(VALUE, HERE)
     assert vault.open(sealed, HERE) == VALUE
     assert VALUE not in msgspec.msgpack.encode(sealed)
-    assert Vault(FileKeys(tmp_path)).open(sealed, HERE) == VALUE
+    assert Vault(FileKeys(tmp_path / "vault.key")).open(sealed, HERE) == VALUE
     assert vault.seal(VALUE, HERE) != sealed  # neither data key nor nonce come twice
 
 
@@ -80,7 +81,7 @@ def test_a_key_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(base64.b64encode(bytes(32)))
     (tmp_path / "vault.key").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NotConfigured):
-        FileKeys(tmp_path).ring()
+        FileKeys(tmp_path / "vault.key").ring()
 
 
 def test_a_lost_key_is_said_and_not_replaced_by_another_that_opens_nothing(vault: Vault, tmp_path: Path) -> None:
@@ -106,21 +107,36 @@ def test_after_a_rotation_the_old_key_opens_nothing(vault: Vault, tmp_path: Path
         vault.open(sealed, HERE)
 
 
-def test_the_environment_may_hold_the_keys_the_newest_first(tmp_path: Path) -> None:
+def test_a_command_may_print_the_keys_the_newest_first(tmp_path: Path) -> None:
+    def printed(*keys: str) -> Vault:
+        return Vault(open_keys(tmp_path, Config(vault_key_command=("printf", "%s\\n", *keys))))
+
     old, new = (base64.b64encode(os.urandom(32)).decode() for _ in range(2))
-    before = Vault(open_keys(tmp_path, {"PADDOCK_VAULT_KEY": old}))
-    after = Vault(open_keys(tmp_path, {"PADDOCK_VAULT_KEY": f"{new},{old}"}))
+    before, after = printed(old), printed(new, old)
     sealed = before.seal(VALUE, HERE)
     assert after.open(sealed, HERE) == VALUE
-    assert Vault(open_keys(tmp_path, {"PADDOCK_VAULT_KEY": new})).open(after.rewrap(sealed, HERE), HERE) == VALUE
+    assert printed(new).open(after.rewrap(sealed, HERE), HERE) == VALUE
     assert not (tmp_path / "vault.key").exists()
 
 
 @pytest.mark.parametrize("said", ["short", "AAAA", "ü", ","])
-def test_an_environment_without_a_key_is_refused_and_not_shown(tmp_path: Path, said: str) -> None:
+def test_a_command_that_prints_no_key_is_refused_and_not_shown(tmp_path: Path, said: str) -> None:
     with pytest.raises(NotConfigured, match="32 bytes in base64") as caught:
-        EnvironmentKeys(said)
+        CommandKeys(("echo", said)).ring()
     assert said == "," or said not in str(caught.value)
+
+
+def test_a_command_that_fails_is_refused_without_what_it_printed() -> None:
+    with pytest.raises(NotConfigured, match="sh gave no keys: it ended with 3") as caught:
+        CommandKeys(("sh", "-c", "echo hush; exit 3")).ring()
+    assert "hush" not in str(caught.value)
+
+
+def test_another_file_may_hold_them(tmp_path: Path) -> None:
+    config = Config(vault_key_file=str(tmp_path / "elsewhere"))
+    sealed = Vault(open_keys(tmp_path, config)).seal(VALUE, HERE)
+    assert Vault(open_keys(tmp_path, config)).open(sealed, HERE) == VALUE
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
 def test_the_desktops_keyring_may_hold_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,14 +145,14 @@ def test_the_desktops_keyring_may_hold_them(tmp_path: Path, monkeypatch: pytest.
     module.__dict__["get_password"] = lambda service, user: kept.get((service, user))
     module.__dict__["set_password"] = lambda service, user, said: kept.__setitem__((service, user), said)
     monkeypatch.setitem(sys.modules, "keyring", module)
-    keys: VaultKeys = open_keys(tmp_path, {"PADDOCK_VAULT_KEY": "keyring"})
+    keys: VaultKeys = open_keys(tmp_path, Config(vault_keyring=True))
     assert isinstance(keys, KeyringKeys)
     sealed = Vault(keys).seal(VALUE, HERE)
-    assert Vault(open_keys(tmp_path, {"PADDOCK_VAULT_KEY": "keyring"})).open(sealed, HERE) == VALUE
+    assert Vault(open_keys(tmp_path, Config(vault_keyring=True))).open(sealed, HERE) == VALUE
     assert [re.fullmatch(r"[A-Za-z0-9+/]{43}=", said) is not None for said in kept.values()] == [True]
 
 
 def test_a_keyring_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(NotConfigured, match="not installed"):
-        open_keys(tmp_path, {"PADDOCK_VAULT_KEY": "keyring"}).ring()
+        open_keys(tmp_path, Config(vault_keyring=True)).ring()

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from paddock.keeper.layout import SUBORDINATE_IDS
 from paddock.linux.subordinate_ids import SubordinateIds, granted
 from paddock.storage._removal import remove
 from paddock.storage._worker import Worker
-from tests.conftest import live_sandboxes, private_state
+from tests.conftest import configure, live_sandboxes, private_state
 from tests.orphans import wait_until
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ def whole(ids: SubordinateIds) -> Generator[Path]:
 def whole_shared(ids: SubordinateIds) -> Generator[Path]:
     """The state directory of `create`'s sandboxes."""
     with whole_state(ids) as directory:
+        configure(directory, subordinate_ids=True)
         yield directory
 
 
@@ -66,7 +66,6 @@ def create(whole_shared: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Cal
     from paddock import Sandbox
 
     monkeypatch.setenv("PADDOCK_STATE_DIR", str(whole_shared))
-    monkeypatch.setenv(SUBORDINATE_IDS, "1")
     monkeypatch.delenv("PADDOCK_URL", raising=False)
     with contextlib.ExitStack() as stack:
 

@@ -11,11 +11,12 @@ from typing import TypeVar
 import pytest
 
 from paddock.errors import NotConfigured
-from paddock.keeper.layout import KEEPER_CONFIG, ORDINARY_ID, POOL, SUBORDINATE_IDS
+from paddock.keeper.layout import KEEPER_CONFIG, ORDINARY_ID, POOL
 from paddock.linux import subordinate_ids
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.storage import open_pool, prepare
 from paddock.storage._worker import Worker
+from tests.conftest import configure
 
 T = TypeVar("T")
 
@@ -118,13 +119,13 @@ def test_what_was_asked_for_and_cannot_be_had_is_refused(
 ) -> None:
     nothing: Callable[[], str] = lambda: "/etc/subuid gives you no range"  # noqa: E731
     monkeypatch.setattr(subordinate_ids, "granted", nothing)
-    monkeypatch.setenv(SUBORDINATE_IDS, "1")
+    configure(whole, subordinate_ids=True)
     with pytest.raises(NotConfigured, match="gives you no range") as caught:
         prepare(whole)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("usermod --add-subuids")
     assert not (whole / KEEPER_CONFIG).exists()
-    monkeypatch.setenv(SUBORDINATE_IDS, "0")
+    configure(whole)
     assert prepare(whole).subordinate_ids is None
 
 

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from paddock.keeper.layout import AUDIT_KEY
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-VARIABLE = "PADDOCK_AUDIT_KEY_FILE"
 _MOST_BYTES = 1 << 16
 
 
@@ -40,19 +38,18 @@ def key_id(public: bytes) -> str:
     return hashlib.sha256(public).hexdigest()
 
 
-def open_key(state_dir: Path, environment: Mapping[str, str]) -> SigningKey:
-    """The one that PADDOCK_AUDIT_KEY_FILE names, or that of the state directory, which is made if there is none yet.
+def open_key(state_dir: Path, given: str | None = None) -> SigningKey:
+    """The one in the file `given`, or that of the state directory, which is made if there is none yet.
 
     NotConfigured: it cannot be read, others can read it, or it is no Ed25519 key.
     """
-    given = environment.get(VARIABLE, "")
     path = Path(given) if given else state_dir / AUDIT_KEY
     try:
         pem = _read(path)
     except FileNotFoundError:
         if given:
             raise NotConfigured(
-                f"{VARIABLE}: there is no {path}", hint=f"openssl genpkey -algorithm ed25519 -out {path}"
+                f"audit_key_file: there is no {path}", hint=f"openssl genpkey -algorithm ed25519 -out {path}"
             ) from None
         pem = _make(path)
     return SigningKey(_private(pem, path))

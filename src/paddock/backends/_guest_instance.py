@@ -167,8 +167,8 @@ class GuestInstance:
         if not self._root_user:
             raise Unsupported(
                 f"nothing can be done as {user.name!r}: it needs a range of ids, which an ordinary user does not have",
-                hint="with PADDOCK_SUBORDINATE_IDS=1 a new state directory has one; else run paddock as root, or leave "
-                f"it to {self._template.default_user!r}",
+                hint="`subordinate_ids = true` in config.toml gives a new state directory one; else run paddock as root"
+                f" or leave it to {self._template.default_user!r}",
             )
         return "root", None if user.uid == 0 else user.name
 

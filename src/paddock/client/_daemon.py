@@ -47,8 +47,21 @@ _FOR_ALL = frozenset(
     )
 )
 """By these the daemon reaches engines, registries and forges, whoever asks."""
-_PREFIXES = ("PADDOCK_", "GIT_", "VAULT_", "XDG_")
-_NOT_CARRIED = frozenset({"PADDOCK_STATE_DIR", "PADDOCK_URL", "PADDOCK_API_KEY", "PADDOCK_DOOR"})
+_MOVED = {
+    "PADDOCK_ACCELERATOR": 'accelerator = "tcg"',
+    "PADDOCK_APPROVAL_WEBHOOK": 'approval_webhook = "https://..."',
+    "PADDOCK_APPROVAL_WEBHOOK_KEY": 'approval_webhook_key_file = "/..."',
+    "PADDOCK_AUDIT_KEY_FILE": 'audit_key_file = "/..."',
+    "PADDOCK_GVISOR_PLATFORM": 'gvisor_platform = "systrap"',
+    "PADDOCK_KERNEL": 'kernel = "/..."',
+    "PADDOCK_PACKAGE_CACHE_MIB": "package_cache_mib = 4096",
+    "PADDOCK_POOL_DRIVER": 'pool_driver = "overlay"',
+    "PADDOCK_RUNSC": 'runsc = "/..."',
+    "PADDOCK_SUBORDINATE_IDS": "subordinate_ids = true",
+    "PADDOCK_VAULT_KEY": 'vault_key_file = "/..."',
+    "PADDOCK_WAITING": "spares = 1",
+}
+"""Variables of earlier versions, and what stands in config.toml for each."""
 
 
 def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
@@ -101,14 +114,20 @@ def environment() -> dict[str, str]:
 
 def configuring() -> dict[str, str]:
     """What the daemon goes by for all of its clients; "" for what is not set here. The rest comes with requests."""
-    ours = {name: value for name, value in environment().items() if name.startswith("PADDOCK_")}
-    return ours | {name: os.environ.get(name, "") for name in _FOR_ALL}
+    return {name: os.environ.get(name, "") for name in _FOR_ALL}
 
 
 def _is_carried(name: str) -> bool:
-    if name in _NOT_CARRIED:
-        return False
-    return name in _CARRIED or name.startswith(_PREFIXES) or name.lower().endswith("_proxy")
+    return name in _CARRIED or name.startswith("XDG_") or name.lower().endswith("_proxy")
+
+
+def refuse_moved(state_dir: str) -> None:
+    """NotConfigured: a variable of this program has no effect; the hint has the line that takes its place."""
+    for name in _MOVED.keys() & os.environ.keys():
+        raise NotConfigured(
+            f"{name} has no effect: what it said is a setting of the state directory now",
+            hint=f"unset {name}; write a line such as {_MOVED[name]} into {os.path.join(state_dir, 'config.toml')}",
+        )
 
 
 def _try(state_dir: str) -> socket.socket | None:

@@ -24,7 +24,7 @@ from paddock.model import (
     mint,
     replace,
 )
-from paddock.model.caller import is_git_variable
+from paddock.model.caller import is_git_variable, of_source
 from paddock.wire import NO_REPLY, PROTOCOL, Connection, Frame, Kind, WireError, close_all
 
 from . import _daemon
@@ -142,6 +142,7 @@ class Session:
 
     def open(self) -> Connection:
         """Return a new connection, greeted."""
+        _daemon.refuse_moved(self.state_dir)
         with self._starting:  # of many threads that find no daemon one starts it
             for _ in range(_ATTEMPTS):
                 try:
@@ -380,19 +381,12 @@ def _directories(action: Action[Any]) -> dict[str, tuple[int, int]]:
 
 def _environment(action: Action[Any]) -> dict[str, str]:
     """The caller's values of what its request needs: its git's settings, the variables that its policy names."""
-    git: dict[str, str] = {}
+    needed: dict[str, str] = {}
     if action.TAG in _BY_GIT or (isinstance(action, CreateSandbox) and action.spec.workspace is not None):
-        git = {name: value for name, value in os.environ.items() if is_git_variable(name)}
+        needed = {name: value for name, value in os.environ.items() if is_git_variable(name)}
     policy = action.spec.policy if isinstance(action, CreateSandbox) else getattr(action, "policy", None)
     if policy is None:
-        return git
-    names: set[str] = set()
+        return needed
     for rule in policy.secrets.values():
-        source = rule.source
-        if source.github_app is not None:
-            source = source.github_app.private_key
-        if source.env is not None:
-            names.add(source.env)
-        if source.vault is not None:
-            names |= {"VAULT_ADDR", "VAULT_TOKEN", "VAULT_NAMESPACE", "HOME"}
-    return git | {name: os.environ[name] for name in names if name in os.environ}
+        needed |= of_source(rule.source, os.environ)
+    return needed

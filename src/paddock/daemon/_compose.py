@@ -41,7 +41,9 @@ class Node:
 
     def __init__(self, state_dir: Path) -> None:
         from paddock.backends.jail import JailBackend
-        from paddock.service import forget_figures, read_config
+        from paddock.model.config import read_config
+
+        from ._older import forget_figures
 
         self.config = read_config(state_dir)
         told = forget_figures(state_dir, self.config)

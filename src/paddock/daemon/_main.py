@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from paddock import __version__
 from paddock.errors import InvalidArgument, PaddockError, exhaustion
-from paddock.keeper.layout import CONFIG
 from paddock.linux import inotify
 from paddock.model import KillSandbox, ListSandboxes, Principal, Sandbox, SandboxId, codec
+from paddock.model.config import FILE
 from paddock.service._clock import boot_id
 from paddock.wire import PROTOCOL
 
@@ -84,7 +84,7 @@ class Daemon:
         self._state_dir, self._lock, self._watchdog = state_dir, lock, watchdog
         self._principal = Principal(f"local:{os.getuid()}")
         self._instance, self._started, self._boot = os.urandom(8).hex(), time.time(), boot_id()
-        self._code = Code(state_dir / CONFIG)
+        self._code = Code(state_dir / FILE)
         self._files = SessionFiles(state_dir / SESSIONS)
         self._ends_own = self._closing = False
         self._ending: set[asyncio.Task[None]] = set()

@@ -1,4 +1,4 @@
-"""Programs of a version from before the daemon, which wrote to the state directory themselves."""
+"""What older versions left: programs that write to the state directory themselves, figures that chose a level."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from paddock.errors import NotConfigured
 from paddock.keeper import layout
+from paddock.model.config import FILE, Config
 
 _FIELD_PID = 4  # "1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF", proc_locks(5)
 
@@ -28,6 +29,19 @@ def refuse_older_programs(state_dir: Path) -> None:
                 f"a program of an older paddock (pid {pid}) still works in {state_dir}",
                 hint=f"let it finish, or end it: kill {pid}",
             )
+
+
+def forget_figures(state_dir: Path, config: Config) -> str | None:
+    """Delete the figures by which earlier releases chose a level, and return what to tell the one who starts first."""
+    try:
+        (state_dir / layout.LEVELS).unlink()
+    except OSError:
+        return None
+    return (
+        "the default level doesn't depend on measurements any more: a sandbox for which no level is named is a"
+        f" {config.level.value} from now on. To have another default, write a line such as"
+        f' level = "gvisor" into {state_dir / FILE}'
+    )
 
 
 def _lockers() -> list[int]:

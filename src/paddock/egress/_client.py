@@ -20,14 +20,14 @@ from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.wire import Frame, Kind, WireError, close_all
 from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
 
-from ._control import PACKAGE_CACHE_MIB, VERSION, Hello, Order, Welcome
+from ._control import VERSION, Hello, Order, Welcome
 
 START_SECONDS = 30.0
 # What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "listener"} as JSON on stdin.
 BOOTSTRAP = (
     "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.egress._process import main;main(o)"
 )
-_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ", PACKAGE_CACHE_MIB)
+_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ")
 Judge = Callable[[ApprovalRequest], ApprovalAnswer]
 """May be slow by a database's standards, and no slower: it runs in the loop."""
 
@@ -146,5 +146,5 @@ class GatewayClient:
 
 
 def _environment() -> dict[str, str]:
-    """What of the daemon's the gateway has: where the certificates are that it trusts, and how much it may keep."""
+    """What of the daemon's the gateway has: where the certificates are that it trusts."""
     return {name: value for name in _KEPT if (value := os.environ.get(name))}

@@ -12,8 +12,6 @@ from typing import TypeAlias
 import msgspec
 
 VERSION = 3
-PACKAGE_CACHE_MIB = "PADDOCK_PACKAGE_CACHE_MIB"
-"""A variable of the daemon that its gateway is given."""
 
 
 class _Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag=str.lower, forbid_unknown_fields=True): ...

@@ -19,9 +19,9 @@ from paddock.audit import AuditLog
 from paddock.keeper import layout
 from paddock.linux import confine as process
 from paddock.linux import local_sockets, seccomp, seccomp_profile
+from paddock.model.config import read_config
 
 from . import _witness
-from ._control import PACKAGE_CACHE_MIB
 from ._gateway import Gateway
 from ._handler import HandlerHost, start_host
 from ._journal import AuditJournal
@@ -35,7 +35,6 @@ from ._server import Plane, Server
 from ._upstream import over_tcp, system_trust
 from ._world import World
 
-DEFAULT_CACHE_MIB = 4096
 _SPARE_BYTES = 1 << 30
 _OF_THE_RESOLVER = ("resolv.conf", "hosts", "nsswitch.conf", "gai.conf", "host.conf", "services", "localtime")
 _OF_CERTIFICATES = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates")
@@ -123,14 +122,11 @@ async def make_plane(
 
 def _packages(state: Path) -> PackageCache | None:
     """Without a cache all goes on, only slower: what is wrong with it is said in the gateway's log."""
-    given = os.environ.get(PACKAGE_CACHE_MIB, str(DEFAULT_CACHE_MIB))
-    if not given.isdecimal():
-        print(f"{PACKAGE_CACHE_MIB}={given!r} is no number: packages are not kept", file=sys.stderr, flush=True)
-        return None
-    if not int(given):
+    most = read_config(state).package_cache_mib
+    if not most:
         return None
     try:
-        store = PackageStore(state / layout.PACKAGES, most_bytes=int(given) << 20, spare_bytes=_SPARE_BYTES)
+        store = PackageStore(state / layout.PACKAGES, most_bytes=most << 20, spare_bytes=_SPARE_BYTES)
     except OSError as error:
         print(f"packages are not kept: {error}", file=sys.stderr, flush=True)
         return None

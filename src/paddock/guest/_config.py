@@ -7,7 +7,7 @@ than all else that the guest imports of the library but `socket`.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ class AgentConfig(NamedTuple):
     `env` is what every command gets, less what it sets itself. `exec_dir` is where the output of background
     commands goes; made if missing. With `may_switch_user` commands may ask for another of `users`. `root` is a
     prefix below which file paths and working directories are taken lexically: no wall, only the process backend
-    has one. `tells`: of a command that failed, which ceiling struck it (`_ceilings`).
+    has one.
     `subreaper` must stay on but where another process adopts orphans by design.
     """
 
@@ -41,7 +41,6 @@ class AgentConfig(NamedTuple):
     users: tuple[UserEntry, ...] = ()
     may_switch_user: bool = False
     root: str = ""
-    tells: bool = False
     subreaper: bool = True
 
     def entry(self, name: str | None) -> UserEntry | None:
@@ -55,8 +54,8 @@ class InitConfig(NamedTuple):
 
     `deadline` is in seconds of CLOCK_BOOTTIME; `grace_seconds` later init ends by itself. In place of its socket
     `control` may be the end of a line, and an agent with none has a line as well: it is started at once, whenever
-    there is none. `frail`: all ends with the first agent that dies. Of a virtual machine: what opens the stream by
-    which `files` come. `host` is the writing end of a pipe: init ends when nobody can read it any more.
+    there is none. `frail`: all ends with the first agent that dies. `host` is the writing end of a pipe: init ends when
+    nobody can read it any more.
     """
 
     control: socket.socket | LineEnd
@@ -65,5 +64,4 @@ class InitConfig(NamedTuple):
     frail: bool = False
     eager: tuple[str, ...] = ("user",)
     grace_seconds: float = 1.0
-    files: Callable[[], int] | None = None
     host: int = -1

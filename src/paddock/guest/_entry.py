@@ -9,8 +9,6 @@ CONFIG is an object in JSON, or `@` and the path of a file with one:
 * `initial`: capabilities, by number, that init alone keeps, to have its machine renewed (`_renewal`)
 * or, in place of all, `pilot`: see `_pilot`
 * or, in place of these, `stream`: one such, and `agent`: one connection only
-* `machine`: this is pid 1 of a virtual machine, see `_machine`; a stream may then be `port:NAME`, and
-  `files` in there is the one by which its host's files come
 * `fatal_imports`: true in tests: an import from here on ends the process
 * `host`: the writing end of a pipe. `ready` is written to it, and init ends when the pipe has no reader any more
 """

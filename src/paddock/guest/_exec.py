@@ -12,7 +12,6 @@ from struct import pack as pack_struct
 from typing import Any, cast
 
 from . import _requests as requests
-from ._ceilings import Ceilings
 from ._config import AgentConfig, UserEntry
 from ._connection import Channel, Handler
 from ._faults import Fault, encode, show
@@ -41,7 +40,6 @@ class Execs:
         self._config = config
         self._env = {encode(name): encode(value) for name, value in config.env.items()}
         self._tags = Tags()
-        self._ceilings = Ceilings() if config.tells else None
         self._all: dict[str, Exec] = {}
         self._started = 0
         self._running: dict[int, Exec] = {}
@@ -164,8 +162,6 @@ class Execs:
         run = self._running.pop(pid, None)
         if run is not None:
             code = os.waitstatus_to_exitcode(wait_status)
-            if code and run.limit is None and self._ceilings is not None:
-                run.limit = self._ceilings.struck(run.struck_before)
             status = {
                 "code": code if code >= 0 else None,
                 "signal": -code if code < 0 else None,
@@ -233,7 +229,6 @@ class Execs:
         tag = self._tags.take()
         if tag is None or not tag.alone:
             program = program._replace(env={**program.env, MARKER: exec_id.encode()})
-        before = {} if self._ceilings is None else self._ceilings.counts()
         try:
             pid = spawn(program, *ends)
         finally:
@@ -246,7 +241,6 @@ class Execs:
             pid=pid,
             background=background,
             family=Family(exec_id=exec_id, pid=pid, tag=tag),
-            struck_before=before,
         )
         self._all[exec_id] = self._running[pid] = run
         return run

@@ -2,7 +2,7 @@
 
 Source: `include/uapi/linux/fuse.h` of Linux 6.1 (protocol 7.37) and `Documentation/filesystems/fuse.rst`. Every
 message begins with its length, which makes a stream of them. Between the kernel's messages go ours to the relay
-(`_fuse_relay`): eight bytes, shorter than any of FUSE: the length and a word.
+(`native/share.c`): eight bytes, shorter than any of FUSE: the length and a word.
 """
 
 from __future__ import annotations

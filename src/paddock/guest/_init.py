@@ -19,7 +19,7 @@ from ._kernel import become_subreaper
 from ._line import Line, LineEnd
 from ._loop import IN, ChildWatch, Loop, Timer
 from ._process import prepare_process
-from ._renewal import Renewal
+from ._renewal import renew
 from ._tree import Orphans, TreeKill, kill_descendants
 
 StartAgent = Callable[[str], int]
@@ -95,7 +95,6 @@ class Init:
         self._connections: set[Connection] = set()
         self._timer: Timer | None = None
         self.deadline = config.deadline
-        self._renewal = Renewal(config.files)
         self._children = ChildWatch(self._loop, self._died, self._stopped)
         if os.getpid() != 1:  # pid 1 adopts everybody, and ignores signals that it does not handle
             become_subreaper()
@@ -217,7 +216,7 @@ class Init:
         elif operation == "lost":
             return self._lost(channel, request)
         elif operation == "renew":
-            channel.reply(self._renewal.renew(request))
+            channel.reply(renew(request))
         elif operation == "agents":
             channel.reply({"agents": {agent.name: agent.pid for agent in self._agents.values()}})
         else:

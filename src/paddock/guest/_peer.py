@@ -17,7 +17,8 @@ _READ = 256 * 1024
 
 
 class Peer:
-    """Owns the stream. `received(data)`; `gone()` once, when the other side is; `roomy()` when little waits again."""
+    """Owns the stream. `received(data)`; `gone()` once, when the other side is; `roomy()` when no more than `high`
+    bytes wait for it again."""
 
     def __init__(
         self,
@@ -26,11 +27,12 @@ class Peer:
         received: Callable[[bytes], None],
         gone: Callable[[], None],
         roomy: Callable[[], None],
+        high: int = HIGH,
     ) -> None:
         self._reader, self._writer = stream if isinstance(stream, tuple) else (stream.fileno(), stream.detach())
         for fd in {self._reader, self._writer}:
             os.set_blocking(fd, False)
-        self._loop = loop
+        self._loop, self._high = loop, high
         self._received, self._gone, self._roomy = received, gone, roomy
         self._out: deque[bytes | memoryview] = deque()
         self._reading = False
@@ -42,7 +44,7 @@ class Peer:
 
     @property
     def full(self) -> bool:
-        return self.waiting_bytes > HIGH
+        return self.waiting_bytes > self._high
 
     def listen(self, wanted: bool) -> None:
         """Whether what it says is read."""

@@ -20,12 +20,11 @@ import os
 import signal
 import socket
 import stat
-import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from struct import unpack
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from . import _requests as requests
 from ._connection import Channel, Connection, Handler
@@ -38,11 +37,14 @@ from ._peer import Stream
 from ._process import prepare_process
 from ._switchboard import Board
 
+if TYPE_CHECKING:
+    from ._trunk import Trunk
+
 LOG_BYTES = 16 * 1024
 OUT = ".out"
 _CONTROL = "control"
+LINE = "line"
 _FAREWELL_SECONDS = 1.0
-_SETTLING_SECONDS, _LOOK_SECONDS = 5.0, 0.005
 _MESSAGE = 64
 _MOST_DESCRIPTORS = 4
 
@@ -52,6 +54,8 @@ class Course(Protocol):
 
     pipes: bool
     """A line is two pipes and no socket: `ends` has what the wall reads by NAME, what it writes by NAME + `OUT`."""
+    trunk: type[Trunk] | None
+    """What has the one line, `line`, that there is then for the connections of all identities."""
 
     def start(self, ends: dict[str, int]) -> list[int]:
         """Starts the other wall; `ends` are its ends of the lines. The end of any of these processes is that of all."""
@@ -89,13 +93,13 @@ class Pilot:
         self._log = Log(self.loop)
         self._lines: dict[str, Stream] = {}
         self.boards: dict[str, Board] = {}
+        self.trunk: Trunk | None = None
         self._controls: set[Connection] = set()
         self._environment: Any = config.get("env", {})
         self._claimed = not config.get("waiting")
         self._waiting: list[_End] = []
         self._pids: list[int] = []
         self._marks: dict[str, str] = config.get("marks", {})
-        self._idle: frozenset[str] = frozenset()
         self.figures: dict[str, float] = {}
         """How long some steps took, in seconds: for whoever asks (`ping`)."""
         self._ended: Json | None = None
@@ -126,18 +130,23 @@ class Pilot:
         self._take_first()
         self._door.bind(b"\0" + self._config["name"].encode())
         ends: dict[str, int] = {}
-        for name in self._config["identities"]:
+        for name in self._config["identities"] if self._course.trunk is None else (LINE,):
             self._lines[name] = _pipes(name, ends) if self._course.pipes else _socket(name, ends)
         children = ChildWatch(self.loop, self._died, lambda pid: None)
         self._pids = self._course.start(ends)
         for end in ends.values():
             os.close(end)
+        if self._course.trunk is not None:
+            self.trunk = self._course.trunk(self.loop, self._lines.pop(LINE), self._offended)
         for name, line in self._lines.items():
             mark = self._marks.get(name)
             known = None if mark is None else bytes.fromhex(mark)
-            self.boards[name] = Board(self.loop, line, known, idle=mark is not None and name in self._idle)
+            self.boards[name] = Board(self.loop, line, known)
         self.loop.watch(self._door.fileno(), IN, self._came)
         children.reap()
+
+    def _offended(self, words: str) -> None:
+        self.end({"code": None, "signal": None, "words": words})
 
     def _take_first(self) -> None:
         if stat.S_ISSOCK(os.fstat(0).st_mode):
@@ -151,25 +160,9 @@ class Pilot:
         """By which a later pilot makes itself known to the same guest."""
         return {name: board.mark.hex() for name, board in self.boards.items() if board.mark is not None}
 
-    def settle(self, then: Callable[[], None]) -> None:
-        """`then` is called when all lines are settled, or one has not been for long."""
-        until = time.monotonic() + _SETTLING_SECONDS
-
-        def look() -> None:
-            if all(board.settled for board in self.boards.values()) or time.monotonic() > until:
-                then()
-            else:
-                self.loop.after(_LOOK_SECONDS, look)
-
-        look()
-
-    def idle(self) -> list[str]:
-        """The lines on which nothing is open."""
-        return [name for name, board in self.boards.items() if board.idle]
-
-    def resume(self, marks: dict[str, str], idle: Iterable[str] = ()) -> None:
+    def resume(self, marks: dict[str, str]) -> None:
         """For a course that finds them only when it starts: the guest has spoken to an earlier pilot."""
-        self._marks, self._idle = marks, frozenset(idle)
+        self._marks = marks
 
     def note(self, words: str) -> None:
         """Into the log."""
@@ -265,6 +258,9 @@ class Pilot:
         if name == _CONTROL:
             self._controls.add(Connection(self.loop, stream, self._open, self._hung_up))
             return True
+        if self.trunk is not None and name in self._config["identities"]:
+            self.trunk.add(name, stream)
+            return True
         if name not in self.boards:
             return False
         self.boards[name].add(stream)
@@ -315,6 +311,7 @@ class _Plain:
     """A level whose wall is one program."""
 
     pipes = False
+    trunk = None
 
     def __init__(self, pilot: Pilot, child: Json) -> None:
         self._pilot, self._child = pilot, child

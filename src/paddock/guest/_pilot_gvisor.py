@@ -75,6 +75,7 @@ class Course:
         self._spec = json.dumps(options["spec"]).encode()
         self._cpus, self._memory = int(options["cpus"]), int(options["memory_bytes"])
         self._numbers: Any = options.get("lines")
+        self.trunk = None
         self.pipes = self._numbers is not None
         self._saves: Any = options.get("saves")
         self._device: str | None = options.get("device")

@@ -19,6 +19,7 @@ from ._frames import Json
 from ._freeze import Freeze
 from ._place import Done, Place
 from ._qemu import Qemu
+from ._trunk import Trunk
 
 if TYPE_CHECKING:
     from ._pilot import Pilot
@@ -31,6 +32,7 @@ class Course:
     `disk`: a command that makes one."""
 
     pipes = False
+    trunk = Trunk
 
     def __init__(self, pilot: Pilot, options: Json) -> None:
         self._pilot, self._options = pilot, options
@@ -48,7 +50,7 @@ class Course:
         if self._make is not None:
             self._disks.make(self._pilot, self._place, self._make)
         else:
-            self._pilot.resume(*self._place.lines())
+            self._place.check()
         pid = self._qemu.start(ends)
         if self._make is not None:
             self._qemu.boot(self._begun)
@@ -87,7 +89,7 @@ class Course:
     # standing
 
     def _stand(self, image: Image | None, done: Done) -> None:
-        """Its files first: what it has under way there must not be cut off in the middle."""
+        """What is under way on its line and in its files must not be cut off in the middle."""
 
         def quiet(why: str | None) -> None:
             if why is None:
@@ -100,19 +102,20 @@ class Course:
                 os.close(image.fd)  # nobody who runs in here writes it from now on
             done(why)
 
-        def settled() -> None:
-            if self._shares is None:
-                quiet(None)
+        def silent(why: str | None) -> None:
+            if why is not None or self._shares is None:
+                quiet(why)
             else:
                 self._shares.stand(quiet)
 
-        self._pilot.settle(settled)
+        assert self._pilot.trunk is not None
+        self._pilot.trunk.stand(silent)
 
     def _save(self, image: Image | None, done: Done) -> None:
         memory = "" if image is None else image.name
 
         def keep() -> None:
-            self._place.keep(self._pilot.marks(), self._pilot.idle(), memory)
+            self._place.keep(memory)
 
         def saved(why: str | None) -> None:
             done(_tried(keep) if why is None else why)
@@ -129,6 +132,8 @@ class Course:
             self._frozen = None
             if self._shares is not None:
                 self._shares.go()
+            if self._pilot.trunk is not None:
+                self._pilot.trunk.go()
             done(why)
 
         self._go_on(over)

@@ -11,9 +11,9 @@ Done = Callable[[str | None], None]
 
 
 class Place:
-    """Files of the machine, in the sandbox's own tree. `state` and `lines` are there only while nobody runs on them:
-    whoever loads them removes them, since memory and disk go on. `ram` lies in a layer below, the image `memory`, which
-    others run from too, and is never written; a machine that boots has its own."""
+    """Files of the machine, in the sandbox's own tree. `state`, and `moment`, which says what that is of, are there
+    only while nobody runs on them: whoever loads them removes them, since memory and disk go on. `ram` lies in a layer
+    below, the image `memory`, which others run from too, and is never written; a machine that boots has its own."""
 
     def __init__(self, directory: str, stamp: str, memory: str) -> None:
         self._directory, self._stamp, self._memory = directory, stamp, memory
@@ -21,27 +21,24 @@ class Place:
     def path(self, name: str) -> str:
         return f"{self._directory}/{name}"
 
-    def lines(self) -> tuple[dict[str, str], list[str]]:
-        """The marks of the lines of what was saved, and those that were idle. OSError, ValueError: it is not there, or
-        another machine's."""
-        with open(self.path("lines"), "rb") as file:
+    def check(self) -> None:
+        """OSError, ValueError: what was saved is not there, or another machine's."""
+        with open(self.path("moment"), "rb") as file:
             saved = json.loads(file.read())
         if saved["stamp"] != self._stamp:
             raise ValueError(f"the state was saved by {saved['stamp']}, and this is {self._stamp}")
         if saved.get("memory", "") != self._memory:
             raise ValueError("the state of the machine and its memory are not of one moment")
-        return saved["marks"], saved.get("idle", [])
 
-    def keep(self, marks: dict[str, str], idle: list[str], memory: str) -> None:
+    def keep(self, memory: str) -> None:
         """What was saved is whole."""
-        with open(self.path("lines"), "wb") as file:
-            saved = {"stamp": self._stamp, "memory": memory, "marks": marks, "idle": idle}
-            file.write(json.dumps(saved).encode())
+        with open(self.path("moment"), "wb") as file:
+            file.write(json.dumps({"stamp": self._stamp, "memory": memory}).encode())
         os.rename(self.path("state.new"), self.path("state"))
 
     def forget(self) -> None:
         """From here on memory and disk are not those of the state."""
-        for name in ("state", "lines", "state.new"):
+        for name in ("state", "moment", "state.new"):
             try:
                 os.unlink(self.path(name))
             except FileNotFoundError:

@@ -25,10 +25,8 @@ class Exec:
         pid: int,
         background: bool,
         family: Family,
-        struck_before: dict[str, int],
     ) -> None:
         self.id, self.number, self.argv, self.pid = id, number, argv, pid
-        self.struck_before = struck_before
         self.background, self.family = background, family
         self.started_at = time.time()
         self.started = self.looked_at = time.monotonic()

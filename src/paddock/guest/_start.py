@@ -7,7 +7,6 @@ import os
 import socket
 from typing import Any, NoReturn
 
-from . import _machine as machine
 from ._agent import run_agent, run_agent_on, run_agent_on_line
 from ._config import AgentConfig, InitConfig, UserEntry
 from ._faults import report
@@ -19,8 +18,6 @@ from ._seal import seal_imports
 
 
 def serve(config: Any) -> NoReturn:
-    if "machine" in config:
-        machine.settle(config["machine"])
     seal_imports(fatal=bool(config.get("fatal_imports")))
     if "stream" in config:
         reader, writer = _stream(config["stream"])
@@ -84,7 +81,6 @@ def _run_on_lines(config: Any) -> NoReturn:
         agents=dict.fromkeys(configs),
         deadline=float(config["deadline"]),
         eager=tuple(configs),
-        files=lambda: _open_files(config.get("machine", {}).get("files")),
     )
     try:
         kept = (fd for end in ends.values() for fd in (end.reader, end.writer))
@@ -100,11 +96,6 @@ def _line_end(where: Any, mark: bytes) -> LineEnd:
     moved = _moved(reader)
     other = moved if writer == reader else _moved(writer)
     return LineEnd(reader=moved, writer=other, mark=mark, device=isinstance(where, str))
-
-
-def _open_files(where: str | None) -> int:
-    """The stream by which files come: a port is there for the asking."""
-    return machine.port((where or "port:paddock.files").removeprefix("port:"))
 
 
 def _moved(fd: int) -> int:
@@ -125,9 +116,6 @@ def _become(user: UserEntry) -> None:
 
 
 def _stream(where: Any) -> tuple[int, int]:
-    if isinstance(where, str) and where.startswith("port:"):
-        fd = machine.port(where.removeprefix("port:"))
-        return fd, os.dup(fd)
     if isinstance(where, str):
         fd = os.open(where, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         return fd, os.dup(fd)
@@ -159,5 +147,4 @@ def _agent_config(fields: Any) -> AgentConfig:
         users=tuple(_user(user) for user in fields.get("users", ())),
         may_switch_user=fields.get("may_switch_user", False),
         root=fields.get("root", ""),
-        tells=fields.get("tells", False),
     )

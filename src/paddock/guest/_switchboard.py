@@ -61,10 +61,9 @@ class Splitter:
 
 
 class Board:
-    """The line to one agent inside. `mark`: the guest has spoken before, to another pilot; `idle`: nothing was open
-    then, so that it need not be woken before somebody wants it."""
+    """The line to one agent inside. `mark`: the guest has spoken before, to another pilot."""
 
-    def __init__(self, loop: Loop, line: Stream, mark: bytes | None = None, *, idle: bool = False) -> None:
+    def __init__(self, loop: Loop, line: Stream, mark: bytes | None = None) -> None:
         self.loop = loop
         self.hello: Json | None = None
         """What the guest has greeted with; before that nobody is served."""
@@ -79,25 +78,10 @@ class Board:
         self._last_channel = 0
         self._line = Peer(loop, line, self._heard, self._hung_up, self.heed_services)
         self._line.listen(True)
-        self._asleep = idle
-        if not idle:
-            self._greet()
-
-    @property
-    def settled(self) -> bool:
-        """No greeting is under way: of one that is, whoever continues this line would hear a second answer."""
-        return self._asleep or self._broken or self._ended or (self.hello is not None and not self._deaf)
-
-    @property
-    def idle(self) -> bool:
-        """It is settled, and nothing is open."""
-        return self._asleep or (self.settled and not self._routes)
+        self._greet()
 
     def add(self, stream: socket.socket) -> None:
         """A service more. It is served as soon as the guest has greeted."""
-        if self._asleep:
-            self._asleep = False
-            self._greet()
         service = _Service(self, stream)
         self._services.add(service)
         if self._broken or self._ended:
@@ -159,7 +143,7 @@ class Board:
         if self._finder is not None:
             rest = self._finder.after(data)
             if rest is not None:
-                answered, self._deaf, self._asleep = self._deaf and not self._asleep, False, False
+                answered, self._deaf = self._deaf, False
                 if not answered:  # it is another agent, which waits for our mark
                     self._reset()
                     assert self.mark is not None

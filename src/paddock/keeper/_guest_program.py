@@ -1,4 +1,4 @@
-"""The native guest as a sealed file in memory: what is executed as an agent, nobody can write, and nobody inside read.
+"""The native guest as a sealed file in memory: nobody can write what is executed, and nobody inside read it.
 
 It has no path, so that it can be executed in any mount namespace. The kernel makes a process non-dumpable from the
 start that executes what it may not read (execve(2)).
@@ -11,9 +11,9 @@ import fcntl
 import os
 from typing import NoReturn
 
-from paddock.linux import descriptors
+from paddock.linux import caps, descriptors
 
-_ENTRANCE, _SCORE, _ABOVE = 3, 6, 10  # as native/agent.h has them
+_KEEPER, _ABOVE = 7, 20  # as native/jail.h has it, and above all that is given
 _EXECUTABLE = 0x10  # MFD_EXEC, Linux 6.3
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _REFUSED = 125  # of a start without a socket
@@ -65,16 +65,17 @@ def _try(program: int) -> None:
         raise OSError(errno.ENOEXEC, f"the native guest cannot be executed: it ended with {code}")
 
 
-def become(program: int, listener: int, oom_score: int) -> NoReturn:
-    """The agent that serves `listener`, with no other descriptor than these and null. OSError.
+def become_spawner(program: int, keeper: int, null: int) -> NoReturn:
+    """The process that jails are cloned from, with no other descriptor than `keeper`, its stream, and null. OSError.
 
-    `oom_score` is this process's own oom_score_adj, open for reading and writing.
+    It has the capabilities of the caller, also where that is not root in its user namespace.
     """
-    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for fd in (program, listener, oom_score)]
-    os.dup2(kept[1], _ENTRANCE)
-    os.dup2(kept[2], _SCORE)
-    descriptors.close_all_but(0, 1, 2, _ENTRANCE, _SCORE, kept[0])
-    os.umask(0o022)
+    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for fd in (program, keeper)]
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    os.dup2(kept[1], _KEEPER)
+    descriptors.close_all_but(_KEEPER, kept[0])
+    caps.hand_on()
     _execute(kept[0])
 
 

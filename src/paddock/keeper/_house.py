@@ -11,9 +11,8 @@ import stat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from paddock.keeper import _dev, _guest_program, layout
+from paddock.keeper import _dev, _guest_program, _orders, layout
 from paddock.keeper._door import Door
-from paddock.keeper._inside import MASKED, STAGED
 from paddock.keeper._outside import Outside
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
@@ -22,7 +21,6 @@ from paddock.keeper.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
 from paddock.keeper.pool import open_pool
 from paddock.linux import (
     cgroups,
-    landlock,
     mountinfo,
     mounts,
     namespaces,
@@ -30,8 +28,6 @@ from paddock.linux import (
     pidfd,
     prctl,
     proc,
-    seccomp,
-    seccomp_profile,
     subordinate_ids,
 )
 from paddock.linux.namespaces import IdMap
@@ -77,10 +73,9 @@ class House(NamedTuple):
     null: int
     program: int
     """The native guest."""
-    filter: seccomp.Filter
-    landlock_abi: int
+    orders: bytes
+    """What the spawner is told first."""
     own_namespaces: dict[str, int] | None
-    masks: tuple[bytes, ...]
 
     @property
     def held(self) -> frozenset[str]:
@@ -155,7 +150,7 @@ def _furnish(
         prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
     mounts.make_all_private()
     places = state / PLACES
-    for name in ("root", "dev", "dev_more", *(f"stage/{os.fsdecode(name)}" for name in STAGED)):
+    for name in ("root", "dev", "dev_more", *(f"stage/{os.fsdecode(name)}" for name in _orders.STAGED)):
         (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     dev_tree = os.fsencode(places / "dev")
     _dev.build(dev_tree, root_mode=root_mode)
@@ -189,10 +184,14 @@ def _furnish(
         dev_tree=dev_tree,
         null=_open_null(),
         program=program,
-        filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode or ids is not None)),
-        landlock_abi=landlock.kernel_abi(),
+        orders=_orders.house(
+            root_mode=root_mode,
+            whole=root_mode or ids is not None,
+            held=frozenset() if groups is None else groups.enforced,
+            stage=os.fsencode(places / "stage"),
+            dev=dev_tree,
+        ),
         own_namespaces=proc.namespaces() if root_mode else None,
-        masks=tuple(name for name in MASKED if os.path.lexists(b"/proc/" + name)),
     )
 
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
-from paddock.keeper import _dev, _exits, _posture, _trust_places
+from paddock.keeper import _dev, _exits, _orders, _posture, _trust_places
 from paddock.keeper._errors import Died, JailError, as_jail_error, died_of
 from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
-from paddock.keeper._inside import COMMITTED
 from paddock.keeper._late_exits import Way
 from paddock.keeper._mounts import make_mounts
 from paddock.keeper._plan import WAITING, JailPlan
@@ -29,19 +27,18 @@ from paddock.linux.undo import UndoStack
 
 _OVERLAY_ROOT = (("redirect_dir", "on"), ("metacopy", "on"))
 _OVERLAY_USER = (("userxattr", None),)
-_LARGEST_PLAN = 150_000  # bytes; one message of a socket holds some 200,000
+_LARGEST_ENVIRONMENT = 150_000  # bytes: the record holds it
 
 
 @dataclass(slots=True, kw_only=True)
 class Jail:
-    """A living jail. Its pid 1 notices the end of `tether`; an earlier keeper's has noticed it already."""
+    """A living jail."""
 
     pid: int
     pidfd: int
     group: cgroups.Group | None
     slot: int | None
     record: Record
-    tether: socket.socket | None = None
     exits: _exits.Exits | None = None
     way: Way | None = None
     """To make exits when they are asked for, and mounts when what waits is claimed."""
@@ -60,8 +57,6 @@ class Jail:
             os.close(self.diag)
         if self.exits is not None:
             self.exits.close()
-        if self.tether is not None:
-            self.tether.close()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,7 +71,8 @@ class Pending:
     root: os.stat_result
     exits: _exits.Exits | None = None
     agent_pid: int = 0
-    inside: dict[str, dict[str, float]] | None = None
+    inside: dict[str, float] = field(default_factory=dict[str, float])
+    """Seconds of the agent's steps."""
 
 
 def begin(house: House, plan: JailPlan, spare: Spare) -> Pending:
@@ -105,9 +101,9 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
     late: list[int] = []
     undo.push(_close_all, late)
     steps.begin("record")
-    packed = plan.pack()
-    if len(packed) > _LARGEST_PLAN:
-        raise JailError(f"the plan has {len(packed)} bytes, {_LARGEST_PLAN} at most: its environment is too large")
+    orders = _orders.plan(house, plan)
+    if (size := sum(len(name) + len(value) for name, value in plan.env.items())) > _LARGEST_ENVIRONMENT:
+        raise JailError(f"its environment has {size} bytes, {_LARGEST_ENVIRONMENT} at most")
     house.records.adopt(plan.id, house.spares, spare.name)
     undo.push(house.records.remove, plan.id)
     steps.end("record")
@@ -141,7 +137,7 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
 
     def send() -> None:
         try:
-            spare.sync.send(packed)
+            spare.sync.send(orders)
         except ConnectionError:
             pass  # the child has failed already; why, it has said, and `receive` reads it
 
@@ -264,12 +260,12 @@ def _whole(plan: JailPlan, view: int) -> int:
 def receive(pending: Pending) -> bool:
     """Takes what the agent says. True when it is ready. JailError if it failed, with everything undone."""
     try:
-        message, sender = read_report(pending.spare.sync)
+        report = read_report(pending.spare.sync)
     except JailError as error:
         abandon(pending, error)
-    if message is None:
+    if report is None:
         return False
-    pending.agent_pid, pending.inside = sender, message
+    pending.agent_pid, pending.inside = report.pid, report.took
     return True
 
 
@@ -319,19 +315,19 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         )
         house.records.write(record)
         way = Way.of(spare) if pending.exits is None or plan.kind.endswith(WAITING) else None
-        spare.sync.send(COMMITTED)
+        spare.sync.send(_orders.COMMITTED)
         steps.end("written")
     except BaseException as error:
         planned = JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}")
         abandon(pending, error if isinstance(error, Died) else _died(spare, error) or planned)
     pending.undo.release()
+    spare.sync.close()
     jail = Jail(
         pid=spare.pid,
         pidfd=spare.pidfd,
         group=spare.group,
         slot=spare.slot,
         record=record,
-        tether=spare.sync,
         exits=pending.exits,
         way=way,
         diag=None if spare.diag is None else os.dup(spare.diag),
@@ -342,9 +338,8 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
 def _timings(pending: Pending) -> dict[str, float]:
     timings = {f"spare.{name}": seconds for name, seconds in pending.spare.steps.seconds.items()}
     timings |= pending.steps.seconds
-    for report, prefix in ((pending.spare.report, "spare.inside."), (pending.inside, "inside.")):
-        for kind, values in (report or {}).items():
-            timings |= {(prefix if kind == "seconds" else f"faults.{prefix}") + name: v for name, v in values.items()}
+    for took, prefix in ((pending.spare.took, "spare.inside."), (pending.inside, "inside.")):
+        timings |= {prefix + name: seconds for name, seconds in took.items()}
     return timings
 
 

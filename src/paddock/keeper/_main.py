@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any, cast
 
-from paddock.guest import _everything as guest
+from paddock.guest._seal import seal_imports
 from paddock.keeper import _house, _serve, layout
 from paddock.keeper._bootstrap import READY
 from paddock.linux import local_sockets, pidfd
@@ -47,7 +47,7 @@ def main(options: dict[str, Any]) -> None:
         _set_title()
         house = _house.furnish(state, cast("str", options["guest"]))
         listener = local_sockets.listen(state, layout.KEEPER_SOCKET)
-        guest.seal_imports()
+        seal_imports()
         os.write(1, READY)
         for number in (0, 1):
             os.dup2(house.null, number)

@@ -11,7 +11,7 @@ from paddock.keeper import _jail, _spare
 from paddock.keeper._errors import Died, JailError
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan
-from paddock.keeper._stem import Stem
+from paddock.keeper._spawner import Spawner
 from paddock.linux import proc
 
 CREATE_SECONDS = 20.0
@@ -52,7 +52,7 @@ class Nursery:
         born: Callable[[_jail.Jail], None],
     ) -> None:
         self._house = house
-        self._stem = Stem(house)
+        self._spawner = Spawner(house)
         self._watch = watch
         self._unwatch = unwatch
         self._born = born
@@ -71,8 +71,8 @@ class Nursery:
         return self._limits.values() if self._restock is None else (*self._limits.values(), self._restock)
 
     def open(self) -> None:
-        """Last of all before the first create: what the keeper has in memory now is shared with every sandbox."""
-        self._stem.start()
+        """Last of all before the first create."""
+        self._spawner.start()
 
     def create(self, plan: JailPlan, reply: Reply) -> None:
         if plan.fault:  # a test wants to see it fail: not at the cost of a spare that is whole
@@ -94,7 +94,7 @@ class Nursery:
             self._unwatch(spare.sync.fileno())
             spare.undo.unwind()
         self._spares.clear()
-        self._stem.close()
+        self._spawner.close()
 
     # -- spares
 
@@ -119,7 +119,7 @@ class Nursery:
 
     def _conceive(self, fault: str, only_for: _Waiting | None) -> bool:
         try:
-            spare = _spare.begin(self._house, self._stem, fault)
+            spare = _spare.begin(self._house, self._spawner, fault)
         except JailError as error:
             self._refuse(only_for, error)
             return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -115,20 +114,6 @@ class JailPlan(NamedTuple):
     def written(self) -> dict[str, int | None]:
         """The trees that it writes beside its own, and their ceilings in bytes."""
         return {tree.name: tree.disk_bytes for tree in self.trees if tree.writable}
-
-    def pack(self) -> bytes:
-        """For the way from the keeper to its own children, which is trusted and short: no text is parsed there."""
-        values = self._asdict()
-        for name in ("users", "mounts", "trees"):
-            values[name] = [tuple[Any, ...](part) for part in values[name]]  # `marshal` takes no tuples with names
-        return marshal.dumps(values)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> JailPlan:
-        values = marshal.loads(data)  # noqa: S302
-        for name, kind in (("users", User), ("mounts", Mount), ("trees", Tree)):
-            values[name] = tuple(map(kind._make, values[name]))
-        return cls(**values)
 
     def to_message(self) -> dict[str, Any]:
         message = self._asdict()

@@ -1,28 +1,28 @@
 """Spares: sandboxes that have namespaces, ids, a group and two processes, and no file system, limits or name yet.
 
-One is kept ready while a keeper has work, so that a create has little left to do. It costs about three megabytes
+One is kept ready while a keeper has work, so that a create has little left to do. It costs some hundred kilobytes
 and runs nothing; it dies with the keeper, and its group is swept away by the next one.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from paddock.keeper._door import Door
 from paddock.keeper._errors import Died, JailError, as_jail_error
 from paddock.keeper._house import House
-from paddock.keeper._inside import listener_names
 from paddock.keeper._records import remove_directory
-from paddock.keeper._stem import Stem
-from paddock.keeper._trace import Steps
+from paddock.keeper._spawner import Spawner
+from paddock.keeper._trace import InjectedFault, Steps
 from paddock.keeper.layout import ID_COUNT, ORDINARY_ID
 from paddock.linux import cgroups, namespaces, pidfd, subordinate_ids
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
+from paddock.wire import WireError
+from paddock.wire.guest import Report
 
 SOCKET_BYTES = 64 << 20
 """What a sandbox may hold in the buffers of sockets, where the kernel does not count that as memory."""
@@ -49,16 +49,17 @@ class Spare:
     diag: int | None = None
     """For `sock_diag.unix_bytes` of it, where the keeper counts its memory."""
     ready: bool = False
-    report: dict[str, dict[str, float]] | None = None
+    took: dict[str, float] = field(default_factory=dict[str, float])
+    """Seconds of its own steps."""
 
 
-def begin(house: House, stem: Stem, fault: str = "") -> Spare:
+def begin(house: House, spawner: Spawner, fault: str = "") -> Spare:
     """Sends one on its way; `receive` says when it is there. JailError, with everything undone."""
     steps = Steps(fault.removeprefix("keeper:") if fault.startswith("keeper:") else "")
     undo = UndoStack()
     try:
         with undo:
-            spare = _begin(house, stem, fault, steps, undo)
+            spare = _begin(house, spawner, fault, steps, undo)
             spare.undo = UndoStack()
             spare.undo.take(undo)
             return spare
@@ -66,7 +67,7 @@ def begin(house: House, stem: Stem, fault: str = "") -> Spare:
         raise as_jail_error(error, steps) from None
 
 
-def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) -> Spare:
+def _begin(house: House, spawner: Spawner, fault: str, steps: Steps, undo: UndoStack) -> Spare:
     # Not named after a sandbox, which is not known yet; the record of the sandbox will name its group.
     name = f"gr_{os.urandom(8).hex()}"
     steps.begin("cgroup")
@@ -93,7 +94,7 @@ def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) 
     sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
     try:
         base = None if slot is None else house.slots.base(slot)
-        pid = stem.clone(theirs, [listener.fileno() for listener in listeners], joining, base=base, fault=fault)
+        pid = spawner.clone(theirs, [listener.fileno() for listener in listeners], joining, base=base, fault=fault)
     finally:
         theirs.close()
         joining.close()
@@ -125,6 +126,11 @@ def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) 
         undo=undo,
         steps=steps,
     )
+
+
+def listener_names(whole: bool) -> tuple[str, ...]:
+    """The sockets of a sandbox. Without a range of ids there is one identity inside."""
+    return ("init", "user", "root") if whole else ("init", "user")
 
 
 def _listen(house: House, name: str) -> list[socket.socket]:
@@ -176,14 +182,14 @@ def receive(spare: Spare) -> bool:
     """Takes what it says. True when it is ready. JailError if it failed or died, with everything undone."""
     try:
         given: list[int] = []
-        message = read_report(spare.sync, given)[0]
-        if message is None:
+        report = read_report(spare.sync, given)
+        for fd in given:
+            spare.undo.push(os.close, fd)
+        if report is None:
             return False
+        spare.took = report.took
         if given:  # nothing foreign has run there yet
             spare.network, spare.diag = given[0], given[1] if len(given) > 1 else None
-            for fd in given:
-                spare.undo.push(os.close, fd)
-        spare.report = cast("dict[str, dict[str, float]]", message)
         spare.ready = True
         return True
     except JailError:
@@ -200,8 +206,15 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     ]
 
 
-def read_report(sync: socket.socket, given: list[int] | None = None) -> tuple[dict[str, Any] | None, int]:
-    """What a process of the sandbox says, None if nothing yet, and its pid. JailError: it failed, or it died.
+class Said(NamedTuple):
+    """A report: seconds of each step, and the process that it comes from."""
+
+    took: dict[str, float]
+    pid: int
+
+
+def read_report(sync: socket.socket, given: list[int] | None = None) -> Said | None:
+    """What a process of the sandbox says, None if nothing yet. JailError: it failed, or it died.
 
     The descriptors that come with it, two at most, are put on `given`; without, none is taken.
     """
@@ -212,18 +225,20 @@ def read_report(sync: socket.socket, given: list[int] | None = None) -> tuple[di
         except ConnectionResetError:  # it ended with a message of ours unread; what it said comes after that news
             data, ancillary, _, _ = sync.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)
     except BlockingIOError:
-        return None, 0
+        return None
     if given is not None:
         given += _descriptors(ancillary)
     if not data:
         raise Died("the child died before it was ready")
     try:
-        message = cast("dict[str, Any]", json.loads(data))
-    except ValueError as error:
+        report = Report.unpack(data)
+    except WireError as error:
         raise JailError(f"the child's report can't be read: {error}") from error
-    if "error" in message:
-        raise JailError(f"inside, after step {message['after']!r}: {message['error']}", message["errno"])
+    if report.failed:
+        words = os.strerror(report.errno) if report.errno else InjectedFault.__name__
+        raise JailError(f"inside, at step {report.step.decode()!r}: {words}", report.errno or None)
+    took = {name.decode(): took / 1e9 for name, took in zip(report.steps, report.took, strict=True)}
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-            return message, int.from_bytes(payload[:4], "little")
+            return Said(took, int.from_bytes(payload[:4], "little"))
     raise JailError("a report came without its sender's credentials")

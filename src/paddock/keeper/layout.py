@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 # Files of trees are stored with these owners (root mode): far from the uids of people, so that a set-user-id
 # file in a tree never is one of root's, and equal for all sandboxes, so that a fork needs no chown.
 TREE_ID_BASE = 0x7000_0000
-SUBORDINATE_IDS = "PADDOCK_SUBORDINATE_IDS"
 # Who an ordinary user is inside his sandboxes.
 ORDINARY_ID = 1000
 # Sandboxes run with uids RUN_ID_BASE + slot * 65536 + id; idmapped mounts translate.
@@ -80,7 +79,6 @@ ARTIFACTS = "artifacts"
 KEPT = "kept"
 MALWARE = "malware"
 PACKAGES = "packages"
-CONFIG = "config.toml"
 LEVELS = "levels.json"
 VAULT_KEY = "vault.key"
 

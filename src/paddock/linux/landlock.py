@@ -11,6 +11,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from paddock.linux._syscall import NR, call
 
@@ -54,29 +55,21 @@ def level(abi: int) -> str:
     return f"landlock {min(abi, KNOWN_ABI)}: no device nodes, no abstract sockets or signals to the outside"
 
 
-def create_ruleset(abi: int) -> int | None:
-    """A ruleset's descriptor for a kernel of version `abi`; None if that can hold nothing useful.
+class Ruleset(NamedTuple):
+    """`attributes` for landlock_create_ruleset(2), and what its one rule, about "/", allows: whoever puts it on makes
+    that rule when the root is final. Without it every rename or link into another directory would fail with EXDEV."""
 
-    Before the root is final already: rules are about "/" as the caller sees it now, so make it after pivot_root.
-    """
+    attributes: bytes
+    below_root: int
+
+
+def ruleset(abi: int) -> Ruleset | None:
+    """That of a sandbox, for a kernel of version `abi`; None if that can hold nothing useful."""
     if abi < 2:
         return None
     scoped = _SCOPE_ABSTRACT_UNIX | _SCOPE_SIGNAL if abi >= 6 else 0
     attributes = _RULESET.pack(_MAKE_CHAR | _MAKE_BLOCK | _REFER, 0, scoped)
-    size = _RULESET.size if abi >= 6 else 16 if abi >= 4 else 8
-    ruleset = call(NR.LANDLOCK_CREATE_RULESET, attributes, size, 0, what="landlock_create_ruleset")
-    try:
-        root = os.open(b"/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            # Without this rule every rename or link into another directory would fail with EXDEV.
-            rule = _PATH_BENEATH.pack(_REFER, root)
-            call(NR.LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0, what="landlock_add_rule /")
-        finally:
-            os.close(root)
-    except BaseException:
-        os.close(ruleset)
-        raise
-    return ruleset
+    return Ruleset(attributes[: _RULESET.size if abi >= 6 else 16 if abi >= 4 else 8], _REFER)
 
 
 def restrict_files(abi: int, *, readable: Iterable[str], writable: Iterable[str | int]) -> bool:
@@ -116,14 +109,3 @@ def _allow(ruleset: int, path: str | int, access: int) -> None:
 def restrict_self(ruleset: int) -> None:
     """Puts the calling thread and all that it starts under the ruleset. Needs no_new_privs or CAP_SYS_ADMIN."""
     call(NR.LANDLOCK_RESTRICT_SELF, ruleset, 0, what="landlock_restrict_self")
-
-
-def restrict(abi: int) -> str:
-    """Makes the ruleset, enters it, and returns `level(abi)`."""
-    ruleset = create_ruleset(abi)
-    if ruleset is not None:
-        try:
-            restrict_self(ruleset)
-        finally:
-            os.close(ruleset)
-    return level(abi)

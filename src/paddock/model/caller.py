@@ -6,6 +6,10 @@ import os
 from collections.abc import Mapping
 from contextvars import ContextVar
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .policy import SecretSource
+
 ENVIRONMENT: ContextVar[Mapping[str, str] | None] = ContextVar("environment", default=None)
 """Set by the daemon for each request. What a request starts in the background keeps it. Unset: this process's own."""
 DIRECTORIES: ContextVar[Mapping[str, tuple[int, int]] | None] = ContextVar("directories", default=None)
@@ -18,11 +22,31 @@ _GIT = frozenset(
     )
 )
 
+_VAULT = ("VAULT_ADDR", "VAULT_TOKEN", "VAULT_NAMESPACE", "HOME")
+
 
 def environment() -> Mapping[str, str]:
     """The caller's variables that came with his request: those that his policy names, those that his git goes by."""
     given = ENVIRONMENT.get()
     return os.environ if given is None else given
+
+
+def of_source(source: SecretSource, given: Mapping[str, str]) -> dict[str, str]:
+    """The variables among `given` by which the value of `source` is read; all of them where a command prints it."""
+    while source.github_app is not None:
+        source = source.github_app.private_key
+    if source.command is not None:
+        return {name: value for name, value in given.items() if _is_text(name) and _is_text(value)}
+    names = _VAULT if source.vault is not None else () if source.env is None else (source.env,)
+    return {name: given[name] for name in names if name in given}
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # bytes that are no UTF-8
+        return False
+    return True
 
 
 def directories() -> Mapping[str, tuple[int, int]]:

@@ -132,9 +132,9 @@ class Approve(_Part, frozen=True, kw_only=True):
 class SecretSource(_Part, frozen=True, kw_only=True):
     """Where the value is, on the host. Exactly one. In a file, `from: env` and `from: stored` are of the same name.
 
-    `env` is a variable of the service, `file` an absolute path, `command` what prints it, `stored` a name in
-    paddock's own store, `vault` a path and a field (`secret/data/ci#token`) of the HashiCorp Vault that VAULT_ADDR and
-    VAULT_TOKEN of the service lead to, `github_app` a token that is made for this sandbox.
+    `env` is a variable of the program that sets the policy, `file` an absolute path, `command` what prints it, `stored`
+    a name in paddock's own store, `vault` a path and a field (`secret/data/ci#token`) of the HashiCorp Vault that
+    VAULT_ADDR and VAULT_TOKEN of that program lead to, `github_app` a token that is made for this sandbox.
     """
 
     env: str | None = None

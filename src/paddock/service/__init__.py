@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._clock import Clock as Clock
-    from ._config import forget_figures as forget_figures
-    from ._config import read_config as read_config
     from ._names import names as names
     from ._providers import Templates as Templates
     from ._service import Service as Service
@@ -19,11 +17,9 @@ _HOMES = {
     "Clock": "_clock",
     "Service": "_service",
     "Templates": "_providers",
-    "forget_figures": "_config",
     "names": "_names",
-    "read_config": "_config",
 }
-__all__ = ["Clock", "Service", "Templates", "forget_figures", "names", "read_config"]
+__all__ = ["Clock", "Service", "Templates", "names"]
 
 
 def __getattr__(name: str) -> object:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import msgspec
@@ -172,10 +171,10 @@ class Approvals(Component):
                 reason = f"{MOST_WAITING} others of this sandbox wait for an answer already"
                 return ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason=reason)
             self._audit.event("approval.asked", sandbox=request.sandbox, approval=found.id, what=_told(request))
-            if os.environ.get("PADDOCK_APPROVAL_WEBHOOK"):
-                from ._webhook import tell  # with all that HTTP needs
+            if self._config.approval_webhook is not None:
+                from ._webhook import Webhook  # with all that HTTP needs
 
-                tell(self._context, found)
+                Webhook(self._context).asked(found)
         elif found.state is ApprovalState.USED:
             # Recorded before it happens; if it cannot be, it is used up all the same.
             self._audit.event("approval.used", sandbox=request.sandbox, approval=found.id, what=_told(request))

@@ -10,10 +10,10 @@ import msgspec
 
 from paddock.audit import AuditLog
 from paddock.model import Action, Principal
+from paddock.model.config import Config
 from paddock.storage._base import Pool
 
 from ._clock import Clock
-from ._config import Config
 from ._lane import Lanes
 from ._needs import Needs
 from ._providers import Backends, Images, Templates

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -53,15 +52,15 @@ class Evidence:
         self,
         state_dir: Path,
         audit: AuditLog,
-        environment: Mapping[str, str],
         clock: Clock,
         *,
+        key_file: str | None = None,
         most_bytes: float = math.inf,
         most_seconds: float = math.inf,
     ) -> None:
         """The log has no more bytes than that, and nothing older, as far as closed parts make that up."""
         self._most_bytes, self._most_seconds = most_bytes, most_seconds
-        self._state_dir, self._audit, self._environment, self._clock = state_dir, audit, environment, clock
+        self._state_dir, self._audit, self._key_file, self._clock = state_dir, audit, key_file, clock
         self._signer = HeadSigner(audit.directory, self._key)
         self._found: SigningKey | None = None
         self._seen: dict[str, int] = {}
@@ -138,7 +137,7 @@ class Evidence:
 
     def _key(self) -> SigningKey:
         if self._found is None:
-            self._found = open_key(self._state_dir, self._environment)
+            self._found = open_key(self._state_dir, self._key_file)
         return self._found
 
     def _sizes(self) -> dict[str, int]:

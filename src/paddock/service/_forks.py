@@ -54,13 +54,15 @@ class Forks(Component):
             protect = protected(policy.document, template)
         if outer is not None:  # children of one have no network
             policy = None
+        if (full := self._making.full(spec, action.count)) is not None:
+            raise full
         rows = [
             self._making.row(
                 spec, template, owner, of.backend, of.level, parent.id, copy_of=parent.workspace, policy=policy
             )
             for _ in range(action.count)
         ]
-        births = [Birth(row, template, held.backend, policy, protect) for row in rows]
+        births = [Birth(row, template, held.backend, policy, protect, inherits=True) for row in rows]
         for birth in births:
             self._store.add(birth.row)
         limit = spec.limits.disk_mib << 20

@@ -79,7 +79,7 @@ class ImageRoom(Component):
         if kept:
             return (Check(area="storage", name="images", status="ok", detail=f"{told}; users are the image's"),)
         detail = f"{told}; all files of one belong to one user, and nobody is root: sandboxes have one id here"
-        fix = "PADDOCK_SUBORDINATE_IDS=1 PADDOCK_STATE_DIR=DIRECTORY paddock doctor"
+        fix = "`subordinate_ids = true` in config.toml of a new state directory"
         return (Check(area="storage", name="images", status="weak", detail=detail, fix=fix),)
 
     async def candidates(self) -> Sequence[Candidate]:

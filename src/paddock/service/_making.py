@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from paddock.backends._base import Backend, Instance, SandboxPlan
-from paddock.errors import PaddockError
+from paddock.errors import PaddockError, ResourceExhausted
 from paddock.model import Level, Noun, Principal, SandboxId, SandboxSpec, State, Template, mint, replace
 from paddock.model import Sandbox as SandboxInfo
 
@@ -42,6 +42,8 @@ class Birth(msgspec.Struct, frozen=True):
     policy: Snapshot | None = None
     protect: tuple[str, ...] = ()
     """What nobody inside may change: of a fork what its parent has, whether or not it has the policy."""
+    inherits: bool = False
+    """The policy came with what it is made of, and so do the variables by which its secrets are read."""
 
     def plan(self, retention_seconds: float) -> SandboxPlan:
         row, spec = self.row, self.row.sandbox.spec
@@ -67,6 +69,20 @@ class Making(Component):
         super().__init__(context)
         self._live, self._egress, self._leases = live, egress, leases
         self._boot = boot_id()
+
+    def full(self, spec: SandboxSpec, count: int) -> ResourceExhausted | None:
+        """Why `count` more such sandboxes would be too many for what `config.toml` gives all together."""
+        for name in ("memory_mib", "disk_mib"):
+            if not (most := getattr(self._config, name)):
+                continue
+            each = [getattr(row.sandbox.spec.limits, name) for row in self._store.list()]
+            if sum(each) + count * getattr(spec.limits, name) > most:
+                return ResourceExhausted(
+                    f"the limits of all sandboxes may come to {name}={most} here, and {len(each)} have {sum(each)}",
+                    hint=f"kill one that is not needed, ask for less, or raise {name} in config.toml",
+                    field=f"limits.{name}",
+                )
+        return None
 
     def row(
         self,
@@ -125,7 +141,8 @@ class Making(Component):
                 if (policy := births[0].policy) is not None:  # all that begin together have one
                     for birth in births:
                         undo.callback(self._leases.drop, birth.row.id)
-                    await self._leases.prepare([birth.row for birth in births], policy.document.secrets)
+                    origin = births[0].row.sandbox.origin if births[0].inherits else None
+                    await self._leases.prepare([birth.row for birth in births], policy.document.secrets, origin)
                 await fill()
                 instances = await self._create(births, undo)
                 for birth, instance in zip(births, instances, strict=True):

@@ -45,6 +45,7 @@ from paddock.model import (
     StreamAudit,
     replace,
 )
+from paddock.model.config import FILE
 
 from . import _levels
 from ._context import Component, Context
@@ -207,7 +208,7 @@ class Reports(Component):
             default_level=self._config.level.value,
             state_dir=str(self._state_dir),
             levels=levels,
-            config_file=str(self._state_dir / layout.CONFIG),
+            config_file=str(self._state_dir / FILE),
             config=self._config.shown(),
         )
 

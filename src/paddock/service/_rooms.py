@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
@@ -89,8 +88,8 @@ class Rooms:
         self.evidence = Evidence(
             context.state_dir,
             context.audit,
-            os.environ,
             context.clock,
+            key_file=config.audit_key_file,
             most_bytes=config.audit_mib * 2**20 or math.inf,
             most_seconds=config.audit_days * 86_400.0 or math.inf,
         )

@@ -142,7 +142,15 @@ class Sandboxes(Component):
                 workspace = await holds.enter_async_context(self._workspaces.holding(spec.workspace, owner))
             of_it = (spec, template, owner, backend.name, backend.level, origin, workspace)
             row = self._making.row(*of_it, copy_of=of, policy=policy)
-            known = self._store.add(row, key, also=None if workspace is None else self._workspaces.take)
+            full = self._making.full(spec, 1)
+
+            def also(row: Row) -> None:
+                if full is not None:
+                    raise full
+                if workspace is not None:
+                    self._workspaces.take(row)
+
+            known = self._store.add(row, key, also=None if workspace is full is None else also)
         entry.sandbox = row.id if known is None else known.id
         if known is not None:
             assert key is not None
@@ -172,7 +180,7 @@ class Sandboxes(Component):
             entry.done(done)
 
         protect = () if policy is None else protected(policy.document, template)
-        birth = Birth(row, template, backend, policy, protect)
+        birth = Birth(row, template, backend, policy, protect, inherits=spec.policy is None)
         async with self.told(row):
             (running,) = await self._making.bear((birth,), fill, recorded)
         return running.sandbox

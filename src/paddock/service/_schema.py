@@ -257,6 +257,12 @@ ALTER TABLE bases ADD COLUMN is_whole INTEGER DEFAULT 0 NOT NULL;
 UPDATE bases SET is_whole = holder IS NULL;
 ALTER TABLE bases DROP COLUMN holder;
     """,
+    # 16: The caller's variables by which the value of a secret is read, sealed.
+    """
+ALTER TABLE sandbox_secrets ADD COLUMN "key" VARCHAR;
+ALTER TABLE sandbox_secrets ADD COLUMN wrapped BLOB;
+ALTER TABLE sandbox_secrets ADD COLUMN sealed BLOB;
+    """,
 )
 VERSION = len(SCRIPTS)
 

@@ -6,7 +6,7 @@ Placeholders are inside, values with the gateway, and both no longer than it liv
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -29,7 +29,7 @@ from paddock.model import (
     SetSecret,
     replace,
 )
-from paddock.model.caller import environment
+from paddock.model.caller import environment, of_source
 from paddock.storage._vault import Place, Sealed, Vault, open_keys
 from paddock.storage.secret_sources import Fetched, Fetcher, is_kept
 from paddock.storage.secret_sources._refused import LEAST_BYTES, MOST_BYTES
@@ -47,8 +47,13 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 class Secrets(Component):
     @cached_property
-    def _vault(self) -> Vault:
-        return Vault(open_keys(self._state_dir, os.environ))
+    def vault(self) -> Vault:
+        return Vault(open_keys(self._state_dir, self._config))
+
+    async def fetch_keys(self) -> None:
+        """Run the command that prints the vault's keys, if there is one: no request waits for it. NotConfigured."""
+        if self._config.vault_key_command is not None:
+            await asyncio.to_thread(self.vault.keys.ring)
 
     def value(self, owner: str, name: str) -> SecretValue:
         """SecretUnavailable: there is none of that name, or it cannot be opened."""
@@ -58,7 +63,7 @@ class Secrets(Component):
             raise SecretUnavailable(
                 f"secret {name} has no value: nobody has set it", hint=f"paddock secret set {name}", secret=name
             )
-        value = SecretValue(self._vault.open(Sealed(*found[1:]), Place(owner, name, found[0])))
+        value = SecretValue(self.vault.open(Sealed(*found[1:]), Place(owner, name, found[0])))
         sql = "UPDATE secrets SET used_at = ? WHERE owner = ? AND name = ?"
         self._store.execute(sql, (self._clock.wall(), owner, name))
         return value
@@ -69,7 +74,7 @@ class Secrets(Component):
         with self._store.writing() as db:
             found = db.execute("SELECT version FROM secrets WHERE owner = ? AND name = ?", (owner, name)).fetchone()
             place = Place(owner, name, 1 if found is None else found[0] + 1)
-            sealed = self._vault.seal(value.data, place)
+            sealed = self.vault.seal(value.data, place)
             db.execute(
                 "INSERT INTO secrets (owner, name, version, key, wrapped, sealed, created_at, updated_at)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, name) DO UPDATE SET version = excluded.version,"
@@ -90,22 +95,33 @@ class Secrets(Component):
     def rotate_key(self) -> int:
         """Reseal the secrets of all owners, and return how many there are. Whatever is killed in between, every row's
         key is in the ring."""
-        self._vault.keys.begin()
+        self.vault.keys.begin()
         with self._store.writing() as db:
             rows = db.execute("SELECT owner, name, version, key, wrapped, sealed FROM secrets").fetchall()
             for owner, name, version, *sealed in rows:
-                fresh = self._vault.rewrap(Sealed(*sealed), Place(owner, name, version))
+                fresh = self.vault.rewrap(Sealed(*sealed), Place(owner, name, version))
                 db.execute(
                     "UPDATE secrets SET key = ?, wrapped = ?, sealed = ? WHERE owner = ? AND name = ?",
                     (fresh.key, fresh.wrapped, fresh.sealed, owner, name),
                 )
-        self._vault.keys.finish()
+            sql = "SELECT sandbox, owner, name, key, wrapped, sealed FROM sandbox_secrets WHERE sealed IS NOT NULL"
+            for sandbox, owner, name, *sealed in db.execute(sql).fetchall():
+                with contextlib.suppress(SecretUnavailable):  # no key opens it, so nothing is lost with the old one
+                    fresh = self.vault.rewrap(Sealed(*sealed), _place(sandbox, owner, name))
+                    sql = "UPDATE sandbox_secrets SET key = ?, wrapped = ? WHERE sandbox = ? AND name = ?"
+                    db.execute(sql, (fresh.key, fresh.wrapped, sandbox, name))
+        self.vault.keys.finish()
         return len(rows)
 
 
 def _secret(row: tuple[Any, ...]) -> Secret:
     name, version, created_at, updated_at, used_at, key = row
     return Secret(name=name, version=version, created_at=created_at, updated_at=updated_at, used_at=used_at, key=key)
+
+
+def _place(sandbox: str, owner: str, name: str) -> Place:
+    """Of the variables by which a sandbox's secret is read. No owner's own secret has such a name."""
+    return Place(owner, f"{sandbox}/{name}", 0)
 
 
 def check_name(name: str) -> None:
@@ -148,6 +164,8 @@ class Lease(msgspec.Struct, frozen=True):
     name: str
     placeholder: str
     rule: SecretRule
+    sealed: Sealed | None = None
+    """The variables of its maker by which the value is read."""
 
 
 class LeaseStore:
@@ -163,32 +181,46 @@ class LeaseStore:
                 (now - _KEPT_SECONDS,),
             )
             db.executemany(
-                "INSERT INTO sandbox_secrets (sandbox, name, owner, placeholder, rule, stored, created_at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sandbox, name) DO UPDATE SET rule = excluded.rule,"
-                " stored = excluded.stored",
-                [
-                    (one.sandbox, one.name, one.owner, one.placeholder, _encode(one.rule), one.rule.source.stored, now)
-                    for one in leases
-                ],
+                "INSERT INTO sandbox_secrets (sandbox, name, owner, placeholder, rule, stored, key, wrapped, sealed,"
+                " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sandbox, name) DO UPDATE SET"
+                " rule = excluded.rule, stored = excluded.stored, key = excluded.key, wrapped = excluded.wrapped,"
+                " sealed = excluded.sealed",
+                [(*_columns(one), now) for one in leases],
             )
 
     def of(self, sandbox: str) -> tuple[Lease, ...]:
-        sql = "SELECT sandbox, owner, name, placeholder, rule FROM sandbox_secrets WHERE sandbox = ? ORDER BY name"
-        return self._store.every(_lease, sql, (sandbox,))
+        return self._store.every(
+            _lease,
+            "SELECT sandbox, owner, name, placeholder, rule, key, wrapped, sealed FROM sandbox_secrets"
+            " WHERE sandbox = ? ORDER BY name",
+            (sandbox,),
+        )
+
+    def source_of(self, origin: str | None) -> Mapping[str, Lease]:
+        """By name, those of the sandbox `origin`, or of the one that the snapshot `origin` is of."""
+        if origin is None:
+            return {}
+        found = self._store.execute("SELECT source FROM snapshots WHERE id = ?", (origin,)).fetchone()
+        return {lease.name: lease for lease in self.of(found[0] if found else origin)}
 
     def users(self, owner: str, stored: str) -> tuple[Lease, ...]:
         """Those of living sandboxes whose value is kept under that name."""
         return self._store.every(
             _lease,
-            "SELECT s.sandbox, s.owner, s.name, s.placeholder, s.rule FROM sandbox_secrets s"
+            "SELECT sandbox, s.owner, s.name, placeholder, rule, key, wrapped, sealed FROM sandbox_secrets s"
             " JOIN sandboxes b ON b.id = s.sandbox WHERE s.owner = ? AND s.stored = ? AND b.state IN (?, ?, ?, ?)",
             (owner, stored, *(state.value for state in LIVING)),
         )
 
 
-def _lease(row: tuple[str, str, str, str, bytes]) -> Lease:
-    sandbox, owner, name, placeholder, rule = row
-    return Lease(sandbox, owner, name, placeholder, _decode(rule))
+def _lease(row: tuple[Any, ...]) -> Lease:
+    sandbox, owner, name, placeholder, rule, *sealed = row
+    return Lease(sandbox, owner, name, placeholder, _decode(rule), None if sealed[2] is None else Sealed(*sealed))
+
+
+def _columns(one: Lease) -> tuple[Any, ...]:
+    sealed = (None, None, None) if one.sealed is None else (one.sealed.key, one.sealed.wrapped, one.sealed.sealed)
+    return one.sandbox, one.name, one.owner, one.placeholder, _encode(one.rule), one.rule.source.stored, *sealed
 
 
 class Leases(Component):
@@ -203,16 +235,16 @@ class Leases(Component):
         self._late: dict[str, dict[str, str]] = {}
         self.changed: Changed = _nobody
 
-    async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule]) -> None:
+    async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule], origin: str | None = None) -> None:
         """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailable says which is
-        not, and why. Each has placeholders of its own."""
+        not, and why. Each has placeholders of its own. `origin`: the sandbox or snapshot that the policy came with."""
         if not rules:
             return
         for row in rows:
             _check(row, rules)
+        known = self._rows.source_of(origin)
         every = [
-            [Lease(row.id, row.sandbox.owner, name, mint(rule.shape), rule) for name, rule in rules.items()]
-            for row in rows
+            [self._lease(row, name, mint(rule.shape), rule, known) for name, rule in rules.items()] for row in rows
         ]
         fetched = await self._fetch_all(every[0])
         for row, leases in zip(rows, every, strict=True):
@@ -285,7 +317,7 @@ class Leases(Component):
                 reason = f"the placeholder of secret {name} has its shape since {row.id} was given it"
                 raise InvalidArgument(reason, hint="leave the shape as it was", field=f"secrets.{name}.shape")
         leases = [
-            Lease(row.id, row.sandbox.owner, name, known[name].placeholder if name in known else mint(rule.shape), rule)
+            self._lease(row, name, known[name].placeholder if name in known else mint(rule.shape), rule, {})
             for name, rule in new.items()
         ]
         held, late = await self._held(row), self._late.setdefault(row.id, {})
@@ -346,8 +378,23 @@ class Leases(Component):
             fetched.append(one)
         return fetched
 
+    def _lease(self, row: Row, name: str, placeholder: str, rule: SecretRule, known: Mapping[str, Lease]) -> Lease:
+        """`known`: of the sandbox that this one is made of, whose maker's variables it has where the source is one."""
+        variables, owner = of_source(rule.source, environment()), row.sandbox.owner
+        if (before := known.get(name)) is not None and before.owner == owner and before.rule.source == rule.source:
+            variables = self._variables(before)
+        place = _place(row.id, owner, name)
+        sealed = self._secrets.vault.seal(msgspec.json.encode(variables), place) if variables else None
+        return Lease(row.id, owner, name, placeholder, rule, sealed)
+
+    def _variables(self, lease: Lease) -> dict[str, str]:
+        if lease.sealed is None:
+            return {}
+        opened = self._secrets.vault.open(lease.sealed, _place(lease.sandbox, lease.owner, lease.name))
+        return msgspec.json.decode(opened, type=dict[str, str])
+
     async def _fetch(self, lease: Lease) -> Fetched:
-        fetcher = Fetcher(environment(), partial(self._secrets.value, lease.owner), self._clock.wall)
+        fetcher = Fetcher(self._variables(lease), partial(self._secrets.value, lease.owner), self._clock.wall)
         return await fetcher.fetch(lease.name, lease.rule.source)
 
     def _bound(self, lease: Lease, fetched: Fetched | None) -> Bound:

@@ -19,11 +19,11 @@ from paddock.model import (
     SandboxId,
     State,
 )
+from paddock.model.config import Config
 from paddock.policy import Policy
 from paddock.storage._base import Pool
 
 from ._clock import Clock
-from ._config import Config
 from ._context import Context
 from ._egress import Egress
 from ._gate import Gate
@@ -143,6 +143,7 @@ class Service:
         """Recover, and begin the sweeps in the loop that runs."""
         if self._closed:
             raise InvalidState("this service was closed", hint="make another one")
+        await self._rooms.secrets.fetch_keys()
         await self.recover()
         self._tasks.start(self.expiry.run(self.activity), name="sweep")
         self._tasks.start(self._rooms.evidence.run(self.activity), name="sign")

@@ -10,9 +10,9 @@ import asyncio
 import hashlib
 import hmac
 import http.client
-import os
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,35 +23,17 @@ from paddock.model import Approval
 
 from ._context import Component, Context
 
-VARIABLE = "PADDOCK_APPROVAL_WEBHOOK"
-KEY_VARIABLE = "PADDOCK_APPROVAL_WEBHOOK_KEY"
 PAUSES = (1.0, 4.0, 16.0)
 _SECONDS = 10.0
-_LEAST_KEY = 16
+_LEAST_KEY, _MOST_KEY = 16, 4096
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def tell(context: Context, approval: Approval) -> None:
-    """Tell the address in the environment of a new question. Where it can't be used, the record says so."""
-    try:
-        Webhook(context, os.environ[VARIABLE], os.environ.get(KEY_VARIABLE, "").encode()).asked(approval)
-    except NotConfigured as error:
-        event, message = "approval.webhook", str(error)
-        context.audit.event(event, sandbox=approval.sandbox, approval=approval.id, message=message)
-
-
 class Webhook(Component):
-    def __init__(self, context: Context, url: str, key: bytes) -> None:
+    """The address that `approval_webhook` names. Where it can't be used, the record says so."""
+
+    def __init__(self, context: Context) -> None:
         super().__init__(context)
-        parts = urlsplit(url)
-        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL):
-            raise NotConfigured(f"{VARIABLE} is an https address, or http on this machine")
-        if len(key) < _LEAST_KEY:
-            raise NotConfigured(
-                f"{KEY_VARIABLE} has to have {_LEAST_KEY} characters or more: what is sent is signed with it",
-                hint="openssl rand -hex 32",
-            )
-        self._url, self._key = url, key
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def asked(self, approval: Approval) -> None:
@@ -61,7 +43,11 @@ class Webhook(Component):
         body = msgspec.json.encode({"event": "approval.asked", "approval": approval})
         problem = ""
         for pause in (*PAUSES, None):
-            problem = await asyncio.to_thread(self._post, body)
+            try:
+                problem = await asyncio.to_thread(self._post, body)
+            except NotConfigured as error:
+                problem = error.message
+                break
             if not problem:
                 return
             if pause is not None:
@@ -69,11 +55,12 @@ class Webhook(Component):
         self._audit.event("approval.webhook", sandbox=approval.sandbox, approval=approval.id, message=problem[:300])
 
     def _post(self, body: bytes) -> str:
-        """What went wrong, in words; nothing if it arrived."""
+        """What went wrong, in words; nothing if it arrived. NotConfigured."""
+        url, key = self._place()
         at = f"{self._clock.wall():.0f}"
-        signature = hmac.new(self._key, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+        signature = hmac.new(key, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
         headers = {"Content-Type": "application/json", "Paddock-Signature": f"t={at},v1={signature}"}
-        request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")  # noqa: S310 (checked)
+        request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 (checked)
         try:
             with self._opener.open(request, timeout=_SECONDS):
                 return ""
@@ -82,6 +69,21 @@ class Webhook(Component):
                 return f"it answered {error.code}"
         except (OSError, http.client.HTTPException) as error:
             return f"{getattr(error, 'reason', error)}"
+
+    def _place(self) -> tuple[str, bytes]:
+        url = self._config.approval_webhook or ""
+        parts = urlsplit(url)
+        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL):
+            raise NotConfigured("approval_webhook is an https address, or http on this machine")
+        try:
+            key = Path(self._config.approval_webhook_key_file or "").read_bytes()[:_MOST_KEY].strip()
+        except OSError as error:
+            raise NotConfigured(f"approval_webhook_key_file can't be read: {error.strerror}") from None
+        if len(key) < _LEAST_KEY:
+            raise NotConfigured(
+                f"approval_webhook_key_file has to have {_LEAST_KEY} characters or more: what is sent is signed with it"
+            )
+        return url, key
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -14,10 +14,11 @@ import msgspec
 
 from paddock.errors import InvalidArgument, InvalidState, NotConfigured
 from paddock.keeper import pool as keeper_pool
-from paddock.keeper.layout import KEEPER_SOCKET, POOL, POOL_IMAGE, SUBORDINATE_IDS
+from paddock.keeper.layout import KEEPER_SOCKET, POOL, POOL_IMAGE
 from paddock.linux import subordinate_ids
 from paddock.linux.descriptors import closing
 from paddock.model import Noun
+from paddock.model.config import read_config
 from paddock.storage import _probe
 from paddock.storage._base import Pool
 from paddock.storage._config import Driver, PoolConfig, Reason, load, store
@@ -71,14 +72,15 @@ def prepare(
     """Makes the state directory ready for a keeper, and says how its pool is kept. Does nothing the second time, but
     where only whole copies were possible and nothing lies in the pool yet: then it looks again.
 
-    `driver` forces one (btrfs, overlay, copy); by default PADDOCK_POOL_DRIVER does, or the best that works here is
-    taken. `image_bytes` is the size of a new image, which takes as much of the disk as is written to it; by default
+    `driver` forces one (btrfs, overlay, copy); by default `config.toml` does, or the best that works here is taken.
+    `image_bytes` is the size of a new image, which takes as much of the disk as is written to it; by default
     half of what is free, 64 GiB at most. `whole`: an ordinary user's sandboxes are to have all the ids of a system, by
-    his subordinate ids; by default as PADDOCK_SUBORDINATE_IDS says, 0 or 1.
+    his subordinate ids; by default as `config.toml` says.
 
     NotConfigured: the forced driver does not work here. InvalidState: the trees are there already, on another one.
     """
-    forced = _known(driver or os.environ.get("PADDOCK_POOL_DRIVER"))
+    settings = read_config(state_dir)
+    forced = _known(driver or settings.pool_driver)
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if state_dir.stat().st_uid != os.geteuid():
         raise InvalidState(f"{state_dir} belongs to another user", hint="choose another state directory")
@@ -96,6 +98,7 @@ def prepare(
     # An overlay's layers are opened as one of the sandbox's ids, from a descriptor of this directory.
     (state_dir / POOL).chmod(0o711)
     _probe.sweep(state_dir)
+    whole = settings.subordinate_ids if whole is None else whole
     config = _with_ids(_choose(state_dir, forced, image_bytes), whole)
     store(state_dir, config)
     return config
@@ -115,10 +118,8 @@ def _in_use(state_dir: Path) -> bool:
         return door.connect_ex(str(state_dir / KEEPER_SOCKET)) not in (errno.ENOENT, errno.ECONNREFUSED)
 
 
-def _with_ids(config: PoolConfig, whole: bool | None) -> PoolConfig:
+def _with_ids(config: PoolConfig, whole: bool) -> PoolConfig:
     """Who owns what sandboxes write can't be changed later. NotConfigured: it was asked for, and cannot be had."""
-    if whole is None:
-        whole = os.environ.get(SUBORDINATE_IDS, "0") == "1"
     if os.geteuid() == 0 or not whole:
         return config
     why = "trees on btrfs are not kept with them" if config.driver == "btrfs" else None

@@ -2,8 +2,8 @@
 
 AES-256-GCM twice. Owner, name and version are authenticated with both, so that a row moved to another owner, name or
 version cannot be opened. Whoever can write the database can still bring back an older row of the same version.
-The wrapping keys lie in a file, the environment, or the keyring of the desktop. The newest comes first; the others open
-what was sealed before.
+The wrapping keys lie in a file or the keyring of the desktop, or a command prints them. The newest comes first; the
+others open what was sealed before.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import base64
 import binascii
 import hashlib
 import os
+import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,14 @@ import msgspec
 
 from paddock.errors import NotConfigured, SecretUnavailable
 from paddock.keeper.layout import VAULT_KEY
+from paddock.model.config import Config
 
 from ._whole import keep_file
 
 KEY_BYTES = 32
-VARIABLE = "PADDOCK_VAULT_KEY"
-KEYRING = "keyring"
 _SERVICE = "paddock"
 _MOST_BYTES = 1 << 16
+_COMMAND_SECONDS = 20.0
 
 
 class VaultKeys(ABC):
@@ -53,12 +55,13 @@ class VaultKeys(ABC):
     def _keep(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]: ...
 
 
-def open_keys(state_dir: Path, environment: Mapping[str, str]) -> VaultKeys:
-    """PADDOCK_VAULT_KEY holds keys, or says `keyring`; without it there is a file."""
-    said = environment.get(VARIABLE, "")
-    if not said:
-        return FileKeys(state_dir)
-    return KeyringKeys(state_dir) if said == KEYRING else EnvironmentKeys(said)
+def open_keys(state_dir: Path, config: Config) -> VaultKeys:
+    """Where `config` says; else a file of the state directory."""
+    if config.vault_key_command is not None:
+        return CommandKeys(config.vault_key_command)
+    if config.vault_keyring:
+        return KeyringKeys(state_dir)
+    return FileKeys(state_dir / VAULT_KEY if config.vault_key_file is None else Path(config.vault_key_file))
 
 
 def key_id(key: bytes) -> str:
@@ -67,11 +70,10 @@ def key_id(key: bytes) -> str:
 
 
 class FileKeys(VaultKeys):
-    """A file of the state directory that only its owner can read, made when it is needed first."""
+    """A file that only its owner can read, made when it is needed first."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self._path = state_dir / VAULT_KEY
-        self.where = str(self._path)
+    def __init__(self, path: Path) -> None:
+        self._path, self.where = path, str(path)
 
     def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
         try:
@@ -93,13 +95,21 @@ class FileKeys(VaultKeys):
         return keys
 
 
-class EnvironmentKeys(VaultKeys):
-    """Keys in base64, with commas between them: whoever starts the daemon keeps and changes them."""
+class CommandKeys(VaultKeys):
+    """Keys in base64, a line each: whoever has written the command keeps and changes them. It runs once."""
 
-    where = VARIABLE
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._argv, self.where = argv, f"what {argv[0]} prints"
 
-    def __init__(self, said: str) -> None:
-        self._keys = _decoded(said.split(","), VARIABLE)
+    @cached_property
+    def _keys(self) -> tuple[bytes, ...]:
+        try:
+            done = subprocess.run(
+                self._argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_SECONDS, check=True
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise NotConfigured(f"vault_key_command: {self._argv[0]} gave no keys: {_why(error)}") from None
+        return _decoded(done.stdout[:_MOST_BYTES].decode("ascii", "replace").split(), self.where)
 
     def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
         return self._keys
@@ -135,8 +145,17 @@ def _keyring() -> Any:
         return import_module("keyring")
     except ImportError:
         raise NotConfigured(
-            f"{VARIABLE}={KEYRING}, and the package `keyring` is not installed", hint="pip install keyring"
+            "vault_keyring = true, and the package `keyring` is not installed", hint="pip install keyring"
         ) from None
+
+
+def _why(error: OSError | subprocess.SubprocessError) -> str:
+    """Without what it printed, which may be the keys."""
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"it ended with {error.returncode}"
+    return (
+        f"it did not end within {_COMMAND_SECONDS:g} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
+    )
 
 
 def _decoded(words: Sequence[str], where: str) -> tuple[bytes, ...]:

@@ -66,6 +66,9 @@ class Op(IntEnum):
     HOLD = 72
     AWAKE = 73
     STILLNESS = 74
+    RENEW = 75
+    TRUST = 76
+    SHARE = 77
 
 
 class Order(IntEnum):
@@ -142,6 +145,10 @@ class EndedFlags(IntFlag):
     OUT_OPEN = 2
     ERR_OPEN = 4
     UNDRAINED = 8
+    MEMORY = 16
+    PROCESSES = 32
+    DISK = 64
+    INODES = 128
 
 
 class StatFlags(IntFlag):
@@ -189,11 +196,43 @@ class WalkedFlags(IntFlag):
 class IdentityFlags(IntFlag):
     EAGER = 1
     ATTENDING = 2
+    TELLS = 4
+
+
+class PartFlags(IntFlag):
+    ABSENT = 1
+    ENTROPY = 2
+    HOSTNAME = 4
+    HOSTS = 8
+    LIMITS = 16
+    CARD = 32
+    MACHINE_ID = 64
+    NETWORK = 128
+    CLOCK = 256
+
+
+class ShareFlags(IntFlag):
+    WRITABLE = 1
 
 
 class ListedFlags(IntFlag):
     BACKGROUND = 1
     ENDED = 2
+
+
+class HouseFlags(IntFlag):
+    WHOLE = 1
+    SHARED = 2
+
+
+class SpawnFlags(IntFlag):
+    CGROUP = 1
+    OWNED = 2
+
+
+class PlanFlags(IntFlag):
+    FRAIL = 1
+    UNCOUNTED = 2
 
 
 class HostHello(Message):
@@ -1186,6 +1225,115 @@ class LostReply(Message):
         self.signal = signal
 
 
+class Renew(Message):
+    """What a machine is from now on, that was copied or slept. Parts are done in the order of their flags."""
+
+    SHAPE = Shape(
+        Struct("<IIQQQQ"),
+        ("parts", "out", "open_files", "processes", "tmp_bytes", "clock"),
+        (),
+        (
+            Field(1, "absent", "strings", 65536),
+            Field(2, "entropy", "bytes", 512),
+            Field(3, "hostname", "text", 64),
+            Field(4, "hosts", "text", 64),
+            Field(5, "card", "bytes", 6),
+            Field(6, "machine_id", "text", 32),
+        ),
+    )
+
+    def __init__(
+        self,
+        parts: int = 0,
+        out: int = 0,
+        open_files: int = 0,
+        processes: int = 0,
+        tmp_bytes: int = 0,
+        clock: int = 0,
+        absent: tuple[bytes, ...] = (),
+        entropy: bytes = b"",
+        hostname: bytes = b"",
+        hosts: bytes = b"",
+        card: bytes = b"",
+        machine_id: bytes = b"",
+    ) -> None:
+        self.parts = parts
+        self.out = out
+        self.open_files = open_files
+        self.processes = processes
+        self.tmp_bytes = tmp_bytes
+        self.clock = clock
+        self.absent = absent
+        self.entropy = entropy
+        self.hostname = hostname
+        self.hosts = hosts
+        self.card = card
+        self.machine_id = machine_id
+
+
+class Share(Message):
+    """A directory of the host's appears at `target`, unless it is there from before."""
+
+    SHAPE = Shape(
+        Struct("<II"),
+        ("flags", "number"),
+        (),
+        (Field(1, "target", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        number: int = 0,
+        target: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.number = number
+        self.target = target
+
+
+class RenewReply(Message):
+    SHAPE = Shape(
+        Struct("<II"),
+        ("done", "failed"),
+        (),
+        (),
+    )
+
+    def __init__(
+        self,
+        done: int = 0,
+        failed: int = 0,
+    ) -> None:
+        self.done = done
+        self.failed = failed
+
+
+class Trust(Message):
+    """What programs are to trust on the way out: a file at `place`, and wherever of `systems` there is one."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (
+            Field(1, "place", "text", 4095),
+            Field(2, "systems", "strings", 4096),
+            Field(3, "data", "bytes", 2097152),
+        ),
+    )
+
+    def __init__(
+        self,
+        place: bytes = b"",
+        systems: tuple[bytes, ...] = (),
+        data: bytes = b"",
+    ) -> None:
+        self.place = place
+        self.systems = systems
+        self.data = data
+
+
 class TimesReply(Message):
     """Of PAUSE, RESUME, TIMES and AWAKE."""
 
@@ -1237,6 +1385,157 @@ class Stillness(Message):
         paused: int = 0,
     ) -> None:
         self.paused = paused
+
+
+class House(Message):
+    """To the spawner, first: what all jails of the supervisor have in common."""
+
+    SHAPE = Shape(
+        Struct("<IxxxxQ"),
+        ("flags", "below_root"),
+        ((4, 8),),
+        (
+            Field(1, "ids", "text", 256),
+            Field(2, "filter", "bytes", 32768),
+            Field(3, "uncounted", "bytes", 32768),
+            Field(4, "uncounted_ipc", "bytes", 32768),
+            Field(5, "landlock", "bytes", 64),
+            Field(6, "rlimits", "u64s", 256),
+            Field(7, "counts", "strings", 1024),
+            Field(8, "ipc", "strings", 1024),
+            Field(9, "stage", "text", 4095),
+            Field(10, "dev", "text", 4095),
+            Field(11, "masks", "strings", 1024),
+        ),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        below_root: int = 0,
+        ids: bytes = b"",
+        filter: bytes = b"",
+        uncounted: bytes = b"",
+        uncounted_ipc: bytes = b"",
+        landlock: bytes = b"",
+        rlimits: tuple[int, ...] = (),
+        counts: tuple[bytes, ...] = (),
+        ipc: tuple[bytes, ...] = (),
+        stage: bytes = b"",
+        dev: bytes = b"",
+        masks: tuple[bytes, ...] = (),
+    ) -> None:
+        self.flags = flags
+        self.below_root = below_root
+        self.ids = ids
+        self.filter = filter
+        self.uncounted = uncounted
+        self.uncounted_ipc = uncounted_ipc
+        self.landlock = landlock
+        self.rlimits = rlimits
+        self.counts = counts
+        self.ipc = ipc
+        self.stage = stage
+        self.dev = dev
+        self.masks = masks
+
+
+class Spawn(Message):
+    """To the spawner: a new spare. Descriptors: its stream, its sockets, files to join control groups by."""
+
+    SHAPE = Shape(
+        Struct("<II"),
+        ("flags", "owner"),
+        (),
+        (Field(1, "fault", "text", 32),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        owner: int = 0,
+        fault: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.owner = owner
+        self.fault = fault
+
+
+class Spawned(Message):
+    SHAPE = Shape(
+        Struct("<II"),
+        ("pid", "errno"),
+        (),
+        (),
+    )
+
+    def __init__(
+        self,
+        pid: int = 0,
+        errno: int = 0,
+    ) -> None:
+        self.pid = pid
+        self.errno = errno
+
+
+class Plan(Message):
+    """To pid 1 of a jail: the sandbox that it becomes. The next message says that it is written down."""
+
+    SHAPE = Shape(
+        Struct("<IIIIIxxxxQQ"),
+        ("flags", "uid", "gid", "root_uid", "root_gid", "deadline", "grace"),
+        ((20, 24),),
+        (Field(1, "rlimits", "u64s", 256),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        uid: int = 0,
+        gid: int = 0,
+        root_uid: int = 0,
+        root_gid: int = 0,
+        deadline: int = 0,
+        grace: int = 0,
+        rlimits: tuple[int, ...] = (),
+    ) -> None:
+        self.flags = flags
+        self.uid = uid
+        self.gid = gid
+        self.root_uid = root_uid
+        self.root_gid = root_gid
+        self.deadline = deadline
+        self.grace = grace
+        self.rlimits = rlimits
+
+
+class Report(Message):
+    """From pid 1 of a jail and then from its first agent: it is ready, or it has failed and ends."""
+
+    SHAPE = Shape(
+        Struct("<II"),
+        ("failed", "errno"),
+        (),
+        (
+            Field(1, "step", "text", 32),
+            Field(2, "steps", "strings", 512),
+            Field(3, "took", "u64s", 128),
+        ),
+    )
+
+    def __init__(
+        self,
+        failed: int = 0,
+        errno: int = 0,
+        step: bytes = b"",
+        steps: tuple[bytes, ...] = (),
+        took: tuple[int, ...] = (),
+    ) -> None:
+        self.failed = failed
+        self.errno = errno
+        self.step = step
+        self.steps = steps
+        self.took = took
 
 
 class StillnessReply(Message):

@@ -52,6 +52,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _UMASK = 0o022
+_STRUCK = {
+    EndedFlags.TIME: Ceiling.TIME,
+    EndedFlags.MEMORY: Ceiling.MEMORY,
+    EndedFlags.PROCESSES: Ceiling.PROCESSES,
+    EndedFlags.DISK: Ceiling.DISK,
+    EndedFlags.INODES: Ceiling.INODES,
+}
 _MOST_ANSWERS = 64
 """Of a list of commands: each has 64 KiB."""
 
@@ -159,7 +166,7 @@ class NativeDialect:
         status = ExitStatus(
             code=None if exited.code == -1 else exited.code,
             signal=exited.signal or None,
-            limit=Ceiling.TIME if exited.ended & EndedFlags.TIME else None,
+            limit=next((limit for flag, limit in _STRUCK.items() if exited.ended & flag), None),
             duration_seconds=round(exited.duration / 1e9, 6),
         )
         return sound_status(status, connection)

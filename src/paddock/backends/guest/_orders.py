@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from paddock.errors import PaddockError, SandboxError
@@ -21,7 +21,11 @@ from paddock.wire.guest import (
     Lost,
     LostReply,
     Op,
+    Renew,
+    Share,
+    ShareFlags,
     Stillness,
+    Trust,
 )
 
 from ._place import encode
@@ -34,8 +38,11 @@ _LARGEST = (1 << 64) - 1
 _NANOSECONDS = 1_000_000_000
 
 
-def identity(name: str, user: User, *, eager: bool = False, attending: bool = False, filter: bytes) -> Request:
-    flags = (IdentityFlags.EAGER if eager else IdentityFlags(0)) | (IdentityFlags.ATTENDING if attending else 0)
+def identity(
+    name: str, user: User, *, eager: bool = False, attending: bool = False, tells: bool = False, filter: bytes
+) -> Request:
+    wanted = {IdentityFlags.EAGER: eager, IdentityFlags.ATTENDING: attending, IdentityFlags.TELLS: tells}
+    flags = sum(flag for flag, is_wanted in wanted.items() if is_wanted)
     return _ask(Op.IDENTITY, Identity(name=encode(name), uid=user.uid, gid=user.gid, flags=flags, filter=filter))
 
 
@@ -70,6 +77,19 @@ def hold(seconds: int) -> Request:
 
 def stillness(paused: bool) -> Request:
     return _ask(Op.STILLNESS, Stillness(paused=int(paused)))
+
+
+def renew(message: Renew) -> Request:
+    return _ask(Op.RENEW, message)
+
+
+def trust(place: str, systems: Sequence[str], data: bytes) -> Request:
+    return _ask(Op.TRUST, Trust(place=encode(place), systems=tuple(map(encode, systems)), data=data))
+
+
+def share(number: int, target: str, *, writable: bool) -> Request:
+    """A directory of the host's appears at `target`, in a machine."""
+    return _ask(Op.SHARE, Share(number=number, flags=ShareFlags.WRITABLE if writable else 0, target=encode(target)))
 
 
 async def serves(control: GuestConnection, identity: str) -> bool:

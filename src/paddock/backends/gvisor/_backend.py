@@ -87,9 +87,9 @@ class GvisorBackend(VesselBackend):
         reason = super().probe()
         found = self._look() if reason is None else reason
         if isinstance(found, str):
-            fix = _probe.fix() if reason is None else self.remedy(reason)
+            fix = _probe.fix(self._home) if reason is None else self.remedy(reason)
             return (Check(area="level", name=self.name, status="missing", detail=found, fix=fix),)
-        detail = f"runsc {found.version}, platform {_told(found)}, in a jail"
+        detail = f"runsc {found.version}, platform {_told(found, self.config.gvisor_platform)}, in a jail"
         if not found.terminals:
             detail += "; no terminals: this version's lack Ctrl-C, or don't say that their size has changed"
         if self._why_cold is not None:
@@ -104,7 +104,7 @@ class GvisorBackend(VesselBackend):
     async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         found = await asyncio.to_thread(self._look)
         if isinstance(found, str):
-            raise LevelUnavailable(found, hint=_probe.fix())
+            raise LevelUnavailable(found, hint=_probe.fix(self._home))
         return await self.dressed(plan, jail, await self._settled(found) if found.tries_kvm else found)
 
     async def _settled(self, found: _probe.Found) -> _probe.Found:
@@ -113,7 +113,7 @@ class GvisorBackend(VesselBackend):
             self._trying = self.start(self._try_kvm(found))
         settled = await asyncio.shield(self._trying)
         if settled.refused:
-            raise LevelUnavailable(settled.refused, hint=_probe.fix())
+            raise LevelUnavailable(settled.refused, hint=_probe.fix(self._home))
         return settled
 
     async def _try_kvm(self, found: _probe.Found) -> _probe.Found:
@@ -330,12 +330,12 @@ class GvisorInstance(VesselInstance):
                         await channel.ended()
 
 
-def _told(found: _probe.Found) -> str:
+def _told(found: _probe.Found, asked: str | None) -> str:
     if found.platform == _platforms.KVM:
         return "KVM"
     if found.tries_kvm:
         return f"{found.platform} (KVM is tried with the first sandbox)"
-    why = found.without or (_platforms.why_not_kvm() if _platforms.DEVICE.exists() else None)
+    why = found.without or (_platforms.why_not_kvm(asked) if _platforms.DEVICE.exists() else None)
     return found.platform + (f" (not KVM: {why})" if why else "")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paddock.linux import proc
 
-SETTING = "PADDOCK_GVISOR_PLATFORM"
+SETTING = "gvisor_platform"
 KVM, SYSTRAP, PTRACE = "kvm", "systrap", "ptrace"
 DEVICE = Path("/dev/kvm")
 _SYSTRAP_SINCE = 20230501
@@ -25,41 +25,32 @@ def device(platform: str) -> str | None:
     return str(DEVICE) if platform == KVM else None
 
 
-def given() -> str:
-    """What somebody has asked for by name, or nothing."""
-    return os.environ.get(SETTING, "")
-
-
-def without_device(date: int) -> tuple[str, ...] | str:
-    """Those of a runsc of `date` that need none, the best first; or why what was asked for cannot be had."""
+def without_device(date: int, name: str | None) -> tuple[str, ...] | str:
+    """Those of a runsc of `date` that need none, the best first; or why `name`, which was asked for, cannot be had."""
     own = (SYSTRAP, PTRACE) if date >= _SYSTRAP_SINCE else (PTRACE,)
-    name = given()
-    if name not in ("", KVM, SYSTRAP, PTRACE):
-        return f"{SETTING} is {name!r}, which is none of {KVM}, {SYSTRAP} and {PTRACE}"
-    if name == KVM and (why := why_not_kvm()) is not None:
+    if name == KVM and (why := why_not_kvm(name)) is not None:
         return f"{SETTING} is {KVM!r}, and {why}"
-    if name in ("", KVM):
+    if name in (None, KVM):
         return own
     return (name,) if name in own else f"{SETTING} is {name!r}, which this runsc does not have yet"
 
 
-def why_not_kvm() -> str | None:
-    """Why it is not tried; None: it is."""
-    name = given()
-    if name not in ("", KVM):
+def why_not_kvm(name: str | None) -> str | None:
+    """Why it is not tried where `name` was asked for; None: it is."""
+    if name not in (None, KVM):
         return f"{SETTING} says so"
     if not DEVICE.is_char_device():
         return f"there is no {DEVICE}"
     if not os.access(DEVICE, os.R_OK | os.W_OK):
         return f"{DEVICE} is not for you to open (usermod -aG kvm, and a new login)"
     if not name and _virtual():
-        return f"this machine is a virtual one itself, where {SYSTRAP} is faster ({SETTING}={KVM} has it tried)"
+        return f"this machine is a virtual one itself, where {SYSTRAP} is faster ({SETTING} = {KVM!r} has it tried)"
     return None
 
 
-def facts() -> tuple[str, ...]:
+def facts(name: str | None) -> tuple[str, ...]:
     """What all that depends on. Whether KVM runs anything depends on this boot of the host."""
-    return given(), "" if why_not_kvm() is not None else proc.boot_id()
+    return name or "", "" if why_not_kvm(name) is not None else proc.boot_id()
 
 
 def _virtual() -> bool:

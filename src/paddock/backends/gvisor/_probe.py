@@ -14,11 +14,13 @@ from pathlib import Path
 
 import msgspec
 
+from paddock.model.config import read_config
+
 from . import _platforms
 
 OLDEST = 20221219
 FIX = "apt-get install --no-install-recommends runsc"
-FIX_OLD = "tools/bootstrap levels (as root), or PADDOCK_RUNSC=<a runsc of 2023 or later>"
+FIX_OLD = "tools/bootstrap levels (as root), or `runsc = ` in config.toml, one of 2023 or later"
 UNPACKED = Path("/usr/local/lib/paddock/runsc/usr/bin/runsc")
 """A later one than the release's, if there is (tools/bootstrap.py)."""
 _FILE = "gvisor.json"
@@ -50,25 +52,26 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """KVM was asked for by name, and is not to be had."""
 
 
-def programs() -> tuple[Path, ...]:
+def programs(state_dir: Path) -> tuple[Path, ...]:
     """The first that runs a program counts."""
-    given = os.environ.get("PADDOCK_RUNSC")
-    places = (given,) if given else (UNPACKED, shutil.which("runsc", path=_PLACES))
+    given = read_config(state_dir).runsc
+    places = (given,) if given is not None else (UNPACKED, shutil.which("runsc", path=_PLACES))
     return tuple(Path(place).resolve() for place in places if place is not None and os.access(place, os.X_OK))
 
 
 def look(state_dir: Path) -> Found | str:
     """What there is, or one sentence: what is missing."""
-    there = programs()
+    there = programs(state_dir)
     if not there:
         return f"runsc (gVisor) is not installed: {FIX}"
     found = remembered(state_dir) or _find(state_dir, there)
     return found.refused or found if isinstance(found, Found) else found
 
 
-def fix() -> str:
+def fix(state_dir: Path) -> str:
     """What to do where there is none."""
-    return f"without {_platforms.SETTING} it is what works" if _platforms.given() else FIX
+    given = read_config(state_dir).gvisor_platform
+    return FIX if given is None else f"without {_platforms.SETTING} in config.toml it is what works"
 
 
 def on_kvm(found: Found) -> Found | str:
@@ -85,17 +88,19 @@ def settled(state_dir: Path, found: Found, kvm: Found | str) -> Found:
     """Remembers what came of KVM: that sandboxes live on it, or why not."""
     if isinstance(kvm, str):
         why = kvm[:_MOST_WORDS]
-        refused = f"{_platforms.SETTING} is {_platforms.KVM!r}, and here {why}" if _platforms.given() else ""
+        is_asked_for = read_config(state_dir).gvisor_platform is not None
+        refused = f"{_platforms.SETTING} is {_platforms.KVM!r}, and here {why}" if is_asked_for else ""
         kvm = msgspec.structs.replace(found, tries_kvm=False, without=why, refused=refused)
     _remember(state_dir, kvm)
     return kvm
 
 
 def _find(state_dir: Path, there: tuple[Path, ...]) -> Found | str:
-    facts = _facts(there)
+    platform = read_config(state_dir).gvisor_platform
+    facts = _facts(there, platform)
     reasons: list[str] = []
     for runsc in there:
-        found = _try(runsc, facts)
+        found = _try(runsc, facts, platform)
         if isinstance(found, Found):
             _remember(state_dir, found)
             return found
@@ -105,19 +110,19 @@ def _find(state_dir: Path, there: tuple[Path, ...]) -> Found | str:
 
 def remembered(state_dir: Path) -> Found | None:
     """What was found out about the runsc that there is now, if it was."""
-    there = programs()
+    there = programs(state_dir)
     try:
         known = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=Found)
     except (OSError, msgspec.DecodeError):
         return None
-    return known if there and known.facts == _facts(there) else None
+    return known if there and known.facts == _facts(there, read_config(state_dir).gvisor_platform) else None
 
 
-def _try(runsc: Path, facts: tuple[str, ...]) -> Found | str:
+def _try(runsc: Path, facts: tuple[str, ...], given: str | None) -> Found | str:
     version, date = _version(runsc)
     if date < OLDEST:
         return f"{runsc} is version {version or 'unknown'}, {OLDEST} or later is needed: {FIX}"
-    names = _platforms.without_device(date)
+    names = _platforms.without_device(date, given)
     if isinstance(names, str):
         return names
     reasons: list[str] = []
@@ -132,7 +137,7 @@ def _try(runsc: Path, facts: tuple[str, ...]) -> Found | str:
                 terminals=said["terminals"],
                 stats=said["stats"],
                 facts=facts,
-                tries_kvm=_platforms.why_not_kvm() is None,
+                tries_kvm=_platforms.why_not_kvm(given) is None,
             )
         reasons.append(f"{platform}: {said}")
     return f"{runsc} {version} runs no program here ({'; '.join(reasons)})"
@@ -150,9 +155,9 @@ def stamp(runsc: Path) -> tuple[str, ...]:
     return str(runsc), str(there.st_size), str(there.st_mtime_ns)
 
 
-def _facts(there: tuple[Path, ...]) -> tuple[str, ...]:
+def _facts(there: tuple[Path, ...], platform: str | None) -> tuple[str, ...]:
     mine = "root" if os.getuid() == 0 else "user"
-    return (os.uname().release, mine, *_platforms.facts(), *(fact for runsc in there for fact in stamp(runsc)))
+    return (os.uname().release, mine, *_platforms.facts(platform), *(fact for runsc in there for fact in stamp(runsc)))
 
 
 def _version(runsc: Path) -> tuple[str, int]:

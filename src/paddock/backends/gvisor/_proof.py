@@ -22,7 +22,7 @@ from paddock.linux import proc
 from paddock.model import SandboxId, SandboxSpec
 from paddock.storage._trees import WAITING
 
-from . import _platforms, _probe
+from . import _probe
 
 if TYPE_CHECKING:
     from ._backend import GvisorBackend
@@ -48,7 +48,7 @@ async def settle(backend: GvisorBackend, found: _probe.Found) -> _probe.Found:
             try:
                 await _live(backend, found)
             except PaddockError:
-                if _platforms.given():
+                if backend.config.gvisor_platform is not None:
                     raise
                 return msgspec.structs.replace(found, tries_kvm=False)
             kvm = f"no sandbox has lived on it: {words}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from paddock.backends._base import Ending
 from paddock.backends._guest import GuestConnection
-from paddock.backends.guest import NativeDialect, Place, variables
+from paddock.backends.guest import NativeDialect, Nothing, Place, orders, variables
 from paddock.backends.jail._rest import Resting
 from paddock.errors import KeeperUnavailable, SandboxDied
 from paddock.linux.foreign_cgroup import Refusals
@@ -50,10 +50,7 @@ class JailInstance(Resting):
 
     async def reach(self, identity: str) -> GuestConnection:
         """To an agent of the jail's own, or to its pid 1."""
-        path = self._backend.socket(self.id, identity)
-        if identity == "init":
-            return await GuestConnection.connect(path)
-        return await GuestConnection.connect(path, self.native(identity))
+        return await GuestConnection.connect(self._backend.socket(self.id, identity), self.native(identity))
 
     def native(self, identity: str) -> NativeDialect:
         """How an agent of the jail's own is spoken with."""
@@ -74,7 +71,7 @@ class JailInstance(Resting):
         except OSError:  # the deadline had passed
             raise SandboxDied(f"{self.id} is dead") from None
         try:
-            await control.open({"op": "deadline", "boottime": deadline}).call(dict)
+            await control.open(orders.deadline(deadline)).call(Nothing)
         finally:
             control.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Capabilities
-from paddock.keeper.layout import DEFAULT_SPARES, SUBORDINATE_IDS
+from paddock.keeper.layout import DEFAULT_SPARES
 from paddock.model import Check, Limit
 
 LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
@@ -130,7 +130,7 @@ def _ids(capabilities: Capabilities) -> Check:
     if isinstance(granted, str):
         why, fix = granted, subordinate_ids.remedy()
     else:
-        why, fix = "a new state directory has them if it is asked for", f"export {SUBORDINATE_IDS}=1"
+        why, fix = "a new state directory has them if it is asked for", "subordinate_ids = true in its config.toml"
     detail = f"{own}; he is the only one there, since the sandboxes use no subordinate ids: {why}"
     return Check(area="jail", name="ids", status="weak", detail=detail, fix=fix)
 

@@ -15,10 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from paddock.errors import NotConfigured
 from paddock.linux import proc
 
-SETTING = "PADDOCK_ACCELERATOR"
 KVM, TCG = "kvm", "tcg"
 DEVICE = Path("/dev/kvm")
 _FILE = "microvm.json"
@@ -46,13 +44,10 @@ class _Kept(msgspec.Struct, frozen=True):
     choice: Choice
 
 
-def choose(state_dir: Path, programs: tuple[str, ...]) -> Choice:
-    """What is known; KVM, unproven, if nothing is. `programs`: QEMU and kernel. NotConfigured."""
-    given = os.environ.get(SETTING, "")
-    if given == TCG:
-        return Choice(TCG, f"{SETTING} says so")
-    if given:
-        raise NotConfigured(f"{SETTING} is {given!r}", hint=f"{SETTING}=tcg, or without it what boots a machine")
+def choose(state_dir: Path, programs: tuple[str, ...], given: str | None = None) -> Choice:
+    """`given`, or what is known; KVM, unproven, if nothing is. `programs`: QEMU and kernel."""
+    if given is not None:
+        return Choice(given, "config.toml says so")
     if not DEVICE.is_char_device():
         return Choice(TCG, f"there is no {DEVICE}")
     if not os.access(DEVICE, os.R_OK | os.W_OK):

@@ -8,11 +8,13 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
+from paddock.backends._guest_dialect import Dialect
+from paddock.backends.guest import NativeDialect, Nothing, Place, Request, orders, program, variables
 from paddock.backends.jail import KeeperClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import Ingredients
@@ -20,11 +22,39 @@ from paddock.backends.microvm._images import Images
 from paddock.backends.microvm._qemu import PLACE, Machine, processors
 from paddock.backends.microvm._trust import Trust
 from paddock.backends.vessel import Orders, VesselBackend, VesselInstance, nobodys
-from paddock.errors import LevelUnavailable, PaddockError, ResourceExhausted, SandboxError, Unsupported
-from paddock.keeper._plan import KVM, JailPlan, User
+from paddock.backends.vessel._orders import FOREVER
+from paddock.errors import (
+    FileError,
+    InvalidState,
+    LevelUnavailable,
+    PaddockError,
+    ResourceExhausted,
+    SandboxError,
+    Unsupported,
+)
+from paddock.keeper._plan import KVM, JailPlan
+from paddock.keeper._plan import User as JailUser
 from paddock.linux import proc
-from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint, replace
+from paddock.model import (
+    Check,
+    ExecHandle,
+    ExecId,
+    ExecSpec,
+    Level,
+    Limit,
+    MakeDirectory,
+    Noun,
+    SandboxId,
+    SetFileAttributes,
+    StatFile,
+    Template,
+    User,
+    mint,
+    replace,
+)
 from paddock.storage._memories import Memories
+from paddock.wire.guest import PartFlags as Part
+from paddock.wire.guest import PingReply, Renew, RenewReply
 
 _MIB = 1 << 20
 _BAKING_SECONDS = 600.0
@@ -32,7 +62,12 @@ _WARM_SECONDS = 30.0
 _TRIAL_SECONDS = 30.0  # a machine that KVM runs greets within a few; most of it for a busy host
 _ENTROPY_BYTES = 64
 _KEPT = frozenset({Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL})
-_MAY_FAIL = frozenset({"machine_id", "hosts", _shares.ABSENT})  # an image may have no /etc; what is there is refused
+_NO_PART = Part(0)
+_MAY_FAIL = Part.MACHINE_ID | Part.HOSTS | Part.ABSENT  # an image may have no /etc; what is there is refused
+_PARTS = Part.ENTROPY | Part.HOSTNAME | Part.LIMITS | Part.CARD | Part.MACHINE_ID | Part.NETWORK | Part.CLOCK
+_OOM_SCORE = 500
+"""Of commands: they die of lack of memory before their agent does."""
+_PID_1 = NativeDialect(Place(workdir="/", env={}))
 _WARM = (("/bin/sh", "-c", "exec /bin/true"),)
 
 
@@ -73,7 +108,7 @@ class MicrovmBackend(VesselBackend):
         try:
             accelerator = self._accelerator()
             name = accelerator.name if accelerator.proven else "untried"
-            return f"{_qemu.find().edition}, kernel {_kernel.find().release}, {name}"
+            return f"{_qemu.find().edition}, kernel {_kernel.find(self.config.kernel).release}, {name}"
         except PaddockError:
             return ""
 
@@ -81,7 +116,7 @@ class MicrovmBackend(VesselBackend):
         if os.uname().machine != "x86_64":
             return f"virtual machines are x86_64 ones here, and this is {os.uname().machine}"
         try:
-            _kernel.find().chain(_qemu.find().modules)
+            _kernel.find(self.config.kernel).chain(_qemu.find().modules)
             _mkfs()
             self._accelerator()
         except PaddockError as error:
@@ -120,26 +155,30 @@ class MicrovmBackend(VesselBackend):
 
     async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         limits = plan.spec.limits
-        renewal: dict[str, object] = {
-            **self.names(plan),
-            "machine_id": uuid.uuid4().hex,
-            "entropy": os.urandom(_ENTROPY_BYTES).hex(),
-            "wall_clock": time.time(),
-            "mac": _own_address().hex(),
-            "network": plan.exits,
-            "limits": {
-                "open_files": limits.open_files,
-                "processes": limits.processes,
-                "tmp_bytes": limits.tmp_mib * _MIB,
-            },
-        }
-        if shares := _shares.shares(plan):
-            renewal["files"] = shares
+        parts = _PARTS
+        if self.hosts_is_its_own(plan):
+            parts |= Part.HOSTS
         if on_disk := _shares.on_disk(plan):
-            renewal[_shares.ABSENT] = on_disk
-        done = await instance.renew(renewal, may_fail=_MAY_FAIL)
-        if on_disk and _shares.ABSENT not in done:  # a guest of an earlier version says nothing of it
-            raise await _shares.unkept(instance, on_disk)
+            parts |= Part.ABSENT
+        assert isinstance(instance, MicrovmInstance)
+        renewal = Renew(
+            parts=parts,
+            out=int(plan.exits),
+            open_files=limits.open_files,
+            processes=limits.processes,
+            tmp_bytes=limits.tmp_mib * _MIB,
+            clock=time.time_ns(),
+            absent=tuple(map(os.fsencode, on_disk)),
+            entropy=os.urandom(_ENTROPY_BYTES),
+            hostname=plan.hostname.encode(),
+            hosts=plan.hostname.encode() if Part.HOSTS in parts else b"",
+            card=_own_address(),
+            machine_id=uuid.uuid4().hex.encode(),
+        )
+        done = await instance.tell(renewal, may_fail=_MAY_FAIL)
+        await instance.show(_shares.shares(plan))
+        if on_disk and not done & Part.ABSENT:
+            raise await _shares.unkept(on_disk, instance.has_not)
 
     async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         if exports := _shares.exports(plan):
@@ -150,7 +189,8 @@ class MicrovmBackend(VesselBackend):
         found = await super().exits(id, incarnation, make=make)
         if make and found is not None and (instance := await self.adopt(id)) is not None:
             try:
-                await instance.init_call({"op": "renew", "network": True}, dict[str, Any])
+                assert isinstance(instance, MicrovmInstance)
+                await instance.tell(Renew(parts=Part.NETWORK, out=1))
             finally:
                 await instance.aclose()
         return found
@@ -160,8 +200,11 @@ class MicrovmBackend(VesselBackend):
 
     # baking
 
+    def _programs(self) -> tuple[str, str]:
+        return (_qemu.find().stamp, _kernel.find(self.config.kernel).stamp)
+
     def _accelerator(self) -> _accelerator.Choice:
-        return _accelerator.choose(self.directory, _programs())
+        return _accelerator.choose(self.directory, self._programs(), self.config.accelerator)
 
     async def _machine(self, plan: SandboxPlan) -> tuple[str, Ingredients]:
         """The baked one for this plan; the first that is baked shows whether KVM boots anything here."""
@@ -178,9 +221,9 @@ class MicrovmBackend(VesselBackend):
             except PaddockError as error:
                 made_of = await self._ingredients(plan, _accelerator.TCG)
                 baked = await self._baked(plan, made_of)  # where this fails as well, it was not for KVM
-                _accelerator.failed(self.directory, _programs(), error.message)
+                _accelerator.failed(self.directory, self._programs(), error.message)
             else:
-                _accelerator.booted(self.directory, _programs())
+                _accelerator.booted(self.directory, self._programs())
             return baked, made_of
 
     async def _baked(self, plan: SandboxPlan, made_of: Ingredients, *, trial: bool = False) -> str:
@@ -196,26 +239,21 @@ class MicrovmBackend(VesselBackend):
             raise Unsupported("virtual machines need a pool with layers", hint="paddock doctor --storage")
         templates = await self.templates()
         host = await asyncio.to_thread(templates.get, "host")
-        kit = await self.kit()
         limits = plan.spec.limits
         accelerator = accelerator or self._accelerator().name
         native = accelerator == _accelerator.KVM
         cores = processors(limits.cpus)
         machine = Machine(memory_mib=limits.memory_mib, processors=cores, accelerator=accelerator)
         qemu = _qemu.find()
-        anybody = replace(plan, spec=replace(plan.spec, env={}), exits=False)
-        found = qemu.streams(self.identities)
-        streams: dict[str, object] = {name: found[name] for name in self.identities}
         return Ingredients(
-            kernel=_kernel.find(),
+            kernel=_kernel.find(self.config.kernel),
             qemu=qemu,
             machine=machine,
             template=plan.template,
             limits=limits,
-            kit=kit,
             host=host,
             whole=self.whole,
-            guest=self.guest_config(anybody, self.jail_plan(anybody), streams),
+            guest=await asyncio.to_thread(program),
             mkfs=_mkfs(),
             processor=_accelerator.processor() if native else "",
             boot_id=proc.boot_id() if native else "",
@@ -246,6 +284,7 @@ class MicrovmBackend(VesselBackend):
         try:
             async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
                 await instance.embark(orders, self.identities)
+                await instance.begin(made_of.directories())
                 await instance.warm(_WARM)
                 channel = (await instance.control()).open({"op": "freeze", "for_good": True})
                 await channel.reply(dict)
@@ -270,9 +309,59 @@ class MicrovmInstance(VesselInstance):
         self._trust = Trust(backend.directory, id)
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
-        if fresh := self._trust.fresh():
-            await self.init_call({"op": "renew", "trust": fresh}, dict[str, Any])
+        for order in self._trust.fresh():
+            await self._order(order)
         return await super().start(spec, id=id, background=background)
+
+    # the guest
+
+    def dialect(self, identity: str) -> Dialect:
+        if identity not in ("user", "root"):
+            return _PID_1 if identity == "init" else super().dialect(identity)
+        user = self._user(identity)
+        others = self.template.users if identity == "root" else ()
+        env = {**self.template.env, **variables(user)}
+        return NativeDialect(Place(workdir=self.template.workdir, env=env, users=others), oom_score=_OOM_SCORE)
+
+    async def ping(self) -> None:
+        channel = (await self._init()).open(_PID_1.ping)
+        await channel.reply(PingReply)
+
+    async def begin(self, directories: Mapping[str, tuple[int, int]]) -> None:
+        """Tells pid 1 which agents it is to have, and makes what each sandbox has."""
+        for name in ("user", "root"):
+            await self._order(orders.identity(name, self._user(name), tells=True, filter=b""))
+        await self._order(orders.begin(deadline=FOREVER, idle=0.0, retention=0.0, limits={}))
+        for path, (uid, gid) in directories.items():
+            try:
+                await self.file(StatFile(sandbox=self.id, path=path, user="0"))
+            except FileError:
+                await self.file(MakeDirectory(sandbox=self.id, path=path, user="0"))
+                await self.file(SetFileAttributes(sandbox=self.id, path=path, user="0", uid=uid, gid=gid))
+
+    async def tell(self, renewal: Renew, *, may_fail: Part = _NO_PART) -> Part:
+        """What it is from here on; what of that is done. InvalidState."""
+        answer = await (await self._init()).open(orders.renew(renewal)).call(RenewReply)
+        if failed := Part(answer.failed) & ~may_fail:
+            names = ", ".join(sorted(str(part.name).lower() for part in failed))
+            raise InvalidState(f"the guest of {self.id} was not renewed: {names}", hint="make it from its template")
+        return Part(answer.done)
+
+    async def has_not(self, path: str) -> bool:
+        absent = Renew(parts=Part.ABSENT, absent=(os.fsencode(path),))
+        return bool(await self.tell(absent, may_fail=Part.ABSENT))
+
+    async def show(self, shares: Sequence[_shares.Share]) -> None:
+        """Directories of the host's, the outermost first."""
+        told = [orders.share(share.number, share.target, writable=share.writable) for share in shares]
+        await asyncio.gather(*map(self._order, told))
+
+    async def _order(self, order: Request) -> None:
+        await (await self._init()).open(order).call(Nothing)
+
+    def _user(self, identity: str) -> User:
+        user = self.template.user(None) if identity == "user" else self.template.user("0")
+        return user or User(name="root", uid=0, gid=0, home="/root")
 
     async def warm(self, commands: tuple[tuple[str, ...], ...]) -> None:
         """What these need is in the machine's memory afterwards. One that is not there was not needed; an
@@ -329,7 +418,7 @@ def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> Ja
     return jail._replace(
         layers=(*baked, *host.layers),
         host_usr=host.host_usr,
-        users=tuple(User(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in host.users),
+        users=tuple(JailUser(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in host.users),
         default_user=host.default_user,
         workdir=host.workdir,
         env=dict(host.env),
@@ -342,7 +431,7 @@ def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> Ja
 
 def _orders(made_of: Ingredients, plan: SandboxPlan, env: dict[str, str], *, boot: bool, memory: str = "") -> Orders:
     options: dict[str, Any] = {
-        **made_of.qemu.options(made_of.machine, made_of.guest["streams"], boot=boot),
+        **made_of.qemu.options(made_of.machine, boot=boot),
         "place": PLACE,
         "stamp": made_of.stamp,
         "memory": memory,
@@ -356,10 +445,6 @@ def _orders(made_of: Ingredients, plan: SandboxPlan, env: dict[str, str], *, boo
 def _own_address() -> bytes:
     """Of a card: made up, of one station (IEEE 802: the first byte's lowest two bits)."""
     return bytes((0x02,)) + os.urandom(5)
-
-
-def _programs() -> tuple[str, str]:
-    return (_qemu.find().stamp, _kernel.find().stamp)
 
 
 def _mkfs() -> str:

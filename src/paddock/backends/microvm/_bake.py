@@ -7,10 +7,13 @@ and found by all that decides how it comes out.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from paddock.backends.microvm import _initramfs
@@ -18,12 +21,11 @@ from paddock.backends.microvm._kernel import Kernel
 from paddock.backends.microvm._qemu import BOOT, PLACE, Machine, Qemu
 from paddock.keeper._plan import Tree
 from paddock.model import Limits, Template
-from paddock.storage._kit import manifest
 from paddock.storage._recipe import Entry, Manifest, Progress, Recipe, write_manifest
 from paddock.storage._worker import Worker
 
 TEMPLATE = f"{PLACE}/template"
-_VERSION = "5"
+_VERSION = "6"
 _MIB = 1 << 20
 _BLOCK = 4096
 _INSTALLED = ("/usr/bin", "/usr/lib", "/usr/lib/x86_64-linux-gnu", "/var/lib/dpkg/status")
@@ -32,7 +34,7 @@ _INSTALLED = ("/usr/bin", "/usr/lib", "/usr/lib/x86_64-linux-gnu", "/var/lib/dpk
 @dataclass(frozen=True, kw_only=True)
 class Ingredients:
     """All that decides how it comes out. `host` is the template whose programs run the machine; `whole`: trees have all
-    ids of a system, without, all files in them are one user's; `guest`: the guest's configuration, for any sandbox.
+    ids of a system, without, all files in them are one user's; `guest`: the program that is the machine's pid 1.
     Under KVM also `processor`, which the guest sees, and `boot_id`: that it is baked anew after each boot of the host
     is the proof that KVM still boots something."""
 
@@ -41,10 +43,9 @@ class Ingredients:
     machine: Machine
     template: Template
     limits: Limits
-    kit: str
     host: Template
     whole: bool
-    guest: dict[str, Any]
+    guest: Path
     mkfs: str
     processor: str = ""
     boot_id: str = ""
@@ -61,9 +62,9 @@ class Ingredients:
         limits, template = self.limits, self.template
         size = (limits.disk_mib, limits.inodes)
         built = json.dumps(
-            [size, template.layers, _installed() if template.host_usr else None, self.whole, self.guest, self.boot_id]
+            [size, template.layers, _installed() if template.host_usr else None, self.whole, self._who(), self.boot_id]
         )
-        facts = (_VERSION, self.stamp, self.kit, *self.host.layers, built)
+        facts = (_VERSION, self.stamp, _digest(self.guest), *self.host.layers, built)
         recipe = Recipe(name="kit-machine", facts=facts, fill=_nothing, host_usr=False, env={})
 
         def fill(root: int, worker: Worker, progress: Progress) -> None:
@@ -78,7 +79,7 @@ class Ingredients:
         """What the pilot is told to make."""
         owners = None
         if not self.whole:
-            below = sorted(self._directories().items(), key=lambda item: -len(item[0]))
+            below = sorted(self.directories().items(), key=lambda item: -len(item[0]))
             owners = {**dict(below), "/": (0, 0)}
         sources: list[dict[str, Any]] = [{"place": TEMPLATE, "path": "/", "owners": owners}]
         if self.template.host_usr:
@@ -101,25 +102,31 @@ class Ingredients:
 
     def _boot_files(self) -> Manifest:
         modules = self.kernel.chain(self.qemu.modules)
-        machine = {
-            "files": self.qemu.streams(())["files"],
-            "modules": _initramfs.module_places(modules),
-            "directories": self._directories(),
-        }
-        config = {**self.guest, "machine": machine}
         return {
             ".": Entry("directory", 0o755),
             "vm": Entry("directory", 0o700),
             "vm/boot": Entry("directory", 0o700),
-            "vm/boot/initrd": Entry("file", 0o600, _initramfs.build(manifest(), modules, config)),
+            "vm/boot/initrd": Entry("file", 0o600, _initramfs.build(self.guest.read_bytes(), modules)),
             "vm/boot/kernel": Entry("file", 0o600, self.kernel.image.read_bytes()),
         }
 
-    def _directories(self) -> dict[str, tuple[int, int]]:
+    def directories(self) -> dict[str, tuple[int, int]]:
+        """Who owns what must be there."""
         default = self.template.user(None)
         assert default is not None
         homes = {user.home: (user.uid, user.gid) for user in self.template.users if user.home != "/"}
         return {**homes, self.template.workdir: (default.uid, default.gid)}
+
+    def _who(self) -> list[tuple[int, int]]:
+        """Whom its agents are, and whose directories there are."""
+        default = self.template.user(None)
+        assert default is not None
+        return [(default.uid, default.gid), *self.directories().values()]
+
+
+@cache
+def _digest(program: Path) -> str:
+    return hashlib.sha256(program.read_bytes()).hexdigest()
 
 
 def _installed() -> list[int]:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from paddock.errors import NotConfigured
 
-SETTING = "PADDOCK_KERNEL"
 OURS = Path("/usr/local/lib/paddock/kernel")
-REMEDY = "tools/bootstrap levels (as root, on Debian), or set PADDOCK_KERNEL to a vmlinuz with its modules beside it"
+REMEDY = "tools/bootstrap levels (as root, on Debian), or `kernel` in config.toml: a vmlinuz with its modules beside it"
 _DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
 _NUMBERS = re.compile(r"\d+")
 
@@ -60,10 +59,10 @@ class Kernel:
         return {path.stem.replace("-", "_"): path for path in self.modules.rglob("*.ko")}
 
 
-def find(environ: Mapping[str, str] = os.environ, places: tuple[Path, ...] = (OURS, Path("/"))) -> Kernel:
+def find(given: str | None = None, places: tuple[Path, ...] = (OURS, Path("/"))) -> Kernel:
     """The configured kernel, or else the newest cloud kernel. NotConfigured says why there is none."""
-    if SETTING in environ:
-        image = Path(environ[SETTING])
+    if given is not None:
+        image = Path(given)
         return _checked(image, image.parent.parent)
     for place in places:
         for image in sorted((place / "boot").glob("vmlinuz-*-cloud-*"), key=_by_version, reverse=True):

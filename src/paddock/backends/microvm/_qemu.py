@@ -6,13 +6,12 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paddock.backends.microvm._initramfs import ARGUMENTS
+from paddock.backends.microvm._initramfs import PROGRAM as PID_1
 from paddock.errors import NotConfigured
 
 PLACE = "/vm"
@@ -23,11 +22,13 @@ _VERSION = re.compile(r"version (\d+)\.(\d+)\.(\d+)")
 _OLDEST = (7, 1, 0)
 _SECONDS = 30
 _MIB = 1 << 20
-_KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=3 panic=-1 tsc=reliable no_timer_check random.trust_cpu=on rdinit="
+_KERNEL_ARGUMENTS = (
+    "console=ttyS0 quiet loglevel=3 panic=-1 tsc=reliable no_timer_check random.trust_cpu=on rdinit=" + PID_1
+)
 _MEMORY, _DISK = f"{PLACE}/ram", f"{PLACE}/disk"
-_PORTS = ("init", "user", "root", "files")
-# Descriptors of QEMU's that the pilot makes: the identities' streams follow each other in the order of _PORTS.
-_FIRST_PORT, _FILES, _MONITOR, _BLOCKS = 3, 6, 7, 8
+_PORTS = ("line", "files")
+# Descriptors of QEMU's that the pilot makes: the ports' follow each other in the order of _PORTS.
+_FIRST_PORT, _FILES, _MONITOR, _BLOCKS = 3, 4, 5, 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +61,11 @@ class Qemu:
         info = self.program.stat()
         return f"QEMU {self.version} {info.st_size} {info.st_mtime_ns}"
 
-    def streams(self, identities: Iterable[str]) -> dict[str, str]:
-        """Where the guest finds its lines, and `files`."""
-        return {name: f"port:paddock.{name}" for name in (*identities, "files")}
-
-    def options(self, machine: Machine, identities: Iterable[str], *, boot: bool) -> dict[str, Any]:
+    def options(self, machine: Machine, *, boot: bool) -> dict[str, Any]:
         """What the pilot is told of it, beside what every course is."""
         return {
             "argv": self.command(machine, boot=boot),
-            "streams": {name: _FIRST_PORT + _PORTS.index(name) for name in identities},
+            "streams": {"line": _FIRST_PORT},
             "descriptors": {"files": _FILES, "monitor": _MONITOR, "blocks": _BLOCKS},
             "memory_bytes": machine.memory_bytes,
         }
@@ -78,7 +75,7 @@ class Qemu:
         kernel, initrd = BOOT
         mapped = "share=on" if boot else "share=off,reserve=off"
         start = (
-            ("-kernel", kernel, "-initrd", initrd, "-append", _kernel_arguments(ARGUMENTS))
+            ("-kernel", kernel, "-initrd", initrd, "-append", _KERNEL_ARGUMENTS)
             if boot
             else ("-S", "-incoming", "defer")
         )
@@ -142,10 +139,6 @@ def _disk(name: str, description: str) -> tuple[str, ...]:
 def _port(fd: int, name: str) -> tuple[str, ...]:
     device = f"virtserialport,chardev={name},name=paddock.{name}"
     return ("-chardev", f"socket,id={name},fd={fd}", "-device", device)
-
-
-def _kernel_arguments(arguments: tuple[str, ...]) -> str:
-    return f"{_KERNEL_ARGUMENTS}{arguments[0]} -- {' '.join(arguments[1:])}"
 
 
 def processors(cpus: float) -> int:

@@ -7,17 +7,15 @@ reaches.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
 from paddock.backends._base import SandboxPlan
-from paddock.backends.vessel import VesselInstance
 from paddock.errors import Unsupported
 from paddock.keeper._plan import JailPlan
 from paddock.model import MountMode
 
 _PLACE = "/exports"
-ABSENT = "absent"
-"""What a guest is asked when it is renewed: whether these paths are not there."""
 
 
 def moved(plan: SandboxPlan, jail: JailPlan) -> JailPlan:
@@ -35,15 +33,15 @@ def on_disk(plan: SandboxPlan) -> list[str]:
     return [path for path in plan.protect if _kept(plan, path) is None]
 
 
-async def unkept(instance: VesselInstance, paths: list[str]) -> Unsupported:
+async def unkept(paths: list[str], is_absent: Callable[[str], Awaitable[bool]]) -> Unsupported:
     """Of these one is there; says which."""
     for path in paths:
-        if ABSENT not in await instance.renew({ABSENT: [path]}, may_fail=frozenset({ABSENT})):
-            paths = [path]
+        if not await is_absent(path):
             break
+    else:
+        path = paths[0]
     return Unsupported(
-        f"the policy lets nobody change {paths[0]}, which lies on the disk of the virtual machine, and its own root"
-        " could",
+        f"the policy lets nobody change {path}, which lies on the disk of the virtual machine, and its own root could",
         hint="level='jail', or have it in a workspace or a mount: what is protected there is kept from outside",
     )
 
@@ -63,14 +61,19 @@ def exports(plan: SandboxPlan) -> list[dict[str, Any]]:
     ]
 
 
-def shares(plan: SandboxPlan) -> list[dict[str, Any]]:
+class Share(NamedTuple):
+    """`number` is its name among the exports."""
+
+    number: int
+    target: str
+    writable: bool
+
+
+def shares(plan: SandboxPlan) -> list[Share]:
     """What the guest is told to mount, outermost first."""
-    targets = _targets(plan)
-    found = [
-        {"name": export["name"], "target": target, "writable": export["writable"]}
-        for export, target in zip(exports(plan), targets, strict=True)
-    ]
-    return sorted(found, key=lambda share: share["target"].count("/"))
+    told = zip(exports(plan), _targets(plan), strict=True)
+    found = [Share(number, target, export["writable"]) for number, (export, target) in enumerate(told)]
+    return sorted(found, key=lambda share: share.target.count("/"))
 
 
 def _kept(plan: SandboxPlan, path: str) -> str | None:

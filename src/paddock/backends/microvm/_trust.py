@@ -3,10 +3,9 @@ and a jail sees at once are brought in here whenever they have changed."""
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
-from typing import Any
 
+from paddock.backends.guest import Request, orders
 from paddock.keeper import _trust_places, layout
 
 
@@ -15,7 +14,7 @@ class Trust:
         self._directory = state_dir / layout.RUN / id
         self._brought: tuple[int, int] | None = None
 
-    def fresh(self) -> list[dict[str, Any]]:
+    def fresh(self) -> list[Request]:
         """What the guest has not been told yet; nothing where there is no way out."""
         try:
             info = (self._directory / layout.TRUST).stat()
@@ -27,6 +26,6 @@ class Trust:
         self._brought = stamp
         return [self._file(*kind) for kind in _trust_places.KINDS]
 
-    def _file(self, name: str, place: str, systems: tuple[bytes, ...]) -> dict[str, Any]:
-        data = base64.b64encode((self._directory / name).read_bytes()).decode()
-        return {"data": data, "place": f"/{place}", "systems": [f"/{path.decode()}" for path in systems]}
+    def _file(self, name: str, place: str, systems: tuple[bytes, ...]) -> Request:
+        data = (self._directory / name).read_bytes()
+        return orders.trust(f"/{place}", [f"/{path.decode()}" for path in systems], data)

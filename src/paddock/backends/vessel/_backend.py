@@ -17,6 +17,7 @@ from paddock.backends.vessel._waiting import Waiting, rehearse
 from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper._plan import JailPlan, Tree
 from paddock.model import Limit, Limits, SandboxId, Template
+from paddock.model.config import read_config
 from paddock.storage import Pool, Templates
 from paddock.storage._kit import PLACE
 from paddock.storage._recipe import Recipe
@@ -48,7 +49,7 @@ class VesselBackend(JailBackend):
 
     def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None, for_tests: bool = False) -> None:
         super().__init__(state_dir, keeper=keeper, for_tests=for_tests)
-        self.directory = state_dir
+        self.directory, self.config = state_dir, read_config(state_dir)
         self.waiting = Waiting(self)
         self._baking: dict[str, asyncio.Lock] = {}
 
@@ -67,8 +68,10 @@ class VesselBackend(JailBackend):
 
     def names(self, plan: SandboxPlan) -> dict[str, object]:
         """What the guest is told of its name. A mount over /etc is the host's: nothing is written there."""
-        mounted = any(_HOSTS.is_relative_to(mount.target) for mount in (*plan.spec.mounts, *plan.trees))
-        return {"hostname": plan.hostname, "hosts": None if mounted else plan.hostname}
+        return {"hostname": plan.hostname, "hosts": plan.hostname if self.hosts_is_its_own(plan) else None}
+
+    def hosts_is_its_own(self, plan: SandboxPlan) -> bool:
+        return not any(_HOSTS.is_relative_to(mount.target) for mount in (*plan.spec.mounts, *plan.trees))
 
     async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         """What waited, served nobody and was no sandbox's, is the plan's: tells its guest. What it raises ends it."""
@@ -95,11 +98,7 @@ class VesselBackend(JailBackend):
 
     def guest_config(self, plan: SandboxPlan, jail: JailPlan, streams: dict[str, object]) -> dict[str, Any]:
         """The one argument of the kit's COMMAND."""
-        config = guest_config(plan.template, jail, streams, root_user=self.root_user)
-        if self.tells:
-            for agent in config["agents"].values():
-                agent["tells"] = True
-        return config
+        return guest_config(plan.template, jail, streams, root_user=self.root_user)
 
     def own_environment(self, plan: SandboxPlan) -> dict[str, str]:
         """What comes with each of its commands, where the guest was started for any sandbox of the template."""

@@ -14,6 +14,8 @@ import msgspec
 
 from paddock.backends._base import Ending
 from paddock.backends._guest import GuestConnection
+from paddock.backends._guest_dialect import Dialect
+from paddock.backends._guest_json import JSON
 from paddock.backends.guest import NativeDialect
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import InvalidState, PaddockError, SandboxDied, SandboxError
@@ -118,6 +120,10 @@ class VesselInstance(JailInstance):
             except OSError:
                 raise self.lost_error() from None
         return self._control
+
+    def dialect(self, identity: str) -> Dialect:
+        """How who is behind the wall is spoken with, and the pilot (`control`)."""
+        return JSON
 
     async def dial(self, identity: str) -> GuestConnection:
         try:
@@ -271,9 +277,14 @@ class VesselInstance(JailInstance):
                 connection.close()
 
     async def _greeted(self) -> None:
-        await self.control_call({"op": "ping"}, dict)  # then the pilot has opened its door
+        # The pilot may make disks first, on a busy machine for long: nobody is asked meanwhile whether it is there.
+        await (await self.control()).open({"op": "ping"}).reply(dict)  # then it has opened its door
+        await self.ping()
+
+    async def ping(self) -> None:
+        """Returns when the guest's pid 1 has answered, which may take as long."""
         channel = (await self._init()).open({"op": "ping"})
-        await channel.reply(dict)  # it may take long, and nobody is asked meanwhile whether he is still there
+        await channel.reply(dict)
 
     async def _init(self) -> GuestConnection:
         """The guest's, which is none of the identities that serve commands."""
@@ -316,7 +327,7 @@ class VesselInstance(JailInstance):
                     agent = await self._jail_agent()
                     channel = agent.open(self._native.hand(_PILOT, say), fds=[theirs.fileno()])
                 await channel.call(self._native.nothing)
-                connection = GuestConnection(ours)
+                connection = GuestConnection(ours, self.dialect(say))
                 connection.descriptors = False
                 connection.tells = self._level.tells
                 return connection

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ._backend import VesselBackend
 
-SETTING = "PADDOCK_WAITING"
 """How many wait of each kind; 0: none. Not set: one, from the second create of its kind on."""
 LIFE_SECONDS = 600.0
 _LEAST_LEFT_SECONDS = 30.0
@@ -103,9 +102,9 @@ class Waiting:
         self.quiet_seconds = 1.0
         """After the last create: its first command does not have to share the machine."""
         self._closed = False
-        given = os.environ.get(SETTING, "")
-        self.count = int(given) if given.isdigit() else 1
-        self.from_create = 1 if given.isdigit() else 2
+        given = backend.config.spares
+        self.count = 1 if given is None else given
+        self.from_create = 2 if given is None else 1
 
     @contextlib.contextmanager
     def creating(self) -> Generator[None]:

@@ -158,7 +158,7 @@ class Images:
         if self._pool.worker.base is None:
             notes.append(
                 f"it is to run as {wanted[:80]}, and all in it belongs to {who.user.name}: an ordinary user's sandboxes"
-                " have one id (PADDOCK_SUBORDINATE_IDS=1 gives them all)"
+                " have one id (`subordinate_ids = true` in config.toml gives a new state directory all)"
             )
         if devices := who.left.get("devices"):
             notes.append(f"{devices[0]} devices are left out: a sandbox has its own")

@@ -22,7 +22,8 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 class Fetcher:
-    """`environment` is the service's own, `stored` looks into paddock's store, `wall` is seconds since the epoch."""
+    """`environment` has the variables of who set the policy, `stored` looks into paddock's store, `wall` is the time in
+    seconds since the epoch."""
 
     def __init__(
         self, environment: Mapping[str, str], stored: Callable[[str], SecretValue], wall: Callable[[], float]
@@ -46,7 +47,7 @@ class Fetcher:
         if source.file is not None:
             return _fetched(await asyncio.to_thread(_local.from_file, source.file), "file")
         if source.command is not None:
-            return _fetched(await _local.from_command(source.command), "command")
+            return _fetched(await _local.from_command(source.command, self._environment), "command")
         if source.vault is not None:
             from . import _hashicorp
 

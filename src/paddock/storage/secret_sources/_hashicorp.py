@@ -42,7 +42,9 @@ def read(place: str, environment: Mapping[str, str]) -> bytes:
         raise Refused("vault", f"{place!r} is not of the form secret/data/path#field")
     address = environment.get("VAULT_ADDR", "").rstrip("/")
     if not address:
-        raise Refused("vault", "the service has no variable VAULT_ADDR", "export VAULT_ADDR=https://…")
+        raise Refused(
+            "vault", "there was no variable VAULT_ADDR where the policy was set", "export VAULT_ADDR=https://…"
+        )
     headers = {"X-Vault-Request": "true", "X-Vault-Token": _token(environment)}
     if namespace := environment.get("VAULT_NAMESPACE"):
         headers["X-Vault-Namespace"] = namespace

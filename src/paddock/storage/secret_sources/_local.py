@@ -17,7 +17,7 @@ COMMAND_SECONDS = 20.0
 def from_environment(environment: Mapping[str, str], variable: str) -> bytes:
     value = environment.get(variable)
     if value is None:
-        raise Refused("env", f"the service has no variable {variable}", f"export {variable}, then start it again")
+        raise Refused("env", f"there was no variable {variable} where the policy was set", f"export {variable}")
     return value.encode("utf-8", "surrogateescape")
 
 
@@ -34,7 +34,9 @@ def from_file(path: str) -> bytes:
         raise Refused("file", f"{path} cannot be read: {error.strerror}") from None
 
 
-async def from_command(argv: Sequence[str], *, seconds: float = COMMAND_SECONDS) -> bytes:
+async def from_command(
+    argv: Sequence[str], environment: Mapping[str, str], *, seconds: float = COMMAND_SECONDS
+) -> bytes:
     """Its output; what it says to stderr may hold the value, and is nobody's."""
     if not argv:
         raise Refused("command", "the command is empty")
@@ -44,6 +46,7 @@ async def from_command(argv: Sequence[str], *, seconds: float = COMMAND_SECONDS)
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
+            env=environment,
             start_new_session=True,
         )
     )

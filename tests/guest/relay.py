@@ -1,4 +1,5 @@
-"""In a virtual machine: the exports are mounted, and one process carries messages between its kernel and a port.
+"""What `native/share.c` does in a virtual machine, on this one: exports are mounted, and one process carries messages
+between the kernel and a socket.
 
 The process does not look into what it carries but for lengths. It never waits for one side while the other has
 something for it, so that the kernel's answers are always taken. Told to pause, it takes no more requests, and says so
@@ -16,8 +17,8 @@ import time
 from collections import deque
 from typing import NamedTuple, NoReturn
 
-from . import _fuse_wire as wire
-from ._faults import report
+from paddock.guest import _fuse_wire as wire
+from paddock.guest._faults import report
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
 _PR_SET_IO_FLUSHER = 57

@@ -1,0 +1,76 @@
+/* The one way out of a virtual machine. Its card leads to QEMU, which makes ordinary calls in the vessel's jail for it.
+ * Nobody answers there but the gateway, whoever was called, so any address will do for a resolver. Without exits the card
+ * is down, and calls fail. */
+#include "machine.h"
+
+#define CARD "eth0"
+static const struct ipv4_address ADDRESS = {AF_INET, {0}, {10, 0, 2, 15}, {0}}, MASK = {AF_INET, {0}, {255, 255, 255, 0}, {0}},
+                                 GATEWAY = {AF_INET, {0}, {10, 0, 2, 2}, {0}}, ANY = {AF_INET, {0}, {0}, {0}}; /* QEMU's own */
+static const char RESOLVERS[] = "/etc/resolv.conf", RESOLVER[] = "nameserver 192.0.2.53\n"; /* RFC 5737: nobody's */
+
+/* netdevice(7) */
+static int ask(unsigned long order, const void *request)
+{
+    int fd = sys_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
+    int result = fd < 0 ? fd : sys_ioctl(fd, order, P(request));
+    fd_close(&fd);
+    return result;
+}
+
+static struct card_request request_of(const char *card)
+{
+    struct card_request request = {0};
+    memcpy(request.name, card, min_size(strlen(card), sizeof request.name - 1));
+    return request;
+}
+
+int card_up(const char *card, bool up)
+{
+    struct card_request request = request_of(card);
+    request.is.flags = up ? IFF_UP : 0;
+    return ask(SIOCSIFFLAGS, &request);
+}
+
+/* What it knew of its neighbours goes with the old one. */
+int card_address(const unsigned char address[6])
+{
+    struct card_request request = request_of(CARD);
+    request.is.hardware.family = ARPHRD_ETHER;
+    memcpy(request.is.hardware.bytes, address, 6);
+    return ask(SIOCSIFHWADDR, &request);
+}
+
+static int give(unsigned long order, struct ipv4_address address)
+{
+    struct card_request request = request_of(CARD);
+    request.is.address = address;
+    return ask(order, &request);
+}
+
+/* An image without a list of resolvers looks up no names, or has its own way. */
+static void name_a_resolver(void)
+{
+    char text[4096];
+    int fd = sys_openat(AT_FDCWD, RESOLVERS, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+    long got = fd < 0 ? fd : sys_pread(fd, text, sizeof text, 0);
+    if (got >= 0 && !find_bytes(text, (size_t)got, "nameserver", 10) && sys_pwrite(fd, RESOLVER, sizeof RESOLVER - 1, 0) > 0)
+        (void)sys_ftruncate(fd, sizeof RESOLVER - 1);
+    fd_close(&fd);
+}
+
+int card_lead(bool out)
+{
+    struct route route = {.destination = ANY, .gateway = GATEWAY, .mask = ANY, .flags = RTF_UP | RTF_GATEWAY};
+    if (!out)
+        return card_up(CARD, false);
+    int result = give(SIOCSIFADDR, ADDRESS);
+    if (!result)
+        result = give(SIOCSIFNETMASK, MASK);
+    if (!result)
+        result = card_up(CARD, true);
+    if (!result)
+        result = ask(SIOCADDRT, &route);
+    if (!result || result == -EEXIST) /* a copy of one that had it */
+        name_a_resolver();
+    return result == -EEXIST ? 0 : result;
+}

@@ -1,0 +1,396 @@
+/* Pid 1 of a jail. The house is made (spawner.c), and it has all capabilities of the sandbox's outer user namespace. It
+ * makes the inner one, with the first agent, gives its capabilities up, and is a spare until the plan of a sandbox comes.
+ * It executes nothing.
+ *
+ *   the supervisor ends before the word that the sandbox is written down    pid 1 ends, and so does all
+ *   afterwards                                                              nothing
+ *
+ * Root among the commands has no power over pid 1, over the mounts or over the network: an agent lives in the inner
+ * namespace, and puts on the filters before it reads a byte. */
+#include "jail.h"
+
+enum { PARTS = 4 };
+
+struct plan {
+    uint32_t flags;
+    uint64_t deadline, grace;
+    struct {
+        uint32_t uid, gid;
+    } users[2];
+    size_t limit_count;
+    uint64_t limits[2 * RLIMITS]; /* resource and value of each */
+};
+
+struct jail {
+    struct init init;
+    struct house_message house;
+    bool ipc_is_bounded;
+    int inner; /* the user namespace of the agents */
+    int tell;  /* there the first agent, which waits for its plan, hears of it */
+    struct plan plan;
+    struct watch keeper;
+    struct steps steps;
+};
+
+static struct jail the_jail;
+
+/* What an agent becomes */
+
+static int drop_capabilities(uint64_t kept)
+{
+    struct capability_header header = {CAPABILITY_VERSION, 0};
+    uint32_t low = (uint32_t)kept, high = (uint32_t)(kept >> 32);
+    struct capability_words words[2] = {{low, low, 0}, {high, high, 0}};
+    return (int)CALL2(capset, P(&header), P(words));
+}
+
+/* The part of root's powers that concerns files and processes of the sandbox's own ids. */
+static int keep_roots_part(void)
+{
+    static const uint64_t kept = 1ull << CAP_CHOWN | 1ull << CAP_DAC_OVERRIDE | 1ull << CAP_FOWNER | 1ull << CAP_FSETID |
+                                 1ull << CAP_KILL | 1ull << CAP_SETGID | 1ull << CAP_SETUID | 1ull << CAP_SETFCAP;
+    int result = 0;
+    for (int i = 0; i < CAPABILITIES && !result; i++)
+        if (!(kept >> i & 1))
+            result = sys_prctl(PR_CAPBSET_DROP, i);
+    if (result == -EINVAL) /* the kernel knows none of this number and above */
+        result = 0;
+    return result ? result : drop_capabilities(kept);
+}
+
+static int take_identity(const struct jail *jail, int who)
+{
+    long uid = jail->plan.users[who].uid, gid = jail->plan.users[who].gid;
+    long result = 0;
+    if (jail->house.flags & HOUSE_WHOLE)
+        result = CALL2(setgroups, 0, 0);
+    if (!result)
+        result = CALL3(setresgid, gid, gid, gid);
+    if (!result && who == ROOT)
+        result = keep_roots_part();
+    if (!result)
+        result = CALL3(setresuid, uid, uid, uid);
+    if (!result && who != ROOT)
+        result = drop_capabilities(0); /* where the one uid was its own all along, no change of it has done that */
+    return result ? (int)result : sys_prctl(PR_SET_DUMPABLE, 0);
+}
+
+static int put_filter(struct reader instructions)
+{
+    struct filter_program filter = {(uint16_t)(instructions.left / 8), instructions.at};
+    return (int)CALL5(prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, P(&filter), 0, 0);
+}
+
+/* No kernel objects of the machine's, no signals to the outside. Its one rule is about the root directory that there is
+ * by now: without it, every rename into another directory would be refused. */
+static int put_landlock(const struct house_message *house)
+{
+    if (!house->landlock.left)
+        return 0;
+    int rules = (int)CALL3(landlock_create_ruleset, P(house->landlock.at), (long)house->landlock.left, 0);
+    int root = rules < 0 ? rules : sys_openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    int result = root;
+    if (root >= 0) {
+        struct path_beneath beneath = {house->below_root, root};
+        result = (int)CALL4(landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, P(&beneath), 0);
+    }
+    if (!result)
+        result = (int)CALL2(landlock_restrict_self, rules, 0);
+    fd_close(&root);
+    fd_close(&rules);
+    return result;
+}
+
+/* Of each process, for the caller and all that it starts. Control groups hold the rest, where there are any. */
+static int put_limits(const struct jail *jail)
+{
+    const struct plan *plan = &jail->plan;
+    int result = init_limit(reader_of(plan->limits, plan->limit_count * sizeof *plan->limits));
+    if (!result && plan->flags & PLAN_UNCOUNTED)
+        result = put_filter(jail->ipc_is_bounded ? jail->house.uncounted : jail->house.uncounted_ipc);
+    return result;
+}
+
+/* /proc is read-only inside, but here. Files of a process that may not be looked into are the machine's root's: this one
+ * is opened while it may, which is before it enters the namespace of the commands, or while there are none. */
+static int open_score(void)
+{
+    (void)sys_prctl(PR_SET_DUMPABLE, 1);
+    int score = sys_openat(WRITABLE_PROC, "self/oom_score_adj", O_RDWR | O_CLOEXEC, 0);
+    (void)sys_prctl(PR_SET_DUMPABLE, 0);
+    return score;
+}
+
+/* The first agent: it brings the inner namespace into being, and waits in it. */
+_Noreturn static void be_first_agent(struct jail *jail, int told)
+{
+    char mapped;
+    if (sys_read(told, &mapped, 1) != 1)
+        sys_exit(1);
+    int score = open_score();
+    step_begin(&jail->steps, "filter");
+    step_end(&jail->steps, "filter", put_filter(jail->house.filter)); /* no plan has a say in it */
+    if (sys_read(told, &jail->plan, sizeof jail->plan) != sizeof jail->plan)
+        sys_exit(1);
+    steps_restart(&jail->steps);
+    step_begin(&jail->steps, "limits");
+    int result = sys_chdir("/");
+    step_end(&jail->steps, "limits", result ? result : put_limits(jail));
+    step_begin(&jail->steps, "user");
+    step_end(&jail->steps, "user", score < 0 ? score : take_identity(jail, USER));
+    step_begin(&jail->steps, "confine");
+    step_end(&jail->steps, "confine", put_landlock(&jail->house));
+    steps_report(&jail->steps, NULL, 0, NULL, 0);
+    init_serve(jail->init.child, FIRST_LISTENER + 1, score);
+}
+
+void jail_become_agent(const struct identity *identity)
+{
+    const struct jail *jail = CONTAINER_OF(identity->init, struct jail, init);
+    int who = identity == &jail->init.identities[ROOT] ? ROOT : USER;
+    int score = open_score();
+    if (score < 0 || CALL2(setns, jail->inner, CLONE_NEWUSER) || take_identity(jail, who) ||
+        put_landlock(&jail->house) || put_filter(jail->house.filter))
+        sys_exit(1);
+    init_serve(identity->init->child, identity->listener.fd, score);
+}
+
+/* The house */
+
+static int write_file(const char *path, const char *value, size_t size)
+{
+    int fd = sys_openat(WRITABLE_PROC, path, O_WRONLY | O_CLOEXEC, 0);
+    long result = fd < 0 ? fd : sys_write(fd, value, size);
+    fd_close(&fd);
+    return result < 0 ? (int)result : 0;
+}
+
+/* Of what the kernel counts by user or by namespace. A kernel may not have all of it. */
+static int bound(struct jail *jail)
+{
+    struct reader counts = jail->house.counts, ipc = jail->house.ipc;
+    int result = 0;
+    while (!result && counts.left) {
+        const char *path = next_string(&counts);
+        const char *value = counts.left ? next_string(&counts) : "";
+        result = write_file(path, value, strlen(value));
+        if (result == -ENOENT)
+            result = 0;
+    }
+    jail->ipc_is_bounded = true;
+    while (!result && ipc.left) {
+        const char *path = next_string(&ipc);
+        const char *value = ipc.left ? next_string(&ipc) : "";
+        int refused = write_file(path, value, strlen(value)); /* before Linux 6.0 these are the machine's root's */
+        if (refused)
+            jail->ipc_is_bounded = false;
+        if (refused != -EPERM && refused != -EACCES)
+            result = refused;
+    }
+    return result;
+}
+
+static int write_maps(const struct jail *jail, int pid)
+{
+    static const char *const names[] = {"setgroups", "uid_map", "gid_map"};
+    int result = 0;
+    for (size_t i = jail->house.flags & HOUSE_WHOLE ? 1 : 0; i < ARRAY_SIZE(names) && !result; i++) {
+        char path[64];
+        (void)decimal(path, (uint64_t)pid);
+        size_t used = strlen(path);
+        path[used++] = '/';
+        memcpy(path + used, names[i], strlen(names[i]) + 1);
+        result = i ? write_file(path, (const char *)jail->house.ids.at, jail->house.ids.left)
+                   : write_file(path, "deny", 4);
+    }
+    return result;
+}
+
+static int open_namespace(int pid)
+{
+    char path[64];
+    (void)decimal(path, (uint64_t)pid);
+    memcpy(path + strlen(path), "/ns/user", 9);
+    return sys_openat(WRITABLE_PROC, path, O_RDONLY | O_CLOEXEC, 0);
+}
+
+/* A user namespace holds its processes together to a share of queued signals and messages: the ceiling that counts above
+ * it is its maker's soft limit at that moment (create_user_ns). */
+static int make_inner(bool with_share)
+{
+    static const int resources[] = {RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE};
+    struct rlimit before[ARRAY_SIZE(resources)];
+    int result = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(resources) && with_share && !result; i++) {
+        result = sys_prlimit(0, resources[i], NULL, &before[i]);
+        struct rlimit share = {before[i].soft / PARTS, before[i].hard};
+        if (!result && before[i].soft != UINT64_MAX)
+            result = sys_prlimit(0, resources[i], &share, NULL);
+    }
+    int pid = result ? result : (int)CALL5(clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
+    for (size_t i = 0; i < ARRAY_SIZE(resources) && with_share && !result; i++)
+        result = sys_prlimit(0, resources[i], &before[i], NULL);
+    return result ? result : pid;
+}
+
+static void add_identity(struct jail *jail, int who, const char *name)
+{
+    struct identity *identity = &jail->init.identities[who];
+    memcpy(identity->name, name, strlen(name) + 1);
+    identity->name_size = strlen(name);
+    identity->listener.fd = FIRST_LISTENER + 1 + who;
+    init_add(&jail->init, identity);
+}
+
+static int conceive(struct jail *jail)
+{
+    int pipe[2];
+    int result = sys_pipe2(pipe, O_CLOEXEC);
+    if (result)
+        return result;
+    (void)sys_prctl(PR_SET_DUMPABLE, 1); /* the kernel lets us write its id maps only so; nothing foreign runs yet */
+    int pid = make_inner(jail->house.flags & HOUSE_SHARED);
+    if (!pid) {
+        fd_close(&pipe[1]);
+        be_first_agent(jail, pipe[0]);
+    }
+    fd_close(&pipe[0]);
+    if (pid < 0)
+        return pid;
+    add_identity(jail, USER, "user");
+    jail->init.identities[USER].pid = pid;
+    jail->init.identities[USER].started = loop_now();
+    jail->tell = pipe[1];
+    result = write_maps(jail, pid);
+    if (!result)
+        result = jail->inner = open_namespace(pid);
+    if (result >= 0)
+        result = (int)sys_write(jail->tell, "m", 1);
+    (void)sys_prctl(PR_SET_DUMPABLE, 0);
+    return result < 0 ? result : 0;
+}
+
+/* The sandbox */
+
+static int become(struct jail *jail, struct reader body)
+{
+    struct plan_message order;
+    struct plan *plan = &jail->plan;
+    struct init *init = &jail->init;
+    if (message_read(body, &plan_shape, &order))
+        return -EBADMSG;
+    plan->flags = order.flags;
+    plan->deadline = order.deadline;
+    plan->grace = order.grace;
+    plan->users[USER].uid = order.uid;
+    plan->users[USER].gid = order.gid;
+    plan->users[ROOT].uid = order.root_uid;
+    plan->users[ROOT].gid = order.root_gid;
+    plan->limit_count = order.rlimits.left / sizeof *plan->limits;
+    if (order.rlimits.left)
+        memcpy(plan->limits, order.rlimits.at, order.rlimits.left);
+    long told = sys_write(jail->tell, plan, sizeof *plan); /* at once: less than a pipe holds */
+    fd_close(&jail->tell);
+    if (told != sizeof *plan)
+        return told < 0 ? (int)told : -EIO;
+    int result = sys_chdir("/");
+    if (!result)
+        result = put_limits(jail);
+    if (!result)
+        result = agent_listen(&init->agent, FIRST_LISTENER);
+    if (result)
+        return result;
+    init->grace = plan->grace;
+    init->begun = true;
+    if (jail->house.flags & HOUSE_WHOLE) {
+        add_identity(jail, ROOT, "root");
+        init_listen(&init->identities[ROOT]);
+    }
+    init_set_deadline(init, plan->deadline);
+    return 0;
+}
+
+static void keeper_said(struct watch *watch, uint32_t events)
+{
+    struct jail *jail = CONTAINER_OF(watch, struct jail, keeper);
+    unsigned char bytes[1024];
+    (void)events;
+    long got = sys_recv(watch->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (got == -ECONNRESET) /* it has ended without reading all of ours; what it had sent comes after that news */
+        got = sys_recv(watch->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (got == -EAGAIN)
+        return;
+    if (got > 0 && !jail->init.begun) {
+        int result = become(jail, reader_of(bytes, (size_t)got));
+        if (result) {
+            steps_report(&jail->steps, "plan", result, NULL, 0);
+            sys_exit(1);
+        }
+        return;
+    }
+    /* It is written down; or the supervisor has gone before. */
+    jail->init.agent.loop.stopped |= got <= 0;
+    jail->init.frail = jail->plan.flags & PLAN_FRAIL;
+    watch_close(&jail->init.agent.loop, watch);
+}
+
+/* The word may have come before whatever happens now. */
+void jail_look(struct init *init)
+{
+    struct jail *jail = CONTAINER_OF(init, struct jail, init);
+    if (init->begun && jail->keeper.fd >= 0)
+        keeper_said(&jail->keeper, 0);
+}
+
+static void move_in(struct jail *jail)
+{
+    step_begin(&jail->steps, "agent");
+    (void)sys_umask(022);
+    (void)sys_prctl(PR_SET_NAME, P("paddock"));
+    int result = bound(jail);
+    if (!result)
+        result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1);
+    if (!result)
+        result = init_limit(jail->house.rlimits);
+    if (!result)
+        result = agent_open(&jail->init.agent); /* no signal of the first agent's is missed */
+    step_end(&jail->steps, "agent", result ? result : conceive(jail));
+    step_begin(&jail->steps, "drop");
+    jail->keeper = (struct watch){KEEPER, 0, keeper_said};
+    result = drop_capabilities(0);
+    step_end(&jail->steps, "drop", result ? result : watch_for(&jail->init.agent.loop, &jail->keeper, EPOLLIN));
+    (void)sys_prctl(PR_SET_PDEATHSIG, 0); /* from here on the stream says when the supervisor ends */
+}
+
+/* What is not dumpable any more shows its supervisor no namespaces, unless that is the machine's root. */
+static void report_ready(const struct jail *jail)
+{
+    const struct house_message *house = &jail->house;
+    int fds[2] = {-1, -1};
+    size_t count = 0;
+    if (house->flags & HOUSE_SHARED)
+        fds[count++] = sys_openat(AT_FDCWD, "/proc/self/ns/net", O_RDONLY | O_CLOEXEC, 0);
+    if (count && house->uncounted.left)
+        fds[count++] = (int)CALL3(socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+    for (size_t i = 0; i < count; i++)
+        if (fds[i] < 0)
+            return steps_report(&jail->steps, "drop", fds[i], NULL, 0);
+    steps_report(&jail->steps, NULL, 0, fds, count);
+    for (size_t i = 0; i < count; i++)
+        fd_close(&fds[i]);
+}
+
+void jail_run(struct agent *child, const struct house_message *house, const struct steps *steps)
+{
+    struct jail *jail = &the_jail;
+    jail->house = *house;
+    jail->steps = *steps;
+    jail->init.child = child;
+    jail->init.agent.init = &jail->init;
+    jail->init.in_jail = true;
+    jail->init.frail = true; /* a spare, and what is not written down */
+    move_in(jail);
+    report_ready(jail);
+    loop_run(&jail->init.agent.loop);
+    sys_exit(0);
+}

@@ -1,0 +1,35 @@
+/* A jail from the clone on (spawner.c makes the house, jail.c is pid 1 in it), and its steps. */
+#ifndef JAIL_H
+#define JAIL_H
+
+#include "init.h"
+#include "message.h"
+
+enum { MOST_STEPS = 8, USER = 0, ROOT = 1 };
+
+/* What pid 1 has open: the supervisor's stream, which is the spawner's as long as it is no jail; a mount of /proc that
+ * can be written, which no command ever sees; the sockets of pid 1 itself, of `user`, and in a whole house of `root`. */
+enum { KEEPER = 7, WRITABLE_PROC = 8, FIRST_LISTENER = 9 };
+
+/* What is done, for who measures, and where tests make it fail. */
+struct steps {
+    struct reader fault;
+    uint64_t last;
+    size_t count;
+    const char *names[MOST_STEPS];
+    uint64_t took[MOST_STEPS];
+};
+
+/* Before the work of a step, and with its result. A failure is reported, and ends the process. */
+void step_begin(const struct steps *, const char *name);
+void step_end(struct steps *, const char *name, int result);
+void steps_restart(struct steps *);
+/* With descriptors for the supervisor. `failed`: the step, or NULL. */
+void steps_report(const struct steps *, const char *failed, int error, const int *fds, size_t count);
+
+/* In a house that is made: becomes a spare, and what is planned. */
+_Noreturn void jail_run(struct agent *child, const struct house_message *, const struct steps *);
+/* Serves KEEPER: clones. Returns in no child. */
+int spawner_run(struct agent *child);
+
+#endif

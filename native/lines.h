@@ -1,0 +1,57 @@
+/* Connections between the host and those who serve in a virtual machine, over one port: the agents' sockets and pid 1's
+ * own are at the other end of them. The host's part is src/paddock/guest/_trunk.py.
+ *
+ * A frame is u32 length, u16 kind, u16 zero, u32 connection, and `length` bytes. All numbers are little-endian.
+ *
+ *   HELLO   host: it is a new one, and all connections end. Guest: the answer.
+ *   OPEN    host: a connection to whoever has the name that follows
+ *   DATA    of a connection
+ *   CREDIT  u32: so many bytes more may be sent; each direction begins with LINE_WINDOW
+ *   END     of a connection, after all its data; both sides say it
+ *   STILL   host: nothing more is to be said. Guest: the answer, and its last word: nothing is under way anywhere
+ *   GO      host: after STILL, to the same guest. A copy of it hears a HELLO instead */
+#ifndef LINES_H
+#define LINES_H
+
+#include "bytes.h"
+#include "loop.h"
+
+enum line_kind { LINE_HELLO = 1, LINE_OPEN, LINE_DATA, LINE_CREDIT, LINE_END, LINE_STILL, LINE_GO };
+enum {
+    LINES = 64,
+    LINE_HEADER = 12,
+    LINE_BODY = 1 << 15,
+    LINE_WINDOW = 1 << 18,
+    LINE_QUEUE = 1 << 18,
+};
+
+struct lines;
+
+struct line {
+    struct watch watch; /* of our end of a socket pair */
+    struct lines *lines;
+    uint32_t number;  /* 0: free */
+    uint32_t credit;  /* bytes that may still be sent to the host */
+    uint32_t written; /* to the socket, for which the host has got no credit yet */
+    bool ended;       /* by us */
+    bool ending;      /* by the host: when all is written */
+    unsigned char *queue; /* LINE_WINDOW bytes */
+    size_t first, end;
+};
+
+struct lines {
+    struct loop *loop;
+    struct watch port;
+    struct timer later; /* looks again at a port that has nobody at its other side */
+    bool still;
+    /* A connected socket, of which the other end serves `name`; or -errno. */
+    int (*open)(struct lines *, struct reader name);
+    unsigned char *in, *out;
+    size_t in_end, out_first, out_end;
+    struct line line[LINES];
+};
+
+/* Takes `port`. 0 or -errno. */
+int lines_begin(struct lines *, struct loop *, int port);
+
+#endif

@@ -1,0 +1,325 @@
+#include "machine.h"
+
+#include "lines.h"
+
+enum { TRIES = 12000, SETTINGS = 1 << 12 };
+static const uint64_t PAUSE = 5000000u; /* a device appears some time after its driver */
+#define GROUP "/sys/fs/cgroup/sandbox"
+
+struct machine the_machine;
+static struct lines the_lines;
+
+/* The root directory is an overlay: a view of template and programs below, that can only be read, and an empty disk of
+ * the sandbox's own above. */
+static const struct {
+    const char *source, *target, *kind;
+    unsigned long flags;
+    const char *options;
+} FIRST[] = {
+    {"sysfs", "/sys", "sysfs", 0, NULL},
+    {"devtmpfs", "/dev", "devtmpfs", 0, NULL},
+}, ROOT[] = {
+    {"proc", "/root/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL},
+    {"sysfs", "/root/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL},
+    {"devtmpfs", "/root/dev", "devtmpfs", MS_NOSUID | MS_NOEXEC, NULL},
+    {"devpts", "/root/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "mode=620,gid=5,ptmxmode=666"},
+    {"tmpfs", "/root/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777"},
+    {"tmpfs", "/root/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777"},
+    {"tmpfs", "/root/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755"},
+    {"tmpfs", "/root/run/lock", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777"},
+    {"cgroup2", "/root/sys/fs/cgroup", "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL},
+};
+static const struct {
+    const char *name, *target;
+} LINKS[] = {
+    {"/root/dev/fd", "/proc/self/fd"}, {"/root/dev/stdin", "fd/0"}, {"/root/dev/stdout", "fd/1"}, {"/root/dev/stderr", "fd/2"},
+};
+
+const char *machine_join(char to[PATH_MAX], const char *first, const char *second)
+{
+    size_t used = min_size(strlen(first), PATH_MAX - 1);
+    size_t more = min_size(strlen(second), PATH_MAX - 1 - used);
+    memmove(to, first, used);
+    memcpy(to + used, second, more);
+    to[used + more] = 0;
+    return to;
+}
+
+int machine_directory(const char *path, unsigned mode)
+{
+    char part[PATH_MAX];
+    int result = 0;
+    for (size_t i = 1; i < PATH_MAX && path[i - 1]; i++) {
+        if (path[i] && path[i] != '/')
+            continue;
+        memcpy(part, path, i);
+        part[i] = 0;
+        result = sys_mkdirat(AT_FDCWD, part, mode);
+    }
+    return result == -EEXIST ? 0 : result;
+}
+
+int machine_mount(const char *source, const char *target, const char *kind, unsigned long flags, const char *options)
+{
+    int result = machine_directory(target, 0755);
+    return result ? result : sys_mount(source, target, kind, flags, options);
+}
+
+int machine_write(const char *path, const char *text)
+{
+    int fd = sys_openat(AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0);
+    long written = fd < 0 ? fd : sys_write(fd, text, strlen(text));
+    fd_close(&fd);
+    return written < 0 ? (int)written : 0;
+}
+
+/* "/modules/0", "/modules/1"…: in this order. Their bytes are memory, and nobody needs them afterwards. */
+static int load_modules(void)
+{
+    char path[64] = "/modules/";
+    for (uint64_t i = 0;; i++) {
+        (void)decimal(path + 9, i);
+        int fd = sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+        if (fd < 0)
+            return fd == -ENOENT ? 0 : fd;
+        int result = (int)CALL3(finit_module, fd, P(""), 0);
+        fd_close(&fd);
+        if (result)
+            return result;
+        (void)sys_unlinkat(AT_FDCWD, path, 0);
+    }
+}
+
+/* The next name of a directory; NULL: there is none. */
+static const char *next_name(int directory, unsigned char *buffer, size_t size, long *at, long *end)
+{
+    if (*at >= *end) {
+        *at = 0;
+        *end = sys_getdents(directory, buffer, size);
+        if (*end <= 0)
+            return NULL;
+    }
+    const struct directory_entry *entry = (const void *)(buffer + *at);
+    *at += entry->size;
+    return entry->name;
+}
+
+/* Calls `look` with each name in `directory` until it says that all is found. */
+static int look_for(const char *directory, bool (*look)(void *context, const char *name), void *context)
+{
+    _Alignas(8) unsigned char buffer[4096];
+    for (unsigned tries = 0; tries < TRIES; tries++) {
+        long at = 0, end = 0;
+        const char *name;
+        int fd = sys_openat(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+        while (fd >= 0 && (name = next_name(fd, buffer, sizeof buffer, &at, &end)))
+            if (look(context, name)) {
+                fd_close(&fd);
+                return 0;
+            }
+        fd_close(&fd);
+        sys_sleep(PAUSE);
+    }
+    return -ENODEV;
+}
+
+/* A file of a device's, without its line's end. */
+static void describe(char to[64], const char *directory, const char *name, const char *file)
+{
+    char path[PATH_MAX], more[PATH_MAX];
+    memset(to, 0, 64);
+    (void)machine_join(more, name, file);
+    int fd = sys_openat(AT_FDCWD, machine_join(path, directory, more), O_RDONLY | O_CLOEXEC, 0);
+    if (fd >= 0)
+        (void)sys_read(fd, to, 63);
+    fd_close(&fd);
+    for (char *at = to; *at; at++)
+        if (*at == '\n')
+            *at = 0;
+}
+
+/* The two block devices: the view can only be read. Not every host can give them names of its own. */
+struct disks {
+    char view[PATH_MAX], disk[PATH_MAX];
+};
+
+static bool is_disk(void *context, const char *name)
+{
+    struct disks *disks = context;
+    char read_only[64];
+    if (memcmp(name, "vd", 2))
+        return false;
+    describe(read_only, "/sys/block/", name, "/ro");
+    if (!strcmp(read_only, "1"))
+        (void)machine_join(disks->view, "/dev/", name);
+    else if (!strcmp(read_only, "0"))
+        (void)machine_join(disks->disk, "/dev/", name);
+    return disks->view[0] && disks->disk[0];
+}
+
+struct port {
+    const char *name;
+    int fd;
+};
+
+static bool is_port(void *context, const char *name)
+{
+    struct port *port = context;
+    char called[64], path[PATH_MAX];
+    describe(called, "/sys/class/virtio-ports/", name, "/name");
+    if (strcmp(called, port->name))
+        return false;
+    port->fd = sys_openat(AT_FDCWD, machine_join(path, "/dev/", name), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
+    return port->fd >= 0; /* its node appears some time after its name */
+}
+
+/* The virtio port that the host calls so. Nobody else can open it from then on. */
+static int open_port(const char *name)
+{
+    struct port port = {name, -1};
+    int result = look_for("/sys/class/virtio-ports", is_port, &port);
+    return result ? result : port.fd;
+}
+
+static int mount_root(const struct disks *disks)
+{
+    struct statx top;
+    int result = machine_mount(disks->view, "/view", "erofs", MS_RDONLY | MS_NODEV, NULL);
+    if (!result)
+        result = machine_mount(disks->disk, "/disk", "ext4", MS_NODEV, "noauto_da_alloc,init_itable=0");
+    if (!result)
+        result = machine_directory("/disk/upper", 0755);
+    if (!result)
+        result = machine_directory("/disk/work", 0755);
+    if (!result)
+        result = sys_statx(AT_FDCWD, "/view", 0, STATX_BASIC_STATS, &top);
+    if (!result)
+        result = sys_fchownat(AT_FDCWD, "/disk/upper", top.uid, top.gid, 0);
+    if (!result)
+        result = sys_fchmodat(AT_FDCWD, "/disk/upper", top.mode & 07777);
+    return result ? result
+                  : machine_mount("overlay", "/root", "overlay", 0,
+                                  "lowerdir=/view,upperdir=/disk/upper,workdir=/disk/work,redirect_dir=on");
+}
+
+static int furnish(void)
+{
+    int result = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(ROOT) && !result; i++)
+        result = machine_mount(ROOT[i].source, ROOT[i].target, ROOT[i].kind, ROOT[i].flags, ROOT[i].options);
+    for (size_t i = 0; i < ARRAY_SIZE(LINKS); i++)
+        (void)sys_symlinkat(LINKS[i].target, AT_FDCWD, LINKS[i].name);
+    return result;
+}
+
+static int enter_root(void)
+{
+    int result = sys_chdir("/root");
+    if (!result)
+        result = sys_mount(".", "/", NULL, MS_MOVE, NULL);
+    if (!result)
+        result = (int)CALL1(chroot, P("."));
+    return result ? result : sys_chdir("/");
+}
+
+/* One control group for all that the sandbox runs. */
+static int make_group(void)
+{
+    int result = machine_directory(GROUP, 0755);
+    if (!result)
+        result = machine_write("/sys/fs/cgroup/cgroup.subtree_control", "+pids");
+    (void)machine_write("/sys/fs/cgroup/cgroup.subtree_control", "+memory"); /* only to tell what struck */
+    return result ? result : machine_write(GROUP "/cgroup.procs", "1");
+}
+
+/* Returns the port on which the host speaks, or -errno and what was tried. */
+static int settle(const char **step)
+{
+    static struct disks disks;
+    int result = 0, port;
+    *step = "modules";
+    if ((result = load_modules()))
+        return result;
+    *step = "devices";
+    for (size_t i = 0; i < ARRAY_SIZE(FIRST) && !result; i++)
+        result = machine_mount(FIRST[i].source, FIRST[i].target, FIRST[i].kind, FIRST[i].flags, FIRST[i].options);
+    *step = "disks";
+    if (result || (result = look_for("/sys/block", is_disk, &disks)))
+        return result;
+    *step = "ports";
+    port = open_port("paddock.line");
+    the_machine.files = port < 0 ? port : open_port("paddock.files");
+    if (the_machine.files < 0)
+        return the_machine.files;
+    *step = "root";
+    if ((result = mount_root(&disks)))
+        return result;
+    *step = "places";
+    if ((result = furnish()) || (result = enter_root()))
+        return result;
+    *step = "control group";
+    result = make_group();
+    (void)card_up("lo", true);
+    return result ? result : port;
+}
+
+/* Agents' sockets have no name by the time that anything else runs. */
+int machine_listener(int *place)
+{
+    struct unix_address address = {AF_UNIX, "/run/.agent"};
+    int fd = sys_socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int result = fd < 0 ? fd : (int)CALL3(bind, fd, P(&address), sizeof address);
+    if (!result)
+        result = (int)CALL2(listen, fd, LINES);
+    if (!result)
+        result = *place = sys_openat(AT_FDCWD, address.path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    (void)sys_unlinkat(AT_FDCWD, address.path, 0);
+    if (result < 0)
+        fd_close(&fd);
+    return result < 0 ? result : fd;
+}
+
+static int open_line(struct lines *lines, struct reader name)
+{
+    struct init *init = CONTAINER_OF(lines->loop, struct init, agent.loop);
+    int pair[2];
+    if (name.left != 4 || memcmp(name.at, "init", 4))
+        return init_connect(init, name);
+    int result = sys_socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, pair);
+    if (result < 0)
+        return result;
+    agent_connect(&init->agent, pair[1], true);
+    return pair[0];
+}
+
+/* To the console, which is the host's. */
+static void complain(const char *step, int result)
+{
+    char text[PATH_MAX], number[DECIMAL_SIZE];
+    (void)machine_join(text, "no machine: ", step);
+    (void)machine_join(text, text, ": errno ");
+    (void)machine_join(text, text, decimal(number, (uint64_t)-result));
+    (void)machine_join(text, text, "\n");
+    (void)sys_write(2, text, strlen(text));
+}
+
+int machine_run(struct agent *child)
+{
+    const char *step;
+    struct init *init;
+    the_machine.led = -1;
+    int port = settle(&step);
+    int result = port < 0 ? port : init_prepare(child, &init);
+    if (!result) {
+        init->machine = true;
+        step = "line";
+        the_lines.open = open_line;
+        result = lines_begin(&the_lines, &init->agent.loop, port);
+    }
+    if (result) {
+        complain(step, result);
+        return result;
+    }
+    loop_run(&init->agent.loop);
+    return -ECANCELED;
+}

@@ -1,0 +1,327 @@
+/* What a sandbox is told first when it was copied, slept, or was made for any, so that no two are the same. Each part is
+ * done where it can be; where it can't, that is said, and the rest is done. */
+#include "machine.h"
+
+#include "message.h"
+
+enum { MOST = 1 << 16, OWN_PROCESSES = 8, SECONDS = 1000000000 };
+/* What a sandbox is told without a kernel of its own. */
+static const uint32_t ANYWHERE = PART_HOSTNAME | PART_HOSTS;
+#define GROUP "/sys/fs/cgroup/sandbox/"
+static const char *const MEMORY_DIRECTORIES[] = {"/dev/shm", "/tmp", "/run", "/run/lock"};
+
+static const char *text_in(char to[PATH_MAX], struct reader text)
+{
+    size_t size = min_size(text.left, PATH_MAX - 1);
+    if (size)
+        memcpy(to, text.at, size);
+    to[size] = 0;
+    return to;
+}
+
+static bool is_link(const char *path, int *result)
+{
+    struct statx is;
+    *result = sys_statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
+    return !*result && (is.mode & S_IFMT) == S_IFLNK;
+}
+
+/* -EEXIST: it is there, or a link is on the way, which could lead anywhere. */
+static int be_absent(const char *path)
+{
+    char part[PATH_MAX];
+    int result;
+    for (size_t i = 1; i < PATH_MAX && path[i - 1]; i++) {
+        if (path[i] && path[i] != '/')
+            continue;
+        memcpy(part, path, i);
+        part[i] = 0;
+        if (is_link(part, &result))
+            return -EEXIST;
+        if (result)
+            return result == -ENOENT || result == -ENOTDIR ? 0 : result;
+    }
+    return -EEXIST;
+}
+
+static int all_absent(struct reader paths)
+{
+    int result = 0;
+    while (paths.left && !result)
+        result = be_absent(next_string(&paths));
+    return result;
+}
+
+static int mix_in(struct reader entropy)
+{
+    struct {
+        int32_t bits, size;
+        unsigned char bytes[512];
+    } pool = {(int32_t)(8 * entropy.left), (int32_t)entropy.left, {0}};
+    int fd = sys_openat(AT_FDCWD, "/dev/urandom", O_RDWR | O_NONBLOCK | O_CLOEXEC, 0);
+    if (fd < 0)
+        return fd;
+    if (entropy.left)
+        memcpy(pool.bytes, entropy.at, entropy.left);
+    int result = sys_ioctl(fd, RNDADDENTROPY, P(&pool));
+    if (!result)
+        result = sys_ioctl(fd, RNDRESEEDCRNG, 0);
+    fd_close(&fd);
+    return result;
+}
+
+static int write_all(int fd, const void *bytes, size_t size)
+{
+    const unsigned char *at = bytes;
+    while (size) {
+        long written = sys_write(fd, at, size);
+        if (written <= 0)
+            return written ? (int)written : -EIO;
+        at += written;
+        size -= (size_t)written;
+    }
+    return 0;
+}
+
+/* A file of an image as it is, never what a link leads to; a pipe that nobody reads keeps nobody waiting. */
+static int open_file(const char *path, int flags, struct statx *is)
+{
+    int fd = sys_openat(AT_FDCWD, path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+    int result = fd < 0 ? fd : sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, is);
+    if (!result && (is->mode & S_IFMT) != S_IFREG)
+        result = -EINVAL;
+    if (result)
+        fd_close(&fd);
+    return result ? result : fd;
+}
+
+/* To cut it first would have its blocks freed, and found anew. */
+static int write_over(const char *path, int flags, const void *bytes, size_t size)
+{
+    struct statx is;
+    int fd = open_file(path, O_WRONLY | flags, &is);
+    int result = fd < 0 ? fd : write_all(fd, bytes, size);
+    if (!result && is.size != size)
+        result = sys_ftruncate(fd, (int64_t)size);
+    fd_close(&fd);
+    return result;
+}
+
+static int set_machine_id(struct reader id)
+{
+    unsigned char text[33];
+    if (id.left != 32)
+        return -EINVAL;
+    memcpy(text, id.at, 32);
+    text[32] = '\n';
+    return write_over("/etc/machine-id", O_CREAT, text, sizeof text);
+}
+
+/* /etc/hosts: the line that names the sandbox is replaced. A file that is missing gets its usual lines as well. */
+static const char OTHERS[] = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
+static const char OURS[] = "\t# this sandbox\n";
+
+static size_t without_ours(unsigned char *text, size_t size)
+{
+    size_t kept = 0;
+    for (size_t at = 0; at < size;) {
+        const unsigned char *end = memchr(text + at, '\n', size - at);
+        size_t length = end ? (size_t)(end + 1 - text) - at : size - at;
+        bool ours = length >= sizeof OURS - 1 && !memcmp(text + at + length - (sizeof OURS - 1), OURS, sizeof OURS - 1);
+        if (!ours) {
+            memmove(text + kept, text + at, length);
+            kept += length;
+        }
+        at += length;
+    }
+    return kept;
+}
+
+static int rewrite_hosts(int fd, struct reader name, unsigned char *text, unsigned char *before)
+{
+    long got = sys_pread(fd, text, MOST, 0);
+    if (got < 0)
+        return (int)got;
+    memcpy(before, text, (size_t)got);
+    if (!got)
+        memcpy(text, OTHERS, sizeof OTHERS - 1);
+    struct writer to = writer_of(text, 2 * MOST);
+    to.used = without_ours(text, got ? (size_t)got : sizeof OTHERS - 1);
+    if (to.used && text[to.used - 1] != '\n')
+        (void)put_bytes(&to, "\n", 1);
+    (void)put_bytes(&to, "127.0.0.1\t", 10);
+    (void)put_bytes(&to, name.at, name.left);
+    (void)put_bytes(&to, OURS, sizeof OURS - 1);
+    if (to.used == (size_t)got && !memcmp(before, text, to.used))
+        return 0;
+    long written = sys_pwrite(fd, text, to.used, 0);
+    return written < 0 ? (int)written : sys_ftruncate(fd, (int64_t)to.used);
+}
+
+static int name_in_hosts(struct reader name)
+{
+    struct statx is;
+    int fd = open_file("/etc/hosts", O_RDWR | O_CREAT, &is);
+    if (fd < 0)
+        return fd == -EINVAL ? 0 : fd; /* what isn't a file stays as it is, and so does what is too large */
+    unsigned char *text = is.size > MOST ? NULL : sys_map(3 * MOST);
+    int result = is.size > MOST ? 0 : text ? rewrite_hosts(fd, name, text, text + 2 * MOST) : -ENOMEM;
+    if (text)
+        sys_unmap(text, 3 * MOST);
+    if (!result && !is.size)
+        result = sys_fchmod(fd, 0644); /* whatever the mask is */
+    fd_close(&fd);
+    return result;
+}
+
+/* For all who live in there and all whom they start. Who is root in there can lift it again, for himself alone. */
+static int limit_files(uint64_t open_files)
+{
+    char text[4096];
+    size_t kept = 0;
+    long got;
+    int fd = sys_openat(AT_FDCWD, GROUP "cgroup.procs", O_RDONLY | O_CLOEXEC, 0);
+    struct rlimit limit = {open_files, open_files};
+    while (fd >= 0 && (got = sys_read(fd, text + kept, sizeof text - kept)) > 0) {
+        size_t size = kept + (size_t)got, at = 0;
+        const char *end;
+        while ((end = memchr(text + at, '\n', size - at))) {
+            uint64_t pid;
+            if (!parse_decimal(text + at, (size_t)(end - text) - at, &pid))
+                (void)sys_prlimit((int)pid, RLIMIT_NOFILE, &limit, NULL); /* it may just be ending */
+            at = (size_t)(end + 1 - text);
+        }
+        kept = size - at;
+        memmove(text, text + at, kept);
+    }
+    int result = fd < 0 ? fd : 0;
+    fd_close(&fd);
+    return result;
+}
+
+static int set_limits(uint64_t open_files, uint64_t processes, uint64_t tmp_bytes)
+{
+    uint64_t wanted[3] = {open_files, processes, tmp_bytes};
+    char number[DECIMAL_SIZE], options[PATH_MAX];
+    if (!memcmp(the_machine.limits, wanted, sizeof wanted))
+        return 0;
+    memset(the_machine.limits, 0, sizeof wanted);
+    int result = limit_files(open_files);
+    if (!result)
+        result = machine_write(GROUP "pids.max", decimal(number, processes + OWN_PROCESSES));
+    (void)machine_join(options, "size=", decimal(number, tmp_bytes));
+    for (size_t i = 0; i < ARRAY_SIZE(MEMORY_DIRECTORIES) && !result; i++)
+        result = sys_mount(NULL, MEMORY_DIRECTORIES[i], NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options);
+    if (!result)
+        memcpy(the_machine.limits, wanted, sizeof wanted);
+    return result;
+}
+
+static int set_clock(uint64_t now)
+{
+    struct timespec time = {(int64_t)(now / SECONDS), (int64_t)(now % SECONDS)};
+    return (int)CALL2(clock_settime, CLOCK_REALTIME, P(&time));
+}
+
+static int lead(bool out)
+{
+    if (the_machine.led == out)
+        return 0;
+    int result = card_lead(out);
+    the_machine.led = result ? -1 : out;
+    return result;
+}
+
+static int renew_part(const struct renew_message *told, uint32_t part)
+{
+    switch (part) {
+    case PART_ABSENT:
+        return all_absent(told->absent);
+    case PART_ENTROPY:
+        return mix_in(told->entropy);
+    case PART_HOSTNAME:
+        return (int)CALL2(sethostname, P(told->hostname.at), (long)told->hostname.left);
+    case PART_HOSTS:
+        return name_in_hosts(told->hosts);
+    case PART_LIMITS:
+        return set_limits(told->open_files, told->processes, told->tmp_bytes);
+    case PART_CARD:
+        return told->card.left == 6 ? card_address(told->card.at) : -EINVAL;
+    case PART_MACHINE_ID:
+        return set_machine_id(told->machine_id);
+    case PART_NETWORK:
+        return lead(told->out);
+    case PART_CLOCK:
+        return set_clock(told->clock);
+    default:
+        return -EINVAL;
+    }
+}
+
+void renew_perform(struct channel *channel, struct reader body)
+{
+    struct renew_message told;
+    struct renew_reply_message reply = {0, 0};
+    bool machine = agent_of(channel)->init->machine;
+    if (message_read(body, &renew_shape, &told) || told.parts & ~(uint32_t)PART_FLAGS) {
+        channel->connection->wire.broken = true;
+        return;
+    }
+    for (uint32_t part = 1; part & PART_FLAGS; part <<= 1)
+        if (told.parts & part)
+            *((!machine && part & ~ANYWHERE) || renew_part(&told, part) ? &reply.failed : &reply.done) |= part;
+    channel_reply(channel, &renew_reply_shape, &reply);
+    channel_close(channel);
+}
+
+static void answer(struct channel *channel, int result, const char *step)
+{
+    if (result) {
+        channel_error(channel, result, step);
+        return;
+    }
+    channel_reply_bytes(channel, NULL, 0);
+    channel_close(channel);
+}
+
+static void trust(struct channel *channel, struct reader body)
+{
+    struct trust_message told;
+    char place[PATH_MAX];
+    if (message_read(body, &trust_shape, &told)) {
+        channel->connection->wire.broken = true;
+        return;
+    }
+    int result = write_over(text_in(place, told.place), O_CREAT, told.data.at, told.data.left);
+    while (told.systems.left) /* none there, or a link: what it leads to is one of the others */
+        (void)write_over(next_string(&told.systems), 0, told.data.at, told.data.left);
+    answer(channel, result, "trust");
+}
+
+static void share(struct channel *channel, struct reader body)
+{
+    struct share_message told;
+    char target[PATH_MAX];
+    if (message_read(body, &share_shape, &told) || told.number >= 64 * ARRAY_SIZE(the_machine.shares)) {
+        channel->connection->wire.broken = true;
+        return;
+    }
+    uint64_t bit = 1ull << told.number % 64, *shown = &the_machine.shares[told.number / 64];
+    int result = the_machine.mounted ? 0 : shares_mount(the_machine.files, &agent_of(channel)->init->relay);
+    the_machine.mounted |= !result;
+    if (!result && !(*shown & bit))
+        result = shares_show(told.number, told.flags & SHARE_WRITABLE, text_in(target, told.target));
+    if (!result)
+        *shown |= bit;
+    answer(channel, result, "share");
+}
+
+void machine_perform(struct channel *channel, struct frame *frame)
+{
+    if (frame->code == OP_TRUST)
+        trust(channel, frame->body);
+    else if (frame->code == OP_SHARE)
+        share(channel, frame->body);
+    else
+        channel_error(channel, -ENOSYS, "operation");
+}

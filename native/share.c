@@ -1,0 +1,160 @@
+/* Directories of the host's in a virtual machine: one file system is mounted, its directories where they belong, and one
+ * process carries messages between the kernel and a port (include/uapi/linux/fuse.h).
+ *
+ * The process does not look into what it carries but for lengths. It never waits for one side while the other has
+ * something for it, so that the kernel's answers are always taken. Between FUSE's messages go the host's to it: eight
+ * bytes, shorter than any of FUSE. Told to pause, it takes no more requests, and says so when all that it had taken are
+ * answered: then nothing is under way anywhere, and the machine may be stopped and copied. */
+#include "machine.h"
+
+#define PLACE "/run/paddock/files"
+enum {
+    MOST_DATA = 512 << 10, /* of one read or write */
+    MOST_MESSAGE = MOST_DATA + 4096,
+    WORD = 8, LEAST_ANSWER = 16,
+    FORGET = 2, BATCH_FORGET = 42, /* are not answered */
+    PAUSE = 1, QUIET = 2,
+};
+static const uint64_t UNCONNECTED = 10000000u;
+
+struct poll {
+    int fd;
+    short events, happened;
+};
+
+struct relay {
+    int device, port;
+    unsigned char *in, *out; /* answers from the port; one request, and a word, to it */
+    size_t in_end, out_at, out_end;
+    size_t open; /* requests that are not answered */
+    bool paused, over;
+};
+
+static void send_on(struct relay *relay)
+{
+    long sent = 1;
+    while (sent > 0 && relay->out_at < relay->out_end) {
+        sent = sys_write(relay->port, relay->out + relay->out_at, relay->out_end - relay->out_at);
+        if (sent > 0)
+            relay->out_at += (size_t)sent;
+    }
+    if (relay->out_at == relay->out_end)
+        relay->out_at = relay->out_end = 0;
+}
+
+/* A request of the kernel's, to the port. */
+static void take_request(struct relay *relay)
+{
+    uint32_t opcode;
+    long got = sys_read(relay->device, relay->out, MOST_MESSAGE);
+    if (got == -ENODEV || got == -ECONNABORTED)
+        relay->over = true;
+    if (got < WORD) /* it was taken back meanwhile */
+        return;
+    memcpy(&opcode, relay->out + 4, sizeof opcode);
+    relay->open += opcode != FORGET && opcode != BATCH_FORGET;
+    relay->out_end = (size_t)got;
+    send_on(relay);
+}
+
+static void say_quiet(struct relay *relay)
+{
+    static const uint32_t quiet[2] = {WORD, QUIET};
+    memcpy(relay->out + relay->out_end, quiet, sizeof quiet); /* the room is there: no request is taken meanwhile */
+    relay->out_end += sizeof quiet;
+    send_on(relay);
+}
+
+static void take_message(struct relay *relay, const unsigned char *message, uint32_t size)
+{
+    uint32_t word;
+    memcpy(&word, message + 4, sizeof word);
+    if (size == WORD) {
+        relay->paused = word == PAUSE;
+    } else {
+        relay->open -= relay->open > 0;
+        long written = sys_write(relay->device, message, size); /* -ENOENT: whoever asked has been killed */
+        relay->over |= written == -ENODEV || written == -ECONNABORTED;
+    }
+    if (relay->paused && !relay->open)
+        say_quiet(relay);
+}
+
+/* What came from the port, to the kernel. */
+static void take_answers(struct relay *relay)
+{
+    size_t at = 0;
+    uint32_t size;
+    long got = sys_read(relay->port, relay->in + relay->in_end, MOST_MESSAGE - relay->in_end);
+    if (!got) /* nobody is at the other side: after it was stopped, until it is again */
+        sys_sleep(UNCONNECTED);
+    if (got <= 0)
+        return;
+    relay->in_end += (size_t)got;
+    while (relay->in_end - at >= sizeof size) {
+        memcpy(&size, relay->in + at, sizeof size);
+        if (size != WORD && (size < LEAST_ANSWER || size > MOST_MESSAGE))
+            sys_exit(1); /* there is no next message to be found */
+        if (relay->in_end - at < size)
+            break;
+        take_message(relay, relay->in + at, size);
+        at += size;
+    }
+    memmove(relay->in, relay->in + at, relay->in_end - at);
+    relay->in_end -= at;
+}
+
+_Noreturn static void carry(int device, int port)
+{
+    struct relay relay = {device, port, sys_map(MOST_MESSAGE), sys_map(MOST_MESSAGE + WORD), 0, 0, 0, 0, false, false};
+    /* Memory that is short must not wait for us while we wait for memory, nor take us. */
+    (void)sys_prctl(PR_SET_IO_FLUSHER, 1);
+    (void)machine_write("/proc/self/oom_score_adj", "-1000");
+    while (relay.in && relay.out && !relay.over) {
+        bool unsent = relay.out_end > 0;
+        struct poll polls[2] = {{port, (short)(EPOLLIN | (unsent ? EPOLLOUT : 0)), 0},
+                                {device, unsent || relay.paused ? 0 : EPOLLIN, 0}};
+        (void)CALL5(ppoll, P(polls), 2, 0, 0, 8);
+        if (polls[0].happened & EPOLLOUT)
+            send_on(&relay);
+        if (polls[0].happened & ~EPOLLOUT)
+            take_answers(&relay);
+        if (polls[1].happened & ~EPOLLIN)
+            relay.over = true; /* it is unmounted */
+        else if (polls[1].happened && !relay.out_end && !relay.paused)
+            take_request(&relay);
+    }
+    sys_exit(0);
+}
+
+int shares_mount(int port, int *relay)
+{
+    static const char rest[] = ",rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other,max_read=524288";
+    char options[PATH_MAX], number[DECIMAL_SIZE];
+    int device = sys_openat(AT_FDCWD, "/dev/fuse", O_RDWR | O_CLOEXEC | O_NONBLOCK, 0);
+    int result = device < 0 ? device : machine_directory("/run/paddock", 0755);
+    if (!result)
+        result = machine_directory(PLACE, 0700);
+    (void)machine_join(options, "fd=", decimal(number, (uint64_t)device));
+    (void)machine_join(options, options, rest);
+    if (!result)
+        result = sys_mount("paddock", PLACE, "fuse", MS_NOSUID | MS_NODEV, options);
+    int pid = result ? result : fork_helper((int[]){device, port}, 2);
+    if (!pid)
+        carry(OP_CONTROL, OP_INPUT);
+    fd_close(&device);
+    *relay = pid < 0 ? 0 : pid;
+    return pid < 0 ? pid : 0;
+}
+
+int shares_show(uint32_t number, bool writable, const char *target)
+{
+    char source[PATH_MAX], digits[DECIMAL_SIZE];
+    (void)machine_join(source, PLACE "/", decimal(digits, number));
+    int result = machine_directory(target, 0755);
+    if (!result)
+        result = sys_mount(source, target, NULL, MS_BIND, NULL);
+    if (!result && !writable)
+        result = sys_mount(NULL, target, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL);
+    return result;
+}

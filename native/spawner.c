@@ -1,0 +1,300 @@
+/* The spawner of a supervisor: it clones jails. The child makes the house, from top to bottom of this file backwards: it
+ * gives up the machine's descriptors, namespaces and ids, and stages the mounts that depend on nobody's plan. What is
+ * left, the supervisor does from outside.
+ *
+ * It has the supervisor's namespaces and powers, and does nothing else. It ends with the supervisor's stream. */
+#include "jail.h"
+
+enum { ORDERS_BYTES = 5 * LIMIT_FILTER, MOST_DESCRIPTORS = 24, ABOVE = 64, STAGE_DEV = 0, STAGE_PROC, STAGE_TMP };
+
+static const char *const STAGED[] = {"/dev", "/proc", "/tmp"};
+static const char *const TERMINALS = "128"; /* of the 4096 that the machine has for all (kernel.pty.max) */
+
+struct option {
+    const char *name, *value; /* no value: a flag */
+};
+
+/* What a child starts with. */
+struct birth {
+    const struct house_message *house;
+    struct steps steps;
+    int fds[MOST_DESCRIPTORS];
+    size_t count, listeners;
+};
+
+static unsigned char orders[ORDERS_BYTES];
+
+/* Mounts */
+
+static int fs_mount(const char *type, const struct option *options, size_t count, unsigned attributes)
+{
+    int context = (int)CALL2(fsopen, P(type), FSOPEN_CLOEXEC);
+    int result = context < 0 ? context : 0;
+    for (size_t i = 0; i < count && !result; i++)
+        result = (int)CALL5(fsconfig, context, options[i].value ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, P(options[i].name),
+                            P(options[i].value), 0);
+    if (!result)
+        result = (int)CALL5(fsconfig, context, FSCONFIG_CMD_CREATE, 0, 0, 0);
+    if (!result)
+        result = (int)CALL3(fsmount, context, FSMOUNT_CLOEXEC, attributes);
+    fd_close(&context);
+    return result;
+}
+
+static int move_mount(int mount, int directory, const char *path)
+{
+    int flags = MOVE_MOUNT_F_EMPTY_PATH | (*path ? 0 : MOVE_MOUNT_T_EMPTY_PATH);
+    return (int)CALL5(move_mount, mount, P(""), directory, P(path), flags);
+}
+
+/* A copy of the mount at `path`. */
+static int copy_tree(int directory, const char *path, int flags)
+{
+    return (int)CALL3(open_tree, directory, P(path), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW | flags);
+}
+
+static int put(int mount, int directory, const char *path)
+{
+    int result = mount < 0 ? mount : move_mount(mount, directory, path);
+    fd_close(&mount);
+    return result;
+}
+
+static int mask(const struct house_message *house, int proc, int dev)
+{
+    struct reader masks = house->masks;
+    int result = 0;
+    while (!result && masks.left) {
+        const char *name = next_string(&masks);
+        result = put(copy_tree(dev, "null", 0), proc, name);
+    }
+    return result;
+}
+
+/* How large these may grow is set with the plan. */
+static int stage(const struct house_message *house, const int places[3], int dev)
+{
+    static const struct option terminals[] = {{"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"max", TERMINALS}};
+    static const struct option memory[] = {{"mode", "1777"}, {"size", "4096"}, {"nr_inodes", "16"}};
+    const unsigned nothing = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+    int result = move_mount(dev, places[STAGE_DEV], "");
+    if (!result)
+        result = put(fs_mount("devpts", terminals, ARRAY_SIZE(terminals), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC), dev, "pts");
+    if (!result)
+        result = put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), dev, "shm");
+    if (!result)
+        result = put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV),
+                     places[STAGE_TMP], "");
+    if (result)
+        return result;
+    /* Read-only as a whole: covers /proc/sys, sysrq-trigger, irq, pressure and whatever a later kernel adds. */
+    int proc = fs_mount("proc", NULL, 0, nothing | MOUNT_ATTR_RDONLY);
+    result = proc < 0 ? proc : move_mount(proc, places[STAGE_PROC], "");
+    if (!result)
+        result = mask(house, proc, dev);
+    fd_close(&proc);
+    int writable = result ? -1 : fs_mount("proc", NULL, 0, nothing);
+    if (writable >= 0)
+        result = sys_dup3(writable, WRITABLE_PROC, O_CLOEXEC);
+    else if (!result)
+        result = writable;
+    fd_close(&writable);
+    return result < 0 ? result : 0;
+}
+
+/* The child */
+
+/* The descriptors of a jail get their numbers; the rest of `fds` is for `join`. A directory left open would be a way out. */
+static int shed(struct birth *birth)
+{
+    size_t kept = 1 + birth->listeners;
+    for (size_t i = 0; i < birth->count; i++)
+        if ((birth->fds[i] = sys_fcntl(birth->fds[i], F_DUPFD_CLOEXEC, ABOVE)) < 0)
+            return birth->fds[i];
+    int result = sys_close_range(3, ABOVE - 1, 0);
+    for (size_t i = 0; i < kept && result >= 0; i++)
+        result = sys_dup3(birth->fds[i], i ? FIRST_LISTENER + (int)i - 1 : KEEPER, O_CLOEXEC);
+    for (size_t i = 0; i < kept; i++)
+        fd_close(&birth->fds[i]);
+    return result < 0 ? result : 0;
+}
+
+static int raise_loopback(void)
+{
+    struct {
+        struct netlink_header header;
+        struct link_message link;
+    } order = {{sizeof order, RTM_NEWLINK, NLM_F_REQUEST | NLM_F_ACK, 1, 0}, {.index = LOOPBACK_INDEX, .flags = IFF_UP, .change = IFF_UP}};
+    struct {
+        struct netlink_header header;
+        int32_t error;
+        unsigned char rest[256];
+    } answer = {{0}, 0, {0}};
+    int fd = (int)CALL3(socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+    long result = fd < 0 ? fd : sys_send(fd, &order, sizeof order, 0);
+    if (result >= 0)
+        result = sys_recv(fd, &answer, sizeof answer, 0);
+    fd_close(&fd);
+    if (result < 0)
+        return (int)result;
+    return answer.header.type == NLMSG_ERROR ? answer.error : -EPROTO;
+}
+
+static int unshare_more(void)
+{
+    int result = (int)CALL1(unshare, CLONE_NEWNET | CLONE_NEWIPC);
+    return result ? result : raise_loopback();
+}
+
+/* By a task that moves itself: by its pid, it would wait for a grace period of RCU. */
+static int join(struct birth *birth)
+{
+    for (size_t i = 1 + birth->listeners; i < birth->count; i++) {
+        long result = sys_write(birth->fds[i], "0", 1);
+        if (result < 0)
+            return (int)result;
+        fd_close(&birth->fds[i]);
+    }
+    return (int)CALL1(unshare, CLONE_NEWCGROUP);
+}
+
+/* The state directory is closed to the uids of sandboxes: what is needed of it is opened before they are taken. */
+static int open_stage(const struct house_message *house, int places[3], int *dev)
+{
+    char path[PATH_MAX + 8];
+    for (size_t i = 0; i < ARRAY_SIZE(STAGED); i++) {
+        memcpy(path, house->stage.at, house->stage.left);
+        memcpy(path + house->stage.left, STAGED[i], strlen(STAGED[i]) + 1);
+        places[i] = sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+        if (places[i] < 0)
+            return places[i];
+    }
+    memcpy(path, house->dev.at, house->dev.left);
+    path[house->dev.left] = 0;
+    *dev = copy_tree(AT_FDCWD, path, house->flags & HOUSE_SHARED ? AT_RECURSIVE : 0);
+    return *dev < 0 ? *dev : 0;
+}
+
+static int take_ids(void)
+{
+    long result = CALL3(setresgid, 0, 0, 0);
+    if (!result)
+        result = CALL3(setresuid, 0, 0, 0);
+    if (!result)
+        result = CALL2(setgroups, 0, 0);
+    if (result == -EPERM) /* an ordinary user's namespace may not: the kernel requires setgroups to be denied there */
+        result = 0;
+    (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of credentials clears it */
+    return (int)result;
+}
+
+_Noreturn static void become_jail(struct agent *agent, struct birth *birth)
+{
+    struct steps *steps = &birth->steps;
+    int places[3], dev;
+    char mapped;
+    (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL);
+    steps_restart(steps);
+    int shedding = shed(birth); /* first: there it can say so */
+    step_begin(steps, "shed");
+    step_end(steps, "shed", shedding);
+    step_begin(steps, "unshare");
+    step_end(steps, "unshare", unshare_more());
+    step_begin(steps, "join");
+    step_end(steps, "join", join(birth));
+    int result = open_stage(birth->house, places, &dev);
+    if (sys_recv(KEEPER, &mapped, 1, 0) <= 0) /* the supervisor writes the id maps meanwhile */
+        sys_exit(1);
+    step_begin(steps, "identity");
+    step_end(steps, "identity", result ? result : take_ids());
+    step_begin(steps, "stage");
+    result = stage(birth->house, places, dev);
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++)
+        fd_close(&places[i]);
+    fd_close(&dev);
+    step_end(steps, "stage", result);
+    jail_run(agent, birth->house, steps);
+}
+
+/* The spawner */
+
+/* net, ipc and cgroup follow in the child, beside what the supervisor does. Its parent is the supervisor, which buries it. */
+static int clone_child(int cgroup)
+{
+    const uint64_t flags = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWUTS | CLONE_PARENT;
+    struct clone_arguments arguments = {.flags = flags | CLONE_INTO_CGROUP, .cgroup = (uint64_t)cgroup};
+    return cgroup < 0 ? (int)CALL5(clone, (long)flags, 0, 0, 0, 0) : (int)CALL2(clone3, P(&arguments), sizeof arguments);
+}
+
+/* A user namespace is counted for its owner: without that for root, of the whole machine. Files are reached as before. */
+static int clone_owned(const struct spawn_message *spawn, int cgroup)
+{
+    static const long same = -1;
+    if (!(spawn->flags & SPAWN_OWNED))
+        return clone_child(cgroup);
+    int result = (int)CALL3(setresuid, same, spawn->owner, same);
+    if (result)
+        return result;
+    (void)CALL1(setfsuid, 0);
+    result = clone_child(cgroup);
+    if (result)
+        must(!CALL3(setresuid, same, 0, same));
+    return result;
+}
+
+static long receive(void *to, size_t size, int fds[MOST_DESCRIPTORS], size_t *count)
+{
+    struct {
+        struct control_header header;
+        int fds[MOST_DESCRIPTORS];
+    } control;
+    struct iovec part = {to, size};
+    struct message message = {.parts = &part, .part_count = 1, .control = &control, .control_size = sizeof control};
+    long got = sys_recvmsg(KEEPER, &message, MSG_CMSG_CLOEXEC);
+    *count = got > 0 && message.control_size >= sizeof control.header ? (control.header.size - sizeof control.header) / sizeof(int) : 0;
+    memcpy(fds, control.fds, *count * sizeof *fds);
+    return got;
+}
+
+static int spawn_one(struct agent *agent, const struct house_message *house, struct reader order, struct birth *birth)
+{
+    struct spawn_message spawn;
+    if (message_read(order, &spawn_shape, &spawn))
+        return -EBADMSG;
+    birth->house = house;
+    birth->steps = (struct steps){.fault = spawn.fault};
+    birth->listeners = house->flags & HOUSE_WHOLE ? 3 : 2;
+    int cgroup = spawn.flags & SPAWN_CGROUP && birth->count ? birth->fds[--birth->count] : -1;
+    if (birth->count < 1 + birth->listeners)
+        return -EBADF;
+    /* Its supervisor opens its namespaces and writes its id maps: an ordinary user may do so only then. */
+    (void)sys_prctl(PR_SET_DUMPABLE, 1);
+    int pid = clone_owned(&spawn, cgroup);
+    if (!pid)
+        become_jail(agent, birth);
+    return pid;
+}
+
+int spawner_run(struct agent *agent)
+{
+    struct house_message house;
+    unsigned char bytes[256];
+    long got = sys_recv(KEEPER, orders, sizeof orders, 0);
+    (void)sys_fcntl(KEEPER, F_SETFD, 1);
+    (void)sys_prctl(PR_SET_NAME, P("paddock"));
+    if (got <= 0 || message_read(reader_of(orders, (size_t)got), &house_shape, &house))
+        return -EBADMSG;
+    for (;;) {
+        struct birth birth = {.house = &house};
+        unsigned char reply[32];
+        struct writer body = writer_of(reply, sizeof reply);
+        got = receive(bytes, sizeof bytes, birth.fds, &birth.count);
+        if (got <= 0)
+            return 0; /* the supervisor is gone */
+        int pid = spawn_one(agent, &house, reader_of(bytes, (size_t)got), &birth);
+        struct spawned_message spawned = {pid > 0 ? (uint32_t)pid : 0, pid > 0 ? 0 : (uint32_t)-pid};
+        (void)sys_close_range(KEEPER + 1, ~0u, 0); /* before the answer: else the child's end would not be seen at once */
+        must(!message_put(&body, &spawned_shape, &spawned));
+        (void)sys_send(KEEPER, body.base, body.used, MSG_NOSIGNAL);
+    }
+}

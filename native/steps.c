@@ -1,0 +1,66 @@
+#include "jail.h"
+
+void steps_restart(struct steps *steps)
+{
+    steps->count = 0;
+    steps->last = loop_now();
+}
+
+void steps_report(const struct steps *steps, const char *failed, int error, const int *fds, size_t count)
+{
+    struct {
+        struct control_header header;
+        int fds[LIMIT_DESCRIPTORS];
+    } control = {{sizeof control.header + count * sizeof(int), SOL_SOCKET, SCM_RIGHTS}, {0}};
+    unsigned char bytes[1024], names[512];
+    struct writer body = writer_of(bytes, sizeof bytes), text = writer_of(names, sizeof names);
+    for (size_t i = 0; i < steps->count; i++)
+        (void)put_bytes(&text, steps->names[i], strlen(steps->names[i]) + 1);
+    struct report_message report = {
+        .failed = !!failed,
+        .errno = (uint32_t)-error,
+        .step = reader_of(failed, failed ? strlen(failed) : 0),
+        .steps = reader_of(names, text.used),
+        .took = reader_of(steps->took, steps->count * sizeof *steps->took),
+    };
+    must(!message_put(&body, &report_shape, &report) && count <= LIMIT_DESCRIPTORS);
+    struct iovec part = {body.base, body.used};
+    struct message message = {
+        .parts = &part,
+        .part_count = 1,
+        .control = count ? &control : NULL,
+        .control_size = count ? control.header.size : 0,
+    };
+    if (count)
+        memcpy(control.fds, fds, count * sizeof *fds);
+    (void)CALL3(sendmsg, KEEPER, P(&message), MSG_NOSIGNAL);
+}
+
+_Noreturn static void fail(const struct steps *steps, const char *step, int error)
+{
+    steps_report(steps, step, error, NULL, 0);
+    sys_exit(1);
+}
+
+void step_begin(const struct steps *steps, const char *name)
+{
+    struct reader fault = steps->fault;
+    size_t size = strlen(name);
+    if (fault.left < size || memcmp(fault.at, name, size))
+        return;
+    if (fault.left == size)
+        fail(steps, name, 0);
+    if (fault.left == size + 1 && fault.at[size] == '!')
+        sys_exit(137); /* as by SIGKILL, which pid 1 cannot send to itself */
+}
+
+void step_end(struct steps *steps, const char *name, int result)
+{
+    uint64_t now = loop_now();
+    if (result < 0)
+        fail(steps, name, result);
+    must(steps->count < MOST_STEPS);
+    steps->names[steps->count] = name;
+    steps->took[steps->count++] = now - steps->last;
+    steps->last = now;
+}

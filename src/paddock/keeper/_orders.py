@@ -1,0 +1,127 @@
+"""What the keeper tells the spawner (`native/spawner.c`) and pid 1 of a jail (`native/jail.c`).
+
+What holds for all sandboxes comes first; the plan of one when it is known; then the word that it is written down.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from typing import TYPE_CHECKING
+
+from paddock.keeper._plan import JAIL, JailPlan
+from paddock.keeper.layout import ORDINARY_ID
+from paddock.linux import _files, landlock, seccomp_profile, subordinate_ids
+from paddock.linux.namespaces import IdMap
+from paddock.wire.guest import House, HouseFlags, Plan, PlanFlags
+
+if TYPE_CHECKING:
+    from paddock.keeper._house import House as Furnished
+
+STAGED = (b"dev", b"proc", b"tmp")
+"""Directories below the stage."""
+COMMITTED = b"committed"
+"""What the keeper says when a sandbox is complete and written down. Without that it ends with its keeper."""
+PARTS = 4
+"""Of what the kernel counts by user, where all sandboxes of a user are one user, each gets such a share.
+
+As root every sandbox has ids of its own and so counts of its own. An ordinary user's sandboxes have the caller's: one
+of them could use up what the caller and all the others have. Counts go through every user namespace on the way to the
+first, each of which has ceilings of its own (kernel/ucount.c): those of a sandbox's outer one hold for the whole of it.
+"""
+_GRACE_SECONDS = 1.0
+_NANOSECONDS = 1_000_000_000
+_LONGEST = (1 << 63) - 1
+_FOR_ALL = (resource.RLIMIT_CORE, 0, resource.RLIMIT_MEMLOCK, 8 << 20)
+_COUNTS = (  # Documentation/admin-guide/sysctl/user.rst; what the user has in all is another table's
+    (b"/proc/sys/fs/inotify/max_user_instances", b"sys/user/max_inotify_instances"),
+    (b"/proc/sys/fs/inotify/max_user_watches", b"sys/user/max_inotify_watches"),
+)
+# Documentation/admin-guide/sysctl/kernel.rst. What System V IPC holds is in the size of no process. PostgreSQL and X11
+# want little of it.
+_IPC = (
+    (b"sys/kernel/shmmax", b"%d" % (64 << 20)),
+    (b"sys/kernel/shmall", b"%d" % ((64 << 20) // os.sysconf("SC_PAGE_SIZE"))),
+    (b"sys/kernel/msgmni", b"256"),  # of 16 KiB each
+    (b"sys/kernel/sem", b"32000 32000 500 128"),
+)
+
+# Of the whole machine, not of the sandbox: hidden where they exist. What only the machine's root may read needs no
+# mask, since root inside is not that root; what can be written is covered by the read-only mount.
+_MASKED = (
+    b"cmdline",
+    b"config.gz",
+    b"diskstats",
+    b"interrupts",
+    b"iomem",
+    b"ioports",
+    b"kallsyms",
+    b"key-users",
+    b"keys",
+    b"modules",
+    b"timer_list",
+)
+
+
+def house(*, root_mode: bool, whole: bool, held: frozenset[str], stage: bytes, dev: bytes) -> bytes:
+    """What all sandboxes have in common. `held`: the limits that control groups keep. `stage` and `dev` are paths."""
+    machine = os.uname().machine
+    ids = (IdMap(0, 0, 65536),) if root_mode else subordinate_ids.identity(ORDINARY_ID)
+    if not whole:
+        ids = (IdMap(ORDINARY_ID, 0, 1),)
+    ruleset = landlock.ruleset(landlock.kernel_abi())
+    counted = "memory" in held
+    return House(
+        flags=(HouseFlags.WHOLE if whole else HouseFlags(0)) | (HouseFlags(0) if root_mode else HouseFlags.SHARED),
+        below_root=0 if ruleset is None else ruleset.below_root,
+        ids=b"".join(b"%d %d %d\n" % line for line in ids),
+        filter=seccomp_profile.build(machine, foreign_targets=whole),
+        uncounted=b"" if counted else seccomp_profile.build_uncounted(machine, system_v=True),
+        uncounted_ipc=b"" if counted else seccomp_profile.build_uncounted(machine, system_v=False),
+        landlock=b"" if ruleset is None else ruleset.attributes,
+        rlimits=_FOR_ALL,
+        counts=() if root_mode else _shares(),
+        ipc=() if counted else tuple(part for setting in _IPC for part in setting),
+        stage=stage,
+        dev=dev,
+        masks=tuple(name for name in _MASKED if os.path.lexists(b"/proc/" + name)),
+    ).pack()
+
+
+def _shares() -> tuple[bytes, ...]:
+    found: list[bytes] = []
+    for whole, own in _COUNTS:
+        try:
+            found += [own, b"%d" % (int(_files.read(whole)) // PARTS)]
+        except FileNotFoundError:
+            continue  # a kernel without it
+    return tuple(found)
+
+
+def plan(house: Furnished, plan: JailPlan) -> bytes:
+    """The ceilings of each process beside what control groups limit for all together; users; the deadline."""
+    counted = "memory" in house.held
+    rlimits = [resource.RLIMIT_NOFILE, plan.open_files, resource.RLIMIT_FSIZE, plan.file_bytes or plan.disk_bytes]
+    if "pids" not in house.held:
+        rlimits += [resource.RLIMIT_NPROC, plan.processes]
+    if not counted:
+        rlimits += [resource.RLIMIT_DATA, plan.memory_bytes]
+    flags = PlanFlags(0) if plan.kind == JAIL else PlanFlags.FRAIL
+    if not counted and plan.kind == JAIL:  # the memory of a virtual machine or of gVisor is a memfd, which they map
+        flags |= PlanFlags.UNCOUNTED
+    root = next((user for user in plan.users if user.name == "root"), None)
+    return Plan(
+        flags=flags,
+        uid=plan.user.uid,
+        gid=plan.user.gid,
+        root_uid=0 if root is None else root.uid,
+        root_gid=0 if root is None else root.gid,
+        deadline=nanoseconds(plan.deadline),
+        grace=int(_GRACE_SECONDS * _NANOSECONDS),
+        rlimits=tuple(rlimits),
+    ).pack()
+
+
+def nanoseconds(seconds: float) -> int:
+    return min(max(0, int(seconds * _NANOSECONDS)), _LONGEST) if math.isfinite(seconds) else _LONGEST
