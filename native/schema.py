@@ -552,7 +552,9 @@ MESSAGES = (
             Field(6, "rlimits", "u64s", 16 * 16, "resource and hard limit of each"),
             Field(7, "counts", "strings", 1024, "files below /proc and their values: ceilings of a user namespace"),
             Field(8, "ipc", "strings", 1024, "the same of an ipc namespace, which the kernel may refuse"),
-            Field(9, "stage", "text", LIMITS["PATH"][0], "where `dev`, `proc` and `tmp` of a sandbox are mounted first"),
+            Field(
+                9, "stage", "text", LIMITS["PATH"][0], "where `dev`, `proc` and `tmp` of a sandbox are mounted first"
+            ),
             Field(10, "dev", "text", LIMITS["PATH"][0], "the devices of all sandboxes"),
             Field(11, "masks", "strings", 1024, "files of /proc that are the whole machine's"),
         ),
