@@ -311,7 +311,7 @@ class _Plain:
     """A level whose wall is one program."""
 
     pipes = False
-    trunk = None
+    trunk: type[Trunk] | None = None
 
     def __init__(self, pilot: Pilot, child: Json) -> None:
         self._pilot, self._child = pilot, child
