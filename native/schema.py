@@ -541,7 +541,7 @@ MESSAGES = (
         "house",
         "",
         "host",
-        "To the spawner, first: what all jails of the supervisor have in common.",
+        "To the spawner, first: what all jails have in common. Descriptors: namespaces to enter.",
         (("flags", "u32", "HOUSE"), ("zero", "u32", ""), ("below_root", "u64", "what Landlock allows below the root")),
         (
             Field(1, "ids", "text", 256, "lines of the id maps of the agents' user namespace"),

@@ -1,6 +1,6 @@
-/* The spawner of a supervisor: it clones jails. The child makes the house, from top to bottom of this file backwards: it
- * gives up the machine's descriptors, namespaces and ids, and stages the mounts that depend on nobody's plan. What is
- * left, the supervisor does from outside.
+/* The spawner of a supervisor: it clones jails. The child makes the house (`become_jail`): it gives up the machine's
+ * descriptors, namespaces and ids, and stages the mounts that depend on nobody's plan. What is left, the supervisor does
+ * from outside.
  *
  * It has the supervisor's namespaces and powers, and does nothing else. It ends with the supervisor's stream. */
 #include "jail.h"
@@ -180,10 +180,8 @@ static int take_ids(void)
     long result = CALL3(setresgid, 0, 0, 0);
     if (!result)
         result = CALL3(setresuid, 0, 0, 0);
-    if (!result)
-        result = CALL2(setgroups, 0, 0);
-    if (result == -EPERM) /* an ordinary user's namespace may not: the kernel requires setgroups to be denied there */
-        result = 0;
+    if (!result && (result = CALL2(setgroups, 0, 0)) == -EPERM)
+        result = 0; /* an ordinary user's namespace may not: the kernel requires setgroups to be denied there */
     (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of credentials clears it */
     return (int)result;
 }
@@ -275,15 +273,33 @@ static int spawn_one(struct agent *agent, const struct house_message *house, str
     return pid;
 }
 
+/* An ordinary user's supervisor has entered its namespaces, the user namespace first, since it executed this program: files
+ * of a process that may not be looked into are those of root of the namespace in which it was executed. */
+static int enter(int *namespaces, size_t count)
+{
+    int result = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!result)
+            result = (int)CALL2(setns, namespaces[i], 0);
+        fd_close(&namespaces[i]);
+    }
+    return result;
+}
+
 int spawner_run(struct agent *agent)
 {
     struct house_message house;
     unsigned char bytes[256];
-    long got = sys_recv(KEEPER, orders, sizeof orders, 0);
+    int namespaces[MOST_DESCRIPTORS];
+    size_t count;
     (void)sys_fcntl(KEEPER, F_SETFD, 1);
     (void)sys_prctl(PR_SET_NAME, P("paddock"));
+    long got = receive(orders, sizeof orders, namespaces, &count);
     if (got <= 0 || message_read(reader_of(orders, (size_t)got), &house_shape, &house))
         return -EBADMSG;
+    int result = enter(namespaces, count);
+    if (result)
+        return result;
     for (;;) {
         struct birth birth = {.house = &house};
         unsigned char reply[32];

@@ -62,6 +62,7 @@ def configure(state_dir: Path, **settings: object) -> None:
     values = {"accelerator": "tcg", "spares": 0, **settings}
     lines = [f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None]
     (state_dir / FILE).write_text("".join(lines))
+    (state_dir / FILE).chmod(0o600)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -180,6 +180,7 @@ def _commands(ask: Ask, box: str) -> None:
     background = ask(StartExec(sandbox=box, spec=sleeps, background=True))
     ask(ListExecs(sandbox=box))
     attached = ask(AttachExec(sandbox=box, exec=background.id))
+    assert attached.stdout.read() == b"out\n"  # it has printed
     assert _read(ask(ReadOutput(sandbox=box, exec=background.id))) == b"out\n"
     ask(SignalExec(sandbox=box, exec=background.id, signal=15))
     attached.wait()

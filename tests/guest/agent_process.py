@@ -10,7 +10,9 @@ sys.path.insert(0, sys.argv[1])
 import os
 import socket
 
-from paddock.guest._everything import AgentConfig, UserEntry, run_agent, seal_imports
+from paddock.guest._agent import run_agent
+from paddock.guest._config import AgentConfig, UserEntry
+from paddock.guest._seal import seal_imports
 
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(sys.argv[2])

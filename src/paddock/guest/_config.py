@@ -54,14 +54,12 @@ class InitConfig(NamedTuple):
 
     `deadline` is in seconds of CLOCK_BOOTTIME; `grace_seconds` later init ends by itself. In place of its socket
     `control` may be the end of a line, and an agent with none has a line as well: it is started at once, whenever
-    there is none. `frail`: all ends with the first agent that dies. `host` is the writing end of a pipe: init ends when
-    nobody can read it any more.
+    there is none. `host` is the writing end of a pipe: init ends when nobody can read it any more.
     """
 
     control: socket.socket | LineEnd
     agents: Mapping[str, socket.socket | None]
     deadline: float
-    frail: bool = False
     eager: tuple[str, ...] = ("user",)
     grace_seconds: float = 1.0
     host: int = -1

@@ -152,8 +152,6 @@ class Init:
             if agent.pid == pid:
                 agent.pid, agent.last = None, (pid, status)
                 self._clear(agent)
-                if self._config.frail:
-                    self._loop.stop()
             elif agent.clearing is not None:
                 agent.clearing.reaped(pid)
 

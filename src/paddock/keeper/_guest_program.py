@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from typing import NoReturn
+import socket
+from typing import NamedTuple, NoReturn
 
-from paddock.linux import caps, descriptors
+from paddock.linux import descriptors
 
 _KEEPER, _ABOVE = 7, 20  # as native/jail.h has it, and above all that is given
 _EXECUTABLE = 0x10  # MFD_EXEC, Linux 6.3
@@ -65,18 +66,29 @@ def _try(program: int) -> None:
         raise OSError(errno.ENOEXEC, f"the native guest cannot be executed: it ended with {code}")
 
 
-def become_spawner(program: int, keeper: int, null: int) -> NoReturn:
-    """The process that jails are cloned from, with no other descriptor than `keeper`, its stream, and null. OSError.
+class Spawning(NamedTuple):
+    """The process that jails are cloned from, a child of the caller."""
 
-    It has the capabilities of the caller, also where that is not root in its user namespace.
-    """
-    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for fd in (program, keeper)]
-    for number in (0, 1, 2):
-        os.dup2(null, number)
-    os.dup2(kept[1], _KEEPER)
-    descriptors.close_all_but(_KEEPER, kept[0])
-    caps.hand_on()
-    _execute(kept[0])
+    pid: int
+    peer: socket.socket
+
+
+def spawn(program: int, null: int) -> Spawning:
+    """It has no other descriptor than its stream and null. OSError. The caller has one thread."""
+    peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for fd in (program, theirs.fileno())]
+            for number in (0, 1, 2):
+                os.dup2(null, number)
+            os.dup2(kept[1], _KEEPER)
+            descriptors.close_all_but(_KEEPER, kept[0])
+            _execute(kept[0])
+        finally:
+            os._exit(1)
+    theirs.close()
+    return Spawning(pid, peer)
 
 
 def _execute(program: int) -> NoReturn:

@@ -73,6 +73,8 @@ class House(NamedTuple):
     null: int
     program: int
     """The native guest."""
+    spawning: _guest_program.Spawning | None
+    """An ordinary user's spawner, which knows nothing yet: see `_spawner.py`."""
     orders: bytes
     """What the spawner is told first."""
     own_namespaces: dict[str, int] | None
@@ -132,6 +134,8 @@ def _furnish(
     root_mode = uid == 0
     boot = proc.boot_id()
     host_mounts = outside = None
+    null = _open_null()
+    spawning = None if root_mode else _guest_program.spawn(program, null)
     pool_config = cast("dict[str, Any]", config["pool"])
     ids = pool_config.get("subordinate_ids")
     if root_mode:
@@ -182,8 +186,9 @@ def _furnish(
         stage=os.fsencode(places / "stage"),
         home=_home(),
         dev_tree=dev_tree,
-        null=_open_null(),
+        null=null,
         program=program,
+        spawning=spawning,
         orders=_orders.house(
             root_mode=root_mode,
             whole=root_mode or ids is not None,

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 
 from paddock.keeper import _guest_program as guest_program
@@ -22,26 +23,33 @@ _ANSWER_BYTES = 64
 
 
 class Spawner:
-    """`clone` makes children of the keeper. A spawner that was killed is replaced by the next call."""
+    """`clone` makes children of the keeper. A spawner that was killed is replaced by the next call.
+
+    That of an ordinary user was executed before his keeper entered its user namespace: the kernel shows what belongs to
+    a process that nobody may look into to root of the namespace in which it was executed (proc(5)), and root of the
+    keeper's is the user, who runs commands inside. So a keeper whose spawner was killed ends: the next one takes over.
+    """
 
     def __init__(self, house: House) -> None:
         self._house = house
-        self._pid = 0
-        self._peer: socket.socket | None = None
+        self._process: guest_program.Spawning | None = None
+        self._used = False
 
     def start(self) -> None:
         """The caller has one thread, and SIGCHLD is not handled."""
-        peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                guest_program.become_spawner(self._house.program, theirs.fileno(), self._house.null)
-            finally:
-                os._exit(1)
-        theirs.close()
-        self._pid, self._peer = pid, peer
+        early, house = self._house.spawning, self._house
+        if early is not None and self._used:
+            print("the process that sandboxes are cloned from has died, and so does this one", file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(1)
+        self._used = True
+        self._process = early or guest_program.spawn(house.program, house.null)
+        names = () if early is None else ("user", "mnt", "uts")
+        spaces = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
         with contextlib.suppress(ConnectionError):  # it has died: whoever asks it for something is told
-            peer.send(self._house.orders)
+            socket.send_fds(self._process.peer, [house.orders], spaces)
+        for fd in spaces:
+            os.close(fd)
 
     def clone(
         self,
@@ -65,7 +73,7 @@ class Spawner:
             flags |= SpawnFlags.OWNED
         order = Spawn(flags=flags, owner=base or 0, fault=fault.encode()).pack()
         for _ in range(2):
-            if self._peer is None:
+            if self._process is None:
                 self.start()
             answer = self._ask(order, fds)
             if answer:
@@ -77,17 +85,17 @@ class Spawner:
         raise JailError("the process that sandboxes are cloned from died twice in a row")
 
     def _ask(self, order: bytes, fds: Sequence[int]) -> bytes:
-        assert self._peer is not None
+        assert self._process is not None
         try:
-            socket.send_fds(self._peer, [order], fds)
-            return self._peer.recv(_ANSWER_BYTES)
+            socket.send_fds(self._process.peer, [order], fds)
+            return self._process.peer.recv(_ANSWER_BYTES)
         except ConnectionError:
             return b""
 
     def close(self) -> None:
-        if self._peer is not None:
-            self._peer.close()
-            self._peer = None
+        if self._process is not None:
+            self._process.peer.close()
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+                os.kill(self._process.pid, signal.SIGKILL)
+            os.waitpid(self._process.pid, 0)
+            self._process = None

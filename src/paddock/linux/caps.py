@@ -31,7 +31,6 @@ SETFCAP = 31
 _CAPBSET_READ = 23
 _CAPBSET_DROP = 24
 _CAP_AMBIENT = 47
-_CAP_AMBIENT_RAISE = 2
 _CAP_AMBIENT_CLEAR_ALL = 4
 _BITS = 64
 _HEADER = ctypes.create_string_buffer(struct.pack("=II", 0x2008_0522, 0), 8)  # _LINUX_CAPABILITY_VERSION_3, self
@@ -64,16 +63,6 @@ def keep_only(*capabilities: int) -> None:
     mask = mask_of(*capabilities)
     low, high = mask & 0xFFFF_FFFF, mask >> 32
     call(NR.CAPSET, _HEADER, struct.pack("=6I", low, low, 0, high, high, 0), what=("capset: keep", hex(mask)))
-
-
-def hand_on() -> None:
-    """Has an exec keep all that is permitted now, whoever the caller is (the ambient set)."""
-    permitted = get().permitted
-    low, high = permitted & 0xFFFF_FFFF, permitted >> 32
-    call(NR.CAPSET, _HEADER, struct.pack("=6I", *(low,) * 3, *(high,) * 3), what="capset: inherit all")
-    for capability in range(_BITS):
-        if permitted >> capability & 1:
-            prctl(_CAP_AMBIENT, _CAP_AMBIENT_RAISE, capability, what="prctl raise an ambient capability")
 
 
 def clear_ambient() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -26,24 +25,6 @@ def acting_as(uid: int, gid: int) -> Generator[None, None, None]:
         yield
     finally:
         _change(*before)
-
-
-@contextmanager
-def owning_as(uid: int) -> Generator[None, None, None]:
-    """Within the block, user namespaces that are made belong to `uid`; files are still reached as before.
-
-    The kernel counts what is used in a user namespace (inotify instances and watches, pending signals, bytes in
-    message queues) on its owner as well, in the namespace above (kernel/ucount.c). Needs SECBIT_NO_SETUID_FIXUP, as
-    above, and a process of one thread.
-    """
-    before = os.geteuid()
-    files = call(NR.SETFSUID, _ASK, what="setfsuid"), call(NR.SETFSGID, _ASK, what="setfsgid")
-    os.seteuid(uid)
-    try:
-        _change(*files)  # which has followed
-        yield
-    finally:
-        os.seteuid(before)
 
 
 def _change(uid: int, gid: int) -> None:

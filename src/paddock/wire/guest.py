@@ -1388,7 +1388,7 @@ class Stillness(Message):
 
 
 class House(Message):
-    """To the spawner, first: what all jails of the supervisor have in common."""
+    """To the spawner, first: what all jails have in common. Descriptors: namespaces to enter."""
 
     SHAPE = Shape(
         Struct("<IxxxxQ"),
