@@ -104,7 +104,7 @@ async def _turns() -> None:
         await asyncio.sleep(0)
 
 
-async def _flood(service: Service, sandbox: str, starts: Starts) -> tuple[list[asyncio.Future[ExecResult]], list[str]]:
+async def _flood(service: Service, sandbox: str, starts: Starts) -> tuple[list[asyncio.Task[ExecResult]], list[str]]:
     """Ask for many commands. Return when as many as may are about to start."""
     arguments = [str(number) for number in range(5 * _STARTS)]
     runs = [
