@@ -88,7 +88,7 @@ static int take_identity(const struct identity *identity)
 
 void init_serve(struct agent *agent, int listener, int score)
 {
-    enum { ABOVE = 64 };
+    enum { ABOVE = ENTRANCE + 2 }; /* a sandbox may have few descriptors */
     listener = sys_fcntl(listener, F_DUPFD_CLOEXEC, ABOVE);
     score = score < 0 ? -1 : sys_fcntl(score, F_DUPFD_CLOEXEC, ABOVE);
     if (listener < 0 || sys_dup3(listener, ENTRANCE, O_CLOEXEC) < 0)

@@ -374,13 +374,17 @@ def test_without_runsc_the_level_says_what_adds_it(tmp_path: Path, sandboxes: Gv
     assert (line.status, line.fix) == ("missing", _probe.FIX)
     assert _probe.FIX in (backend.probe() or "")
 
+    configure(sandboxes.state_dir, runsc=str(tmp_path / "none"))
     lab = Lab(sandboxes)
 
     async def create() -> None:
         await lab.box()
 
-    with pytest.raises(LevelUnavailable, match="not installed"):
-        lab.run(create())
+    try:
+        with pytest.raises(LevelUnavailable, match="not installed"):
+            lab.run(create())
+    finally:
+        configure(sandboxes.state_dir)
 
 
 def _probe_or_skip(lab: Lab) -> None:

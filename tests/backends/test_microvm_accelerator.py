@@ -16,7 +16,7 @@ from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._qemu import Machine
 from paddock.errors import SandboxError
 from paddock.keeper._plan import JailPlan
-from paddock.model import SandboxSpec, Template
+from paddock.model import SandboxSpec, Template, User
 from tests.backends.microvms import SMALL, MicrovmHarness
 from tests.conftest import configure
 
@@ -78,7 +78,14 @@ def test_a_state_is_for_one_accelerator_one_processor_and_one_boot(tmp_path: Pat
     programs = tmp_path / "program"
     programs.touch()
     template = Template(
-        name="t", layers=("tp_t",), users=(), default_user="u", workdir="/", env={}, host_usr=False, digest="d"
+        name="t",
+        layers=("tp_t",),
+        users=(User(name="u", uid=1000, gid=1000, home="/"),),
+        default_user="u",
+        workdir="/",
+        env={},
+        host_usr=False,
+        digest="d",
     )
 
     def made(accelerator: str, processor: str = "", boot_id: str = "") -> Ingredients:
@@ -88,10 +95,9 @@ def test_a_state_is_for_one_accelerator_one_processor_and_one_boot(tmp_path: Pat
             machine=Machine(memory_mib=128, processors=1, accelerator=accelerator),
             template=template,
             limits=SMALL,
-            kit="kit",
             host=template,
             whole=True,
-            guest={},
+            guest=programs,
             mkfs="mkfs",
             processor=processor,
             boot_id=boot_id,

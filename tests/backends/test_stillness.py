@@ -82,7 +82,7 @@ def test_the_guest_counts_a_pause_as_two_looks_at_most(monkeypatch: pytest.Monke
     execs = cast("Any", SimpleNamespace(_loop=SimpleNamespace(after=after), kill_tree=kill_tree))
     look = _exec.Execs._watch_time  # pyright: ignore[reportPrivateUsage]
     family = cast("Any", None)
-    run = _exec.Exec(id="ex_1", number=1, argv=("true",), pid=1, background=True, family=family, struck_before={})
+    run = _exec.Exec(id="ex_1", number=1, argv=("true",), pid=1, background=True, family=family)
     run.looked_at = time.now
     look(execs, run, 5.0)
     time.now += 3600

@@ -7,7 +7,7 @@ import sys
 
 from tests.guest.agents import SRC
 
-BEFORE = f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.guest._everything as g; "
+BEFORE = f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.guest._start; import paddock.guest._seal as g; "
 
 
 def run(code):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paddock.keeper._door import Door
-from paddock.keeper._errors import Died, JailError, as_jail_error
+from paddock.keeper._errors import Died, JailError, as_jail_error, died_of
 from paddock.keeper._house import House
 from paddock.keeper._records import remove_directory
 from paddock.keeper._spawner import Spawner
@@ -111,8 +111,10 @@ def _begin(house: House, spawner: Spawner, fault: str, steps: Steps, undo: UndoS
         door = Door.of(pid)
         undo.push(door.close)
         sync.send(b"m")
-    except OSError:
+    except OSError as error:
         read_report(sync)  # it has failed already; why, it has said
+        if died_of(error, descriptor):
+            raise Died("the child died before it was ready") from error
         raise
     steps.end("maps")
     return Spare(
