@@ -7,7 +7,7 @@ import pytest
 from service_world import ME, Rig
 
 from paddock.audit import describe
-from paddock.errors import InvalidArgument, NotFound, PolicyDenied, SecretUnavailable
+from paddock.errors import InvalidArgument, NotConfigured, NotFound, PolicyDenied, SecretUnavailable
 from paddock.model import (
     ListSecrets,
     Principal,
@@ -17,6 +17,7 @@ from paddock.model import (
     SetSecret,
     nested_principal,
 )
+from paddock.model.config import Config
 from paddock.policy import Policy, allow
 
 VALUE = "correct-horse-battery-staple"
@@ -104,6 +105,12 @@ async def test_a_secret_is_named_as_a_variable_is(rig: Rig, name: str) -> None:
     async with rig.service() as service:
         with pytest.raises(InvalidArgument):
             await service.perform(setting(name), ME)
+
+
+async def test_a_command_that_prints_no_keys_is_told_at_the_start_and_not_to_a_request(rig: Rig) -> None:
+    with pytest.raises(NotConfigured, match="vault_key_command: false gave no keys: it ended with 1"):
+        async with rig.service(sweeps=True, config=Config(vault_key_command=("false",))):
+            pass
 
 
 def test_neither_words_nor_records_show_a_value() -> None:
