@@ -544,11 +544,13 @@ class Use:
     ) -> None:
         self._sandboxes, self._row, self._hold, self._entry, self._awake = sandboxes, row, hold, entry, awake
         self._turn = turn
+        self._late: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> tuple[Row, Held]:
         if self._turn is not None:
             await self._turn.acquire()
-            self._late = asyncio.get_running_loop().call_later(_TURN_SECONDS, self._give_turn)
+            if self._turn.locked():  # else nobody waits
+                self._late = asyncio.get_running_loop().call_later(_TURN_SECONDS, self._give_turn)
         try:
             await self._hold.__aenter__()
         except BaseException:
@@ -576,6 +578,7 @@ class Use:
 
     def _give_turn(self) -> None:
         if self._turn is not None:
-            self._late.cancel()
+            if self._late is not None:
+                self._late.cancel()
             self._turn.release()
             self._turn = None
