@@ -86,7 +86,8 @@ class Worker:
         self._directory = directory
         self._state = directory / "s" if contender.state else None
         self._log = (directory / "stderr").open("w+b")
-        kept = (name for name in os.environ if not name.startswith("PADDOCK_"))
+        # An installed program has its byte code.
+        kept = (name for name in os.environ if not name.startswith(("PADDOCK_", "PYTHONDONTWRITEBYTECODE")))
         environment = {name: os.environ[name] for name in kept}
         environment["PYTHONPATH"] = os.pathsep.join(map(str, (*contender.paths, ROOT)))
         if self._state is not None:

@@ -167,6 +167,8 @@ bool child_over(const struct outlet *);
 /* commands */
 
 void command_exec(struct channel *, struct reader body, struct frame *);
+/* Says that it runs, unless that was said. */
+void command_reply(struct child *);
 void command_attach(struct channel *, struct reader body);
 void command_list(struct channel *, struct reader body);
 void command_signal(struct channel *, struct reader body);

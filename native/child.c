@@ -263,6 +263,8 @@ static bool read_cut(struct child *child)
 void child_died(struct child *child, int wait_status)
 {
     int number = wait_status & 0x7f;
+    if (child->kind == CHILD_COMMAND)
+        command_reply(child);
     child->state = CHILD_ENDED;
     child->pid = 0;
     child->ending.code = number ? -1 : (wait_status >> 8) & 0xff;

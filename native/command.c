@@ -3,7 +3,7 @@
 #include "message.h"
 
 enum { MAX_STRINGS = 1 << 18 };
-static const uint64_t LOOK = 1000000000u;
+static const uint64_t LOOK = 1000000000u, SOON = 2000000u;
 
 static bool good_id(struct reader id)
 {
@@ -279,6 +279,21 @@ static void run(struct child *child, const struct exec_message *request, int pid
         look_at_time(child);
 }
 
+void command_reply(struct child *child)
+{
+    struct channel *owner = channel_owner(child);
+    struct exec_reply_message reply = {(uint32_t)child->pid, 0};
+    if (owner && !owner->replied)
+        channel_reply(owner, &exec_reply_shape, &reply);
+}
+
+static void reply_late(struct timer *timer)
+{
+    struct child *child = CONTAINER_OF(timer, struct child, timer);
+    command_reply(child);
+    child_push(child);
+}
+
 static void abandon(struct child *child)
 {
     child->flags = 0;
@@ -329,8 +344,13 @@ void command_exec(struct channel *channel, struct reader body, struct frame *fra
     }
     if (result < 0) /* it runs, and its streams cannot be watched */
         (void)sys_kill(-child->pid, SIGKILL);
-    struct exec_reply_message reply = {(uint32_t)child->pid, 0};
-    channel_reply(channel, &exec_reply_shape, &reply);
+    /* Most commands end at once: then REPLY and EXIT come together, and wake the host once. */
+    if (request.flags & (EXEC_BACKGROUND | EXEC_STDIN | EXEC_TERMINAL) || request.timeout) {
+        command_reply(child);
+    } else {
+        child->timer.fire = reply_late;
+        timer_set(&agent->loop, &child->timer, child->started + SOON);
+    }
     if (request.flags & EXEC_BACKGROUND) {
         channel_close(channel);
         return;

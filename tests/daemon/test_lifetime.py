@@ -334,7 +334,7 @@ def test_an_idle_daemon_makes_room_when_its_settings_change_and_a_busy_one_says_
     state_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     transport = default_transport(state_dir)
-    with Sandbox.create(level="jail", ttl_seconds=300, transport=transport):
+    with Sandbox.create(level="jail", persistent=True, ttl_seconds=300, transport=transport):
         old = daemon_pid(state_dir)
         (state_dir / "config.toml").write_text('level = "jail"\n')
         session(state_dir).close()

@@ -102,6 +102,11 @@ class PipeReader(_Pipe):
 
     _left: int | None = None
 
+    @property
+    def is_cut(self) -> bool:
+        """The command has ended. What the pipe holds is all there is: no read waits."""
+        return self._fd < 0 or self._left is not None
+
     async def read(self, size: int = 65536) -> bytes:
         while self._fd >= 0:
             if self._left is not None:

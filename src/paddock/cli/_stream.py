@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import sys
 import threading
 from functools import partial
@@ -142,17 +143,18 @@ def _described(sandbox: Sandbox, result: ExecResult) -> dict[str, object]:
 
 
 def _live(sandbox: Sandbox, options: argparse.Namespace, argv: list[str], *, ends: bool) -> int:
+    given = _beginning() if _passes_stdin(options) else None
     with sandbox.start(
         argv,
-        stdin=_passes_stdin(options),
+        stdin=given is not None,
         cwd=options.cwd,
         env=dict(options.env),
         user=options.user,
         timeout_seconds=options.timeout,
     ) as process:
         pumps = [Pump(process.stdout, 1, process), Pump(process.stderr, 2, process)]
-        if _passes_stdin(options):
-            threading.Thread(target=_feed, args=(process.stdin,), daemon=True).start()
+        if given is not None:
+            threading.Thread(target=_feed, args=(process.stdin, given), daemon=True).start()
         status = process.wait()
         if not (ends and all(pump.has_ended() for pump in pumps)):
             process.kill()  # what it left behind would hold our pipes open
@@ -203,8 +205,20 @@ class Pump:
                     self._process.kill()
 
 
-def _feed(sink: Writer) -> None:
+def _beginning() -> bytes | None:
+    """What stdin holds now, perhaps nothing yet. None at its end: then the command has no stdin."""
+    stdin = select.poll()
+    stdin.register(0, select.POLLIN)
+    try:
+        return (os.read(0, 1 << 16) or None) if stdin.poll(0) else b""
+    except OSError:
+        return None
+
+
+def _feed(sink: Writer, data: bytes) -> None:
     with contextlib.suppress(OSError, PaddockError):
+        if data:
+            sink.write(data)
         while data := os.read(0, 1 << 16):
             sink.write(data)
         sink.close()

@@ -292,18 +292,19 @@ class _Connection:
             elif answers and not self._closed:
                 self._send(kind, channel, body)
 
-        task = asyncio.get_running_loop().create_task(self._listener.requests.answer(session, frame, reply))
-        self._open[channel] = task
-        self._listener.tasks.add(task)
+        async def serve() -> None:
+            try:
+                await self._listener.requests.answer(session, frame, reply)
+            finally:
+                task.remove_done_callback(done)
+                done(task)
 
         def done(task: asyncio.Task[None]) -> None:
             close_all(frame.descriptors)
             del self._open[channel]
             self._listener.tasks.discard(task)
-            if not task.cancelled():
-                task.exception()
             sent = answer
-            if sent is None:  # cancelled, perhaps before its first step
+            if sent is None:  # cancelled
                 error = DaemonLost("the daemon leaves") if self._listener.leaves else InternalError("it was cancelled")
                 sent = Frame(Kind.ERROR, channel, codec.encode_error(error))
             if answers and not self._closed:
@@ -311,7 +312,10 @@ class _Connection:
             else:
                 close_all(sent.descriptors)
 
-        task.add_done_callback(done)
+        task = asyncio.get_running_loop().create_task(serve())
+        self._open[channel] = task
+        self._listener.tasks.add(task)
+        task.add_done_callback(done)  # for one that is cancelled before its first step
 
     def _send(self, kind: Kind, channel: int, body: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """The descriptors are closed here once they are on their way."""

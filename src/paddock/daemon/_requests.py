@@ -129,7 +129,7 @@ class Requests:
         try:
             if request.action is not None:
                 session.has_asked = True
-                await self._act(session, request.action, request, frame, reply)
+                await self._act(task, session, request.action, request, frame, reply)
             else:
                 reply(Kind.REPLY, codec.encode(await self._tell(session, request)))
         except PaddockError as error:
@@ -178,35 +178,30 @@ class Requests:
         return result
 
     async def _act(
-        self, session: Session, action: Action[Any], request: codec.Request, frame: Frame, reply: Reply
+        self,
+        task: asyncio.Task[None],
+        session: Session,
+        action: Action[Any],
+        request: codec.Request,
+        frame: Frame,
+        reply: Reply,
     ) -> None:
         named = _named(action, request.id)
         if request.has_input and isinstance(named, RunExec):
             named = replace(named, input=await asyncio.to_thread(_read_all, frame.descriptors[0]))
         ENVIRONMENT.set(request.environment)
         DIRECTORIES.set(request.directories)
+        result = await self._performed(action, named)
         if type(action) not in _UNDONE:
-            result = await self._api.perform(named, self._principal)
             await self._keep(session, action, result)
             reply(Kind.REPLY, await _encoded(result))
             return
-        performing = asyncio.ensure_future(self._performed(action, named))
         try:
-            result = await asyncio.shield(performing)
-        except asyncio.CancelledError:
-            if not isinstance(action, KillSandbox):  # a kill is final, even if its caller has gone
-                performing.cancel()
-            await asyncio.wait((performing,))
-            if performing.cancelled() or performing.exception() is not None:
-                raise
-            result = performing.result()
-            if not self.leaves or not isinstance(action, CreateSandbox | ForkSandbox):
-                await self._undo(action, result)
-                raise
-        try:
+            if task.cancelling() and not (self.leaves and isinstance(action, CreateSandbox | ForkSandbox)):
+                raise asyncio.CancelledError
             await self._keep(session, action, result)
             opened = self._open(session, action, result)
-        except BaseException:  # no room to note whose it is, no descriptor for its streams: its caller never gets it
+        except BaseException:  # no room to note whose it is, no descriptor for its streams, or its caller has left
             await self._undo(action, result)
             raise
         if opened is None:
@@ -215,10 +210,17 @@ class Requests:
             reply(Kind.REPLY, codec.encode(opened.reply), opened.descriptors)
 
     async def _performed(self, action: Action[Any], named: Action[Any]) -> Any:
-        """What the service answers. If the sandbox that a request made is dead, this daemon or the one before undid it,
-        and the caller asks again: make another."""
+        """What the service answers, unless the caller leaves before that: then it is undone, or done all the same."""
+        if isinstance(action, KillSandbox):  # it is final, even if its caller has gone
+            performing = asyncio.ensure_future(self._api.perform(named, self._principal))
+            try:
+                return await asyncio.shield(performing)
+            except asyncio.CancelledError:
+                await asyncio.wait((performing,))
+                raise
         result = await self._api.perform(named, self._principal)
         if isinstance(named, CreateSandbox) and named is not action and result.ended_at is not None:
+            # This daemon or the one before undid what the request made, and the caller asks again: make another.
             again = replace(named, idempotency_key=f"{named.idempotency_key} again")
             result = await self._api.perform(again, self._principal)
         return result

@@ -14,6 +14,7 @@ from pathlib import Path
 
 STOPPED_SECONDS = 0.1
 _LOOK_SECONDS = 0.05
+_MOST_PASSED = 3
 _NOTE_SECONDS = 60.0  # at most one note for each place in that time
 _PACKAGE = str(Path(__file__).parents[1])
 _log = logging.getLogger("paddock")
@@ -79,17 +80,20 @@ def _name(line: traceback.FrameSummary) -> str:
 
 
 class _Selector(selectors.EpollSelector):
-    """Tells the watchdog when the loop begins to wait, and when a step begins."""
+    """Tells the watchdog when the loop begins to wait, and when a step begins. A loop that has steps to do hears of
+    descriptors only every fourth time: a request is a few steps, and each time costs a system call."""
 
     def __init__(self, watchdog: Watchdog) -> None:
         super().__init__()
         self._watchdog = watchdog
+        self._passed = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        watchdog = self._watchdog
+        watchdog, asks = self._watchdog, timeout != 0 or self._passed == _MOST_PASSED
+        self._passed = 0 if asks else self._passed + 1
         watchdog.since = None
         try:
-            return super().select(timeout)
+            return super().select(timeout) if asks else []
         finally:
             watchdog.since = time.monotonic()
             if watchdog.is_asleep:

@@ -27,6 +27,9 @@ def stats(pid: int) -> GroupStats:
 class Refusals:
     """How often the kernel has met a process's group at its limits. Its files stay open: each exec asks."""
 
+    _texts: tuple[bytes, ...] = ()
+    _counts = (0, 0)
+
     def __init__(self, pid: int) -> None:
         """OSError: the process is gone, or nothing counts this here."""
         with _group(pid) as group:
@@ -40,8 +43,10 @@ class Refusals:
 
     def counts(self) -> tuple[int, int]:
         """Processes killed for memory, and processes refused. OSError: the group is gone."""
-        memory, pids = self._files
-        return _number(memory, b"oom_kill"), _number(pids, b"max")
+        texts = tuple([os.pread(file, 4096, 0) for file in self._files])
+        if texts != self._texts:
+            self._texts, self._counts = texts, (_number(texts[0], b"oom_kill"), _number(texts[1], b"max"))
+        return self._counts
 
     def __del__(self) -> None:
         for file in getattr(self, "_files", ()):
@@ -90,6 +95,6 @@ def _mounts() -> list[mountinfo.MountInfo]:
     return mountinfo.read(fstype="cgroup")
 
 
-def _number(file: int, key: bytes) -> int:
-    words = os.pread(file, 4096, 0).split()
+def _number(text: bytes, key: bytes) -> int:
+    words = text.split()
     return int(words[words.index(key) + 1]) if key in words else 0

@@ -63,12 +63,18 @@ class Collector:
             fed.append(self._task(_feed(self._handle.stdin, self._input)))
         try:
             status = await self._wait(timeout_seconds)
-            self._start(pumps)
-            if pumps:
+            if pumps or not self._has_ended():
+                self._start(pumps)
                 await self._drain(pumps)
-            for pump in pumps:
-                if pump.done():
-                    pump.result()
+                for pump in pumps:
+                    if pump.done():
+                        pump.result()
+            else:
+                if timer is not None:
+                    timer.cancel()
+                for index, (reader, capture) in enumerate(self._streams):
+                    if reader is not None:
+                        await self._pump(index, reader, capture)
         finally:
             if timer is not None:
                 timer.cancel()
@@ -86,15 +92,15 @@ class Collector:
         return status
 
     def _start(self, pumps: list[asyncio.Task[None]]) -> None:
-        """Read both streams, unless that has begun or they hold nothing and have ended."""
+        """Read both streams, unless that has begun."""
         if not pumps:
             for index, (reader, capture) in enumerate(self._streams):
-                if reader is not None and not (isinstance(reader, PipeReader) and reader.closed):
+                if reader is not None:
                     pumps.append(self._task(self._pump(index, reader, capture)))
 
     def _has_ended(self) -> bool:
-        """Nothing is left to read: the command has ended already, and printed nothing."""
-        return all(isinstance(reader, PipeReader) and reader.closed for reader, _ in self._streams)
+        """The command has ended already, and what it printed lies in its pipes: no read waits."""
+        return all(isinstance(reader, PipeReader) and reader.is_cut for reader, _ in self._streams)
 
     async def _wait(self, timeout_seconds: float | None) -> ExitStatus:
         if timeout_seconds is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -152,7 +152,7 @@ class Making(Component):
                         undo.push_async_exit(undo_async(lambda row=birth.row: self._egress.close(row)))
                         await self._egress.open(birth.row, birth.policy)
                 check()
-                with self._store.writing():  # a death leaves all of them or none
+                with self._store.writing() if len(births) > 1 else nullcontext():  # a death leaves all or none
                     running = tuple(self._store.move(birth.row, State.RUNNING) for birth in births)
                 recorded()
                 for row, birth, instance in zip(running, births, instances, strict=True):

@@ -164,7 +164,8 @@ class Store:
                 return known
             self._insert(row)
             if key is not None:
-                db.execute(
+                self._write(
+                    row,
                     "INSERT INTO idempotency_keys (owner, key, digest, sandbox, created_at) VALUES (?, ?, ?, ?, ?)",
                     (row.sandbox.owner, key.text, key.digest, row.id, row.sandbox.created_at),
                 )
@@ -174,7 +175,7 @@ class Store:
 
     def _insert(self, row: Row) -> None:
         try:
-            self.execute(_INSERT, _values(row))
+            self._write(row, _INSERT, _values(row))
         except sqlite3.IntegrityError:
             raise AlreadyExists(
                 f"a living sandbox is already named {row.sandbox.spec.name!r}",
@@ -189,6 +190,14 @@ class Store:
         if row is None and (row := self.one(_row, f"{_SELECT} WHERE id = ?", (id,))) is not None:
             self._rows[id] = row
         return row
+
+    def _write(self, row: Row, sql: str, values: Values) -> None:
+        """Execute what leaves a sandbox with `row`, and every other one as it was."""
+        known = self._db.total_changes == self._written
+        self.execute(sql, values)
+        if known:
+            self._rows[row.id] = row
+            self._living, self._written = None, self._db.total_changes
 
     def _forget(self) -> None:
         self._rows.clear()
@@ -265,13 +274,14 @@ class Store:
             sandbox = replace(sandbox, ended_at=self._clock.wall(), kept_until=None, left_seconds=None)
         own = now.incarnation if incarnation is None else incarnation
         values = (to.value, sandbox.ended_at, limit and limit.value, reason, restoring, own, row.id)
+        moved = replace(now, sandbox=sandbox, restoring=restoring, incarnation=own)
         if release_key:
             with self.writing() as db:
-                db.execute(_MOVE, values)
+                self._write(moved, _MOVE, values)
                 db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (row.id,))
         else:
-            self.execute(_MOVE, values)
-        return replace(now, sandbox=sandbox, restoring=restoring, incarnation=own)
+            self._write(moved, _MOVE, values)
+        return moved
 
     def set_deadline(self, row: Row) -> bool:
         """Record when it ends, and what is left of its TTL, as `row` has it. False if it has ended."""
@@ -328,7 +338,11 @@ class Store:
                 self._db.execute("ROLLBACK")
                 self._forget()  # what was read in the transaction has not come to be
                 raise
-            self._db.execute("COMMIT")
+            try:
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._forget()
+                raise
 
     def _migrate(self) -> None:
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])

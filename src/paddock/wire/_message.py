@@ -55,8 +55,9 @@ class Message:
             values: dict[str, Any] = dict(zip(shape.names, shape.numbers.unpack_from(body), strict=True))
         except error:
             raise WireError(f"{cls.__name__} is too short") from None
-        if any(any(body[start:end]) for start, end in shape.zeros):
-            raise WireError(f"{cls.__name__} has bytes that must be zero")
+        for start, end in shape.zeros:
+            if body.count(0, start, end) != end - start:
+                raise WireError(f"{cls.__name__} has bytes that must be zero")
         latest = 0
         for tag, value in _fields(body, shape.numbers.size):
             field = shape.by_tag.get(tag)
@@ -106,9 +107,10 @@ def _fields(body: bytes, position: int) -> Iterator[tuple[int, bytes]]:
 
 def _encode(kind: str, value: Any) -> bytes:
     if kind == "strings":
-        if any(b"\0" in item for item in value):
+        text = b"\0".join(value) + b"\0"
+        if text.count(0) != len(value):
             raise ValueError("a string holds a NUL")
-        return b"".join([item + b"\0" for item in value])
+        return text
     if kind in ("u32s", "u64s"):
         return Struct(f"<{len(value)}{'I' if kind == 'u32s' else 'Q'}").pack(*value)
     if kind == "text" and b"\0" in value:

@@ -52,12 +52,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _UMASK = 0o022
+# As plain numbers: every command has some, and an enumeration's `|` and `&` are calls.
+_STDIN, _TERMINAL, _BACKGROUND = int(ExecFlags.STDIN), int(ExecFlags.TERMINAL), int(ExecFlags.BACKGROUND)
+_IDENTITY, _VITAL, _OOM = int(ExecFlags.IDENTITY), int(ExecFlags.VITAL), int(ExecFlags.OOM)
 _STRUCK = {
-    EndedFlags.TIME: Ceiling.TIME,
-    EndedFlags.MEMORY: Ceiling.MEMORY,
-    EndedFlags.PROCESSES: Ceiling.PROCESSES,
-    EndedFlags.DISK: Ceiling.DISK,
-    EndedFlags.INODES: Ceiling.INODES,
+    int(EndedFlags.TIME): Ceiling.TIME,
+    int(EndedFlags.MEMORY): Ceiling.MEMORY,
+    int(EndedFlags.PROCESSES): Ceiling.PROCESSES,
+    int(EndedFlags.DISK): Ceiling.DISK,
+    int(EndedFlags.INODES): Ceiling.INODES,
 }
 _MOST_ANSWERS = 64
 """Of a list of commands: each has 64 KiB."""
@@ -116,25 +119,25 @@ class NativeDialect:
     def exec(self, spec: ExecSpec, id: ExecId, user: str | None, *, background: bool, vital: bool = False) -> Request:
         """The agent ends with a command that is `vital`."""
         other = None if user is None else self._place.user(user)
-        flags = ExecFlags.VITAL if vital else ExecFlags(0)
+        flags = _VITAL if vital else 0
         if other is not None:
-            flags |= ExecFlags.IDENTITY
+            flags |= _IDENTITY
         if self._oom_score is not None:
-            flags |= ExecFlags.OOM
+            flags |= _OOM
         if spec.stdin and spec.pty is None:
-            flags |= ExecFlags.STDIN
+            flags |= _STDIN
         if spec.pty is not None:
-            flags |= ExecFlags.TERMINAL
+            flags |= _TERMINAL
         if background:
-            flags |= ExecFlags.BACKGROUND
-        size = spec.pty or PtySize(rows=0, columns=0)
+            flags |= _BACKGROUND
+        size = spec.pty
         message = Exec(
             flags=flags,
             uid=0 if other is None else other.uid,
             gid=0 if other is None else other.gid,
             oom_score=self._oom_score or 0,
-            rows=size.rows,
-            columns=size.columns,
+            rows=0 if size is None else size.rows,
+            columns=0 if size is None else size.columns,
             umask=_UMASK,
             timeout=_nanoseconds(spec.timeout_seconds) if background else 0,
             id=encode(id),

@@ -19,7 +19,7 @@ class Place:
     def __init__(self, *, workdir: str, env: Mapping[str, str], root: str = "", users: Sequence[User] = ()) -> None:
         self._workdir = encode(workdir)
         self._root = encode(root).rstrip(b"/")
-        self._env = dict(env)
+        self._env = {name: _variable(name, value) for name, value in env.items()}
         self._users = {user.name: user for user in users}
 
     def locate(self, path: str, what: str = "path") -> bytes:
@@ -52,8 +52,13 @@ class Place:
         for name in more:
             if not name or "=" in name:
                 raise InvalidArgument(f"env holds the name {name!r}")
-        own = {} if user is None else variables(user)
-        return tuple([encode(name) + b"=" + encode(value) for name, value in {**self._env, **own, **more}.items()])
+        if user is not None:
+            more = {**variables(user), **more}
+        return tuple({**self._env, **{name: _variable(name, value) for name, value in more.items()}}.values())
+
+
+def _variable(name: str, value: str) -> bytes:
+    return encode(name) + b"=" + encode(value)
 
 
 def variables(user: User) -> dict[str, str]:
