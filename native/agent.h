@@ -240,6 +240,7 @@ struct agent {
     struct watch lifeline;
     struct init *init; /* pid 1: it starts agents and is none itself */
     bool alone; /* ends with its first connection */
+    bool led;    /* connections are given to its listener by pid 1 (led.c) */
     bool tells; /* which ceiling has struck a command that failed */
     int events[2]; /* what the kernel has counted: of memory, of processes; -1: nothing */
     int null;

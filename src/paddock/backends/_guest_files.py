@@ -87,7 +87,7 @@ class FileReader:
                 self._left -= len(data)
                 if self._left < 0:
                     raise self._channel.breach("more bytes than were asked for")
-            if not data and self._pipe is not None:
+            if not data:
                 await self._channel.finished()  # was that the end, or did something break?
             return data
 
