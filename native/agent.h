@@ -192,6 +192,8 @@ bool kill_orphans(const int *agents, size_t count);
 void helper_start(struct channel *, const struct op_entry *, struct frame *);
 /* The host has said EOF on stream 0. */
 void helper_commit(struct child *);
+/* The host has let go. */
+void helper_give_up(struct child *);
 /* The streams are at their end, and it is dead: its result, then the last word. */
 void helper_conclude(struct channel *);
 

@@ -234,7 +234,9 @@ def test_a_wall_that_ends_at_once_is_an_error_with_its_last_words_and_leaves_not
         in_vessel(harness, never, argv=argv)
     for seconds in (1.0, 8.0, 60.0):  # its pilot has to start in them, and then the wall
         with pytest.raises(SandboxError, match=rf"nobody answered .* within {seconds:g} s") as caught:
-            in_vessel(harness, never, argv=("/bin/sh", "-c", "echo wait; exec sleep 1000"), greeting_seconds=seconds)
+            in_vessel(
+                harness, never, argv=("/bin/sh", "-c", "echo wait >&2; exec sleep 1000"), greeting_seconds=seconds
+            )
         if "the last that it said" in caught.value.message:
             break
     assert caught.value.message.endswith("; the last that it said: wait")

@@ -110,7 +110,7 @@ def test_the_agent_finds_its_way_after_it_was_killed_within_frames_again_and_aga
 
 
 def test_when_the_child_ends_the_pilot_says_how_and_ends(tmp_path):
-    pilot = PilotProcess(tmp_path, ["/bin/sh", "-c", "echo last words >&2; sleep 1000; exit 3"])
+    pilot = PilotProcess(tmp_path, ["/bin/sh", "-c", "echo last words >&2; exec sleep 1000"])
 
     async def main():
         control = pilot.dial("control")
@@ -137,7 +137,7 @@ def test_the_child_dies_with_the_pilot(pilot):
 
 
 def test_of_a_flood_of_words_the_last_are_kept(tmp_path):
-    script = "i=0; while [ $i -lt 30000 ]; do echo $i; i=$((i+1)); done; exec sleep 1000"
+    script = "i=0; while [ $i -lt 30000 ]; do echo $i >&2; i=$((i+1)); done; exec sleep 1000"
     pilot = PilotProcess(tmp_path, ["/bin/sh", "-c", script])
 
     async def main():

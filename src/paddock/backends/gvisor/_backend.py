@@ -15,6 +15,7 @@ from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError, Unsu
 from paddock.keeper._plan import KVM, JailPlan, Tree
 from paddock.linux import proc
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint, replace
+from paddock.storage._kit import PLACE as KIT
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
 from paddock.storage._worker import Worker
 from paddock.wire.guest import PartFlags as Part
@@ -232,7 +233,7 @@ class GvisorBackend(VesselBackend):
                 uid=0 if self.root_user else user.uid,
                 limits=limits,
                 occupied=(*(mount.target for mount in jail.mounts), *(tree.target for tree in jail.trees)),
-                hidden=STATE if loopback else "",
+                hidden=(KIT, PLACE, *((STATE,) if loopback else ())),
             ),
             cpus=cores(limits.cpus),
             guest=(await self.guest()).name,

@@ -63,13 +63,18 @@ def served(date: int) -> list[str]:
 
 
 def specification(
-    *, argv: tuple[str, ...], hostname: str, uid: int, limits: Limits, occupied: Iterable[str] = (), hidden: str = ""
+    *,
+    argv: tuple[str, ...],
+    hostname: str,
+    uid: int,
+    limits: Limits,
+    occupied: Iterable[str] = (),
+    hidden: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The sandbox's root is that of the jail, which the gofer serves. `occupied`: targets of mounts in it. `hidden`: a
-    directory of it that nobody inside sees."""
+    """The sandbox's root is that of the jail, which the gofer serves. `occupied`: targets of mounts in it. `hidden`:
+    directories of it that nobody inside sees."""
     mounts = [_mount("/proc", "proc"), _mount("/dev", "tmpfs")]
-    if hidden:
-        mounts.append(_mount(hidden, "tmpfs", "ro", "mode=0555", "size=4096"))
+    mounts += [_mount(place, "tmpfs", "ro", "mode=0555", "size=4096") for place in hidden]
     for place, size in (("/dev/shm", limits.tmp_mib * _MIB // 2), ("/tmp", limits.tmp_mib * _MIB)):  # noqa: S108
         if not any(PurePosixPath(target).is_relative_to(place) for target in occupied):
             mounts.append(_mount(place, "tmpfs", "mode=1777", f"size={size}"))

@@ -14,7 +14,7 @@ from paddock.backends.guest import program
 from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.backends.vessel._instance import VesselInstance
 from paddock.backends.vessel._orders import OWN_VARIABLES, Orders
-from paddock.backends.vessel._waiting import Waiting, rehearse
+from paddock.backends.vessel._waiting import REFUSES, Waiting, rehearse
 from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper._plan import JailPlan, Tree
 from paddock.model import Limit, Limits, SandboxId, Template
@@ -24,8 +24,8 @@ from paddock.storage._kit import PLACE
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
 from paddock.storage._worker import Worker
 
-GUEST = "/.guest/sentry"
-"""By the end of this path it knows what it is (`native/init.h`)."""
+GUEST = str(PurePosixPath(REFUSES).with_name("sentry"))
+"""By the end of this path it knows that it is pid 1 (`native/init.h`)."""
 _HOSTS = PurePosixPath("/etc/hosts")
 _MIB = 1 << 20
 _NEWS_SECONDS = 30.0
@@ -233,6 +233,8 @@ async def _undo(instance: VesselInstance, *, died: bool) -> Ending | None:
 
 def _recipe(guest: bytes) -> Recipe:
     def fill(root: int, worker: Worker, progress: Progress) -> None:
-        write_manifest(root, worker, {PurePosixPath(GUEST).name: Entry("file", 0o755, guest)})
+        program, link = PurePosixPath(REFUSES).name, PurePosixPath(GUEST).name
+        files = {program: Entry("file", 0o755, guest), link: Entry("link", 0o777, program.encode())}
+        write_manifest(root, worker, files)
 
     return Recipe(name="kit-guest", facts=(hashlib.sha256(guest).hexdigest(),), fill=fill, host_usr=False, env={})
