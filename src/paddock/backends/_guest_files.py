@@ -89,6 +89,8 @@ class FileReader:
                     raise self._channel.breach("more bytes than were asked for")
             if not data:
                 await self._channel.finished()  # was that the end, or did something break?
+                if self._pipe is None and not self._channel.is_whole(self._stream):
+                    raise self._channel.breach("a stream without an end")
             return data
 
     async def pour(self, flow: Flow) -> None:
