@@ -17,9 +17,10 @@ from paddock.backends.guest._frames import pack
 from paddock.backends.jail import JailBackend
 from paddock.backends.vessel import VesselInstance
 from paddock.errors import PaddockError, SandboxDied, SandboxError
+from paddock.guest._frames import Kind
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
-from paddock.wire.guest import VERSION, GuestHello, Kind, Op, PingReply, Renew
+from paddock.wire.guest import VERSION, GuestHello, Op, PingReply, Renew
 from paddock.wire.guest import PartFlags as Part
 from tests.backends.vessels import PlainVessel, VesselHarness, furnished, processes
 from tests.conformance import (
