@@ -1,7 +1,7 @@
-"""kill -9 of any two of client, daemon, supervisor and gateway in the middle of a verb.
+"""kill -9 of any two of client, daemon, supervisor and gateway in the middle of a verb, and of the daemon at its steps.
 
 Each history is drawn from a seed. `make test` plays a sample, whose seed is the commit; `make test-all` plays every
-verb with every pair. `PADDOCK_SEED` repeats a run.
+verb with every pair, and every verb with `STEPS` of the daemon's steps. `PADDOCK_SEED` repeats a run.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import os
 import random
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from paddock.client import DaemonTransport, daemon_status, default_transport
 from paddock.model.any_action import BY_TAG
 from tests.conftest import gateway_pid, keepers, live_sandboxes
 from tests.faults.conftest import Program
+from tests.faults.stepping import Operation, Stepper
 from tests.faults.verbs import POLICY, VERBS, Verb
 from tests.orphans import wait_until
 from tests.remotes.git_host import Host, with_login
@@ -30,10 +32,15 @@ from tests.seed import SEED
 PARTS = ("client", "daemon", "supervisor", "gateway")
 HISTORIES = tuple(itertools.product(VERBS, itertools.combinations(PARTS, 2)))
 SAMPLE = 8
+SAMPLE_STEPPED = 4
+STEPS = 6
 ACTIONS = ", ".join(action.__name__ for action in BY_TAG.values())
 
 
 SAMPLED = random.Random(SEED).sample(HISTORIES, SAMPLE)
+STEPPED = random.Random(SEED).sample(list(VERBS), SAMPLE_STEPPED)
+Kill = Callable[[Program, Callable[[], None]], dict[str, Any] | None]
+"""Lets the client go on, kills, and returns what the client says, if it lives."""
 
 
 def test_every_action_meets_a_death() -> None:
@@ -58,11 +65,67 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Generator[Host]:
 def test_two_that_are_killed_in_a_verb_leave_nothing_half_done(
     verb: str, pair: tuple[str, str], module_state: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    played, transport = VERBS[verb], default_transport(module_state)
-    name = f"{verb}-{'-'.join(pair)}".replace(" ", "-")
+    chance = random.Random(f"{SEED} {VERBS[verb].act} {pair}")
+
+    def kill(client: Program, go_on: Callable[[], None]) -> dict[str, Any] | None:
+        parts = _parts(module_state) | {"client": [client.process.pid]}
+        go_on()
+        for part in chance.sample(pair, 2):
+            time.sleep(chance.uniform(0, 0.03))  # the moment of the kill is what is drawn, not an order
+            for pid in parts[part]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        return None if "client" in pair else client.hears()
+
+    _play(verb, "-".join(pair), kill, module_state, tmp_path, request)
+
+
+@pytest.mark.root  # an ordinary user may not trace a daemon
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=() if verb in STEPPED else pytest.mark.slow) for verb in VERBS]
+)
+def test_a_daemon_that_is_killed_at_a_step_of_a_verb_leaves_nothing_half_done(
+    verb: str, module_state: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A step is an entry of the loop's thread to a system call, or its return from one."""
+    count = 0
+
+    def kill_at(step: int | None) -> Kill:
+        def kill(client: Program, go_on: Callable[[], None]) -> dict[str, Any]:
+            nonlocal count
+            (daemon,) = _parts(module_state)["daemon"]
+            stepper = Stepper(daemon)
+            go_on()
+            said: list[dict[str, Any]] = []
+            answer = Operation(lambda: said.append(client.hears()))
+            if step is None:
+                while stepper.go(1, lambda: answer.done):
+                    count += 1
+                stepper.let_go()
+            else:
+                stepper.go(step, lambda: answer.done)
+                os.kill(daemon, signal.SIGKILL)
+                stepper.killed()
+            answer.end()
+            assert answer.error is None, answer.error
+            return said[0]
+
+        return kill
+
+    _play(verb, "counted", kill_at(None), module_state, tmp_path / "counted", request)
+    assert count > 10
+    steps = random.Random(f"{SEED} {verb}").sample(range(1, count + 1), STEPS if verb not in STEPPED else 1)
+    for step in steps:
+        _play(verb, f"step-{step}", kill_at(step), module_state, tmp_path / str(step), request)
+
+
+def _play(verb: str, name: str, kill: Kill, state_dir: Path, local: Path, request: pytest.FixtureRequest) -> None:
+    played, transport = VERBS[verb], default_transport(state_dir)
+    name = f"{verb}-{name}".replace(" ", "-")
+    local.mkdir(exist_ok=True)
     if played.prepare is not None:
-        played.prepare(tmp_path)
-    mounts = [Mount(source=str(tmp_path), target="/mount")] if played.needs == "mount" else []
+        played.prepare(local)
+    mounts = [Mount(source=str(local), target="/mount")] if played.needs == "mount" else []
     work = None
     if played.needs == "workspace":
         work = Workspace.open(name, url=request.getfixturevalue("host").url, transport=transport)
@@ -77,36 +140,28 @@ def test_two_that_are_killed_in_a_verb_leave_nothing_half_done(
         transport=transport,
     )
     try:
-        answered = _play(played, pair, box, module_state, tmp_path)
-        _goes_on(box, verb, transport, module_state, acknowledged=played.acknowledged if answered else "true")
+        answered = _ask(played, kill, box, state_dir, local)
+        _goes_on(box, verb, transport, state_dir, acknowledged=played.acknowledged if answered else "true")
     finally:
         box.kill()
     if played.needs == "mount":
-        assert (tmp_path / "file").exists() or not answered
-        assert [path.read_text() for path in tmp_path.iterdir()] in ([], ["new\n"])
+        assert (local / "file").exists() or not answered
+        assert [path.read_text() for path in local.iterdir()] in ([], ["new\n"])
     if work is not None:
         work.delete(discard=True)
 
 
-def _play(verb: Verb, pair: tuple[str, str], box: Sandbox, state_dir: Path, local: Path) -> bool:
+def _ask(verb: Verb, kill: Kill, box: Sandbox, state_dir: Path, local: Path) -> bool:
     """Return whether the client has its answer."""
-    chance = random.Random(f"{SEED} {verb.act} {pair}")
     box.filesystem.write("/workspace/big", bytes(4 << 20))
     box.snapshot()
     box.filesystem.write("/workspace/kept", verb.act)
     client = Program(state_dir, _program(box, verb, local))
     try:
         client.hears()
-        parts = _parts(state_dir) | {"client": [client.process.pid]}
-        client.go_on()
-        for part in chance.sample(pair, 2):
-            time.sleep(chance.uniform(0, 0.03))  # the moment of the kill is what is drawn, not an order
-            for pid in parts[part]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        if "client" in pair:
+        said, actions = kill(client, client.go_on), set(verb.actions.split())
+        if said is None:
             return False
-        said, actions = client.hears(), set(verb.actions.split())
         assert said.get("code") != "internal", said
         assert set(said["asked"]) == actions or ("code" in said and set(said["asked"]) <= actions)
         return "result" in said

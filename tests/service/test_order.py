@@ -29,7 +29,6 @@ from paddock.model import (
     State,
 )
 from paddock.service import Service, _sandboxes
-from paddock.service._sandboxes import _STARTS  # pyright: ignore[reportPrivateUsage]
 
 HOUR = ExecSpec(argv=("sleep", "3600"))
 BESIDE: dict[str, Any] = {
@@ -104,66 +103,81 @@ async def _turns() -> None:
         await asyncio.sleep(0)
 
 
-async def _flood(service: Service, sandbox: str, starts: Starts) -> tuple[list[asyncio.Task[ExecResult]], list[str]]:
-    """Ask for many commands. Return when as many as may are about to start."""
-    arguments = [str(number) for number in range(5 * _STARTS)]
+async def _beside(service: Service) -> str:
+    """A sandbox that was in use a moment ago."""
+    other = (await service.perform(CreateSandbox(), ME)).id
+    await service.perform(RunExec(sandbox=other, spec=ExecSpec(argv=("echo", "on"))), ME)
+    return other
+
+
+def _ask(service: Service, sandbox: str) -> tuple[list[asyncio.Task[ExecResult]], list[str]]:
+    arguments = [str(number) for number in range(10)]
     runs = [
         asyncio.ensure_future(service.perform(RunExec(sandbox=sandbox, spec=ExecSpec(argv=("echo", one))), ME))
         for one in arguments
     ]
-    await until(lambda: len(starts.begun) == _STARTS)
-    await _turns()  # in which others would begin
-    assert starts.of(sandbox) == arguments[:_STARTS]
     return runs, arguments
 
 
-async def test_of_many_commands_of_one_sandbox_few_start_at_once_in_their_order_and_no_other_sandbox_waits(
+async def _flood(service: Service, sandbox: str, starts: Starts) -> tuple[list[asyncio.Task[ExecResult]], list[str]]:
+    """Ask for many commands. Return when the one that may is about to start."""
+    runs, arguments = _ask(service, sandbox)
+    await until(lambda: starts.begun)
+    await _turns()  # in which others would begin
+    assert starts.of(sandbox) == arguments[:1]
+    return runs, arguments
+
+
+async def test_while_others_are_in_use_the_commands_of_one_sandbox_take_turns_and_no_other_sandbox_waits(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig.service() as service:
-        floods, other = [(await service.perform(CreateSandbox(), ME)).id for _ in range(2)]
+        floods, other = (await service.perform(CreateSandbox(), ME)).id, await _beside(service)
         starts = Starts(monkeypatch)
         runs, arguments = await _flood(service, floods, starts)
         beside = asyncio.ensure_future(service.perform(RunExec(sandbox=other, spec=ExecSpec(argv=("echo", "on"))), ME))
         await until(lambda: starts.of(other) == ["on"])
-        runs[_STARTS].cancel()  # one that leaves gives its place to the next
+        runs[1].cancel()  # one that leaves gives its place to the next
         starts.go.set()
         done = await asyncio.gather(*runs, return_exceptions=True)
-        assert isinstance(done.pop(_STARTS), asyncio.CancelledError)
-        del arguments[_STARTS]
+        assert isinstance(done.pop(1), asyncio.CancelledError)
+        del arguments[1]
         assert [result.stdout for result in done if isinstance(result, ExecResult)] == [f"{one}\n" for one in arguments]
         assert starts.of(floods) == arguments
         assert (await beside).stdout == "on\n"
 
 
-async def test_commands_that_run_keep_no_other_from_its_start(rig: Rig) -> None:
-    async with rig.service() as service:
-        id = (await service.perform(CreateSandbox(), ME)).id
-        handles = [await service.perform(StartExec(sandbox=id, spec=HOUR), ME) for _ in range(_STARTS + 1)]
-        for handle in handles:
-            await handle.aclose()
-
-
-async def test_commands_whose_start_hangs_keep_no_other_from_its_start(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_commands_of_the_only_sandbox_in_use_start_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig.service() as service:
         id = (await service.perform(CreateSandbox(), ME)).id
         starts = Starts(monkeypatch)
-        monkeypatch.setattr(_sandboxes, "_TURN_SECONDS", 0.0)
-        action = RunExec(sandbox=id, spec=ExecSpec(argv=("echo", "on")))
-        runs = [asyncio.ensure_future(service.perform(action, ME)) for _ in range(10)]
-        await until(lambda: len(starts.begun) == len(runs))
+        runs, arguments = _ask(service, id)
+        await until(lambda: starts.of(id) == arguments)
         starts.go.set()
-        assert {(await run).stdout for run in runs} == {"on\n"}
+        assert [(await run).stdout for run in runs] == [f"{one}\n" for one in arguments]
+
+
+async def test_commands_that_run_or_whose_start_hangs_keep_no_other_from_its_start(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        id, _ = (await service.perform(CreateSandbox(), ME)).id, await _beside(service)
+        hour = [asyncio.ensure_future(service.perform(RunExec(sandbox=id, spec=HOUR), ME)) for _ in range(3)]
+        await until(lambda: len(rig.world.places[id].commands) == len(hour))
+        starts = Starts(monkeypatch)
+        monkeypatch.setattr(_sandboxes, "_TURN_SECONDS", 0.0)
+        runs, arguments = _ask(service, id)
+        await until(lambda: starts.of(id) == arguments)
+        starts.go.set()
+        assert [(await run).stdout for run in runs] == [f"{one}\n" for one in arguments]
+        await service.perform(KillSandbox(sandbox=id), ME)
+        await asyncio.gather(*hour, return_exceptions=True)
 
 
 @pytest.mark.parametrize("verb", ["pause", "kill"])
-async def test_commands_that_wait_for_their_start_delay_no(
-    verb: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_commands_that_wait_for_their_turn_delay_no(verb: str, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig.service() as service:
-        id = (await service.perform(CreateSandbox(), ME)).id
+        id, _ = (await service.perform(CreateSandbox(), ME)).id, await _beside(service)
         starts = Starts(monkeypatch)
         runs, arguments = await _flood(service, id, starts)
         ask = asyncio.ensure_future(service.perform(BESIDE[verb](sandbox=id), ME))
@@ -173,13 +187,13 @@ async def test_commands_that_wait_for_their_start_delay_no(
             for run in runs:
                 with pytest.raises(SandboxDied):
                     await run
-            assert starts.of(id) == arguments[:_STARTS]
+            assert starts.of(id) == arguments[:1]
         else:
             ask.add_done_callback(lambda _: starts.begun.append((id, "paused")))
             await _turns()  # in which it queues
             starts.go.set()
             assert [(await run).stdout for run in runs] == [f"{one}\n" for one in arguments]  # they wake it
-            assert starts.of(id)[_STARTS] == "paused"
+            assert starts.of(id)[1] == "paused"
 
 
 def _under_way(rig: Rig) -> asyncio.Event:

@@ -36,7 +36,7 @@ from ._handlers import handles
 from ._handles import GuardedExec
 from ._live import Held, Live
 from ._remains import Remains
-from ._sandboxes import Sandboxes
+from ._sandboxes import Sandboxes, Turn
 from ._secret_leases import Leases
 from ._store import Row
 from ._streams import Outbound, Record
@@ -53,8 +53,14 @@ class Execs(Component):
     @handles(RunExec)
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
         _validate.check_run(action)
-        id = _id(action)
-        row, held, before, handle = await self._started(action, id, entry)
+        turn = Turn()
+        try:
+            return await self._run(action, _id(action), entry, turn)
+        finally:
+            turn.give()
+
+    async def _run(self, action: RunExec, id: ExecId, entry: Entry, turn: Turn) -> ExecResult:
+        row, held, before, handle = await self._started(action, id, entry, turn)
         spool = f"{self._remains.outputs}/{row.id}/{id}"
         out = Capture(action.capture_bytes, spool + ".out")
         err = Capture(action.capture_bytes, spool + ".err")
@@ -104,7 +110,11 @@ class Execs(Component):
     @handles(StartExec)
     async def start(self, action: StartExec, entry: Entry) -> ExecHandle:
         _validate.check_exec(action.spec)
-        row, held, before, handle = await self._started(action, _id(action), entry)
+        turn = Turn()
+        try:
+            row, held, before, handle = await self._started(action, _id(action), entry, turn)
+        finally:
+            turn.give()
         # Of a background command the backend keeps the time, also when this service is dead.
         timeout_seconds = None if action.background else action.spec.timeout_seconds
         return self._guarded(
@@ -119,10 +129,10 @@ class Execs(Component):
         )
 
     async def _started(
-        self, action: RunExec | StartExec, id: ExecId, entry: Entry
+        self, action: RunExec | StartExec, id: ExecId, entry: Entry, turn: Turn
     ) -> tuple[Row, Held, Mapping[Limit, int], ExecHandle]:
         """The lane is held until it is in the guest's table, and no longer: what runs for an hour delays no pause."""
-        async with self._sandboxes.use(action.sandbox, entry, starts=True) as (row, held):
+        async with self._sandboxes.use(action.sandbox, entry, turn=turn) as (row, held):
             _check_revision(row, action.expect_revision)
             spec = action.spec
             if row.sandbox.policy is not None:

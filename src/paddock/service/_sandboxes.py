@@ -78,10 +78,10 @@ from ._ttl import running
 from ._workspace_store import WorkspaceStore
 from ._workspace_tree import Workspaces
 
-_STARTS = 2
-"""Commands of one sandbox that start at once: one that floods keeps others waiting for so many."""
-_TURN_SECONDS = 1.0
-"""A start that takes longer, in a guest that hangs for one, lets the next one begin."""
+_TURN_SECONDS = 0.02
+"""A command that runs for longer, or is not started by then, lets the next one of its sandbox begin."""
+_CROWD_SECONDS = 1.0
+"""For so long after commands in two sandboxes, those of one sandbox take turns."""
 _spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -104,7 +104,9 @@ class Sandboxes(Component):
         self._policies, self._rollback, self._disk_sleep = policies, rollback, disk_sleep
         self._allotment, self._workspaces, self._spaces = allotment, workspaces, WorkspaceStore(self._store)
         self._built: set[str] = set()
-        self._turns: WeakValueDictionary[SandboxId, asyncio.Semaphore] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
+        self._latest: SandboxId | None = None
+        self._changed = -_CROWD_SECONDS
 
     @handles(CreateSandbox)
     async def create(self, action: CreateSandbox, entry: Entry) -> Sandbox:
@@ -366,14 +368,21 @@ class Sandboxes(Component):
         around = None if outer is None else self._store.get(outer)
         return around is not None and around.sandbox.owner == owner
 
-    def use(self, reference: str, entry: Entry, *, awake: bool = True, starts: bool = False) -> Use:
+    def use(self, reference: str, entry: Entry, *, awake: bool = True, turn: Turn | None = None) -> Use:
         """Share the lane of a sandbox that runs, and is woken for that (unless not `awake`): nothing pauses it or makes
         it again in the block, which is to end once what was begun is in the guest's table. SandboxDied says when and
-        why it does not run any more. With `starts` at most `_STARTS` are in such a block of one sandbox. The others
-        hold nothing, and come in the order in which they asked."""
+        why it does not run any more. With a `turn`, the block is entered when that has come."""
         row = self.find(reference, entry)
-        turn = self._turns.setdefault(row.id, asyncio.Semaphore(_STARTS)) if starts else None
+        if turn is not None and self._crowded(row.id):
+            turn.line = self._turns.setdefault(row.id, asyncio.Lock())
         return Use(self, row, self._lanes.shared(row.id), entry, awake, turn)
+
+    def _crowded(self, id: SandboxId) -> bool:
+        """Whether commands of two sandboxes began not long ago, the one that begins now among them."""
+        now = asyncio.get_running_loop().time()
+        if id != self._latest:
+            self._changed, self._latest = -_CROWD_SECONDS if self._latest is None else now, id
+        return now < self._changed + _CROWD_SECONDS
 
     async def used(self, row: Row, hold: Hold, entry: Entry, awake: bool) -> tuple[Row, Held]:
         """The sandbox as it runs, while `hold` shares its lane."""
@@ -536,24 +545,39 @@ class Sandboxes(Component):
         return template
 
 
+class Turn:
+    """While several sandboxes are in use, the commands of one take turns, in the order in which they asked: one that
+    floods keeps others waiting for one command, not for all. Nobody holds anything while he waits for his turn; it
+    lasts until `give`, or `_TURN_SECONDS`."""
+
+    line: asyncio.Lock | None = None
+    _late: asyncio.TimerHandle | None = None
+
+    async def take(self) -> None:
+        if self.line is not None:
+            await self.line.acquire()
+            self._late = asyncio.get_running_loop().call_later(_TURN_SECONDS, self.give)
+
+    def give(self) -> None:
+        if self.line is not None and self._late is not None:
+            self._late.cancel()
+            self._late = None
+            self.line.release()
+
+
 class Use:
     """`Sandboxes.use`. No generator, since every command enters one."""
 
     def __init__(
-        self, sandboxes: Sandboxes, row: Row, hold: Hold, entry: Entry, awake: bool, turn: asyncio.Semaphore | None
+        self, sandboxes: Sandboxes, row: Row, hold: Hold, entry: Entry, awake: bool, turn: Turn | None
     ) -> None:
         self._sandboxes, self._row, self._hold, self._entry, self._awake = sandboxes, row, hold, entry, awake
         self._turn = turn
 
     async def __aenter__(self) -> tuple[Row, Held]:
         if self._turn is not None:
-            await self._turn.acquire()
-            self._late = asyncio.get_running_loop().call_later(_TURN_SECONDS, self._give_turn)
-        try:
-            await self._hold.__aenter__()
-        except BaseException:
-            self._give_turn()
-            raise
+            await self._turn.take()
+        await self._hold.__aenter__()
         try:
             found = await self._sandboxes.used(self._row, self._hold, self._entry, self._awake)
         except BaseException as error:
@@ -569,13 +593,5 @@ class Use:
             await self._hold.__aexit__(kind, error, trace)
         except Overtaken as overtaken:
             error = overtaken
-        finally:
-            self._give_turn()
         if isinstance(error, Overtaken | SandboxDied):
             raise await self._sandboxes.explained(error, self._row) from None
-
-    def _give_turn(self) -> None:
-        if self._turn is not None:
-            self._late.cancel()
-            self._turn.release()
-            self._turn = None
