@@ -321,8 +321,8 @@ void child_release(struct child *child)
         child_outlet_close(child, i);
         if (child->out[i].ring.size == LIMIT_BACKGROUND_RING)
             child->agent->rings -= LIMIT_BACKGROUND_RING;
-        child->out[i].ring.size = 0;
         ring_free(&child->out[i].ring);
+        child->out[i].ring.size = 0;
     }
     if (child->kind != CHILD_COMMAND)
         child->state = CHILD_FREE;
