@@ -181,11 +181,26 @@ static void turned(struct loop *loop)
     }
 }
 
+/* What pid 1 has given (led.c). -ENOENT: it is gone. */
+static int take_given(int listener)
+{
+    struct {
+        struct control_header header;
+        int fd;
+    } control = {.fd = -1};
+    char text;
+    struct iovec part = {&text, 1};
+    struct message message = {.parts = &part, .part_count = 1, .control = &control, .control_size = sizeof control};
+    long got = sys_recvmsg(listener, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    return got < 0 ? (int)got : got ? control.fd : -ENOENT;
+}
+
 static void accept_connection(struct watch *watch, uint32_t events)
 {
     struct agent *agent = CONTAINER_OF(watch, struct agent, listener);
-    int fd = sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = agent->led ? take_given(watch->fd) : sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
     (void)events;
+    agent->loop.stopped |= agent->led && fd == -ENOENT;
     if (fd >= 0)
         agent_connect(agent, fd, true);
 }
@@ -278,12 +293,14 @@ int agent_listen(struct agent *agent, int fd)
 
 static int take_entrance(struct agent *agent)
 {
-    int listens = 0;
+    int listens = 0, type = 0;
     (void)sys_fcntl(ENTRANCE, F_SETFD, 1);
     (void)sys_fcntl(ENTRANCE, F_SETFL, O_NONBLOCK);
     int result = sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_ACCEPTCONN, &listens);
-    agent->alone = !listens;
-    if (listens)
+    (void)sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_TYPE, &type);
+    agent->led = type == SOCK_SEQPACKET;
+    agent->alone = !listens && !agent->led;
+    if (!agent->alone)
         return agent_listen(agent, ENTRANCE);
     agent_connect(agent, ENTRANCE, !result);
     return agent->connections[0] ? 0 : -ENOMEM;

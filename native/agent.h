@@ -194,6 +194,8 @@ bool kill_orphans(const int *agents, size_t count);
 void helper_start(struct channel *, const struct op_entry *, struct frame *);
 /* The host has said EOF on stream 0. */
 void helper_commit(struct child *);
+/* The host has let go. */
+void helper_give_up(struct child *);
 /* The streams are at their end, and it is dead: its result, then the last word. */
 void helper_conclude(struct channel *);
 
@@ -242,6 +244,7 @@ struct agent {
     struct watch lifeline;
     struct init *init; /* pid 1: it starts agents and is none itself */
     bool alone; /* ends with its first connection */
+    bool led;    /* connections are given to its listener by pid 1 (led.c) */
     bool tells; /* which ceiling has struck a command that failed */
     int events[2]; /* what the kernel has counted: of memory, of processes; -1: nothing */
     int null;

@@ -49,6 +49,7 @@ RELEASE = [
     "-Wl,--gc-sections",
     "-Wl,--build-id=none",
     "-Wl,-z,noexecstack",
+    "-Wl,-z,noseparate-code",
     "-s",
 ]
 # Both architectures load from any address, and no pointer here comes near the end of memory: these two checks are a

@@ -220,9 +220,8 @@ void channel_leave(struct channel *channel, bool connected)
             channel->out[i].flowing = false;
             child_outlet_close(child, i);
         }
-        /* An operation dies before its input ends: an end must not look like a commit. */
         if (child->kind == CHILD_OPERATION)
-            (void)sys_kill(child->pid, SIGKILL);
+            helper_give_up(child); /* before its input ends: an end must not look like a commit */
         watch_close(&child->agent->loop, &child->in.watch);
         channel->leaving = true;
         if (child->kind == CHILD_COMMAND)

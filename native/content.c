@@ -61,6 +61,7 @@ int serve_read(struct op *op)
     if (error)
         return error;
     op->step = "read";
+    (void)sys_fcntl(fd, F_SETFL, 0); /* gVisor's splice(2) would not wait for room in a pipe */
     int64_t offset = sys_lseek(fd, (int64_t)request.offset, SEEK_SET);
     if (offset < 0)
         return (int)offset;

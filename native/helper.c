@@ -3,6 +3,7 @@
 #include "message.h"
 
 enum { FIRST = 3, MOST_FDS = 4, TABLE = 4096 };
+static const uint64_t PATIENCE = 5000000000u;
 
 /* A packet on the control socket: the kind of a frame, and its body. */
 struct packet {
@@ -141,6 +142,23 @@ static void control_ready(struct watch *watch, uint32_t events)
         channel_free(channel);
     }
     arena_rewind(&child->agent->arena, 0);
+}
+
+static void lose_patience(struct timer *timer)
+{
+    (void)sys_kill(CONTAINER_OF(timer, struct child, timer)->pid, SIGKILL);
+}
+
+/* What reads input hears its end, and takes away what it has begun. */
+void helper_give_up(struct child *child)
+{
+    if (child->op->streams & OP_IN) {
+        watch_close(&child->agent->loop, &child->control);
+        child->timer.fire = lose_patience;
+        timer_set(&child->agent->loop, &child->timer, loop_now() + PATIENCE);
+    } else {
+        (void)sys_kill(child->pid, SIGKILL);
+    }
 }
 
 void helper_commit(struct child *child)

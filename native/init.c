@@ -81,6 +81,8 @@ static int take_identity(const struct identity *identity)
         result = sys_prctl(PR_SET_DUMPABLE, 0);
     if (!result && (identity->filter || !identity->init->machine)) /* nothing in a machine has power over what holds it */
         result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1);
+    if (!result && identity->init->led && !identity->init->machine)
+        result = sentry_shed();
     if (!result && identity->filter)
         result = CALL5(prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, P(&filter), 0, 0);
     return (int)result;
@@ -276,29 +278,16 @@ void init_add(struct init *init, struct identity *identity)
     identity->timer.fire = what_comes_next;
 }
 
-static struct identity *find_identity(struct init *init, struct reader name)
+struct identity *init_find(struct init *init, struct reader name)
 {
+    if (!name.left)
+        return NULL;
     for (size_t i = 0; i < LIMIT_IDENTITIES; i++) {
         struct identity *identity = &init->identities[i];
-        if (identity->name_size && identity->name_size == name.left && !memcmp(identity->name, name.at, name.left))
+        if (identity->name_size == name.left && !memcmp(identity->name, name.at, name.left))
             return identity;
     }
     return NULL;
-}
-
-/* The way to it leads over its file, which has no name any more. */
-int init_connect(struct init *init, struct reader name)
-{
-    const struct identity *identity = name.left ? find_identity(init, name) : NULL;
-    struct unix_address address = {AF_UNIX, "/proc/self/fd/"};
-    int fd = identity ? sys_socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK) : -ENOENT;
-    if (fd < 0)
-        return fd;
-    (void)decimal(address.path + strlen(address.path), (uint64_t)identity->place);
-    int result = sys_connect(fd, &address, sizeof address);
-    if (result)
-        fd_close(&fd);
-    return result ? result : fd;
 }
 
 /* Orders */
@@ -313,19 +302,19 @@ static void add_identity(struct init *init, struct channel *channel, struct fram
 {
     struct identity_message request;
     struct identity *identity = init->identities;
-    if (message_read(frame->body, &identity_shape, &request) || frame->descriptor_count != !init->machine || !request.name.left ||
+    if (message_read(frame->body, &identity_shape, &request) || frame->descriptor_count != !init->led || !request.name.left ||
         request.flags & ~(uint32_t)IDENTITY_FLAGS || request.filter.left % 8) {
         channel->connection->wire.broken = true;
         return;
     }
     while (identity < init->identities + LIMIT_IDENTITIES && identity->name_size)
         identity++;
-    if (identity == init->identities + LIMIT_IDENTITIES || find_identity(init, request.name)) {
+    if (identity == init->identities + LIMIT_IDENTITIES || init_find(init, request.name)) {
         channel_error(channel, -ENOSPC, "identities");
         return;
     }
-    int own = init->machine ? machine_listener(&identity->place) : -1;
-    if (init->machine && own < 0) {
+    int own = init->led ? led_listener(&identity->place) : -1;
+    if (init->led && own < 0) {
         channel_error(channel, own, "listen");
         return;
     }
@@ -369,7 +358,7 @@ int init_limit(struct reader limits)
 static void begin(struct init *init, struct channel *channel, struct frame *frame)
 {
     struct begin_message request;
-    if (message_read(frame->body, &begin_shape, &request) || frame->descriptor_count != !init->machine) {
+    if (message_read(frame->body, &begin_shape, &request) || frame->descriptor_count != !init->led) {
         channel->connection->wire.broken = true;
         return;
     }
@@ -378,7 +367,7 @@ static void begin(struct init *init, struct channel *channel, struct frame *fram
         channel_error(channel, result, "rlimits");
         return;
     }
-    result = init->machine ? 0 : agent_listen(&init->agent, fd_take(&frame->descriptors[0]));
+    result = init->led ? 0 : agent_listen(&init->agent, fd_take(&frame->descriptors[0]));
     if (result) {
         channel_error(channel, result, "listen");
         return;
@@ -415,7 +404,7 @@ static void tell_agent(struct init *init, struct channel *channel, struct reader
         channel->connection->wire.broken = true;
         return;
     }
-    const struct identity *identity = find_identity(init, request.name);
+    const struct identity *identity = init_find(init, request.name);
     struct agent_reply_message reply = {identity ? (uint32_t)identity->pid : 0, 0};
     if (!identity) {
         channel_error(channel, -ENOENT, "identity");
@@ -440,7 +429,7 @@ static void tell_lost(struct init *init, struct channel *channel, struct reader 
         channel->connection->wire.broken = true;
         return;
     }
-    struct identity *identity = find_identity(init, request.name);
+    struct identity *identity = init_find(init, request.name);
     if (!identity) {
         channel_error(channel, -ENOENT, "identity");
         return;
@@ -476,12 +465,12 @@ void init_perform(struct channel *channel, struct frame *frame)
         tell_agent(init, channel, frame->body);
     } else if (frame->code == OP_LOST) {
         tell_lost(init, channel, frame->body);
-    } else if (init->in_jail) {
-        channel_error(channel, -ENOSYS, "operation"); /* the supervisor sees to its standing still */
-    } else if (frame->code == OP_RENEW) {
+    } else if (frame->code == OP_RENEW && !init->in_jail) {
         renew_perform(channel, frame->body);
     } else if (init->machine) { /* who keeps a machine stops all of it */
         machine_perform(channel, frame);
+    } else if (init->in_jail || init->led) { /* the supervisor sees to its standing still, or the sentry */
+        channel_error(channel, -ENOSYS, "operation");
     } else {
         rest_perform(channel, frame);
     }

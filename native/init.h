@@ -1,4 +1,4 @@
-/* Pid 1 of a container, a jail (jail.c) or a virtual machine (machine.c): it starts an agent for each identity, reaps,
+/* Pid 1 of a container, a jail (jail.c), a virtual machine (machine.c) or gVisor's sentry (led.c): it starts an agent for each identity, reaps,
  * holds the deadline. It executes nothing. */
 #ifndef INIT_H
 #define INIT_H
@@ -19,7 +19,7 @@ struct identity {
     unsigned char *filter; /* for seccomp(2); NULL: none */
     size_t filter_size;
     struct watch listener; /* watched while no agent serves it */
-    int place;             /* of a machine's: the file of that socket, to connect to it */
+    int place;             /* where one is led: connections are given to the listener there */
     int pid;               /* of the agent; 0: none runs */
     bool dismissed;        /* its end is our wish */
     bool later;            /* somebody has called while all stand still */
@@ -49,7 +49,8 @@ struct init {
     struct agent agent; /* its connections and its loop: it is no agent itself */
     struct agent *child; /* as nobody has touched it yet: what a child of ours becomes */
     bool begun;
-    bool machine; /* sockets are its own, not the host's: no descriptor comes in */
+    bool led;     /* its host speaks over one port: sockets are its own, and no descriptor comes in */
+    bool machine; /* and the kernel is its own */
     int relay;    /* a helper of its own, that is nobody's to end; 0: none */
     struct identity identities[LIMIT_IDENTITIES];
     struct wait waits[WAITS];
@@ -72,8 +73,8 @@ struct init {
 int init_run(struct agent *child);
 /* Ready to be told what it is; its loop does not run yet. 0 or -errno. */
 int init_prepare(struct agent *child, struct init **to);
-/* A socket whose other end the agent of an identity has, or -errno. */
-int init_connect(struct init *, struct reader name);
+/* NULL: there is none. */
+struct identity *init_find(struct init *, struct reader name);
 /* A descriptor above 2, of every agent's. */
 int open_null(void);
 /* An identity that has all but what the life of its agents is about. */
@@ -84,6 +85,19 @@ void init_listen(struct identity *);
 int init_limit(struct reader limits);
 /* In a child of pid 1 that is all that an agent is to be: closes what belongs to pid 1, and serves. */
 _Noreturn void init_serve(struct agent *, int listener, int score);
+
+/* Where the host speaks over one port (led.c). */
+
+/* How the path ends by which the program is started behind gVisor's sentry, as its pid 1. */
+#define SENTRY_NAME "/sentry"
+/* Serves; returns what kept it from that. */
+int sentry_run(struct agent *child);
+/* In a child that becomes an agent. */
+int sentry_shed(void);
+/* Connections come over the port from now on. 0 or -errno. */
+int led_begin(struct init *, int reader, int writer);
+/* Where an agent takes what is given at `place`: connections. It has no name. A descriptor or -errno. */
+int led_listener(int *place);
 
 /* Of pid 1 of a jail (jail.c). */
 

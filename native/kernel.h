@@ -189,7 +189,7 @@ struct filter_program { /* seccomp(2): instructions of 8 bytes */
 /* capabilities(7) */
 enum {
     CAP_CHOWN = 0, CAP_DAC_OVERRIDE = 1, CAP_FOWNER = 3, CAP_FSETID = 4, CAP_KILL = 5, CAP_SETGID = 6, CAP_SETUID = 7,
-    CAP_SETFCAP = 31, CAPABILITIES = 64,
+    CAP_SYS_ADMIN = 21, CAP_SETFCAP = 31, CAPABILITIES = 64,
     CAPABILITY_VERSION = 0x20080522,
 };
 struct capability_header {

@@ -6,14 +6,13 @@ static const uint64_t PAUSE = 50000000u;
 enum { IN_BYTES = LINE_HEADER + LINE_BODY, FULL = LINE_QUEUE / 2, VERSION = 1 };
 
 static void watch_port(struct lines *);
-static void line_ready(struct watch *, uint32_t events);
 
 /* What the port takes now. */
 static void flush(struct lines *lines)
 {
     long sent = 1;
     while (sent > 0 && lines->out_first < lines->out_end) {
-        sent = sys_write(lines->port.fd, lines->out + lines->out_first, lines->out_end - lines->out_first);
+        sent = sys_write(lines->writer.fd, lines->out + lines->out_first, lines->out_end - lines->out_first);
         if (sent > 0)
             lines->out_first += (size_t)sent;
     }
@@ -244,9 +243,17 @@ static void take_frames(struct lines *lines)
     lines->in_end = rest.left;
 }
 
-static void port_ready(struct watch *watch, uint32_t events)
+/* Nobody is at the other side: after it was stopped, until it is again. */
+static void wait_a_while(struct lines *lines)
 {
-    struct lines *lines = CONTAINER_OF(watch, struct lines, port);
+    (void)watch_for(lines->loop, &lines->reader, 0);
+    (void)watch_for(lines->loop, &lines->writer, 0);
+    timer_set(lines->loop, &lines->later, loop_now() + PAUSE);
+}
+
+static void reader_ready(struct watch *watch, uint32_t events)
+{
+    struct lines *lines = CONTAINER_OF(watch, struct lines, reader);
     long got = -EAGAIN;
     if (events & EPOLLIN) {
         got = sys_read(watch->fd, lines->in + lines->in_end, IN_BYTES - lines->in_end);
@@ -255,12 +262,19 @@ static void port_ready(struct watch *watch, uint32_t events)
             take_frames(lines);
         }
     }
-    if (!got || (events & EPOLLHUP && got < 0)) { /* nobody is at the other side: after it was stopped, until it is again */
-        (void)watch_for(lines->loop, watch, 0);
-        timer_set(lines->loop, &lines->later, loop_now() + PAUSE);
-        return;
-    }
-    settle(lines);
+    if (!got || (events & EPOLLHUP && got < 0))
+        wait_a_while(lines);
+    else
+        settle(lines);
+}
+
+static void writer_ready(struct watch *watch, uint32_t events)
+{
+    struct lines *lines = CONTAINER_OF(watch, struct lines, writer);
+    if (events & ~(uint32_t)EPOLLOUT)
+        wait_a_while(lines);
+    else
+        settle(lines);
 }
 
 static void look_again(struct timer *timer)
@@ -271,14 +285,17 @@ static void look_again(struct timer *timer)
 static void watch_port(struct lines *lines)
 {
     bool reads = queued(lines) <= FULL;
-    if (!lines->later.set)
-        (void)watch_for(lines->loop, &lines->port, (reads ? EPOLLIN : 0u) | (lines->out_end ? EPOLLOUT : 0u));
+    if (lines->later.set)
+        return;
+    (void)watch_for(lines->loop, &lines->reader, reads ? EPOLLIN : 0);
+    (void)watch_for(lines->loop, &lines->writer, lines->out_end ? EPOLLOUT : 0);
 }
 
-int lines_begin(struct lines *lines, struct loop *loop, int port)
+int lines_begin(struct lines *lines, struct loop *loop, int reader, int writer)
 {
     lines->loop = loop;
-    lines->port = (struct watch){port, 0, port_ready};
+    lines->reader = (struct watch){reader, 0, reader_ready};
+    lines->writer = (struct watch){writer, 0, writer_ready};
     lines->later.fire = look_again;
     for (size_t i = 0; i < LINES; i++)
         lines->line[i].watch.fd = -1;
@@ -286,5 +303,5 @@ int lines_begin(struct lines *lines, struct loop *loop, int port)
     lines->out = sys_map(LINE_QUEUE);
     if (!lines->in || !lines->out)
         return -ENOMEM;
-    return watch_for(loop, &lines->port, EPOLLIN);
+    return watch_for(loop, &lines->reader, EPOLLIN);
 }

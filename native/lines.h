@@ -1,5 +1,5 @@
-/* Connections between the host and those who serve in a virtual machine, over one port: the agents' sockets and pid 1's
- * own are at the other end of them. The host's part is src/paddock/guest/_trunk.py.
+/* Connections between the host and those who serve in a virtual machine or behind gVisor's sentry, over one port: the
+ * agents' sockets and pid 1's own are at the other end of them. The host's part is src/paddock/guest/_trunk.py.
  *
  * A frame is u32 length, u16 kind, u16 zero, u32 connection, and `length` bytes. All numbers are little-endian.
  *
@@ -41,7 +41,7 @@ struct line {
 
 struct lines {
     struct loop *loop;
-    struct watch port;
+    struct watch reader, writer; /* the port; both may be one */
     struct timer later; /* looks again at a port that has nobody at its other side */
     bool still;
     /* A connected socket, of which the other end serves `name`; or -errno. */
@@ -51,7 +51,7 @@ struct lines {
     struct line line[LINES];
 };
 
-/* Takes `port`. 0 or -errno. */
-int lines_begin(struct lines *, struct loop *, int port);
+/* Takes both. 0 or -errno. */
+int lines_begin(struct lines *, struct loop *, int reader, int writer);
 
 #endif

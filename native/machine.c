@@ -1,13 +1,10 @@
 #include "machine.h"
 
-#include "lines.h"
-
 enum { TRIES = 12000, SETTINGS = 1 << 12 };
 static const uint64_t PAUSE = 5000000u; /* a device appears some time after its driver */
 #define GROUP "/sys/fs/cgroup/sandbox"
 
 struct machine the_machine;
-static struct lines the_lines;
 
 /* The root directory is an overlay: a view of template and programs below, that can only be read, and an empty disk of
  * the sandbox's own above. */
@@ -263,35 +260,6 @@ static int settle(const char **step)
     return result ? result : port;
 }
 
-/* Agents' sockets have no name by the time that anything else runs. */
-int machine_listener(int *place)
-{
-    struct unix_address address = {AF_UNIX, "/run/.agent"};
-    int fd = sys_socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK);
-    int result = fd < 0 ? fd : (int)CALL3(bind, fd, P(&address), sizeof address);
-    if (!result)
-        result = (int)CALL2(listen, fd, LINES);
-    if (!result)
-        result = *place = sys_openat(AT_FDCWD, address.path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
-    (void)sys_unlinkat(AT_FDCWD, address.path, 0);
-    if (result < 0)
-        fd_close(&fd);
-    return result < 0 ? result : fd;
-}
-
-static int open_line(struct lines *lines, struct reader name)
-{
-    struct init *init = CONTAINER_OF(lines->loop, struct init, agent.loop);
-    int pair[2];
-    if (name.left != 4 || memcmp(name.at, "init", 4))
-        return init_connect(init, name);
-    int result = sys_socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, pair);
-    if (result < 0)
-        return result;
-    agent_connect(&init->agent, pair[1], true);
-    return pair[0];
-}
-
 /* To the console, which is the host's. */
 static void complain(const char *step, int result)
 {
@@ -313,8 +281,8 @@ int machine_run(struct agent *child)
     if (!result) {
         init->machine = true;
         step = "line";
-        the_lines.open = open_line;
-        result = lines_begin(&the_lines, &init->agent.loop, port);
+        int writer = sys_fcntl(port, F_DUPFD_CLOEXEC, 3);
+        result = writer < 0 ? writer : led_begin(init, port, writer);
     }
     if (result) {
         complain(step, result);

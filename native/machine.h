@@ -12,9 +12,6 @@
  * out of reach. Then serves; returns what kept it from that. */
 int machine_run(struct agent *child);
 
-/* Where an agent listens, and the file of that: only who has `place` can connect. A descriptor or -errno. */
-int machine_listener(int *place);
-
 /* TRUST and SHARE (renewal.c, share.c). */
 void machine_perform(struct channel *, struct frame *);
 

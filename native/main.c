@@ -1,6 +1,6 @@
 /* The start. It does nothing unless the supervisor has started it: with no arguments, with descriptor 3. Or it is pid 1
- * of a container, which calls its host, or of a virtual machine, whose host calls it; or the supervisor's spawner, with
- * descriptor 7.
+ * of a container, which calls its host, or of a virtual machine or gVisor's sentry, whose host calls it; or the
+ * supervisor's spawner, with descriptor 7.
  *
  * A user who gets hold of the file and executes it, by `#!/proc/self/exe` say, gets exit code 125 (CVE-2019-5736). */
 #include "jail.h"
@@ -16,6 +16,12 @@ static bool secure(const unsigned long *auxiliary)
         if (auxiliary[0] == AT_SECURE)
             return auxiliary[1];
     return false;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t size = strlen(text), less = strlen(end);
+    return size >= less && !strcmp(text + size - less, end);
 }
 
 static bool is_given(int fd)
@@ -55,6 +61,8 @@ int guest_main(const unsigned long *stack)
         return REFUSED;
     if (sys_getpid() == 1 && !strcmp((const char *)stack[1], MACHINE_NAME))
         return machine_run(&agent) ? REFUSED : 0;
+    if (ends_with((const char *)stack[1], SENTRY_NAME))
+        return sentry_run(&agent) ? REFUSED : 0;
     if (sys_getpid() == 1 && !is_given(ENTRANCE))
         return init_run(&agent) ? REFUSED : 0;
     if (!is_given(ENTRANCE) && is_given(KEEPER))

@@ -14,6 +14,7 @@
 enum system_call {
     SYS_accept4 = NUMBER(288, 242),
     SYS_bind = NUMBER(49, 200),
+    SYS_capget = NUMBER(125, 90),
     SYS_capset = NUMBER(126, 91),
     SYS_chdir = NUMBER(80, 49),
     SYS_chroot = NUMBER(161, 51),

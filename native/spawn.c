@@ -144,6 +144,13 @@ static bool goes_on(long error)
     return error == -ENOENT || error == -ENOTDIR || error == -EACCES || error == -ENAMETOOLONG;
 }
 
+/* Of an argument, which is too long for gVisor, that says what others say of a path. */
+static long execute_file(const struct program *program, const char *path)
+{
+    long error = sys_execve(path, program->argv, program->env);
+    return error == -ENAMETOOLONG && !sys_faccessat(AT_FDCWD, path, F_OK) ? -E2BIG : error;
+}
+
 /* As execvpe(3): EACCES is remembered, what is not there is passed over. */
 _Noreturn static void execute(const struct start *start)
 {
@@ -153,14 +160,14 @@ _Noreturn static void execute(const struct start *start)
     char candidate[PATH_MAX];
     long worst = -ENOENT;
     if (memchr(name, '/', strlen(name))) {
-        long error = sys_execve(name, program->argv, program->env);
+        long error = execute_file(program, name);
         bool there = error == -ENOENT && !sys_faccessat(AT_FDCWD, name, F_OK);
         fail(start, there ? STEP_INTERPRETER : STEP_EXEC, error);
     }
     for (;;) {
         const char *end = memchr(path, ':', strlen(path));
         size_t size = end ? (size_t)(end - path) : strlen(path);
-        long error = join(candidate, path, size, name) ? sys_execve(candidate, program->argv, program->env) : -ENAMETOOLONG;
+        long error = join(candidate, path, size, name) ? execute_file(program, candidate) : -ENAMETOOLONG;
         if (error == -ENOENT && !sys_faccessat(AT_FDCWD, candidate, F_OK))
             fail(start, STEP_INTERPRETER, error);
         if (!goes_on(error))

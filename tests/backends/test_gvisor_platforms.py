@@ -225,7 +225,7 @@ def test_asked_for_by_name_it_is_refused_and_no_other_taken(
     still: MemoryHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(still.state_dir, gvisor_platform="kvm")
-    monkeypatch.setattr(_proof, "GREETING_SECONDS", 1.0)
+    monkeypatch.setattr(_proof, "GREETING_SECONDS", 5.0)
 
     async def test(family: Family) -> None:
         boxes = await asyncio.gather(family.begin(), family.begin(), return_exceptions=True)

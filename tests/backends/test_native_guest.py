@@ -271,6 +271,7 @@ GARBAGE = {
     "a row of no bytes": ("list", reply() + data(bytes(4))),
     "a row without an end": ("list", reply() + data(b"\xff\xff\xff\x7f")),
     "half a row": ("list", reply() + data(b"\x10\0\0\0xx") + EOF + WALKED + CLOSE),
+    "bytes without an end": ("read", reply(ReadReply(size=9).pack()) + data(b"half") + CLOSE),
     "a row of another shape": ("list", reply() + data(b"\x10\0\0\0" + b"x" * 16)),
 }
 
@@ -280,6 +281,15 @@ def test_what_is_not_the_protocol_ends_the_connection(what: str) -> None:
     name, wire = GARBAGE[what]
     with pytest.raises(GuestProtocolError):
         answered(wire, CALLS[name])
+
+
+@pytest.mark.parametrize("ended", [EOF, b""], ids=["at its end", "in the middle"])
+@pytest.mark.parametrize("name", ["read", "download"])
+def test_a_read_that_broke_off_is_not_taken_for_the_whole_file(name: str, ended: bytes) -> None:
+    answer = ReadReply(size=9).pack() if name == "read" else b""
+    failed = frames.pack(Kind.ERROR, 1, Error(errno=errno.EIO, step=b"read").pack())
+    with pytest.raises(FileError, match="Input/output error"):
+        answered(reply(answer) + data(b"half") + ended + failed, CALLS[name])
 
 
 @pytest.mark.parametrize("greeting", [hello(VERSION + 1), CLOSE, frames.pack(Kind.HELLO, 0, b"x")])

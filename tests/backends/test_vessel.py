@@ -13,12 +13,15 @@ from collections.abc import Awaitable, Callable, Generator
 import pytest
 
 from paddock.backends._base import Ending, SandboxPlan
+from paddock.backends.guest._frames import pack
 from paddock.backends.jail import JailBackend
 from paddock.backends.vessel import VesselInstance
 from paddock.errors import PaddockError, SandboxDied, SandboxError
-from paddock.guest._frames import VERSION
+from paddock.guest._frames import Kind
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
+from paddock.wire.guest import VERSION, GuestHello, Op, PingReply, Renew
+from paddock.wire.guest import PartFlags as Part
 from tests.backends.vessels import PlainVessel, VesselHarness, furnished, processes
 from tests.conformance import (
     BackendConformance,
@@ -232,7 +235,9 @@ def test_a_wall_that_ends_at_once_is_an_error_with_its_last_words_and_leaves_not
         in_vessel(harness, never, argv=argv)
     for seconds in (1.0, 8.0, 60.0):  # its pilot has to start in them, and then the wall
         with pytest.raises(SandboxError, match=rf"nobody answered .* within {seconds:g} s") as caught:
-            in_vessel(harness, never, argv=("/bin/sh", "-c", "echo wait; exec sleep 1000"), greeting_seconds=seconds)
+            in_vessel(
+                harness, never, argv=("/bin/sh", "-c", "echo wait >&2; exec sleep 1000"), greeting_seconds=seconds
+            )
         if "the last that it said" in caught.value.message:
             break
     assert caught.value.message.endswith("; the last that it said: wait")
@@ -256,7 +261,7 @@ def test_whose_time_is_over_while_it_is_made_is_told_so(harness: VesselHarness) 
         with contextlib.suppress(SandboxDied):
             await instance.set_deadline(proc.boottime())
         await instance.wait_ended()
-        await instance.init_call({"op": "ping"}, dict)
+        await instance.tell(Renew(parts=Part.HOSTS))
 
     with pytest.raises(SandboxDied, match=r"the time of .* was over before it was there"):
         in_vessel(harness, never, ready=ready)
@@ -272,34 +277,50 @@ def test_what_a_sandbox_has_in_its_environment_stands_on_no_command_line(harness
     in_vessel(harness, body, env={"TOKEN": token})
 
 
+# An honest pid 1, and an agent of `user` that answers as one does, with some bytes changed.
 LIAR = """
-import os, random, sys, threading
-seed = int(sys.argv[1])
-mark = (b"m" * 16).hex().encode()
-body = b'{"version":%d,"pid":1,"features":[],"mark":"%s"}' % (VERSION, mark)
-hello = len(body).to_bytes(4, "big") + bytes([1]) + bytes(4) + body
-reply = b'{"pid":3}'
-def frame(kind, channel, payload=b""):
-    return len(payload).to_bytes(4, "big") + bytes([kind]) + channel.to_bytes(4, "big") + payload
-def serve(fd, honest):
-    choose = random.Random(seed * 10 + fd)
-    os.write(fd, hello)
-    asked = 0
-    while data := os.read(fd, 1 << 16):
-        if b"m" * 16 in data:
-            os.write(fd, b"m" * 16 + hello)
-        if b'"op"' not in data:
-            continue
-        asked += data.count(b'"op"')
-        wire = b"".join(frame(3, n, reply) + frame(10, n) for n in range(1, asked + 1)[-data.count(b'"op"'):])
-        if not honest:
-            wire = bytearray(wire + frame(5, asked, b"\\1" + bytes(100)) + frame(7, asked, b"\\0\\0\\0\\1\\0"))
-            for _ in range(choose.randrange(1, 9)):
-                wire[choose.randrange(len(wire))] = choose.randrange(256)
-        os.write(fd, wire)
-threads = [threading.Thread(target=serve, args=(fd, fd == 3)) for fd in range(3, 3 + int(sys.argv[2]))]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
+import os, random, struct, sys
+choose, hello, pong, empty = random.Random(int(sys.argv[1])), *map(bytes.fromhex, sys.argv[2:])
+line, frame = struct.Struct("<IHHI"), struct.Struct("<IHHIBBH")
+names, heard, buffer = {}, {}, b""
+def say(kind, number, body=b""):
+    os.write(1, line.pack(len(body), kind, 0, number) + body)
+def answers(data):
+    while len(data) >= frame.size:
+        length, kind, code, channel, *_ = frame.unpack_from(data)
+        if len(data) < frame.size + length:
+            break
+        data = data[frame.size + length:]
+        if kind == OPEN:
+            body = pong if code == PING else empty
+            yield frame.pack(len(body), REPLY, 0, channel, 0, 0, 0) + body + frame.pack(0, CLOSE, 0, channel, 0, 0, 0)
+    return data
+while data := os.read(0, 1 << 16):
+    buffer += data
+    while len(buffer) >= line.size and len(buffer) >= line.size + line.unpack_from(buffer)[0]:
+        length, kind, _, number = line.unpack_from(buffer)
+        body, buffer = buffer[line.size:line.size + length], buffer[line.size + length:]
+        if kind == 1:
+            say(1, 0, body)
+        elif kind == 2:
+            names[number], heard[number] = body, b""
+            say(3, number, hello)
+        elif kind == 3:
+            said = bytearray()
+            rest = answers(heard[number] + body)
+            while True:
+                try:
+                    said += next(rest)
+                except StopIteration as end:
+                    heard[number] = end.value
+                    break
+            if names[number] == b"user" and said:
+                for _ in range(choose.randrange(1, 9)):
+                    said[choose.randrange(len(said))] = choose.randrange(256)
+            if said:
+                say(3, number, bytes(said))
+        elif kind == 5:
+            say(5, number)
 """
 
 
@@ -309,15 +330,19 @@ def test_a_guest_that_lies_makes_errors_of_ours_and_the_pilot_serves_on(harness:
             try:
                 connection = await instance.connection("user")
                 connection.patience_seconds = 0.5  # it may be silent as well
-                await connection.open({"op": "ping"}).call(dict)
+                await connection.open(connection.dialect.ping).call(PingReply)
             except PaddockError:
                 instance.close_connections()
-        assert await instance.init_call({"op": "ping"}, dict)
-        with pytest.raises(PaddockError):
-            await instance.renew({"hostname": "honest"})
+        with pytest.raises(PaddockError):  # an answer with nothing in it
+            await instance.tell(Renew(parts=Part.HOSTNAME, hostname=b"honest"))
         assert (await instance.control_call({"op": "ping"}, dict))["children"]
 
+    async def ready(plan: SandboxPlan, instance: VesselInstance) -> None:
+        """It would lie to that."""
+
     seed = random.Random("liar").randrange(1 << 16)
-    count = len(PlainVessel(harness.state_dir).identities)
-    argv = ("/usr/bin/python3", "-I", "-S", "-c", f"VERSION = {VERSION}\n{LIAR}", str(seed), str(count))
-    in_vessel(harness, body, argv=argv)
+    hello = pack(Kind.HELLO, 0, GuestHello(version=VERSION, pid=3, build=b"lies").pack())
+    code = f"PING, OPEN, REPLY, CLOSE = {int(Op.PING)}, {int(Kind.OPEN)}, {int(Kind.REPLY)}, {int(Kind.CLOSE)}\n{LIAR}"
+    said = (hello, PingReply(pid=1).pack(), b"")
+    argv = ("/usr/bin/python3", "-I", "-S", "-c", code, str(seed), *(bytes(body).hex() for body in said))
+    in_vessel(harness, body, argv=argv, ready=ready)

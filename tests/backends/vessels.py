@@ -1,9 +1,8 @@
-"""A third vessel, for tests: the guest in the same jail, under the kit's Python, with no further wall."""
+"""A third vessel, for tests: the guest in the same jail, with no further wall."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Generator
@@ -12,12 +11,13 @@ from pathlib import Path
 
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend, KeeperClient
-from paddock.backends.vessel import Child, Orders, VesselBackend, VesselInstance
+from paddock.backends.vessel import GUEST, Child, Orders, VesselBackend, VesselInstance
 from paddock.keeper._plan import JailPlan
 from paddock.linux import proc
-from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint, replace
+from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates, open_pool, prepare
-from paddock.storage._kit import COMMAND
+from paddock.wire.guest import PartFlags as Part
+from paddock.wire.guest import Renew
 from tests.conformance import _host
 
 
@@ -29,17 +29,17 @@ class PlainVessel(VesselBackend):
     """Another program in place of the guest, for those that misbehave."""
     greeting_seconds = 60.0
 
+    async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
+        return jail._replace(trees=(*jail.trees, await self.guest()))
+
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
-        streams = {name: number for number, name in enumerate(self.identities, 3)}
-        anybody = replace(plan, spec=replace(plan.spec, env={}))
-        lines: dict[str, object] = {name: [number, number] for name, number in streams.items()}
-        config = self.guest_config(plan, self.jail_plan(anybody), lines)
-        argv = self.argv or (*COMMAND, json.dumps({**config, "marker": plan.id}))
-        child = Child(argv=argv, streams=streams)
+        called = f"import os; os.execv({GUEST!r}, ['/{plan.id}/sentry'])"  # `processes` finds it by that
+        child = Child(argv=self.argv or ("/usr/bin/python3", "-I", "-S", "-c", called))
         return Orders(child=child, env=self.own_environment(plan), greeting_seconds=self.greeting_seconds)
 
     async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
-        await instance.init_call({"op": "renew", "hosts": plan.hostname}, dict)  # the keeper has set the host name
+        # The keeper has set the host name.
+        await instance.tell(Renew(parts=Part.HOSTS, hosts=plan.hostname.encode()))
 
 
 class VesselHarness:
@@ -66,7 +66,7 @@ class VesselHarness:
 
 
 def processes(id: str) -> dict[str, int]:
-    """Host process ids of the pilot and of the guest's init, which is its child, and has the id among its arguments."""
+    """Host process ids of the pilot and of the guest's pid 1, which is its child, and has the id in its name."""
     for pid in _host.processes(id):
         parent = proc.parent(pid)
         if b'{"pilot":' in Path(f"/proc/{parent}/cmdline").read_bytes():

@@ -1,10 +1,11 @@
-"""A real pilot as a process of its own, and behind it the guest, with no further wall."""
+"""A real pilot as a process of its own, and behind it the native guest, with no further wall."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,25 +13,37 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._guest import GuestConnection
+from paddock.backends.guest import NativeDialect, Nothing, Place, orders, program
+from paddock.model import User
+from paddock.wire.guest import PingReply
 from tests.guest.agents import SRC
 
 GUEST = SRC / "paddock" / "guest"
 IDENTITIES = ("init", "user", "root")
+DIALECT = NativeDialect(Place(workdir="/", env={"PATH": "/usr/bin:/bin"}))
 
 
 class PilotProcess:
-    """`argv` is another child in place of the guest; its lines are 3, 4 and 5. `first`: its end of the socket of the
-    service that starts it."""
+    """`argv` is another child in place of the guest; its line is its standard input and output. `first`: its end of the
+    socket of the service that starts it."""
 
     def __init__(
         self, directory: Path, argv: list[str] | None = None, *, first: socket.socket | None = None, **fields: Any
     ) -> None:
         self.name = f"paddock_test_{secrets.token_hex(8)}"
-        streams = {name: number for number, name in enumerate(IDENTITIES, 3)}
-        child = {"argv": argv or guest_command(directory, streams), "streams": streams}
+        child = {"argv": argv or [sentry(directory)]}
         config = {"name": self.name, "identities": IDENTITIES, "child": child, **fields}
         command = [sys.executable, "-I", "-S", str(GUEST), json.dumps({"pilot": config, "fatal_imports": True})]
         self.process = subprocess.Popen(command, env={}, stdin=subprocess.DEVNULL if first is None else first)
+
+    async def begin(self) -> None:
+        """The guest has an agent for `user` and one for `root`, who is the same user here."""
+        init = self.dial("init")
+        for name in ("user", "root"):
+            user = User(name=name, uid=os.getuid(), gid=os.getgid(), home="/")
+            await init.open(orders.identity(name, user, filter=b"")).call(Nothing)
+        await init.open(orders.begin(deadline=1e9, idle=0.0, retention=0.0, limits={})).call(Nothing)
+        init.close()
 
     def hand(self, say: str) -> socket.socket:
         """Our end of a socket that the pilot has been given."""
@@ -47,14 +60,22 @@ class PilotProcess:
         return ours
 
     def dial(self, say: str) -> GuestConnection:
-        connection = GuestConnection(self.hand(say))
+        connection = GuestConnection(self.hand(say)) if say == "control" else GuestConnection(self.hand(say), DIALECT)
         connection.descriptors = False
         return connection
 
-    async def ask(self, say: str, **request: Any) -> dict[str, Any]:
-        connection = self.dial(say)
+    async def control(self, **request: Any) -> dict[str, Any]:
+        connection = self.dial("control")
         try:
             return await connection.open(request).call(dict)
+        finally:
+            connection.close()
+
+    async def ping(self, say: str) -> int:
+        """Who answers."""
+        connection = self.dial(say)
+        try:
+            return (await connection.open(DIALECT.ping).call(PingReply)).pid
         finally:
             connection.close()
 
@@ -63,18 +84,9 @@ class PilotProcess:
         self.process.wait()
 
 
-def guest_command(directory: Path, streams: dict[str, int]) -> list[str]:
-    (directory / "work").mkdir(exist_ok=True)
-    agent = {
-        "user": {"name": "user", "uid": os.getuid(), "gid": os.getgid()},
-        "workdir": str(directory / "work"),
-        "exec_dir": str(directory / "execs"),
-        "env": {"PATH": "/usr/bin:/bin"},
-    }
-    config = {
-        "streams": {name: [number, number] for name, number in streams.items()},
-        "agents": {"user": agent, "root": {**agent, "exec_dir": str(directory / "root")}},
-        "deadline": 1e15,
-        "fatal_imports": True,
-    }
-    return [sys.executable, "-I", "-S", str(GUEST), json.dumps(config)]
+def sentry(directory: Path) -> str:
+    """The program, by the name that it is given behind a sentry."""
+    place = directory / "sentry"
+    if not place.exists():
+        shutil.copy(program(), place)
+    return str(place)

@@ -1,4 +1,4 @@
-"""The trunk: many connections over the one line of a virtual machine, and a guest that may say anything."""
+"""The trunk: many connections over one line, and a guest that may say anything."""
 
 from __future__ import annotations
 

@@ -211,6 +211,10 @@ class Channel:
             inbox.consumed = 0
         return bytes(chunk)
 
+    def is_whole(self, stream: int) -> bool:
+        """Whether the guest has said that this is all of it, or nobody wants to know."""
+        return self._inboxes[stream].ended
+
     async def write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:

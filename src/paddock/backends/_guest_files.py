@@ -87,8 +87,10 @@ class FileReader:
                 self._left -= len(data)
                 if self._left < 0:
                     raise self._channel.breach("more bytes than were asked for")
-            if not data and self._pipe is not None:
+            if not data:
                 await self._channel.finished()  # was that the end, or did something break?
+                if self._pipe is None and not self._channel.is_whole(self._stream):
+                    raise self._channel.breach("a stream without an end")
             return data
 
     async def pour(self, flow: Flow) -> None:

@@ -18,7 +18,6 @@ from ._faults import Fault, report
 from ._files import OPERATIONS
 from ._frames import Json
 from ._kernel import become_subreaper
-from ._line import Line, LineEnd
 from ._loop import IN, ChildWatch, Loop
 from ._ports import PortHandler
 from ._process import prepare_process
@@ -79,21 +78,6 @@ def run_agent_on(reader: int, writer: int, config: AgentConfig) -> NoReturn:
         os._exit(code)
 
 
-def run_agent_on_line(end: LineEnd, config: AgentConfig, *, anew: bool) -> NoReturn:
-    """The same at the end of a line, with which it ends; `anew`: it takes the place of one that died."""
-    code = 1
-    try:
-        prepare_process(keep=(end.reader, end.writer))
-        for number in _HARMLESS:
-            signal.signal(number, _passed_over)
-        Agent(config).serve_line(end, anew=anew)
-        code = 0
-    except BaseException as error:
-        report(error)
-    finally:
-        os._exit(code)
-
-
 def _passed_over(number: int, frame: object) -> None:
     pass
 
@@ -139,10 +123,6 @@ class Agent:
     def serve_stream(self, reader: int, writer: int) -> None:
         self._alone = True
         self._connections.add(Connection(self._loop, (reader, writer), self._open, self._lost))
-        self._loop.run()
-
-    def serve_line(self, end: LineEnd, *, anew: bool) -> None:
-        Line(self._loop, end, self._open, self._loop.stop, anew=anew)
         self._loop.run()
 
     def _lost(self, connection: Connection) -> None:

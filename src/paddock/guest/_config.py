@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ._line import LineEnd
-
 
 class UserEntry(NamedTuple):
     """An account that an agent may act for."""
@@ -52,13 +50,12 @@ class AgentConfig(NamedTuple):
 class InitConfig(NamedTuple):
     """`control` takes the host's orders; `agents` are the listeners of the identities, of which `eager` start at once.
 
-    `deadline` is in seconds of CLOCK_BOOTTIME; `grace_seconds` later init ends by itself. In place of its socket
-    `control` may be the end of a line, and an agent with none has a line as well: it is started at once, whenever
-    there is none. `host` is the writing end of a pipe: init ends when nobody can read it any more.
+    `deadline` is in seconds of CLOCK_BOOTTIME; `grace_seconds` later init ends by itself. `host` is the writing end of
+    a pipe: init ends when nobody can read it any more.
     """
 
-    control: socket.socket | LineEnd
-    agents: Mapping[str, socket.socket | None]
+    control: socket.socket
+    agents: Mapping[str, socket.socket]
     deadline: float
     eager: tuple[str, ...] = ("user",)
     grace_seconds: float = 1.0

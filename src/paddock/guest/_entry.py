@@ -4,9 +4,6 @@ CONFIG is an object in JSON, or `@` and the path of a file with one:
 
 * `agents`: by identity, `{"listen": PATH or descriptor, "user": {...}, "workdir": ..., "exec_dir": ..., "env": ...}`
 * `control`: PATH or descriptor of init's own socket, and `deadline`, `eager`, `grace_seconds`
-* `streams`, in place of `listen` and `control`: by identity and for `init`, [reader, writer] or the PATH of a character
-  device: each is one line (see `_mark`). Who is root becomes the `user` of each agent
-* `initial`: capabilities, by number, that init alone keeps, to have its machine renewed (`_renewal`)
 * or, in place of all, `pilot`: see `_pilot`
 * or, in place of these, `stream`: one such, and `agent`: one connection only
 * `fatal_imports`: true in tests: an import from here on ends the process

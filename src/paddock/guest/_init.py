@@ -16,10 +16,8 @@ from ._connection import Channel, Connection, Handler
 from ._faults import Fault, report
 from ._frames import Json
 from ._kernel import become_subreaper
-from ._line import Line, LineEnd
 from ._loop import IN, ChildWatch, Loop, Timer
 from ._process import prepare_process
-from ._renewal import renew
 from ._tree import Orphans, TreeKill, kill_descendants
 
 StartAgent = Callable[[str], int]
@@ -58,9 +56,7 @@ def run_init(
 
 
 def _descriptors(config: InitConfig) -> tuple[int, ...]:
-    control = config.control
-    own = (control.reader, control.writer) if isinstance(control, LineEnd) else (control.fileno(),)
-    return (*own, *(listener.fileno() for listener in config.agents.values() if listener is not None))
+    return (config.control.fileno(), *(listener.fileno() for listener in config.agents.values()))
 
 
 class _Agent:
@@ -110,11 +106,8 @@ class Init:
             self._loop.watch(self._config.host, 0, lambda events: self._loop.stop())  # a hang-up needs no asking
         self.set_deadline(self._config.deadline)
         control = self._config.control
-        if isinstance(control, LineEnd):
-            Line(self._loop, control, self._open, self._loop.stop)
-        else:
-            control.setblocking(False)
-            self._loop.watch(control.fileno(), IN, lambda events: self._accept(control))
+        control.setblocking(False)
+        self._loop.watch(control.fileno(), IN, lambda events: self._accept(control))
         for agent in self._agents.values():
             if agent.name in self._config.eager:
                 self._activate(agent)
@@ -126,11 +119,7 @@ class Init:
 
     def _listen(self, agent: _Agent) -> None:
         """Wait for the first connection; the agent accepts it."""
-        listener = self._config.agents[agent.name]
-        if listener is None:
-            self._activate(agent)
-            return
-        fd = listener.fileno()
+        fd = self._config.agents[agent.name].fileno()
 
         def called(events: int) -> None:
             self._loop.unwatch(fd)
@@ -213,8 +202,6 @@ class Init:
             channel.reply({})
         elif operation == "lost":
             return self._lost(channel, request)
-        elif operation == "renew":
-            channel.reply(renew(request))
         elif operation == "agents":
             channel.reply({"agents": {agent.name: agent.pid for agent in self._agents.values()}})
         else:

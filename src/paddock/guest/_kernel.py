@@ -5,15 +5,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterable
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
-_PR_SET_DUMPABLE = 4
-_PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
-_CAPABILITY_VERSION_3 = 0x2008_0522
 
 
 def _prctl(option: int, value: int) -> None:
@@ -50,24 +46,6 @@ def install_filter(program: bytes) -> None:
 
     filter = Program(len(program) // 8, program)
     _checked(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(filter), 0, 0))
-
-
-def set_dumpable(dumpable: bool) -> None:
-    """prctl(2), PR_SET_DUMPABLE: whether others of the same user may look into this process."""
-    _prctl(_PR_SET_DUMPABLE, int(dumpable))
-
-
-def shed(capabilities: Iterable[int]) -> None:
-    """capabilities(7): the caller, and all that it starts, never has these again."""
-    numbers = tuple(capabilities)
-    for number in numbers:
-        _prctl(_PR_CAPBSET_DROP, number)
-    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
-    _checked(_libc.capget(header, sets))
-    for number in numbers:
-        for kind in range(3):  # effective, permitted, inheritable; the lower half of all first
-            sets[number // 32 * 3 + kind] &= ~(1 << number % 32)
-    _checked(_libc.capset(header, sets))
 
 
 def inotify_init() -> int:

@@ -1,4 +1,4 @@
-"""One of those who speak over the switchboard: a descriptor that is read, and written as it takes it."""
+"""One of those who speak over the trunk: a descriptor that is read, and written as it takes it."""
 
 from __future__ import annotations
 

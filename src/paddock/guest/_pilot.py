@@ -2,10 +2,10 @@
 behind it. Services have a socket handed in to it (`_hand`), each for one identity inside, or for `control`; the service
 that starts it has that one on its standard input.
 
-Its configuration: `name` of its own socket; `identities`; `marks` by identity, where the guest has spoken to another
-pilot before; `child`: `argv`, `env`, `cwd`, `uid`, `streams` (which descriptor of the child's is whose line); `course`:
-the module `_pilot_<course>` is what a level adds, made with `options`; `env`: what the sandbox's own commands have in
-their environment beside what the guest was started with; `waiting`: it is nobody's sandbox until somebody claims it.
+Its configuration: `name` of its own socket; `identities`; `child`: `argv`, `env`, `cwd`, `uid` of a program whose
+input and output are the one line over which all is said (`_trunk`), or in its place `course`: the module
+`_pilot_<course>` is what a level adds, made with `options`; `env`: what the sandbox's own commands have in their
+environment; `waiting`: it is nobody's sandbox until somebody claims it.
 Or `orders`, in place of all: the descriptor on which that is said first (`_orders`).
 
 It ends when one of its children does, and they end with it: so does the sandbox. What waits also ends with the
@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from struct import unpack
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from . import _requests as requests
 from ._connection import Channel, Connection, Handler
@@ -35,15 +35,11 @@ from ._loop import IN, ChildWatch, Loop
 from ._orders import read_orders
 from ._peer import Stream
 from ._process import prepare_process
-from ._switchboard import Board
-
-if TYPE_CHECKING:
-    from ._trunk import Trunk
+from ._trunk import Trunk
 
 LOG_BYTES = 16 * 1024
-OUT = ".out"
+LINE, OUT = "line", "out"
 _CONTROL = "control"
-LINE = "line"
 _FAREWELL_SECONDS = 1.0
 _MESSAGE = 64
 _MOST_DESCRIPTORS = 4
@@ -53,12 +49,11 @@ class Course(Protocol):
     """What a level adds. It is made before anything is started, and may take part in the pilot's loop."""
 
     pipes: bool
-    """A line is two pipes and no socket: `ends` has what the wall reads by NAME, what it writes by NAME + `OUT`."""
-    trunk: type[Trunk] | None
-    """What has the one line, `line`, that there is then for the connections of all identities."""
+    """The line is two pipes: `ends` has what the wall reads as `LINE`, and what it writes as `OUT`. Else it is a
+    socket, which is `LINE`."""
 
     def start(self, ends: dict[str, int]) -> list[int]:
-        """Starts the other wall; `ends` are its ends of the lines. The end of any of these processes is that of all."""
+        """Starts the other wall; `ends` are its ends of the line. The end of any of these processes is that of all."""
         ...
 
     def open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
@@ -91,15 +86,14 @@ class Pilot:
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._door.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._log = Log(self.loop)
-        self._lines: dict[str, Stream] = {}
-        self.boards: dict[str, Board] = {}
-        self.trunk: Trunk | None = None
+        self._trunk: Trunk | None = None
         self._controls: set[Connection] = set()
         self._environment: Any = config.get("env", {})
         self._claimed = not config.get("waiting")
         self._waiting: list[_End] = []
         self._pids: list[int] = []
-        self._marks: dict[str, str] = config.get("marks", {})
+        self.restored = False
+        """The guest has begun before, in a sandbox that this one was made of."""
         self.figures: dict[str, float] = {}
         """How long some steps took, in seconds: for whoever asks (`ping`)."""
         self._ended: Json | None = None
@@ -130,18 +124,12 @@ class Pilot:
         self._take_first()
         self._door.bind(b"\0" + self._config["name"].encode())
         ends: dict[str, int] = {}
-        for name in self._config["identities"] if self._course.trunk is None else (LINE,):
-            self._lines[name] = _pipes(name, ends) if self._course.pipes else _socket(name, ends)
+        line = _pipes(ends) if self._course.pipes else _socket(ends)
         children = ChildWatch(self.loop, self._died, lambda pid: None)
         self._pids = self._course.start(ends)
         for end in ends.values():
             os.close(end)
-        if self._course.trunk is not None:
-            self.trunk = self._course.trunk(self.loop, self._lines.pop(LINE), self._offended)
-        for name, line in self._lines.items():
-            mark = self._marks.get(name)
-            known = None if mark is None else bytes.fromhex(mark)
-            self.boards[name] = Board(self.loop, line, known)
+        self._trunk = Trunk(self.loop, line, self._offended)
         self.loop.watch(self._door.fileno(), IN, self._came)
         children.reap()
 
@@ -156,13 +144,11 @@ class Pilot:
             os.close(null)
             self._serve(_CONTROL, stream)
 
-    def marks(self) -> dict[str, str]:
-        """By which a later pilot makes itself known to the same guest."""
-        return {name: board.mark.hex() for name, board in self.boards.items() if board.mark is not None}
-
-    def resume(self, marks: dict[str, str]) -> None:
-        """For a course that finds them only when it starts: the guest has spoken to an earlier pilot."""
-        self._marks = marks
+    @property
+    def trunk(self) -> Trunk:
+        """There from when it has set out."""
+        assert self._trunk is not None
+        return self._trunk
 
     def note(self, words: str) -> None:
         """Into the log."""
@@ -172,7 +158,8 @@ class Pilot:
         return self._log.text()
 
     def spawn(self, child: Json, ends: dict[str, int], before: Callable[[], None] | None = None) -> int:
-        """Starts a program as `child` says, as another `uid` if it has one; what it prints goes to the log. OSError.
+        """Starts a program as `child` says, as another `uid` if it has one; what it prints goes to the log. `streams`
+        says by which numbers it has which of the ends. OSError.
         `before` is called there, while descriptors are where they are here."""
         wanted = {int(number): ends[name] for name, number in child["streams"].items()}
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -258,12 +245,9 @@ class Pilot:
         if name == _CONTROL:
             self._controls.add(Connection(self.loop, stream, self._open, self._hung_up))
             return True
-        if self.trunk is not None and name in self._config["identities"]:
-            self.trunk.add(name, stream)
-            return True
-        if name not in self.boards:
+        if name not in self._config["identities"]:
             return False
-        self.boards[name].add(stream)
+        self.trunk.add(name, stream)
         return True
 
     def _hung_up(self, connection: Connection) -> None:
@@ -280,7 +264,8 @@ class Pilot:
                 self._tell(waiting)
             return waiting
         if operation == "ping":
-            channel.answer({"pid": os.getpid(), "children": self._pids, "figures": self.figures})
+            said = {"pid": os.getpid(), "children": self._pids, "figures": self.figures, "restored": self.restored}
+            channel.answer(said)
         elif operation == "log":
             channel.answer({"log": self._log.text()})
         elif operation == "environment":
@@ -288,8 +273,6 @@ class Pilot:
         elif operation == "claim":  # services are trusted here: what they say of it is so
             self._claimed, self._environment = True, request.get("env", {})
             channel.answer({})
-        elif operation == "marks":
-            channel.answer({"marks": self.marks()})
         else:
             return self._course.open(channel, request, descriptors)
         return None
@@ -310,14 +293,13 @@ class _End(Handler):
 class _Plain:
     """A level whose wall is one program."""
 
-    pipes = False
-    trunk: type[Trunk] | None = None
+    pipes = True
 
     def __init__(self, pilot: Pilot, child: Json) -> None:
         self._pilot, self._child = pilot, child
 
     def start(self, ends: dict[str, int]) -> list[int]:
-        return [self._pilot.spawn(self._child, ends)]
+        return [self._pilot.spawn({**self._child, "streams": {LINE: 0, OUT: 1}}, ends)]
 
     def open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
         raise Fault("unsupported", f"the pilot cannot do {requests.text(request, 'op')!r}"[:200])
@@ -361,15 +343,15 @@ class Log:
         return b"".join(self._parts)[-LOG_BYTES:].decode("utf-8", "backslashreplace")
 
 
-def _socket(name: str, ends: dict[str, int]) -> Stream:
+def _socket(ends: dict[str, int]) -> Stream:
     ours, theirs = socket.socketpair()
-    ends[name] = theirs.detach()
+    ends[LINE] = theirs.detach()
     return ours
 
 
-def _pipes(name: str, ends: dict[str, int]) -> Stream:
-    ends[name], writer = os.pipe2(os.O_CLOEXEC)
-    reader, ends[name + OUT] = os.pipe2(os.O_CLOEXEC)
+def _pipes(ends: dict[str, int]) -> Stream:
+    ends[LINE], writer = os.pipe2(os.O_CLOEXEC)
+    reader, ends[OUT] = os.pipe2(os.O_CLOEXEC)
     return reader, writer
 
 

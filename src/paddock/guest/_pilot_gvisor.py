@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +18,11 @@ from ._faults import Fault
 from ._freeze import Freeze
 from ._kernel import install_filter
 from ._loop import IN
-from ._pilot import OUT
+from ._pilot import LINE, OUT
 from ._requests import text
 from ._saved import Saved
-from ._sentry import Call, Refused, Script, Sentry
+from ._sentry import Call, Script, Sentry
+from ._trunk import Done
 
 if TYPE_CHECKING:
     from ._connection import Channel, Handler
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ._pilot import Pilot
 
 _ID = "sandbox"
-_NOTHING: Mapping[int, int] = {}
 # As runsc makes it where there is no other network (runsc/boot/network.go, DefaultLoopbackLink); masks are base64.
 _LOOPBACK = {
     "Name": "lo",
@@ -58,12 +57,13 @@ class Course:
     """`options`: `runsc`, `flags` of both halves, `served`: what both are told of the root, `spec` (OCI), `sentry_uid`
     where there is more than one id, `cpus`, `memory_bytes`.
 
-    `lines`: by identity, which descriptors inside; without, the first three are. `loopback`: the network is the
-    sentry's own, and nothing but this. `saves`, where a state can be saved and loaded: `stamp`, `key` in hexadecimal,
-    `place`: where its own is, `baked`: a place where there is one for all to begin with, `before`: by their stamps,
-    flags with which others were saved, and go on. `forget`: a place of which nothing is loaded, now or later.
-    `device`: what its platform drives, the path of a device file.
+    `loopback`: the network is the sentry's own, and nothing but this. `saves`, where a state can be saved and loaded:
+    `stamp`, `key` in hexadecimal, `place`: where its own is, `baked`: a place where there is one for all to begin with,
+    `before`: by their stamps, flags with which others were saved, and go on. `forget`: a place of which nothing is
+    loaded, now or later. `device`: what its platform drives, the path of a device file.
     """
+
+    pipes = True
 
     def __init__(self, pilot: Pilot, options: Json) -> None:
         self._pilot = pilot
@@ -74,9 +74,6 @@ class Course:
         self._uid: int | None = options.get("sentry_uid")
         self._spec = json.dumps(options["spec"]).encode()
         self._cpus, self._memory = int(options["cpus"]), int(options["memory_bytes"])
-        self._numbers: Any = options.get("lines")
-        self.trunk = None
-        self.pipes = self._numbers is not None
         self._saves: Any = options.get("saves")
         self._device: str | None = options.get("device")
         self._files: tuple[int, ...] = ()
@@ -105,7 +102,6 @@ class Course:
             {"io-fds": gofer_io.fileno(), "mounts-fd": mounts_writer, "spec-fd": self._specification()},
             ["--bundle=/", "--setup-root=false", "--apply-caps=false", *self._served],
         )
-        lines = [null if self.pipes else ends.get(identity, null) for identity in ("init", "user", "root")]
         device = self._open_device()
         sentry = self._run(
             "boot",
@@ -118,8 +114,7 @@ class Course:
                 **({"device-fd": device[0]} if device else {}),
             },
             ["--bundle=/", "--attached", f"--cpu-num={self._cpus}", f"--total-memory={self._memory}", *self._served],
-            lines=lines,
-            passed=self._passed(ends),
+            streams=(ends[LINE], ends[OUT], null),
         )
         for fd in (null, mounts, mounts_writer, booted_writer, *device):
             os.close(fd)
@@ -139,17 +134,29 @@ class Course:
         if self._frozen is not None:
             raise Fault("invalid_state", "somebody is just taking a copy of this sandbox")
         self._frozen = Freeze(self, channel, for_good=request.get("for_good") is True)
-        self._sentry.play(self._save(), self._frozen.stands)
+        self._stand(self._frozen.stands)
         return self._frozen
 
     def ending(self) -> None: ...
 
-    def thaw(self, done: Callable[[str | None], None]) -> None:
+    def thaw(self, done: Done) -> None:
         def over(why: str | None) -> None:
             self._frozen = None
+            self._pilot.trunk.go()
             done(why)
 
         self._sentry.play(self._go_on(), over)
+
+    def _stand(self, done: Done) -> None:
+        """What is under way on the line must not be cut off in the middle."""
+
+        def silent(why: str | None) -> None:
+            if why is None:
+                self._sentry.play(self._save(), done)
+            else:
+                done(why)
+
+        self._pilot.trunk.stand(silent)
 
     # scripts
 
@@ -169,8 +176,6 @@ class Course:
         self._own().forget()
 
     def _save(self) -> Script:
-        if missing := sorted(set(self._numbers) & set(self._pilot.boards) - set(self._pilot.marks())):
-            raise Refused(f"{missing[0]} has not greeted yet, and could not be found again")
         yield Call("containerManager.Pause", {})
         self._stands = True
         saved = self._own()
@@ -178,7 +183,7 @@ class Course:
         try:
             options = {"metadata": {"compression": "none"}, "have_pages_file": True, "Resume": True}
             yield Call("containerManager.Checkpoint", options, files)
-            saved.conclude(files, self._pilot.marks())
+            saved.conclude(files)
         finally:
             for fd in files:
                 os.close(fd)
@@ -215,19 +220,12 @@ class Course:
         places = (self._saves["place"], self._saves.get("baked"))
         found = next((saved for place in places if place is not None and (saved := self._saved(place)).exists()), None)
         if found is not None:
-            self._files, marks = found.open()
-            self._pilot.resume(marks)
+            self._files = found.open()
+            self._pilot.restored = True
 
     def _open_device(self) -> tuple[int, ...]:
         """OSError: it is not there. The sentry may open none itself."""
         return () if self._device is None else (os.open(self._device, os.O_RDWR | os.O_CLOEXEC),)
-
-    def _passed(self, ends: dict[str, int]) -> dict[int, int]:
-        """By the number inside, what is handed in beside the first three."""
-        if not self.pipes:
-            return {}
-        both = [(self._numbers[name], (ends[name], ends[name + OUT])) for name in self._numbers if name in ends]
-        return {number: fd for numbers, fds in both for number, fd in zip(numbers, fds, strict=True)}
 
     def _gofer_died(self, events: int) -> None:
         """It ends with the sentry, a moment before that is seen perhaps: how the sentry ended says more."""
@@ -244,28 +242,15 @@ class Course:
         os.write(fd, self._spec)
         return fd
 
-    def _run(
-        self,
-        half: str,
-        given: dict[str, int],
-        arguments: list[str],
-        *,
-        lines: Sequence[int] = (),
-        passed: Mapping[int, int] = _NOTHING,
-    ) -> int:
+    def _run(self, half: str, given: dict[str, int], arguments: list[str], *, streams: tuple[int, ...] = ()) -> int:
         """Starts `runsc <half>`; it finds what it is given from descriptor 3 on."""
-        streams = {name: number for number, name in enumerate(given, 3)}
-        ends = dict(given)
-        words = [f"--{name}={number}" for name, number in streams.items()]
-        more = [("stdio-fds", "", fd) for fd in lines]
-        more += [("pass-fd", f":{inside}", fd) for inside, fd in passed.items()]
-        for number, (flag, mapped, fd) in enumerate(more, 3 + len(given)):
-            streams[f"line{number}"], ends[f"line{number}"] = number, fd
-            words.append(f"--{flag}={number}{mapped}")
+        ends = given | {f"stdio{number}": fd for number, fd in enumerate(streams)}
+        numbers = {name: number for number, name in enumerate(ends, 3)}
+        words = [f"--{name if name in given else 'stdio-fds'}={number}" for name, number in numbers.items()]
         child: dict[str, Any] = {
             "argv": [self._runsc, *self._flags, half, *arguments, *words, *([_ID] if half == "boot" else [])],
             "env": {},
-            "streams": streams,
+            "streams": numbers,
         }
         if half == "boot" and self._uid is not None:
             child["uid"] = self._uid

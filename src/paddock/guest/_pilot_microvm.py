@@ -19,7 +19,6 @@ from ._frames import Json
 from ._freeze import Freeze
 from ._place import Done, Place
 from ._qemu import Qemu
-from ._trunk import Trunk
 
 if TYPE_CHECKING:
     from ._pilot import Pilot
@@ -32,13 +31,13 @@ class Course:
     `disk`: a command that makes one."""
 
     pipes = False
-    trunk = Trunk
 
     def __init__(self, pilot: Pilot, options: Json) -> None:
         self._pilot, self._options = pilot, options
         self._place = Place(str(options["place"]), str(options["stamp"]), str(options.get("memory", "")))
         self._frozen: Freeze | None = None
         self._make: Any = options.get("make")
+        pilot.restored = self._make is None
         self._shares: Shares | None = None
         # What not every machine needs is imported, before imports are sealed, by those that do: a create waits for it.
         self._disks: Any = None if self._make is None else import_module(f"{__package__}._disks")
@@ -108,7 +107,6 @@ class Course:
             else:
                 self._shares.stand(quiet)
 
-        assert self._pilot.trunk is not None
         self._pilot.trunk.stand(silent)
 
     def _save(self, image: Image | None, done: Done) -> None:
@@ -132,8 +130,7 @@ class Course:
             self._frozen = None
             if self._shares is not None:
                 self._shares.go()
-            if self._pilot.trunk is not None:
-                self._pilot.trunk.go()
+            self._pilot.trunk.go()
             done(why)
 
         self._go_on(over)

@@ -57,16 +57,16 @@ class Saved:
         with _Directory(self.place) as directory:
             return tuple(os.open(name, os.O_RDWR | _NEW, 0o600, dir_fd=directory) for name in _FILES)
 
-    def conclude(self, files: tuple[int, ...], marks: dict[str, str]) -> None:
+    def conclude(self, files: tuple[int, ...]) -> None:
         """They are written: from now on it is there."""
-        about = {"stamp": self._stamp, "marks": marks, "seal": self._seal(files, self._stamp, marks)}
+        about = {"stamp": self._stamp, "seal": self._seal(files)}
         with _Directory(self.place) as directory:
             fd = os.open(_ABOUT, os.O_WRONLY | _NEW, 0o600, dir_fd=directory)
         with open(fd, "wb") as file:
             file.write(json.dumps(about).encode())
 
-    def open(self) -> tuple[tuple[int, ...], dict[str, str]]:
-        """The files, and the marks of the lines. OSError, ValueError: what is there is not what was saved."""
+    def open(self) -> tuple[int, ...]:
+        """OSError, ValueError: what is there is not what was saved."""
         files: list[int] = []
         try:
             with _Directory(self.place) as directory:
@@ -74,13 +74,13 @@ class Saved:
                 if about["stamp"] != self._stamp:
                     raise ValueError(f"its memory was saved by {about['stamp']}, and this is {self._stamp}")
                 files.extend(os.open(name, _READ, dir_fd=directory) for name in _FILES)
-            if about["seal"] != self._seal(files, self._stamp, about["marks"]):
+            if about["seal"] != self._seal(files):
                 raise ValueError("its memory was not saved by a sandbox of this state directory, or was changed since")
         except BaseException:
             for fd in files:
                 os.close(fd)
             raise
-        return tuple(files), about["marks"]
+        return tuple(files)
 
     def forget(self) -> None:
         try:
@@ -93,8 +93,8 @@ class Saved:
         except (FileNotFoundError, NotADirectoryError):
             return
 
-    def _seal(self, files: Sequence[int], stamp: str, marks: dict[str, str]) -> str:
-        digest = blake2b(json.dumps([stamp, marks], sort_keys=True).encode(), key=self._key)
+    def _seal(self, files: Sequence[int]) -> str:
+        digest = blake2b(json.dumps([self._stamp]).encode(), key=self._key)
         for fd in files[:_SEALED]:
             size = os.fstat(fd).st_size
             if size > _MOST:
@@ -123,6 +123,6 @@ def _about(directory: int) -> Json:
         about = parse_json(text)
     except ProtocolError as error:
         raise ValueError(f"what is there is no memory of a sandbox: {error}") from None
-    if not {"stamp", "marks", "seal"} <= about.keys():
+    if not {"stamp", "seal"} <= about.keys():
         raise ValueError("what is there is no memory of a sandbox")
     return about

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 from typing import Any, NoReturn
 
-from ._agent import run_agent, run_agent_on, run_agent_on_line
+from ._agent import run_agent, run_agent_on
 from ._config import AgentConfig, InitConfig, UserEntry
 from ._faults import report
 from ._init import run_init
-from ._kernel import set_dumpable, shed
-from ._line import LineEnd
-from ._mark import new_mark
 from ._seal import seal_imports
 
 
@@ -22,8 +18,6 @@ def serve(config: Any) -> NoReturn:
     if "stream" in config:
         reader, writer = _stream(config["stream"])
         run_agent_on(reader, writer, _agent_config(config["agent"]))
-    if "streams" in config:
-        _run_on_lines(config)
     listeners = {name: _listener(agent["listen"]) for name, agent in config["agents"].items()}
     configs = {name: _agent_config(agent) for name, agent in config["agents"].items()}
     control, host = _listener(config["control"]), int(config.get("host", -1))
@@ -53,66 +47,6 @@ def serve(config: Any) -> NoReturn:
     except BaseException as error:
         report(error)
         os._exit(1)
-
-
-def _run_on_lines(config: Any) -> NoReturn:
-    set_dumpable(False)  # its memory is no command's, whoever runs it
-    mark = new_mark()
-    ends = {name: _line_end(where, mark) for name, where in config["streams"].items()}
-    configs = {name: _agent_config(agent) for name, agent in config["agents"].items()}
-    served: set[str] = set()
-
-    def start_agent(name: str) -> int:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                shed(config.get("initial", ()))
-                _become(configs[name].user)
-                run_agent_on_line(ends[name], configs[name], anew=name in served)
-            except BaseException as error:
-                report(error)
-            finally:
-                os._exit(1)
-        served.add(name)
-        return pid
-
-    plan = InitConfig(
-        control=ends["init"],
-        agents=dict.fromkeys(configs),
-        deadline=float(config["deadline"]),
-        eager=tuple(configs),
-    )
-    try:
-        kept = (fd for end in ends.values() for fd in (end.reader, end.writer))
-        run_init(plan, start_agent, lambda: None, keep=tuple(kept))
-    except BaseException as error:
-        report(error)
-        os._exit(1)
-
-
-def _line_end(where: Any, mark: bytes) -> LineEnd:
-    """Above 2: no word of anybody's must ever get onto a line."""
-    reader, writer = _stream(where)
-    moved = _moved(reader)
-    other = moved if writer == reader else _moved(writer)
-    return LineEnd(reader=moved, writer=other, mark=mark, device=isinstance(where, str))
-
-
-def _moved(fd: int) -> int:
-    copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    if fd > 2:
-        return copy
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    os.dup2(null, fd)
-    os.close(null)
-    return copy
-
-
-def _become(user: UserEntry) -> None:
-    if os.getuid() == 0 and user.uid != 0:
-        os.setgroups(user.groups)
-        os.setresgid(user.gid, user.gid, user.gid)
-        os.setresuid(user.uid, user.uid, user.uid)
 
 
 def _stream(where: Any) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""The trunk: connections of services with those who serve in a virtual machine, over one port (`native/lines.h`).
+"""The trunk: connections of services with those who serve behind another wall, over one port (`native/lines.h`).
 
 What goes over a connection nobody looks at here: whoever it is for checks it. Each has credit, so one that takes
-nothing keeps nobody else from the guest. A guest that breaks the rules of the trunk ends with its machine: no command
-in there can make it, but who is root of its kernel.
+nothing keeps nobody else from the guest. A guest that breaks the rules of the trunk ends with its wall: no command in
+there can make it, but who is root of its kernel.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Trunk:
 
     def _impatient(self) -> None:
         self.go()
-        self._stood(f"pid 1 of the machine did not fall silent within {_QUIET_SECONDS:.0f} seconds")
+        self._stood(f"its pid 1 did not fall silent within {_QUIET_SECONDS:.0f} seconds")
 
     def _stood(self, why: str | None) -> None:
         done, self._still = self._still, None
@@ -157,7 +157,7 @@ class Trunk:
         for line in list(self._lines.values()):
             line.drop()
         self._lines.clear()
-        self._stood("the machine is gone")
+        self._stood("it is gone")
 
 
 class _Line:

@@ -62,7 +62,6 @@ def check() -> Check:
                 status, detail, fix = "missing", str(error), "apt-get install gcc"
             except OSError as error:
                 status, detail = "missing", f"it cannot be kept: {error}"
-    detail = f"{detail}; the levels process, container, jail and microvm run it; gvisor runs the Python guest"
     return Check(area="guest", name="native guest", status=status, detail=detail, fix=fix)
 
 

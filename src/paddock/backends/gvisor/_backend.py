@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
 from paddock.backends.jail import KeeperClient
-from paddock.backends.vessel import Orders, VesselBackend, VesselInstance, nobodys
+from paddock.backends.vessel import GUEST, Orders, VesselBackend, VesselInstance, nobodys
 from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError, Unsupported
 from paddock.keeper._plan import KVM, JailPlan, Tree
 from paddock.linux import proc
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint, replace
-from paddock.storage._kit import COMMAND
+from paddock.storage._kit import PLACE as KIT
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
 from paddock.storage._worker import Worker
+from paddock.wire.guest import PartFlags as Part
+from paddock.wire.guest import Renew
 
 from . import _platforms, _probe, _proof
 from ._bake import BAKED, STATE, Shape, seal_key
-from ._bundle import INITIAL, cores, flags, saves, served, specification
+from ._bundle import cores, flags, saves, served, specification
 
 PLACE = "/.vessel"
 """Where the jail has runsc."""
-_LINES = {"init": 0, "user": 1, "root": 2}  # the only descriptors that an early runsc passes on
-_PIPES = {"init": [3, 4], "user": [5, 6], "root": [7, 8]}  # what is read, what is written
 _KEY_FILE = "gvisor.key"
 _BAKING_SECONDS = 120.0
 _NOBODY = 65534
+_NO_PART = Part(0)
 _MIB = 1 << 20
 _TMP = "/tmp"  # noqa: S108 (inside)
 # The sentry and the gofer hold descriptors for each file in use, and ask for the limit once, at their start.
@@ -158,7 +158,7 @@ class GvisorBackend(VesselBackend):
             "device": _platforms.device(found.platform),
         }
         if saves(found.date):
-            options |= {"lines": _PIPES, "forget": STATE}
+            options |= {"forget": STATE}
         if self._saves(found, plan):
             key = (await asyncio.to_thread(self._key)).hex()
             baked = BAKED + STATE if any(tree.target == BAKED for tree in jail.trees) else None
@@ -177,7 +177,9 @@ class GvisorBackend(VesselBackend):
         await super().rehearse(plan, instance)
 
     async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
-        await instance.renew(self.names(plan), may_fail=frozenset({"hosts"}))
+        name = plan.hostname.encode()
+        hosts = Part.HOSTS if self.hosts_is_its_own(plan) else _NO_PART
+        await instance.tell(Renew(parts=Part.HOSTNAME | hosts, hostname=name, hosts=name), may_fail=Part.HOSTS)
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
         found = self._look()
@@ -209,7 +211,7 @@ class GvisorBackend(VesselBackend):
         if self._runsc is None:
             self._runsc = await asyncio.to_thread((await self.templates()).part, _recipe(found))
         return jail._replace(
-            trees=(*jail.trees, Tree(name=self._runsc, target=PLACE, writable=False)),
+            trees=(*jail.trees, Tree(name=self._runsc, target=PLACE, writable=False), await self.guest()),
             processes=plan.spec.limits.processes * _THREADS_OF_ONE + self.extra_processes,
             open_files=max(jail.open_files, _OPEN_FILES),
             file_bytes=_MEMORY_FILE_BYTES,
@@ -217,9 +219,6 @@ class GvisorBackend(VesselBackend):
         )
 
     async def _shape(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> Shape:
-        lines = _PIPES if saves(found.date) else {name: [fd] * 2 for name, fd in _LINES.items()}
-        anybody = replace(plan, spec=replace(plan.spec, env={}), exits=False)
-        config = self.guest_config(anybody, self.jail_plan(anybody), {name: lines[name] for name in self.identities})
         user = plan.template.user(None)
         assert user is not None
         limits, loopback = plan.spec.limits, self._saves(found, plan)
@@ -229,15 +228,16 @@ class GvisorBackend(VesselBackend):
             program=_probe.stamp(Path(found.program)),
             flags=tuple(flags(found.platform, found.date, one_id=not self.root_user, loopback=loopback)),
             spec=specification(
-                argv=(*COMMAND, json.dumps({**config, "initial": INITIAL})),
+                argv=(GUEST,),
                 hostname="sandbox",
                 uid=0 if self.root_user else user.uid,
                 limits=limits,
                 occupied=(*(mount.target for mount in jail.mounts), *(tree.target for tree in jail.trees)),
-                hidden=STATE if loopback else "",
+                hidden=(KIT, PLACE, *((STATE,) if loopback else ())),
             ),
             cpus=cores(limits.cpus),
-            kit=await self.kit(),
+            guest=(await self.guest()).name,
+            who=[(one.uid, one.gid) for one in (user, plan.template.user("0")) if one],
         )
 
     async def _baked(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> str:
@@ -274,9 +274,9 @@ class GvisorBackend(VesselBackend):
             orders = await self.ordered(own, jail, found)
             if found.platform == _platforms.KVM:
                 orders = replace(orders, greeting_seconds=_proof.GREETING_SECONDS)
-            await instance.embark(orders, self.identities)
-            for identity in self.identities:  # who has not greeted yet cannot be found again
-                await (await instance.dial(identity)).open({"op": "ping"}).call(dict)
+            await instance.embark(orders)
+            for identity in self.identities:  # so that its agent runs
+                (await instance.dial(identity)).close()
             channel = (await instance.control()).open({"op": "freeze", "for_good": True})
             await channel.reply(dict)
         finally:

@@ -26,13 +26,14 @@ STATE = f"/{FROZEN}"
 """In a sandbox's own tree: what it, or the one that it was copied from, has saved. Nobody inside sees it."""
 BAKED = "/.baked"
 """Where the jail has the state that is for all."""
-_VERSION = "1"
+_VERSION = "2"
 _KEY_BYTES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """All that decides what a guest is like before it is anybody's. `spec`: of any sandbox; `program`: the runsc."""
+    """All that decides what a guest is like before it is anybody's. `spec`: of any sandbox; `program`: the runsc;
+    `guest`: the tree with its pid 1; `who`: whom its agents are."""
 
     version: str
     platform: str
@@ -40,12 +41,13 @@ class Shape:
     flags: tuple[str, ...]
     spec: dict[str, Any]
     cpus: int
-    kit: str
+    guest: str
+    who: list[tuple[int, int]]
 
     @cached_property
     def stamp(self) -> str:
         """By which a state is known to be for this shape."""
-        decides = json.dumps([self.flags, self.spec, self.cpus, self.kit], sort_keys=True)
+        decides = json.dumps([self.flags, self.spec, self.cpus, self.guest, self.who], sort_keys=True)
         return f"runsc {self.version} ({self.platform}), shape {hashlib.sha256(decides.encode()).hexdigest()[:12]}"
 
     def recipe(self, key: bytes, boot: Callable[[str], None]) -> Recipe:

@@ -15,9 +15,8 @@ _CAPABILITIES = tuple(
     f"CAP_{name}"
     for name in ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETFCAP", "NET_BIND_SERVICE")
 )
-# What init has beside, to be given another name: it alone, and nobody whom it starts (`guest/_entry.py`, `initial`).
-_INITIAL = {"CAP_SETPCAP": 8, "CAP_SYS_ADMIN": 21}
-INITIAL = tuple(_INITIAL.values())
+_TO_BE_RENAMED = "CAP_SYS_ADMIN"
+"""What init has beside: it alone, and nobody whom it starts (`native/led.c`)."""
 _TO_BECOME_ANOTHER = ("CAP_KILL", "CAP_SETGID", "CAP_SETUID")
 _TO_NAME_IT = "CAP_DAC_OVERRIDE"  # /etc/hosts is that user's too
 _MIB = 1 << 20
@@ -64,20 +63,25 @@ def served(date: int) -> list[str]:
 
 
 def specification(
-    *, argv: tuple[str, ...], hostname: str, uid: int, limits: Limits, occupied: Iterable[str] = (), hidden: str = ""
+    *,
+    argv: tuple[str, ...],
+    hostname: str,
+    uid: int,
+    limits: Limits,
+    occupied: Iterable[str] = (),
+    hidden: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The sandbox's root is that of the jail, which the gofer serves. `occupied`: targets of mounts in it. `hidden`: a
-    directory of it that nobody inside sees."""
+    """The sandbox's root is that of the jail, which the gofer serves. `occupied`: targets of mounts in it. `hidden`:
+    directories of it that nobody inside sees."""
     mounts = [_mount("/proc", "proc"), _mount("/dev", "tmpfs")]
-    if hidden:
-        mounts.append(_mount(hidden, "tmpfs", "ro", "mode=0555", "size=4096"))
+    mounts += [_mount(place, "tmpfs", "ro", "mode=0555", "size=4096") for place in hidden]
     for place, size in (("/dev/shm", limits.tmp_mib * _MIB // 2), ("/tmp", limits.tmp_mib * _MIB)):  # noqa: S108
         if not any(PurePosixPath(target).is_relative_to(place) for target in occupied):
             mounts.append(_mount(place, "tmpfs", "mode=1777", f"size={size}"))
-    bounding = (*(_CAPABILITIES if uid == 0 else ()), *_INITIAL)
+    bounding = _CAPABILITIES if uid == 0 else ()
     # gVisor gives a first process that is not root no capability. So init is root even where all else is one user's,
     # who its agents become.
-    first = bounding if uid == 0 else (*bounding, *_TO_BECOME_ANOTHER, _TO_NAME_IT)
+    first = (_TO_BE_RENAMED, *(bounding or (*_TO_BECOME_ANOTHER, _TO_NAME_IT)))
     return {
         "ociVersion": "1.0.2",
         "hostname": hostname,

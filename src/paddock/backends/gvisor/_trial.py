@@ -75,7 +75,7 @@ def attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
     seconds = _SECONDS if device(platform) is None else _DEVICE_SECONDS
     config: Json = {
         "name": f"paddock-trial-{os.urandom(8).hex()}",
-        "identities": [],
+        "identities": (),
         "course": "gvisor",
         "options": options,
     }

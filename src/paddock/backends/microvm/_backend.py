@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
-from paddock.backends._guest_dialect import Dialect
-from paddock.backends.guest import NativeDialect, Nothing, Place, Request, orders, program, variables
+from paddock.backends.guest import orders, program
 from paddock.backends.jail import KeeperClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import Ingredients
@@ -22,10 +21,8 @@ from paddock.backends.microvm._images import Images
 from paddock.backends.microvm._qemu import PLACE, Machine, processors
 from paddock.backends.microvm._trust import Trust
 from paddock.backends.vessel import Orders, VesselBackend, VesselInstance, nobodys
-from paddock.backends.vessel._orders import FOREVER
 from paddock.errors import (
     FileError,
-    InvalidState,
     LevelUnavailable,
     PaddockError,
     ResourceExhausted,
@@ -48,13 +45,12 @@ from paddock.model import (
     SetFileAttributes,
     StatFile,
     Template,
-    User,
     mint,
     replace,
 )
 from paddock.storage._memories import Memories
 from paddock.wire.guest import PartFlags as Part
-from paddock.wire.guest import PingReply, Renew, RenewReply
+from paddock.wire.guest import Renew
 
 _MIB = 1 << 20
 _BAKING_SECONDS = 600.0
@@ -62,12 +58,8 @@ _WARM_SECONDS = 30.0
 _TRIAL_SECONDS = 30.0  # a machine that KVM runs greets within a few; most of it for a busy host
 _ENTROPY_BYTES = 64
 _KEPT = frozenset({Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL})
-_NO_PART = Part(0)
 _MAY_FAIL = Part.MACHINE_ID | Part.HOSTS | Part.ABSENT  # an image may have no /etc; what is there is refused
 _PARTS = Part.ENTROPY | Part.HOSTNAME | Part.LIMITS | Part.CARD | Part.MACHINE_ID | Part.NETWORK | Part.CLOCK
-_OOM_SCORE = 500
-"""Of commands: they die of lack of memory before their agent does."""
-_PID_1 = NativeDialect(Place(workdir="/", env={}))
 _WARM = (("/bin/sh", "-c", "exec /bin/true"),)
 
 
@@ -79,6 +71,7 @@ class MicrovmBackend(VesselBackend):
     extra_processes = 64
     at_hand = False  # a machine that does nothing yet is to share as much of its memory as it can
     late_trees = True
+    oom_score = 500
     tells = True
 
     def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None, for_tests: bool = False) -> None:
@@ -283,8 +276,8 @@ class MicrovmBackend(VesselBackend):
             orders = replace(orders, greeting_seconds=_TRIAL_SECONDS)
         try:
             async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
-                await instance.embark(orders, self.identities)
-                await instance.begin(made_of.directories())
+                await instance.embark(orders)
+                await instance.furnish(made_of.directories())
                 await instance.warm(_WARM)
                 channel = (await instance.control()).open({"op": "freeze", "for_good": True})
                 await channel.reply(dict)
@@ -310,42 +303,19 @@ class MicrovmInstance(VesselInstance):
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         for order in self._trust.fresh():
-            await self._order(order)
+            await self.order(order)
         return await super().start(spec, id=id, background=background)
 
     # the guest
 
-    def dialect(self, identity: str) -> Dialect:
-        if identity not in ("user", "root"):
-            return _PID_1 if identity == "init" else super().dialect(identity)
-        user = self._user(identity)
-        others = self.template.users if identity == "root" else ()
-        env = {**self.template.env, **variables(user)}
-        return NativeDialect(Place(workdir=self.template.workdir, env=env, users=others), oom_score=_OOM_SCORE)
-
-    async def ping(self) -> None:
-        channel = (await self._init()).open(_PID_1.ping)
-        await channel.reply(PingReply)
-
-    async def begin(self, directories: Mapping[str, tuple[int, int]]) -> None:
-        """Tells pid 1 which agents it is to have, and makes what each sandbox has."""
-        for name in ("user", "root"):
-            await self._order(orders.identity(name, self._user(name), tells=True, filter=b""))
-        await self._order(orders.begin(deadline=FOREVER, idle=0.0, retention=0.0, limits={}))
+    async def furnish(self, directories: Mapping[str, tuple[int, int]]) -> None:
+        """Makes what each sandbox has."""
         for path, (uid, gid) in directories.items():
             try:
                 await self.file(StatFile(sandbox=self.id, path=path, user="0"))
             except FileError:
                 await self.file(MakeDirectory(sandbox=self.id, path=path, user="0"))
                 await self.file(SetFileAttributes(sandbox=self.id, path=path, user="0", uid=uid, gid=gid))
-
-    async def tell(self, renewal: Renew, *, may_fail: Part = _NO_PART) -> Part:
-        """What it is from here on; what of that is done. InvalidState."""
-        answer = await (await self._init()).open(orders.renew(renewal)).call(RenewReply)
-        if failed := Part(answer.failed) & ~may_fail:
-            names = ", ".join(sorted(str(part.name).lower() for part in failed))
-            raise InvalidState(f"the guest of {self.id} was not renewed: {names}", hint="make it from its template")
-        return Part(answer.done)
 
     async def has_not(self, path: str) -> bool:
         absent = Renew(parts=Part.ABSENT, absent=(os.fsencode(path),))
@@ -354,14 +324,7 @@ class MicrovmInstance(VesselInstance):
     async def show(self, shares: Sequence[_shares.Share]) -> None:
         """Directories of the host's, the outermost first."""
         told = [orders.share(share.number, share.target, writable=share.writable) for share in shares]
-        await asyncio.gather(*map(self._order, told))
-
-    async def _order(self, order: Request) -> None:
-        await (await self._init()).open(order).call(Nothing)
-
-    def _user(self, identity: str) -> User:
-        user = self.template.user(None) if identity == "user" else self.template.user("0")
-        return user or User(name="root", uid=0, gid=0, home="/root")
+        await asyncio.gather(*map(self.order, told))
 
     async def warm(self, commands: tuple[tuple[str, ...], ...]) -> None:
         """What these need is in the machine's memory afterwards. One that is not there was not needed; an

@@ -1,5 +1,6 @@
 """Levels whose wall is a program: it runs in a jail, and a pilot beside it speaks with the guest behind it."""
 
+from ._backend import GUEST as GUEST
 from ._backend import VesselBackend as VesselBackend
 from ._instance import VesselInstance as VesselInstance
 from ._orders import Child as Child

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._threads import in_its_own_thread
+from paddock.backends.guest import program
 from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.backends.vessel._instance import VesselInstance
-from paddock.backends.vessel._orders import OWN_VARIABLES, Orders, guest_config
-from paddock.backends.vessel._waiting import Waiting, rehearse
+from paddock.backends.vessel._orders import OWN_VARIABLES, Orders
+from paddock.backends.vessel._waiting import REFUSES, Waiting, rehearse
 from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper._plan import JailPlan, Tree
 from paddock.model import Limit, Limits, SandboxId, Template
 from paddock.model.config import read_config
 from paddock.storage import Pool, Templates
 from paddock.storage._kit import PLACE
-from paddock.storage._recipe import Recipe
+from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
+from paddock.storage._worker import Worker
 
+GUEST = str(PurePosixPath(REFUSES).with_name("sentry"))
+"""By the end of this path it knows that it is pid 1 (`native/init.h`)."""
 _HOSTS = PurePosixPath("/etc/hosts")
 _MIB = 1 << 20
 _NEWS_SECONDS = 30.0
@@ -44,6 +48,8 @@ class VesselBackend(JailBackend):
     late_trees = False
     """What it is over (workspace, repository, directories of the host) can be mounted when one that waited is claimed:
     nobody in it looks there before."""
+    oom_score: int | None = None
+    """Of commands, where the guest's own kernel shall kill them before their agent."""
     tells = False
     """The guest tells which ceiling struck a command that failed: its kernel is not the machine's."""
 
@@ -51,6 +57,7 @@ class VesselBackend(JailBackend):
         super().__init__(state_dir, keeper=keeper, for_tests=for_tests)
         self.directory, self.config = state_dir, read_config(state_dir)
         self.waiting = Waiting(self)
+        self._guest: str | None = None
         self._baking: dict[str, asyncio.Lock] = {}
 
     # what a level decides
@@ -66,11 +73,8 @@ class VesselBackend(JailBackend):
     async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         """The guest has greeted, and nothing was served yet. What it raises undoes the create."""
 
-    def names(self, plan: SandboxPlan) -> dict[str, object]:
-        """What the guest is told of its name. A mount over /etc is the host's: nothing is written there."""
-        return {"hostname": plan.hostname, "hosts": plan.hostname if self.hosts_is_its_own(plan) else None}
-
     def hosts_is_its_own(self, plan: SandboxPlan) -> bool:
+        """A mount over /etc is the host's: nothing is written there."""
         return not any(_HOSTS.is_relative_to(mount.target) for mount in (*plan.spec.mounts, *plan.trees))
 
     async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
@@ -96,10 +100,6 @@ class VesselBackend(JailBackend):
 
     # what a level uses
 
-    def guest_config(self, plan: SandboxPlan, jail: JailPlan, streams: dict[str, object]) -> dict[str, Any]:
-        """The one argument of the kit's COMMAND."""
-        return guest_config(plan.template, jail, streams, root_user=self.root_user)
-
     def own_environment(self, plan: SandboxPlan) -> dict[str, str]:
         """What comes with each of its commands, where the guest was started for any sandbox of the template."""
         known = plan.template.env.items()
@@ -116,6 +116,13 @@ class VesselBackend(JailBackend):
     async def kit(self) -> str:
         """The kit's tree, built if it is not there."""
         return await asyncio.to_thread((await self.templates()).kit)
+
+    async def guest(self) -> Tree:
+        """The native guest's program, which is pid 1 behind the wall, as `GUEST` in the jail."""
+        if self._guest is None:
+            content = await asyncio.to_thread(program().read_bytes)
+            self._guest = await asyncio.to_thread((await self.templates()).part, _recipe(content))
+        return Tree(name=self._guest, target=str(PurePosixPath(GUEST).parent), writable=False)
 
     async def baked(self, recipe: Recipe) -> str:
         """A tree like the kit's, whose recipe starts something: so one waits for it, and the others for that one."""
@@ -145,7 +152,7 @@ class VesselBackend(JailBackend):
         assert isinstance(instance, VesselInstance)
         try:
             async with instance.kept_awake(plan.spec.idle_seconds):
-                await instance.embark(orders, self.identities)
+                await instance.embark(orders)
                 if not orders.waiting:
                     await self.ready(plan, instance)
             if self.at_hand or orders.waiting:
@@ -222,3 +229,12 @@ async def _undo(instance: VesselInstance, *, died: bool) -> Ending | None:
         await instance.kill()
     await instance.aclose()
     return ending
+
+
+def _recipe(guest: bytes) -> Recipe:
+    def fill(root: int, worker: Worker, progress: Progress) -> None:
+        program, link = PurePosixPath(REFUSES).name, PurePosixPath(GUEST).name
+        files = {program: Entry("file", 0o755, guest), link: Entry("link", 0o777, program.encode())}
+        write_manifest(root, worker, files)
+
+    return Recipe(name="kit-guest", facts=(hashlib.sha256(guest).hexdigest(),), fill=fill, host_usr=False, env={})

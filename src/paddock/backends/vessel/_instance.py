@@ -16,20 +16,24 @@ from paddock.backends._base import Ending
 from paddock.backends._guest import GuestConnection
 from paddock.backends._guest_dialect import Dialect
 from paddock.backends._guest_json import JSON
-from paddock.backends.guest import NativeDialect
+from paddock.backends.guest import NativeDialect, Nothing, Place, Request, orders, variables
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import InvalidState, PaddockError, SandboxDied, SandboxError
 from paddock.guest._orders import pack_orders
-from paddock.model import ExecHandle, ExecId, ExecSpec, Noun, SandboxId, Template, mint, replace
+from paddock.model import ExecHandle, ExecId, ExecSpec, Noun, SandboxId, Template, User, mint, replace
 from paddock.storage._kit import COMMAND
+from paddock.wire.guest import PartFlags as Part
+from paddock.wire.guest import PingReply, Renew, RenewReply
 
-from ._orders import Orders
+from ._orders import FOREVER, Orders
 
 if TYPE_CHECKING:
     from ._backend import VesselBackend
 
 T = TypeVar("T")
 _PILOT = "paddock_pilot"
+_PID_1 = NativeDialect(Place(workdir="/", env={}))
+_NO_PART = Part(0)
 _ORDERS_COME = json.dumps({"pilot": {"orders": 0}})
 _LAST_WORDS_SECONDS = 2.0
 _MOST_WORDS = 2000
@@ -62,9 +66,8 @@ class _Environment(msgspec.Struct, frozen=True):
     env: dict[str, str]
 
 
-class _Renewed(msgspec.Struct, frozen=True):
-    done: frozenset[str]
-    failed: dict[str, str]
+class _Pinged(msgspec.Struct, frozen=True):
+    restored: bool
 
 
 class VesselInstance(JailInstance):
@@ -96,20 +99,32 @@ class VesselInstance(JailInstance):
             spec = replace(spec, env={**self._environment, **spec.env})
         return await super().start(spec, id=id, background=background)
 
-    async def init_call(self, request: dict[str, object], type: type[T]) -> T:
-        """Asks the guest's init."""
-        return await (await self._init()).open(request).call(type)
+    async def begin(self) -> None:
+        """Tells pid 1 which agents it is to have."""
+        for name in self._level.identities:
+            if name != "init":
+                user = self._user(name)
+                await self.order(orders.identity(name, user, tells=self._level.tells, filter=b""))
+        await self.order(orders.begin(deadline=FOREVER, idle=0.0, retention=0.0, limits={}))
 
-    async def renew(self, told: dict[str, object], *, may_fail: frozenset[str] = frozenset()) -> frozenset[str]:
-        """Tells the guest what it is from here on; what of that is done, by name. InvalidState."""
-        answer = await self.init_call({"op": "renew", **told}, _Renewed)
-        if failed := answer.failed.keys() - may_fail:
-            names = _printable("", ", ".join(sorted(failed)))  # a copy of one that lies says what it likes
+    async def order(self, order: Request) -> None:
+        """To the guest's pid 1."""
+        await (await self._init()).open(order).call(Nothing)
+
+    async def tell(self, renewal: Renew, *, may_fail: Part = _NO_PART) -> Part:
+        """What it is from here on; what of that is done. InvalidState."""
+        answer = await (await self._init()).open(orders.renew(renewal)).call(RenewReply)
+        if failed := Part(answer.failed) & ~may_fail:
+            names = ", ".join(sorted(str(part.name).lower() for part in failed))
             raise InvalidState(f"the guest of {self.id} was not renewed: {names}", hint="make it from its template")
-        return answer.done
+        return Part(answer.done)
+
+    def _user(self, identity: str) -> User:
+        user = self.template.user(None) if identity == "user" else self.template.user("0")
+        return user or User(name="root", uid=0, gid=0, home="/root")
 
     async def control_call(self, request: dict[str, object], type: type[T]) -> T:
-        """Asks the pilot: `ping`, `log`, `marks`, and what the level's course knows."""
+        """Asks the pilot: `ping`, `log`, and what the level's course knows."""
         return await (await self.control()).open(request).call(type)
 
     async def control(self) -> GuestConnection:
@@ -123,7 +138,12 @@ class VesselInstance(JailInstance):
 
     def dialect(self, identity: str) -> Dialect:
         """How who is behind the wall is spoken with, and the pilot (`control`)."""
-        return JSON
+        if identity not in ("user", "root"):
+            return _PID_1 if identity == "init" else JSON
+        others = self.template.users if identity == "root" else ()
+        env = {**self.template.env, **variables(self._user(identity))}
+        place = Place(workdir=self.template.workdir, env=env, users=others)
+        return NativeDialect(place, oom_score=self._level.oom_score)
 
     async def dial(self, identity: str) -> GuestConnection:
         try:
@@ -132,27 +152,26 @@ class VesselInstance(JailInstance):
             await self._hear_out()
             raise
 
-    async def embark(self, orders: Orders, identities: tuple[str, ...]) -> None:
-        """Starts the pilot and waits until the guest has greeted. SandboxDied with its last words, SandboxError."""
-        self._environment = orders.env
+    async def embark(self, told: Orders) -> None:
+        """Starts the pilot and waits until the guest has begun. SandboxDied with its last words, SandboxError."""
+        self._environment = told.env
         config: dict[str, Any] = {
             "name": _PILOT,
-            "identities": identities,
-            "marks": orders.marks,
-            "env": orders.env,
-            "waiting": orders.waiting,
+            "identities": self._level.identities,
+            "env": told.env,
+            "waiting": told.waiting,
         }
-        if orders.course is not None:
-            config |= {"course": orders.course, "options": orders.options}
+        if told.course is not None:
+            config |= {"course": told.course, "options": told.options}
         else:
-            config["child"] = msgspec.to_builtins(orders.child)
+            config["child"] = msgspec.to_builtins(told.child)
         self._control = await self._set_out(config)
         self.listen()
         greeted = asyncio.ensure_future(self._greeted())
         listening = self._listening
         assert listening is not None
         try:
-            await asyncio.wait((greeted, listening), timeout=orders.greeting_seconds, return_when="FIRST_COMPLETED")
+            await asyncio.wait((greeted, listening), timeout=told.greeting_seconds, return_when="FIRST_COMPLETED")
             if greeted.done() and greeted.exception() is None:
                 return
             if listening.done() or greeted.done():
@@ -162,7 +181,7 @@ class VesselInstance(JailInstance):
             greeted.cancel()
             with contextlib.suppress(asyncio.CancelledError, PaddockError, OSError):
                 await greeted
-        words = f"nobody answered behind the wall of {self.id} within {orders.greeting_seconds:g} s"
+        words = f"nobody answered behind the wall of {self.id} within {told.greeting_seconds:g} s"
         raise SandboxError(words + _printable("; the last that it said: ", log.log), hint="paddock doctor")
 
     async def _early_end(self, greeted: asyncio.Future[None]) -> PaddockError:
@@ -278,13 +297,10 @@ class VesselInstance(JailInstance):
 
     async def _greeted(self) -> None:
         # The pilot may make disks first, on a busy machine for long: nobody is asked meanwhile whether it is there.
-        await (await self.control()).open({"op": "ping"}).reply(dict)  # then it has opened its door
-        await self.ping()
-
-    async def ping(self) -> None:
-        """Returns when the guest's pid 1 has answered, which may take as long."""
-        channel = (await self._init()).open({"op": "ping"})
-        await channel.reply(dict)
+        pinged = await (await self.control()).open({"op": "ping"}).reply(_Pinged)  # then it has opened its door
+        await (await self._init()).open(_PID_1.ping).reply(PingReply)
+        if not pinged.restored:
+            await self.begin()
 
     async def _init(self) -> GuestConnection:
         """The guest's, which is none of the identities that serve commands."""

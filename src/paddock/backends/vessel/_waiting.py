@@ -21,7 +21,6 @@ from paddock.keeper._plan import CLAIM, WAITING, JailPlan
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxId, Template, mint, replace
 from paddock.storage import _trees as trees
-from paddock.storage._kit import COMMAND
 
 if TYPE_CHECKING:
     from paddock.storage import Pool
@@ -37,6 +36,8 @@ _REMEMBERED_KINDS = 8
 _HAND_OVER_SECONDS = 30.0
 _REHEARSAL_SECONDS = 60.0
 _MOST_ENVIRONMENT = 16_384
+REFUSES = "/.guest/paddock-guest"
+"""The guest's program, by a name that has it do nothing."""
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -325,10 +326,10 @@ async def _drop(claiming: asyncio.Task[VesselInstance | None]) -> None:
 
 
 async def rehearse(instance: VesselInstance) -> None:
-    """Whoever has done something once does it faster: it looks for a program, and runs the kit's own loader. Nothing
-    foreign runs: what it looks for has a name that no template can know, and the kit is not the template's."""
-    for argv, cwd in (((os.urandom(16).hex(),), None), ((COMMAND[0], "--version"), "/")):
-        with contextlib.suppress(NotFound):  # nor is the kit in a virtual machine, which was baked after a program ran
+    """Whoever has done something once does it faster: it looks for a program, and runs the guest's own, which refuses.
+    Nothing foreign runs: what it looks for has a name that no template can know."""
+    for argv, cwd in (((os.urandom(16).hex(),), None), ((REFUSES,), "/")):
+        with contextlib.suppress(NotFound):  # nor is that in a virtual machine, which was baked after a program ran
             handle = await instance.start(ExecSpec(argv=argv, cwd=cwd), id=ExecId(mint(Noun.EXEC)), background=False)
             try:
                 await handle.wait()
