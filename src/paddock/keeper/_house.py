@@ -11,10 +11,11 @@ import stat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from paddock.keeper import _dev, _guest_program, _orders, layout
+from paddock.keeper import _dev, _guest_program, _orders, _told, layout
 from paddock.keeper._door import Door
 from paddock.keeper._outside import Outside
 from paddock.keeper._records import Records
+from paddock.keeper._sizes import Sizes
 from paddock.keeper._slots import Slots
 from paddock.keeper._usr import Usr
 from paddock.keeper.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
@@ -56,6 +57,7 @@ class House(NamedTuple):
     pool: int
     slots: Slots
     usr: Usr
+    sizes: Sizes
     groups: cgroups.Base | None
     missing: tuple[str, ...]
     """Why control groups give less than all, one sentence each."""
@@ -158,9 +160,11 @@ def _furnish(
         (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     dev_tree = os.fsencode(places / "dev")
     _dev.build(dev_tree, root_mode=root_mode)
+    _told.build(os.fsencode(places / "stage/told"))
     pool = open_pool(str(state), pool_config)
     run = state / layout.RUN
     run.mkdir(mode=0o700, exist_ok=True)
+    sizes = Sizes(os.fspath(places / "sizes"), groups)
     if root_mode:
         _slim(state)
     detached, empty = overlay.takes_detached_layers(), os.fsencode(places / "root")
@@ -175,6 +179,7 @@ def _furnish(
         pool=pool,
         slots=Slots(pool, None if detached else os.fsencode(places / "views")),
         usr=Usr(mounts.open_tree(empty) if detached else os.open(empty, os.O_PATH | os.O_CLOEXEC), shared=detached),
+        sizes=sizes,
         groups=groups,
         missing=missing,
         records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
