@@ -6,14 +6,12 @@ say the limits. What a sandbox uses of them, its control groups say, which are t
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import suppress
 from typing import NamedTuple
 
-from paddock.keeper import _size_files as contents
 from paddock.keeper._plan import JailPlan
-from paddock.linux import cgroups, mounts
+from paddock.linux import cgroups, mounts, sizes
 from paddock.linux.cgroups import Shown
 
 MOST = 64
@@ -43,8 +41,8 @@ class Sizes:
     def __init__(self, place: str, groups: cgroups.Base | None) -> None:
         """`place` is a directory of the supervisor's own. It still has all the machine's mounts."""
         self._place = f"{place}/files"
-        self._possible = contents.possible()
-        self._next = 0
+        self._possible = sizes.possible()
+        self._processors = sizes.Processors()
         self._kept: dict[tuple[object, ...], _Kept] = {}
         self._writable = -1
         self._views: list[tuple[Shown, str]] = []
@@ -59,7 +57,7 @@ class Sizes:
     def tell(self, plan: JailPlan, group: cgroups.Group | None, late: list[int]) -> Told:
         """Choose processors for the sandbox of `plan`, and make what it is told. Descriptors are put on `late`.
         OSError."""
-        cpus, all_of_them = self._choose(plan.cpus)
+        cpus, all_of_them = self._processors.choose(plan.cpus)
         key = (plan.memory_bytes, plan.swap_bytes, plan.cpus, plan.processes, cpus)
         kept = self._kept.get(key) or self._keep(key, plan, cpus, all_of_them)
 
@@ -78,27 +76,17 @@ class Sizes:
             cpus=None if all_of_them else cpus,
         )
 
-    def _choose(self, cpus: float) -> tuple[tuple[int, ...], bool]:
-        """In turn, so that sandboxes lie side by side."""
-        available = sorted(os.sched_getaffinity(0))
-        count = min(max(1, math.ceil(cpus)), len(available))
-        if count == len(available):
-            return tuple(available), True
-        first = self._next % len(available)
-        self._next = first + count
-        return tuple(sorted((available * 2)[first : first + count])), False
-
     def _keep(self, key: tuple[object, ...], plan: JailPlan, cpus: tuple[int, ...], all_of_them: bool) -> _Kept:
         if self._writable < 0 or len(self._kept) >= MOST:
             self._begin()
         name = str(len(self._kept))
-        told = {"meminfo": contents.meminfo(plan.memory_bytes, plan.swap_bytes), "stat": contents.stat(cpus)}
+        told = {"meminfo": sizes.meminfo(plan.memory_bytes, plan.swap_bytes), "stat": sizes.stat(cpus)}
         if not all_of_them:
-            told["cpuinfo"] = contents.cpuinfo(cpus)
-        files = told | contents.system(cpus, self._possible)
+            told["cpuinfo"] = sizes.cpuinfo(cpus)
+        files = told | sizes.system(cpus, self._possible)
         covers = [(shown, view) for shown, view in self._views if not shown.grouped]
         for shown, _ in covers:
-            said = contents.group(
+            said = sizes.group(
                 shown,
                 memory=plan.memory_bytes,
                 swap=plan.swap_bytes,
@@ -144,7 +132,7 @@ class Sizes:
                 os.makedirs(os.path.dirname(f"{root}/{file}"), exist_ok=True)
                 with open(f"{root}/{file}", "w") as made:
                     made.write(text)
-            for number in contents.numbers(self._possible):
+            for number in sizes.numbers(self._possible):
                 os.makedirs(f"{root}/{_CPUS}/cpu{number}")
             for shown, _ in self._views:
                 os.makedirs(f"{root}/sys/{_GROUPS}/{shown.name}", exist_ok=True)

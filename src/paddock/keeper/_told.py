@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from paddock.linux import _files, mounts
+from paddock.linux import _files, mounts, sizes
 
 INSTEAD = {
     b"cgroups": b"cgroups",
@@ -49,6 +49,6 @@ def _contents() -> dict[str, bytes]:
     return {
         "boot_id": _files.read("/proc/sys/kernel/random/uuid"),
         "cgroups": groups,
-        "loadavg": b"0.00 0.00 0.00 1/1 1\n",
+        "loadavg": sizes.LOADAVG.encode(),
         "vmstat": b"".join(b"%b 0\n" % name.encode() for name in _COUNTERS),
     }

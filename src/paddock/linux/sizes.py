@@ -1,7 +1,8 @@
-"""Contents of the files that tell a sandbox its limits, in the words of the kernel's own (proc(5), sysfs(5))."""
+"""Files that tell a sandbox its limits in the words of the kernel's own (proc(5), sysfs(5)), and where it is to run."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -10,11 +11,30 @@ from paddock.linux import _files, proc
 from paddock.linux.cgroups import Shown
 
 _PERIOD = 100_000  # microseconds, as the kernel's default
+LOADAVG = "0.00 0.00 0.00 1/1 1\n"
+"""No load is told: the kernel's is that of the machine."""
 _KIB = 1 << 10
 _CPU = "sys/devices/system/cpu/"
 _LOOPBACK = "sys/devices/virtual/net/lo/"
 _LO = {"address": "00:00:00:00:00:00", "carrier": 1, "flags": "0x9", "ifindex": 1, "mtu": 65536, "type": 772}
 _UNTOLD = ("Buffers", "Cached", "SwapCached", "Active", "Inactive", "Dirty", "Shmem", "Slab", "SReclaimable")
+
+
+class Processors:
+    """Gives each sandbox as many as it may use, in turn, so that they lie side by side."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def choose(self, cpus: float) -> tuple[tuple[int, ...], bool]:
+        """Return their numbers, and whether they are all that the caller itself has."""
+        available = sorted(os.sched_getaffinity(0))
+        count = min(max(1, math.ceil(cpus)), len(available))
+        if count == len(available):
+            return tuple(available), True
+        first = self._next % len(available)
+        self._next = first + count
+        return tuple(sorted((available * 2)[first : first + count])), False
 
 
 def possible() -> str:
@@ -53,7 +73,7 @@ def cpuinfo(cpus: Sequence[int]) -> str:
 def system(cpus: Sequence[int], may_be: str) -> dict[str, str]:
     """Files of /sys."""
     return {
-        f"{_CPU}online": _listed(cpus),
+        f"{_CPU}online": listed(cpus),
         f"{_CPU}possible": may_be,
         f"{_CPU}present": may_be,
         **{_LOOPBACK + name: f"{value}\n" for name, value in _LO.items()},
@@ -67,7 +87,7 @@ def group(shown: Shown, *, memory: int, swap: int, cpus: float, pids: int, runs_
         return {
             "cgroup.controllers": "cpuset cpu memory pids\n",
             "cpu.max": f"{quota} {_PERIOD}\n",
-            "cpuset.cpus.effective": _listed(runs_on),
+            "cpuset.cpus.effective": listed(runs_on),
             "memory.high": "max\n",
             "memory.max": f"{memory}\n",
             "memory.swap.max": f"{swap}\n",
@@ -75,7 +95,7 @@ def group(shown: Shown, *, memory: int, swap: int, cpus: float, pids: int, runs_
         }
     files = {
         "cpu": {"cpu.cfs_period_us": _PERIOD, "cpu.cfs_quota_us": quota},
-        "cpuset": {"cpuset.cpus": _listed(runs_on).strip(), "cpuset.mems": 0},
+        "cpuset": {"cpuset.cpus": listed(runs_on).strip(), "cpuset.mems": 0},
         "memory": {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory + swap},
     }
     found = (files[controller] for controller in sorted(shown.controllers & files.keys()))
@@ -89,7 +109,7 @@ def numbers(listed: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def _listed(cpus: Sequence[int]) -> str:
+def listed(cpus: Sequence[int]) -> str:
     """As the kernel lists processors: `0-3,8`."""
     ranges: list[list[int]] = []
     for number in cpus:
