@@ -22,7 +22,7 @@ rows = dict(line.split(":") for line in open("/proc/meminfo"))
 kib = {name: int(row.split()[0]) for name, row in rows.items()}
 print(json.dumps({
     "cpus": {os.cpu_count(), len(os.sched_getaffinity(0))} == {1},
-    "listed": [open(path).read().count(word) for path, word in (("/proc/cpuinfo", "processor\\t"), ("/proc/stat", "\\ncpu"))],
+    "listed": [open("/proc/cpuinfo").read().count("processor\\t"), open("/proc/stat").read().count("\\ncpu")],
     "online": int(open("/sys/devices/system/cpu/online").read()) in os.sched_getaffinity(0),
     "memory": [kib["MemTotal"], kib["MemAvailable"] <= kib["MemTotal"], kib["SwapTotal"]],
     "load": open("/proc/loadavg").read().split()[:3],
@@ -122,3 +122,13 @@ def test_what_is_used_of_the_memory_is_the_kernels_own_word(create: SandboxFacto
 def test_a_user_may_serve_on_any_port(create: SandboxFactory) -> None:
     serve = "import socket; print(socket.create_server(('127.0.0.1', 80)).getsockname()[1])"
     assert create().exec(["python3", "-c", serve], check=True).stdout == "80\n"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("level", ["jail"])
+def test_a_sparse_file_may_be_larger_than_the_disk_limit_and_what_is_written_is_held_to_it(
+    create: SandboxFactory,
+) -> None:
+    box = create(limits=Limits(disk_mib=64))
+    assert box.exec("truncate -s 20G sparse && stat -c %s sparse").stdout == f"{20 << 30}\n"
+    assert box.exec("head -c 100M /dev/urandom > sparse").limit == "disk"

@@ -21,6 +21,7 @@ from paddock.keeper._usr import Usr
 from paddock.keeper.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
 from paddock.keeper.pool import open_pool
 from paddock.linux import (
+    btrfs,
     cgroups,
     mountinfo,
     mounts,
@@ -55,6 +56,8 @@ class House(NamedTuple):
     host_mounts: int | None
     """The mount namespace that the keeper came from; None where it still has all its mounts."""
     pool: int
+    quotas: bool
+    """The pool itself holds each tree to its limit of bytes."""
     slots: Slots
     usr: Usr
     sizes: Sizes
@@ -165,6 +168,7 @@ def _furnish(
     run = state / layout.RUN
     run.mkdir(mode=0o700, exist_ok=True)
     sizes = Sizes(os.fspath(places / "sizes"), groups)
+    quotas = root_mode and btrfs.is_btrfs(pool) and btrfs.quota_mode(pool) != "off"
     if root_mode:
         _slim(state)
     detached, empty = overlay.takes_detached_layers(), os.fsencode(places / "root")
@@ -177,6 +181,7 @@ def _furnish(
         state=os.path.realpath(state),
         host_mounts=host_mounts,
         pool=pool,
+        quotas=quotas,
         slots=Slots(pool, None if detached else os.fsencode(places / "views")),
         usr=Usr(mounts.open_tree(empty) if detached else os.open(empty, os.O_PATH | os.O_CLOEXEC), shared=detached),
         sizes=sizes,

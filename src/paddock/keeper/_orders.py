@@ -112,7 +112,9 @@ def _shares() -> tuple[bytes, ...]:
 def plan(house: Furnished, plan: JailPlan) -> bytes:
     """The ceilings of each process beside what control groups limit for all together; users; the deadline."""
     counted = "memory" in house.held
-    rlimits = [resource.RLIMIT_NOFILE, plan.open_files, resource.RLIMIT_FSIZE, plan.file_bytes or plan.disk_bytes]
+    rlimits = [resource.RLIMIT_NOFILE, plan.open_files]
+    if plan.file_bytes or not house.quotas:  # a quota counts what is written, and not the holes of sparse files
+        rlimits += [resource.RLIMIT_FSIZE, plan.file_bytes or plan.disk_bytes]
     if "pids" not in house.held:
         rlimits += [resource.RLIMIT_NPROC, plan.processes]
     if not counted:
