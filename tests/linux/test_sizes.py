@@ -13,7 +13,10 @@ MIB = 1 << 20
 
 
 def test_sandboxes_take_turns_at_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5, 7})
+    def available(pid: int) -> set[int]:
+        return {0, 1, 2, 5, 7}
+
+    monkeypatch.setattr(os, "sched_getaffinity", available)
     processors = sizes.Processors()
     chosen = [processors.choose(1.5) for _ in range(5)]
     assert chosen == [((0, 1), False), ((2, 5), False), ((0, 7), False), ((1, 2), False), ((5, 7), False)]
