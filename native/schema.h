@@ -1238,7 +1238,7 @@ static const struct shape house_shape = {
         {offsetof(struct house_message, ipc), 8, FIELD_STRINGS, 1024},
         {offsetof(struct house_message, stage), 9, FIELD_TEXT, 4095},
         {offsetof(struct house_message, dev), 10, FIELD_TEXT, 4095},
-        {offsetof(struct house_message, masks), 11, FIELD_STRINGS, 1024},
+        {offsetof(struct house_message, masks), 11, FIELD_STRINGS, 2048},
     },
 };
 

@@ -556,7 +556,13 @@ MESSAGES = (
                 9, "stage", "text", LIMITS["PATH"][0], "where `dev`, `proc` and `tmp` of a sandbox are mounted first"
             ),
             Field(10, "dev", "text", LIMITS["PATH"][0], "the devices of all sandboxes"),
-            Field(11, "masks", "strings", 1024, "files of /proc that are the whole machine's"),
+            Field(
+                11,
+                "masks",
+                "strings",
+                2048,
+                "files of /proc that are the whole machine's, and the file of `stage/told` over each, or none",
+            ),
         ),
     ),
     Message(

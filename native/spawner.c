@@ -5,9 +5,9 @@
  * It has the supervisor's namespaces and powers, and does nothing else. It ends with the supervisor's stream. */
 #include "jail.h"
 
-enum { ORDERS_BYTES = 5 * LIMIT_FILTER, MOST_DESCRIPTORS = 24, ABOVE = 64, STAGE_DEV = 0, STAGE_PROC, STAGE_TMP };
+enum { ORDERS_BYTES = 5 * LIMIT_FILTER, MOST_DESCRIPTORS = 24, ABOVE = 64, STAGE_DEV = 0, STAGE_PROC, STAGE_TMP, STAGE_TOLD, STAGES };
 
-static const char *const STAGED[] = {"/dev", "/proc", "/tmp"};
+static const char *const STAGED[STAGES] = {"/dev", "/proc", "/tmp", "/told"};
 static const char *const TERMINALS = "128"; /* of the 4096 that the machine has for all (kernel.pty.max) */
 
 struct option {
@@ -60,19 +60,20 @@ static int put(int mount, int directory, const char *path)
     return result;
 }
 
-static int mask(const struct house_message *house, int proc, int dev)
+static int mask(const struct house_message *house, int proc, int dev, int told)
 {
     struct reader masks = house->masks;
     int result = 0;
     while (!result && masks.left) {
         const char *name = next_string(&masks);
-        result = put(copy_tree(dev, "null", 0), proc, name);
+        const char *instead = masks.left ? next_string(&masks) : "";
+        result = put(*instead ? copy_tree(told, instead, 0) : copy_tree(dev, "null", 0), proc, name);
     }
     return result;
 }
 
 /* How large these may grow is set with the plan. */
-static int stage(const struct house_message *house, const int places[3], int dev)
+static int stage(const struct house_message *house, const int places[STAGES], int dev)
 {
     static const struct option terminals[] = {{"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"max", TERMINALS}};
     static const struct option memory[] = {{"mode", "1777"}, {"size", "4096"}, {"nr_inodes", "16"}};
@@ -91,14 +92,17 @@ static int stage(const struct house_message *house, const int places[3], int dev
     int proc = fs_mount("proc", NULL, 0, nothing | MOUNT_ATTR_RDONLY);
     result = proc < 0 ? proc : move_mount(proc, places[STAGE_PROC], "");
     if (!result)
-        result = mask(house, proc, dev);
+        result = mask(house, proc, dev, places[STAGE_TOLD]);
     fd_close(&proc);
-    int writable = result ? -1 : fs_mount("proc", NULL, 0, nothing);
-    if (writable >= 0)
-        result = sys_dup3(writable, WRITABLE_PROC, O_CLOEXEC);
-    else if (!result)
-        result = writable;
-    fd_close(&writable);
+    return result;
+}
+
+/* When no other descriptor can have its number. */
+static int open_writable_proc(void)
+{
+    int proc = fs_mount("proc", NULL, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+    int result = proc < 0 ? proc : sys_dup3(proc, WRITABLE_PROC, O_CLOEXEC);
+    fd_close(&proc);
     return result < 0 ? result : 0;
 }
 
@@ -159,7 +163,7 @@ static int join(struct birth *birth)
 }
 
 /* The state directory is closed to the uids of sandboxes: what is needed of it is opened before they are taken. */
-static int open_stage(const struct house_message *house, int places[3], int *dev)
+static int open_stage(const struct house_message *house, int places[STAGES], int *dev)
 {
     char path[PATH_MAX + 8];
     for (size_t i = 0; i < ARRAY_SIZE(STAGED); i++) {
@@ -189,7 +193,7 @@ static int take_ids(void)
 _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
 {
     struct steps *steps = &birth->steps;
-    int places[3], dev;
+    int places[STAGES], dev;
     char mapped;
     (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL);
     steps_restart(steps);
@@ -210,7 +214,7 @@ _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
     for (size_t i = 0; i < ARRAY_SIZE(places); i++)
         fd_close(&places[i]);
     fd_close(&dev);
-    step_end(steps, "stage", result);
+    step_end(steps, "stage", result ? result : open_writable_proc());
     jail_run(agent, birth->house, steps);
 }
 

@@ -17,6 +17,8 @@
   + SandboxError              the sandbox did it
     - FileError               a file operation was refused inside the sandbox
     - CommandFailed           a command exited non-zero and `check=True` was asked
+      * ProgramNotFoundError       exit code 127: there is no such program, or it lacks its interpreter
+      * ProgramNotExecutableError  exit code 126
     - SandboxDied             it is gone: killed, expired, out of memory
     - GuestLost               it lives; what serves it inside was killed or does not answer: try again
     - GuestProtocolError      what came from inside is not our protocol
@@ -134,6 +136,14 @@ class FileError(SandboxError, code="file", status=422):
 
 
 class CommandFailed(SandboxError, code="command_failed", status=422): ...
+
+
+class ProgramNotFoundError(CommandFailed, NotFound, code="program_not_found", status=422):
+    """As a result it is exit code 127: `exec` raises it with `check` alone, `start` always."""
+
+
+class ProgramNotExecutableError(CommandFailed, InvalidArgument, code="program_not_executable", status=422):
+    """As a result it is exit code 126: `exec` raises it with `check` alone, `start` always."""
 
 
 class SandboxDied(SandboxError, code="sandbox_died", status=410): ...

@@ -27,7 +27,7 @@ from tests.orphans import wait_until
 _SPARE = ("cgroup", "sockets", "clone", "maps")
 _FITTING = ("overlay", "usr", "attach", "stage", "pivot", "send", "detach", "init")
 # Of a spare, then of the sandbox that it becomes.
-KEEPER_STEPS = (*_SPARE, "record", "limits", "trust", *_FITTING, "exits", "posture", "written")
+KEEPER_STEPS = (*_SPARE, "record", "limits", "trust", "sizes", *_FITTING, "exits", "posture", "written")
 # Of pid 1, then of the first agent.
 CHILD_STEPS = ("shed", "unshare", "join", "identity", "stage", "agent", "drop", "filter", "limits", "user", "confine")
 Play = Callable[[Callable[[Yard], Any]], Any]

@@ -18,7 +18,7 @@ from paddock.errors import PaddockError
 from paddock.keeper.layout import TREE_ID_BASE
 from tests.keeper.conftest import Yard, run
 
-PLACES = ("dev", "proc", "tmp", "usr", "usr/local", "workspace", "home", "etc", "run", "var", "root")
+PLACES = ("dev", "proc", "tmp", "usr", "usr/local", "workspace", "home", "etc", "run", "sys", "var", "root")
 
 
 PLANTED = {

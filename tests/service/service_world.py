@@ -19,7 +19,7 @@ from typing import Any
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan
 from paddock.backends._stillness import Stillness
-from paddock.errors import AlreadyExists, FileError, NotFound, SandboxDied
+from paddock.errors import AlreadyExists, FileError, NotFound, ProgramNotFoundError, SandboxDied
 from paddock.linux import proc
 from paddock.model import (
     ByteStream,
@@ -293,7 +293,7 @@ class Held:
         place = self._live()
         program = shutil.which(spec.argv[0])
         if program is None:
-            raise NotFound(f"no program {spec.argv[0]!r}")
+            raise ProgramNotFoundError(f"no program {spec.argv[0]!r}")
         argv = [program, *spec.argv[1:]]
         command = place.commands[id] = Command(id, spec, argv, place.root, background)
         return command

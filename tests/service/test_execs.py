@@ -13,7 +13,7 @@ from service_world import ME, Rig, until
 
 from paddock.backends._base import Ending
 from paddock.backends._pump import Flow, Pump, pour
-from paddock.errors import InvalidArgument, InvalidState, NotFound, SandboxDied
+from paddock.errors import InvalidArgument, InvalidState, NotFound, ProgramNotFoundError, SandboxDied
 from paddock.model import (
     AttachExec,
     ByteReader,
@@ -341,3 +341,13 @@ async def test_what_is_read_when_a_command_has_ended_is_recorded_when_its_handle
         assert event["detail"]["decision"] == outcomes(rig, "exec.start")[0]["of"]
         trouble = await service.perform(ListAudit(sandbox=id, trouble=True), ME)
         assert trouble == (), "it completes a record"
+
+
+async def test_a_program_that_is_not_there_is_a_result_as_it_is_to_a_shell(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        spec = ExecSpec(argv=("paddock-no-such-program",))
+        result = await service.perform(RunExec(sandbox=id, spec=spec), ME)
+        assert (result.exit_code, result.stderr) == (127, "no program 'paddock-no-such-program'\n")
+        with pytest.raises(ProgramNotFoundError):
+            await service.perform(StartExec(sandbox=id, spec=spec), ME)

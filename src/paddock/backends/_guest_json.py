@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import msgspec
 
-from paddock.errors import BY_CODE, InvalidArgument, PaddockError, SandboxError
+from paddock.errors import (
+    BY_CODE,
+    InvalidArgument,
+    PaddockError,
+    ProgramNotExecutableError,
+    ProgramNotFoundError,
+    SandboxError,
+)
 from paddock.guest._frames import (
     CHUNK,
     MAX_DEPTH,
@@ -40,6 +47,7 @@ T = TypeVar("T")
 _CODES = frozenset(
     {"sandbox", "file", "not_found", "already_exists", "invalid_argument", "invalid_state", "unsupported"}
 )
+_NOT_EXECUTABLE = ("EACCES", "ENOEXEC", "ENAMETOOLONG", "ELOOP", "EISDIR")
 _MAX_MESSAGE = 2000
 _MOST_ANSWERS = 64
 """Of a list of commands: each has 200 KiB."""
@@ -239,6 +247,15 @@ def too_many_execs() -> SandboxError:
     return SandboxError("more commands run in the sandbox than can be listed", hint="kill some of them, or the sandbox")
 
 
+def _kind(error: _ErrorBody) -> type[PaddockError]:
+    """Tell a program that can't be executed from the rest, as the native guest does by the step."""
+    if error.code == "not_found" and error.message.startswith(("no program ", "the interpreter or loader ")):
+        return ProgramNotFoundError
+    if error.code == "invalid_argument" and error.errno in _NOT_EXECUTABLE and "execut" in error.message:
+        return ProgramNotExecutableError
+    return BY_CODE[error.code]
+
+
 def _error(body: Json) -> PaddockError:
     try:
         parsed = msgspec.convert(body, _ErrorBody)
@@ -246,7 +263,7 @@ def _error(body: Json) -> PaddockError:
         raise ProtocolError(f"an error with {error}") from None
     if parsed.code not in _CODES:
         raise ProtocolError("an error of a kind that no guest may report")
-    error = BY_CODE[parsed.code](parsed.message[:_MAX_MESSAGE])
+    error = _kind(parsed)(parsed.message[:_MAX_MESSAGE])
     if parsed.errno is not None:
         error.details["errno"] = parsed.errno[:32]
     return error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from paddock.errors import CommandFailed, InvalidArgument
+from paddock.errors import CommandFailed, InvalidArgument, ProgramNotExecutableError, ProgramNotFoundError
 from paddock.model import ExecSpec, replace
 
 TYPE_CHECKING = False
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from paddock.model import ExecResult, Mount, PtySize
+
+_BY_CODE = {126: ProgramNotExecutableError, 127: ProgramNotFoundError}
 
 
 def exec_spec(
@@ -44,7 +46,7 @@ def exec_spec(
 
 
 def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
-    """Raises CommandFailed; `details["result"]` is the whole result."""
+    """Raises CommandFailed, or for 126 and 127 what a shell says by them; `details["result"]` is the whole result."""
     if result.ok:
         return result
     what = command if isinstance(command, str) else " ".join(command)
@@ -55,7 +57,8 @@ def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
     else:
         ending = f"exited with {result.exit_code}"
     said = result.err.tail[-500:] or result.err.head[-500:] or result.out.tail[-500:] or result.out.head[-500:]
-    raise CommandFailed(f"{what[:200]!r} {ending}", hint=said.decode("utf-8", "replace").strip() or None, result=result)
+    kind = _BY_CODE.get(result.exit_code, CommandFailed)
+    raise kind(f"{what[:200]!r} {ending}", hint=said.decode("utf-8", "replace").strip() or None, result=result)
 
 
 def absolute(mount: Mount) -> Mount:

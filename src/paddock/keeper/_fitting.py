@@ -6,6 +6,7 @@ earlier sandbox, so no place in it is found through a link.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -18,20 +19,22 @@ from paddock.keeper._house import House
 from paddock.keeper._places import PLACE, attach, move, place_of
 from paddock.keeper._plan import JAIL, JailPlan
 from paddock.keeper._protect import protect
+from paddock.keeper._sizes import Told
 from paddock.keeper._spare import Spare
 from paddock.keeper._trace import Steps
 from paddock.linux import fsids, mounts, namespaces, openat2
 
 
 class Layers(NamedTuple):
-    """Detached mounts: the root, the machine's /usr, those of the plan with their targets, the certificates, and a /dev
-    that is not everybody's."""
+    """Detached mounts: the root, the machine's /usr, those of the plan with their targets, the certificates, a /dev
+    that is not everybody's, and what tells it its size."""
 
     root: int
     usr: int | None
     mounts: list[tuple[str, int]]
     trust: tuple[int, ...] = ()
     dev: int | None = None
+    told: Told | None = None
 
 
 def fit_out(
@@ -65,6 +68,8 @@ def fit_out(
             _take(house, plan, b"dev/shm", b"", plan.tmp_bytes // 2)
         _take(house, plan, b"proc")
         _take(house, plan, b"tmp", b"", plan.tmp_bytes)
+        if layers.told is not None:
+            _tell(layers.told)
         if layers.trust:
             _trust_places.attach(layers.trust)
         steps.end("stage")
@@ -109,6 +114,20 @@ def _attach_usr(usr: int) -> None:
         move(local, b"usr/local")
     finally:
         os.close(local)
+
+
+def _tell(told: Told) -> None:
+    """Put files over those of /proc; and /sys, where the tree has a place for it."""
+    for name, file in told.proc:  # found as root of what was mounted a moment ago
+        mounts.move_mount(file, mounts.AT_FDCWD, b"proc/" + name)
+    try:
+        move(told.sys, b"sys")
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return
+    for name, group in told.groups:
+        mounts.move_mount(group, told.sys, name)
 
 
 def _take(house: House, plan: JailPlan, name: bytes, tmpfs: bytes | None = None, size: int = 0) -> None:

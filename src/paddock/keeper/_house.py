@@ -11,15 +11,17 @@ import stat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from paddock.keeper import _dev, _guest_program, _orders, layout
+from paddock.keeper import _dev, _guest_program, _orders, _told, layout
 from paddock.keeper._door import Door
 from paddock.keeper._outside import Outside
 from paddock.keeper._records import Records
+from paddock.keeper._sizes import Sizes
 from paddock.keeper._slots import Slots
 from paddock.keeper._usr import Usr
 from paddock.keeper.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
 from paddock.keeper.pool import open_pool
 from paddock.linux import (
+    btrfs,
     cgroups,
     mountinfo,
     mounts,
@@ -54,8 +56,11 @@ class House(NamedTuple):
     host_mounts: int | None
     """The mount namespace that the keeper came from; None where it still has all its mounts."""
     pool: int
+    quotas: bool
+    """The pool itself holds each tree to its limit of bytes."""
     slots: Slots
     usr: Usr
+    sizes: Sizes
     groups: cgroups.Base | None
     missing: tuple[str, ...]
     """Why control groups give less than all, one sentence each."""
@@ -158,9 +163,12 @@ def _furnish(
         (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     dev_tree = os.fsencode(places / "dev")
     _dev.build(dev_tree, root_mode=root_mode)
+    _told.build(os.fsencode(places / "stage/told"))
     pool = open_pool(str(state), pool_config)
     run = state / layout.RUN
     run.mkdir(mode=0o700, exist_ok=True)
+    sizes = Sizes(os.fspath(places / "sizes"), groups)
+    quotas = root_mode and btrfs.is_btrfs(pool) and btrfs.quota_mode(pool) != "off"
     if root_mode:
         _slim(state)
     detached, empty = overlay.takes_detached_layers(), os.fsencode(places / "root")
@@ -173,8 +181,10 @@ def _furnish(
         state=os.path.realpath(state),
         host_mounts=host_mounts,
         pool=pool,
+        quotas=quotas,
         slots=Slots(pool, None if detached else os.fsencode(places / "views")),
         usr=Usr(mounts.open_tree(empty) if detached else os.open(empty, os.O_PATH | os.O_CLOEXEC), shared=detached),
+        sizes=sizes,
         groups=groups,
         missing=missing,
         records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),

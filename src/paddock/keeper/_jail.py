@@ -17,7 +17,7 @@ from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
 from paddock.keeper._late_exits import Way
 from paddock.keeper._mounts import make_mounts
-from paddock.keeper._plan import WAITING, JailPlan
+from paddock.keeper._plan import JAIL, WAITING, JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
 from paddock.keeper._trace import Steps
@@ -70,6 +70,8 @@ class Pending:
     late: list[int]
     root: os.stat_result
     exits: _exits.Exits | None = None
+    cpus: tuple[int, ...] | None = None
+    """Where its processes are to run."""
     agent_pid: int = 0
     inside: dict[str, float] = field(default_factory=dict[str, float])
     """Seconds of the agent's steps."""
@@ -141,13 +143,28 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
         except ConnectionError:
             pass  # the child has failed already; why, it has said, and `receive` reads it
 
-    fit_out(house, plan, spare, Layers(root, usr, mounted, trust, dev), steps, send=send)
+    told = None
+    if plan.kind == JAIL:  # any other has a kernel of its own, which is told its size otherwise
+        steps.begin("sizes")
+        told = house.sizes.tell(plan, spare.group, late)
+        steps.end("sizes")
+
+    fit_out(house, plan, spare, Layers(root, usr, mounted, trust, dev, told), steps, send=send)
     place = os.fstat(root)
     steps.begin("init")
     _check_init(house, spare, place)
     steps.end("init")
     exits = _make_exits(spare, steps, undo) if plan.exits else None
-    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late, root=place, exits=exits)
+    return Pending(
+        plan=plan,
+        spare=spare,
+        undo=UndoStack(),
+        steps=steps,
+        late=late,
+        root=place,
+        exits=exits,
+        cpus=None if told is None else told.cpus,
+    )
 
 
 def _check_init(house: House, spare: Spare, root: os.stat_result) -> None:
@@ -285,6 +302,9 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             _posture.check_agent(pending.agent_pid, spare.pid, root=pending.root, own=house.own_namespaces)
         except (FileNotFoundError, ProcessLookupError):
             raise Died("its agent died before it was ready") from None
+        if pending.cpus is not None:
+            for pid in (spare.pid, pending.agent_pid):
+                os.sched_setaffinity(pid, pending.cpus)
         steps.end("posture")
         steps.begin("written")
         record = Record(

@@ -10,6 +10,7 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
+from paddock.keeper import _told
 from paddock.keeper._plan import JAIL, JailPlan
 from paddock.keeper.layout import ORDINARY_ID
 from paddock.linux import _files, landlock, seccomp_profile, subordinate_ids
@@ -19,8 +20,8 @@ from paddock.wire.guest import House, HouseFlags, Plan, PlanFlags
 if TYPE_CHECKING:
     from paddock.keeper._house import House as Furnished
 
-STAGED = (b"dev", b"proc", b"tmp")
-"""Directories below the stage."""
+STAGED = (b"dev", b"proc", b"tmp", b"told")
+"""Directories below the stage. In the last one are the files that lie over some of /proc."""
 COMMITTED = b"committed"
 """What the keeper says when a sandbox is complete and written down. Without that it ends with its keeper."""
 PARTS = 4
@@ -50,6 +51,7 @@ _IPC = (
 # Of the whole machine, not of the sandbox: hidden where they exist. What only the machine's root may read needs no
 # mask, since root inside is not that root; what can be written is covered by the read-only mount.
 _MASKED = (
+    b"buddyinfo",
     b"cmdline",
     b"config.gz",
     b"diskstats",
@@ -60,8 +62,15 @@ _MASKED = (
     b"key-users",
     b"keys",
     b"modules",
+    b"partitions",
+    b"schedstat",
+    b"softirqs",
+    b"swaps",
     b"timer_list",
+    b"zoneinfo",
 )
+# Ports below 1024, for every user: in a network of its own they are nobody else's (networking/ip-sysctl.rst).
+_PORTS = (b"sys/net/ipv4/ip_unprivileged_port_start", b"0")
 
 
 def house(*, root_mode: bool, whole: bool, held: frozenset[str], stage: bytes, dev: bytes) -> bytes:
@@ -71,6 +80,7 @@ def house(*, root_mode: bool, whole: bool, held: frozenset[str], stage: bytes, d
     if not whole:
         ids = (IdMap(ORDINARY_ID, 0, 1),)
     ruleset = landlock.ruleset(landlock.kernel_abi())
+    masks = (*((name, b"") for name in _MASKED), *_told.INSTEAD.items())
     counted = "memory" in held
     return House(
         flags=(HouseFlags.WHOLE if whole else HouseFlags(0)) | (HouseFlags(0) if root_mode else HouseFlags.SHARED),
@@ -81,11 +91,11 @@ def house(*, root_mode: bool, whole: bool, held: frozenset[str], stage: bytes, d
         uncounted_ipc=b"" if counted else seccomp_profile.build_uncounted(machine, system_v=False),
         landlock=b"" if ruleset is None else ruleset.attributes,
         rlimits=_FOR_ALL,
-        counts=() if root_mode else _shares(),
+        counts=_PORTS if root_mode else (*_PORTS, *_shares()),
         ipc=() if counted else tuple(part for setting in _IPC for part in setting),
         stage=stage,
         dev=dev,
-        masks=tuple(name for name in _MASKED if os.path.lexists(b"/proc/" + name)),
+        masks=tuple(part for mask in masks if os.path.lexists(b"/proc/" + mask[0]) for part in mask),
     ).pack()
 
 
@@ -102,7 +112,9 @@ def _shares() -> tuple[bytes, ...]:
 def plan(house: Furnished, plan: JailPlan) -> bytes:
     """The ceilings of each process beside what control groups limit for all together; users; the deadline."""
     counted = "memory" in house.held
-    rlimits = [resource.RLIMIT_NOFILE, plan.open_files, resource.RLIMIT_FSIZE, plan.file_bytes or plan.disk_bytes]
+    rlimits = [resource.RLIMIT_NOFILE, plan.open_files]
+    if plan.file_bytes or not house.quotas:  # a quota counts what is written, and not the holes of sparse files
+        rlimits += [resource.RLIMIT_FSIZE, plan.file_bytes or plan.disk_bytes]
     if "pids" not in house.held:
         rlimits += [resource.RLIMIT_NPROC, plan.processes]
     if not counted:

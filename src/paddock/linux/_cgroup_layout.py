@@ -24,12 +24,12 @@ class Hierarchy(NamedTuple):
     top: str
 
 
-def detect() -> list[Hierarchy]:
+def detect(wanted: tuple[str, ...] = WANTED) -> list[Hierarchy]:
     """The hierarchies of this machine that hold the caller and that are of use."""
-    return parse(mountinfo.read(fstype="cgroup"), _files.read("/proc/self/cgroup"))
+    return parse(mountinfo.read(fstype="cgroup"), _files.read("/proc/self/cgroup"), wanted)
 
 
-def parse(mounts: list[mountinfo.MountInfo], membership: bytes) -> list[Hierarchy]:
+def parse(mounts: list[mountinfo.MountInfo], membership: bytes, wanted: tuple[str, ...] = WANTED) -> list[Hierarchy]:
     """As `detect`, from the content of /proc/self/mountinfo and /proc/self/cgroup."""
     own_paths = paths(membership)
     found: list[Hierarchy] = []
@@ -39,7 +39,7 @@ def parse(mounts: list[mountinfo.MountInfo], membership: bytes) -> list[Hierarch
             version, controllers = 2, frozenset[str]()
             key = ""
         elif mount.fstype == "cgroup":
-            version, controllers = 1, mount.super_options.intersection(WANTED)
+            version, controllers = 1, mount.super_options.intersection(wanted)
             key = min(controllers, default="none")
         else:
             continue

@@ -24,12 +24,13 @@ from paddock.linux._syscall import failure
 from paddock.linux.descriptors import closing
 from paddock.linux.undo import UndoStack
 
-__all__ = ["Base", "Group", "GroupLimits", "GroupStats", "Joining", "Tree"]
+__all__ = ["Base", "Group", "GroupLimits", "GroupStats", "Joining", "Shown", "Tree", "shown"]
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PAUSE_SECONDS = 0.0005
 _KILL_ROUNDS = 100
 _CONTROLLERS = ("memory", "pids", "cpu")
+_SHOWN = ("memory", "cpu", "cpuacct", "cpuset")
 
 
 class Joining(NamedTuple):
@@ -132,9 +133,12 @@ class Base:
         group = Group(self, name)
         path = group.name
         with UndoStack() as undo:
+            strict = os.umask(0o022)  # its own processes may read of it what it uses
+            undo.push(os.umask, strict)
             for tree in self.trees:
                 os.mkdir(path, 0o755, dir_fd=tree.fd)
                 undo.push(os.rmdir, path, dir_fd=tree.fd)
+            os.umask(strict)
             group.limit(limits)
             undo.release()
         return group
@@ -370,6 +374,36 @@ class Group:
                 if remaining <= 0:
                     raise failure(errno.ETIMEDOUT, ("wait for", wanted, "of cgroup", self.name))
                 poll.poll(remaining * 1000)
+
+
+class Shown(NamedTuple):
+    """One hierarchy as programs in a group look for it: at `name` below /sys/fs/cgroup, empty for version 2.
+
+    `path` holds the groups of a base if it is `grouped`. Else it is the caller's own group.
+    """
+
+    version: int
+    name: str
+    controllers: frozenset[str]
+    path: str
+    grouped: bool
+
+
+def shown(base: Base | None) -> list[Shown]:
+    """Find what tells programs their memory and processors. Version 2 is of use where no other tree counts memory."""
+    found: list[Shown] = []
+    hierarchies = layout.detect(_SHOWN)
+    version = 1 if any("memory" in hierarchy.controllers for hierarchy in hierarchies) else 2
+    for hierarchy in hierarchies:
+        if hierarchy.version != version or not (version == 2 or hierarchy.controllers):
+            continue
+        name, path, grouped = "" if version == 2 else posixpath.basename(hierarchy.top), hierarchy.own, False
+        for tree in () if base is None else base.trees:
+            held = {"memory", "cpu"} <= tree.controllers if version == 2 else tree.controllers & hierarchy.controllers
+            if tree.version == version and held:
+                path, grouped = tree.path, True
+        found.append(Shown(version, name, hierarchy.controllers, path, grouped))
+    return found
 
 
 @contextmanager

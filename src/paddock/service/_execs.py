@@ -6,7 +6,15 @@ import asyncio
 from collections.abc import Mapping
 
 from paddock.backends._pump import Meter
-from paddock.errors import GuestProtocolError, InvalidState, NotFound, SandboxDied
+from paddock.errors import (
+    GuestProtocolError,
+    InvalidState,
+    NotFound,
+    PaddockError,
+    ProgramNotExecutableError,
+    ProgramNotFoundError,
+    SandboxDied,
+)
 from paddock.model import (
     AttachExec,
     ByteReader,
@@ -14,9 +22,11 @@ from paddock.model import (
     ExecId,
     ExecInfo,
     ExecResult,
+    ExitStatus,
     Limit,
     ListExecs,
     Noun,
+    Output,
     ReadOutput,
     RunExec,
     SignalExec,
@@ -60,7 +70,10 @@ class Execs(Component):
             turn.give()
 
     async def _run(self, action: RunExec, id: ExecId, entry: Entry, turn: Turn) -> ExecResult:
-        row, held, before, handle = await self._started(action, id, entry, turn)
+        try:
+            row, held, before, handle = await self._started(action, id, entry, turn)
+        except (ProgramNotFoundError, ProgramNotExecutableError) as error:
+            return _unstarted(id, error, entry)
         spool = f"{self._remains.outputs}/{row.id}/{id}"
         out = Capture(action.capture_bytes, spool + ".out")
         err = Capture(action.capture_bytes, spool + ".err")
@@ -211,6 +224,14 @@ class Execs(Component):
         _validate.check_signal(action.signal)
         async with self._sandboxes.use(action.sandbox, entry) as (_, held):
             await held.instance.signal_exec(ExecId(action.exec), action.signal)
+
+
+def _unstarted(id: ExecId, error: PaddockError, entry: Entry) -> ExecResult:
+    """Say it as a shell does (POSIX, 2.8.2): the program that asked for the command knows what to do with that."""
+    code = 127 if isinstance(error, ProgramNotFoundError) else 126
+    status, said = ExitStatus(code=code, signal=None, duration_seconds=0.0), error.message.encode() + b"\n"
+    entry.done({"exec": id, "status": status, "refused": error.message})
+    return ExecResult(id=id, status=status, out=Output(), err=Output(head=said, total_bytes=len(said)))
 
 
 def _id(action: RunExec | StartExec) -> ExecId:

@@ -1405,7 +1405,7 @@ class House(Message):
             Field(8, "ipc", "strings", 1024),
             Field(9, "stage", "text", 4095),
             Field(10, "dev", "text", 4095),
-            Field(11, "masks", "strings", 1024),
+            Field(11, "masks", "strings", 2048),
         ),
     )
 

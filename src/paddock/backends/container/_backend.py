@@ -24,6 +24,7 @@ from paddock.errors import (
 )
 from paddock.keeper.layout import CONTAINERS, REPOSITORIES
 from paddock.linux import proc
+from paddock.linux.sizes import Processors
 from paddock.model import Check, Level, Limit, Noun, SandboxId
 from paddock.storage._worker import Worker
 
@@ -40,6 +41,7 @@ from ._mounted import mounted, require_apart, require_own_ids
 from ._options import options
 from ._records import BIRTH, Record, Records, maker, name_of
 from ._remains import Remains
+from ._sizes import Size
 from ._storage import Storage
 from ._ways import Ways, show_trust
 
@@ -74,6 +76,7 @@ class ContainerBackend:
         self._guest: Path | None = None
         self._preparing = asyncio.Lock()
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._processors = Processors()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -165,6 +168,7 @@ class ContainerBackend:
         ways = Ways()
 
         async def before(pid: int) -> None:
+            size.pin(pid)
             if plan.spec.mounts:
                 require_own_ids(pid)
                 async with mounted((await self._storage()).porters, plan) as mounts:
@@ -175,6 +179,8 @@ class ContainerBackend:
         try:
             if plan.exits:
                 show_trust(place / BIRTH)
+            size = Size(place, plan.spec.limits, self._processors)
+            shown += size.write()
             with _birth.expecting(place) as birth:
                 asked = options(
                     plan,

@@ -18,6 +18,8 @@ from paddock.errors import (
     InvalidState,
     NotFound,
     PaddockError,
+    ProgramNotExecutableError,
+    ProgramNotFoundError,
     SandboxError,
 )
 from paddock.guest._frames import ProtocolError
@@ -148,19 +150,19 @@ def of_exec(program: str, cwd: str, id: str) -> Refusal:
     def refused(number: int, step: str) -> PaddockError:
         reason, name = os.strerror(number), errno.errorcode[number]
         if step == "interpreter":
-            return NotFound(f"the interpreter or loader of {program!r} does not exist", errno=name)
+            return ProgramNotFoundError(f"the interpreter or loader of {program!r} does not exist", errno=name)
         if step == "cwd" and number != errno.EINVAL:
             kind = NotFound if number in _MISSING else InvalidArgument
             return kind(f"no working directory {cwd!r}: {reason}", errno=name)
         if step == "exec" and number in _MISSING:
             hint = "; lines of shell need one, a command as a sequence does not" if program == "/bin/sh" else ""
-            return NotFound(f"no program {program!r}{hint}", errno=name)
+            return ProgramNotFoundError(f"no program {program!r}{hint}", errno=name)
         if step == "exec" and number == errno.EACCES:
-            return InvalidArgument(f"{program!r} is not executable", errno=name)
+            return ProgramNotExecutableError(f"{program!r} is not executable", errno=name)
         if number == errno.E2BIG:
             return InvalidArgument(f"cannot execute {program!r}: {reason}: {_LARGEST}", errno=name)
         if step == "exec" and number in _NO_PROGRAM:
-            return InvalidArgument(f"cannot execute {program!r}: {reason}", errno=name)
+            return ProgramNotExecutableError(f"cannot execute {program!r}: {reason}", errno=name)
         if step == "id" and number == errno.EEXIST:
             return AlreadyExists(f"there is a command {id} already")
         if number == errno.EINVAL:

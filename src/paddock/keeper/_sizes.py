@@ -1,0 +1,147 @@
+"""What a sandbox is told of its own size: files over /proc, a small /sys, its control groups, processors to run on.
+
+The kernel shows every sandbox the machine's memory and processors, and programs size heaps and pools by them. The files
+say the limits. What a sandbox uses of them, its control groups say, which are the kernel's own.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+from paddock.keeper._plan import JailPlan
+from paddock.linux import cgroups, mounts, sizes
+from paddock.linux.cgroups import Shown
+
+MOST = 64
+_FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
+_CPUS = "sys/devices/system/cpu"
+_GROUPS = "fs/cgroup"
+
+
+class Told(NamedTuple):
+    """Detached mounts: of files of /proc, by their names; of /sys; and of control groups, by their places in that."""
+
+    proc: tuple[tuple[bytes, int], ...]
+    sys: int
+    groups: tuple[tuple[bytes, int], ...]
+    cpus: tuple[int, ...] | None
+    """Where its processes begin, if not anywhere. They may leave: the group's quota is what bounds them."""
+
+
+class _Kept(NamedTuple):
+    proc: tuple[tuple[bytes, int], ...]
+    sys: int
+
+
+class Sizes:
+    """Files are alike for all sandboxes of the same limits on the same processors, and kept."""
+
+    def __init__(self, place: str, groups: cgroups.Base | None) -> None:
+        """`place` is a directory of the supervisor's own. It still has all the machine's mounts."""
+        self._place = f"{place}/files"
+        self._possible = sizes.possible()
+        self._processors = sizes.Processors()
+        self._kept: dict[tuple[object, ...], _Kept] = {}
+        self._writable = -1
+        self._views: list[tuple[Shown, str]] = []
+        os.makedirs(self._place, 0o700, exist_ok=True)
+        for shown in cgroups.shown(groups):
+            view = f"{place}/groups/{shown.name}"
+            os.makedirs(view, 0o700, exist_ok=True)
+            with suppress(OSError):  # a tree that can't be shown once more is left out
+                mounts.bind(os.fsencode(shown.path), mounts.AT_FDCWD, os.fsencode(view), attributes=_FLAGS)
+                self._views.append((shown, view))
+
+    def tell(self, plan: JailPlan, group: cgroups.Group | None, late: list[int]) -> Told:
+        """Choose processors for the sandbox of `plan`, and make what it is told. Descriptors are put on `late`.
+        OSError."""
+        cpus, all_of_them = self._processors.choose(plan.cpus)
+        key = (plan.memory_bytes, plan.swap_bytes, plan.cpus, plan.processes, cpus)
+        kept = self._kept.get(key) or self._keep(key, plan, cpus, all_of_them)
+
+        def copy(path: bytes, fd: int = mounts.AT_FDCWD, *, recursive: bool = False) -> int:
+            late.append(mounts.open_tree(path, fd, recursive=recursive))
+            return late[-1]
+
+        return Told(
+            proc=tuple((name, copy(b"", fd)) for name, fd in kept.proc),
+            sys=copy(b"", kept.sys, recursive=True),
+            groups=tuple(
+                (os.fsencode(f"{_GROUPS}/{shown.name}"), copy(os.fsencode(view) + b"/" + group.name))
+                for shown, view in self._views
+                if group is not None and shown.grouped
+            ),
+            cpus=None if all_of_them else cpus,
+        )
+
+    def _keep(self, key: tuple[object, ...], plan: JailPlan, cpus: tuple[int, ...], all_of_them: bool) -> _Kept:
+        if self._writable < 0 or len(self._kept) >= MOST:
+            self._begin()
+        name = str(len(self._kept))
+        told = {"meminfo": sizes.meminfo(plan.memory_bytes, plan.swap_bytes), "stat": sizes.stat(cpus)}
+        if not all_of_them:
+            told["cpuinfo"] = sizes.cpuinfo(cpus)
+        files = told | sizes.system(cpus, self._possible)
+        covers = [(shown, view) for shown, view in self._views if not shown.grouped]
+        for shown, _ in covers:
+            said = sizes.group(
+                shown,
+                memory=plan.memory_bytes,
+                swap=plan.swap_bytes,
+                cpus=plan.cpus,
+                pids=plan.processes,
+                runs_on=cpus,
+            )
+            files |= {f"cover/{shown.name}/{file}": text for file, text in said.items()}
+        self._fill(name, files)
+        home = f"{self._place}/{name}"
+        for shown, view in covers:  # of the group that it is in nothing is seen but that it is one (cgroups(7))
+            above = os.fsencode(f"{home}/sys/{_GROUPS}/{shown.name}")
+            mounts.bind(os.fsencode(view), mounts.AT_FDCWD, above)
+            mounts.bind(os.fsencode(f"{home}/cover/{shown.name}"), mounts.AT_FDCWD, above)
+        self._kept[key] = kept = _Kept(
+            proc=tuple((os.fsencode(file), _open(f"{home}/{file}")) for file in told), sys=_open(f"{home}/sys")
+        )
+        return kept
+
+    def _begin(self) -> None:
+        """Let go of all that is kept; sandboxes have their own mounts of it."""
+        for fd in (fd for kept in self._kept.values() for fd in (kept.sys, *(fd for _, fd in kept.proc))):
+            os.close(fd)
+        self._kept.clear()
+        place = os.fsencode(self._place)
+        if self._writable >= 0:
+            os.close(self._writable)
+            self._writable = -1
+            mounts.umount(place, detach=True)
+        made = mounts.fs_mount("tmpfs", (("mode", "0755"), ("size", "16m")))
+        try:
+            mounts.move_mount(made, mounts.AT_FDCWD, place)
+            self._writable = mounts.open_tree(place)
+            mounts.set_attributes(made, set=_FLAGS)
+        finally:
+            os.close(made)
+
+    def _fill(self, name: str, files: dict[str, str]) -> None:
+        root = f"/proc/self/fd/{self._writable}/{name}"
+        strict = os.umask(0o022)
+        try:
+            for file, text in files.items():
+                os.makedirs(os.path.dirname(f"{root}/{file}"), exist_ok=True)
+                with open(f"{root}/{file}", "w") as made:
+                    made.write(text)
+            for number in sizes.numbers(self._possible):
+                os.makedirs(f"{root}/{_CPUS}/cpu{number}")
+            for shown, _ in self._views:
+                os.makedirs(f"{root}/sys/{_GROUPS}/{shown.name}", exist_ok=True)
+                os.makedirs(f"{root}/cover/{shown.name}", exist_ok=True)
+            os.makedirs(f"{root}/sys/class/net")
+            os.symlink("../../devices/virtual/net/lo", f"{root}/sys/class/net/lo")
+        finally:
+            os.umask(strict)
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)

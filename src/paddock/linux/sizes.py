@@ -1,0 +1,120 @@
+"""Files that tell a sandbox its limits in the words of the kernel's own (proc(5), sysfs(5)), and where it is to run."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+
+from paddock.linux import _files, proc
+from paddock.linux.cgroups import Shown
+
+_PERIOD = 100_000  # microseconds, as the kernel's default
+LOADAVG = "0.00 0.00 0.00 1/1 1\n"
+"""No load is told: the kernel's is that of the machine."""
+_KIB = 1 << 10
+_CPU = "sys/devices/system/cpu/"
+_LOOPBACK = "sys/devices/virtual/net/lo/"
+_LO = {"address": "00:00:00:00:00:00", "carrier": 1, "flags": "0x9", "ifindex": 1, "mtu": 65536, "type": 772}
+_UNTOLD = ("Buffers", "Cached", "SwapCached", "Active", "Inactive", "Dirty", "Shmem", "Slab", "SReclaimable")
+
+
+class Processors:
+    """Gives each sandbox as many as it may use, in turn, so that they lie side by side."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def choose(self, cpus: float) -> tuple[tuple[int, ...], bool]:
+        """Return their numbers, and whether they are all that the caller itself has."""
+        available = sorted(os.sched_getaffinity(0))
+        count = min(max(1, math.ceil(cpus)), len(available))
+        if count == len(available):
+            return tuple(available), True
+        first = self._next % len(available)
+        self._next = first + count
+        return tuple(sorted((available * 2)[first : first + count])), False
+
+
+def possible() -> str:
+    """The numbers that processors of this machine may have: arrays by number are made so long."""
+    try:
+        return _files.read("/sys/devices/system/cpu/possible").decode()
+    except FileNotFoundError:
+        return f"0-{(os.cpu_count() or 1) - 1}\n"
+
+
+def meminfo(memory: int, swap: int) -> str:
+    """All of a limit that the machine can hold, as if nothing of it were in use: that's true at the start alone."""
+    machine = {line.split(":")[0]: int(line.split()[1]) for line in _files.read("/proc/meminfo").decode().splitlines()}
+    total, swap = min(memory // _KIB, machine["MemTotal"]), min(swap // _KIB, machine["SwapTotal"])
+    rows = {"MemTotal": total, "MemFree": total, "MemAvailable": total, **dict.fromkeys(_UNTOLD, 0)}
+    rows |= {"SwapTotal": swap, "SwapFree": swap}
+    return "".join(f"{name + ':':<16}{value:>8} kB\n" for name, value in rows.items())
+
+
+def stat(cpus: Sequence[int]) -> str:
+    """Say processors, no times of theirs, and the boot, from which programs count when a process began."""
+    times = " 0" * 10
+    rows = [f"cpu {times}", *(f"cpu{number}{times}" for number in cpus), "intr 0", "ctxt 0"]
+    rows += [f"btime {round(time.time() - proc.boottime())}", "processes 0", "procs_running 1", "procs_blocked 0"]
+    return "\n".join((*rows, f"softirq{' 0' * 11}", ""))
+
+
+def cpuinfo(cpus: Sequence[int]) -> str:
+    """Those of the machine's processors; all of them where the kernel doesn't tell them apart by number."""
+    whole = _files.read("/proc/cpuinfo").decode()
+    blocks = {block.split("\n", 1)[0].rpartition(":")[2].strip(): block for block in whole.split("\n\n")}
+    found = [blocks[str(number)] for number in cpus if str(number) in blocks]
+    return "".join(f"{block.rstrip()}\n\n" for block in found) or whole
+
+
+def system(cpus: Sequence[int], may_be: str) -> dict[str, str]:
+    """Files of /sys."""
+    return {
+        f"{_CPU}online": listed(cpus),
+        f"{_CPU}possible": may_be,
+        f"{_CPU}present": may_be,
+        **{_LOOPBACK + name: f"{value}\n" for name, value in _LO.items()},
+    }
+
+
+def group(shown: Shown, *, memory: int, swap: int, cpus: float, pids: int, runs_on: Sequence[int]) -> dict[str, str]:
+    """Files of a control group that there isn't: what is kept by other means."""
+    quota = round(cpus * _PERIOD)
+    if shown.version == 2:
+        return {
+            "cgroup.controllers": "cpuset cpu memory pids\n",
+            "cpu.max": f"{quota} {_PERIOD}\n",
+            "cpuset.cpus.effective": listed(runs_on),
+            "memory.high": "max\n",
+            "memory.max": f"{memory}\n",
+            "memory.swap.max": f"{swap}\n",
+            "pids.max": f"{pids}\n",
+        }
+    files = {
+        "cpu": {"cpu.cfs_period_us": _PERIOD, "cpu.cfs_quota_us": quota},
+        "cpuset": {"cpuset.cpus": listed(runs_on).strip(), "cpuset.mems": 0},
+        "memory": {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory + swap},
+    }
+    found = (files[controller] for controller in sorted(shown.controllers & files.keys()))
+    return {name: f"{value}\n" for part in found for name, value in part.items()}
+
+
+def numbers(listed: str) -> Iterator[int]:
+    """The processors of such a list."""
+    for part in listed.strip().split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def listed(cpus: Sequence[int]) -> str:
+    """As the kernel lists processors: `0-3,8`."""
+    ranges: list[list[int]] = []
+    for number in cpus:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges) + "\n"

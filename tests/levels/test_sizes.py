@@ -1,0 +1,134 @@
+"""What programs take themselves to have: what their sandbox has, not what the machine has."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from paddock import Limits, Mount
+from paddock.model import MountMode
+from tests.conftest import SandboxFactory
+
+pytestmark = pytest.mark.both
+MEMORY_MIB, MIB = 512, 1 << 20
+LIMITS = Limits(memory_mib=MEMORY_MIB, cpus=1)
+PYTHON = """
+import json, os
+rows = dict(line.split(":") for line in open("/proc/meminfo"))
+kib = {name: int(row.split()[0]) for name, row in rows.items()}
+print(json.dumps({
+    "cpus": {os.cpu_count(), len(os.sched_getaffinity(0))} == {1},
+    "listed": [open("/proc/cpuinfo").read().count("processor\\t"), open("/proc/stat").read().count("\\ncpu")],
+    "online": int(open("/sys/devices/system/cpu/online").read()) in os.sched_getaffinity(0),
+    "memory": [kib["MemTotal"], kib["MemAvailable"] <= kib["MemTotal"], kib["SwapTotal"]],
+    "load": open("/proc/loadavg").read().split()[:3],
+}))
+"""
+NODE = "console.log(JSON.stringify([os.totalmem(), os.cpus().length, os.availableParallelism()]))"
+HEAP = "console.log(Math.ceil(require('v8').getHeapStatistics().heap_size_limit / 2**20))"
+JAVA = "java -XX:+PrintFlagsFinal -version 2>/dev/null | awk '$2 == \"MaxHeapSize\" {print $4}'"
+TELLS = """
+import os
+print(open("/proc/sys/kernel/random/boot_id").read().strip())
+hidden = ("partitions", "swaps", "zoneinfo", "softirqs")
+print("told:", *(name for name in hidden if open("/proc/" + name).read()), *os.listdir("/proc/pressure"))
+print(open("/proc/loadavg").read().split()[3])
+print({row.split()[2] for row in open("/proc/cgroups").read().splitlines()[1:]})
+print(*sorted(os.listdir("/sys")), *os.listdir("/sys/class"), *os.listdir("/sys/class/net"), *os.listdir("/sys/fs"))
+"""
+
+
+@pytest.fixture(params=["jail", "container"])
+def level(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def has(program: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program} on this machine, and so in its template `host`")
+
+
+def test_python_sees_the_limits(create: SandboxFactory) -> None:
+    said = json.loads(create(limits=LIMITS).exec(["python3", "-c", PYTHON], check=True).stdout)
+    memory = [MEMORY_MIB * 1024, True, 0]
+    assert said == {"cpus": True, "listed": [1, 1], "online": True, "memory": memory, "load": ["0.00"] * 3}
+
+
+def test_the_tools_of_a_system_see_the_limits(create: SandboxFactory) -> None:
+    box = create(limits=LIMITS)
+    said = box.exec(
+        "nproc; free -m | awk '/Mem/ {print $2}'; printf 'a b:;@echo $$MAKEFLAGS\\n' | make -f- -j$(nproc) a"
+    )
+    assert said.stdout.split()[:2] == ["1", str(MEMORY_MIB)]
+    assert "-j1" in said.stdout, said.stderr
+
+
+def test_half_a_processor_is_one_to_programs(create: SandboxFactory) -> None:
+    assert create(limits=Limits(cpus=0.5)).exec("nproc").stdout == "1\n"
+
+
+def test_node_sees_the_limits_and_collects_before_it_is_killed(create: SandboxFactory) -> None:
+    has("node")
+    box = create(limits=LIMITS)
+    assert json.loads(box.exec(["node", "-e", NODE], check=True).stdout) == [MEMORY_MIB * MIB, 1, 1]
+    assert 384 <= int(box.exec(["node", "-e", HEAP], check=True).stdout) <= MEMORY_MIB
+    kept = create(limits=LIMITS, env={"NODE_OPTIONS": "--max-old-space-size=100"})
+    assert int(kept.exec(["node", "-e", HEAP], check=True).stdout) < 200, "the caller's own word counts"
+
+
+def test_java_sizes_its_heap_by_the_limit(create: SandboxFactory, level: str) -> None:
+    has("java")
+    # Debian's java reads its settings there.
+    places = [
+        Mount(source=str(path), target=str(path), mode=MountMode.READ_ONLY) for path in Path("/etc").glob("java-*")
+    ]
+    if level == "container" and os.getuid():
+        pytest.skip("a container of an ordinary user's has no mounts, and so no settings of Debian's java")
+    heap = int(create(limits=LIMITS, mounts=places).exec(JAVA, check=True).stdout)
+    assert heap <= MEMORY_MIB * MIB // 2
+
+
+@pytest.mark.parametrize("level", ["jail"])
+def test_root_or_not_nothing_is_told_of_the_machine_or_of_neighbours(create: SandboxFactory) -> None:
+    boot, *rest = create(limits=LIMITS).exec(["python3", "-c", TELLS], check=True).stdout.splitlines()
+    assert boot != Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert rest == ["told:", "1/1", "{'1'}", "class devices fs net lo cgroup"]
+
+
+@pytest.mark.parametrize("level", ["jail"])
+def test_sandboxes_side_by_side_have_processors_of_their_own(create: SandboxFactory) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one processor")
+    show = ["python3", "-c", "import os; print(*os.sched_getaffinity(0))"]
+    assert len({create(limits=LIMITS).exec(show, check=True).stdout for _ in range(2)}) == 2
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("level", ["jail"])
+def test_what_is_used_of_the_memory_is_the_kernels_own_word(create: SandboxFactory) -> None:
+    box = create(limits=LIMITS)
+    found = box.exec("cat /sys/fs/cgroup/memory.current /sys/fs/cgroup/memory/memory.usage_in_bytes 2>/dev/null")
+    assert 0 < int(found.stdout) < MEMORY_MIB * MIB
+    assert box.exec(
+        "echo 1 > /sys/fs/cgroup/cgroup.procs || echo 1 > /sys/fs/cgroup/memory/tasks", user="root"
+    ).exit_code
+
+
+@pytest.mark.parametrize("level", ["jail"])
+def test_a_user_may_serve_on_any_port(create: SandboxFactory) -> None:
+    serve = "import socket; print(socket.create_server(('127.0.0.1', 80)).getsockname()[1])"
+    assert create().exec(["python3", "-c", serve], check=True).stdout == "80\n"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("level", ["jail"])
+def test_a_sparse_file_may_be_larger_than_the_disk_limit_and_what_is_written_is_held_to_it(
+    create: SandboxFactory,
+) -> None:
+    box = create(limits=Limits(disk_mib=64))
+    assert box.exec("truncate -s 20G sparse && stat -c %s sparse").stdout == f"{20 << 30}\n"
+    assert box.exec("head -c 100M /dev/urandom > sparse").limit == "disk"
