@@ -55,6 +55,10 @@ class Record:
     env: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
     """What its commands have in their environment: whoever adopts it tells the agents, who know nothing of it."""
 
+    def to_message(self) -> dict[str, Any]:
+        """Its fields, to be read and not changed: `dataclasses.asdict` copies all that is in them."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
 
 class Ended(NamedTuple):
     """How a sandbox ended: the ceiling that did it, if one did, and words. Its kind; empty if that is not known."""
@@ -80,7 +84,7 @@ class Records:
             os.rename(id, id, src_dir_fd=self.directory, dst_dir_fd=directory)
 
     def write(self, record: Record) -> None:
-        self._replace(f"{record.id}/{STATE}", dataclasses.asdict(record))
+        self._replace(f"{record.id}/{STATE}", record.to_message())
 
     def write_ended(self, id: str, ended: Ended) -> None:
         """But of what was nobody's sandbox: nobody asks for that, and so nobody would forget it."""

@@ -11,7 +11,6 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -26,7 +25,7 @@ from paddock.keeper._undertaker import Life, Undertaker
 from paddock.keeper._usage import usage_of
 from paddock.keeper._watch import Watch
 from paddock.linux import btrfs, proc
-from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all
+from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all, pack
 
 LONGEST_SLEEP_SECONDS = 60.0
 MAX_BODY = 16 << 20
@@ -52,6 +51,8 @@ class Keeper:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._by_pidfd: dict[int, Life] = {}
         self._line: Connection | None = None
+        self._news: list[bytes] = []
+        """Frames that go with the next answer, at the latest when the turn ends: the daemon wakes up once for both."""
         self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
         self._idle_since = proc.boottime()
         self._watch_at = 0.0
@@ -106,7 +107,9 @@ class Keeper:
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     self._call(handler)
+                    self._flush()
             self._call(self._housekeeping)
+            self._flush()
         self._nursery.close()
         self._undertaker.close()
 
@@ -147,7 +150,7 @@ class Keeper:
     def _housekeeping(self) -> None:
         now = proc.boottime()
         self._undertaker.expire(now)
-        self._undertaker.remove_groups(now)
+        self._undertaker.remove_left(now)
         if self._watches and self._undertaker.lives and now >= self._watch_at:
             some, part = self._undertaker.next_to_watch()
             self._watch_at = now + self._house.watch_seconds * part
@@ -189,6 +192,7 @@ class Keeper:
             self._answer(self._line, frame)
         if frames is None:
             line, self._line = self._line, None
+            self._news.clear()
             self._unwatch(line.detach().fileno())
             self._watch(self._listener.fileno(), self._accept)
             self._undertaker.freezer.gone()
@@ -213,14 +217,23 @@ class Keeper:
     def _send(
         self, line: Connection, kind: Kind, channel: int, body: Message, descriptors: tuple[int, ...] = ()
     ) -> None:
-        """To a daemon that is there. It may have gone, or not read: what came after half a frame could not be read."""
+        """To a daemon that is there."""
         if line is not self._line:
             return
-        try:
-            line.send(kind, channel, json.dumps(body, separators=(",", ":")).encode(), descriptors=descriptors)
-        except OSError:
-            with contextlib.suppress(OSError):
-                line.detach().shutdown(socket.SHUT_RDWR)
+        if descriptors:
+            self._flush()
+        self._news.append(pack(kind, channel, _json(body), descriptors=descriptors))
+        self._flush(descriptors)
+
+    def _flush(self, descriptors: tuple[int, ...] = ()) -> None:
+        """The daemon may have gone, or not read: what came after half a frame could not be read."""
+        if self._line is not None and self._news:
+            try:
+                self._line.send_packed(b"".join(self._news), descriptors)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._line.detach().shutdown(socket.SHUT_RDWR)
+            self._news.clear()
 
     def _tell(self, record: Record, ended: Ended) -> None:
         self._tell_all({"event": "ended", "limit": ended.limit, "reason": ended.reason}, record)
@@ -230,7 +243,8 @@ class Keeper:
 
     def _tell_all(self, event: Message, record: Record) -> None:
         if self._line is not None:
-            self._send(self._line, Kind.CONTROL, 0, {**event, "id": record.id, "incarnation": record.incarnation})
+            news = _json({**event, "id": record.id, "incarnation": record.incarnation})
+            self._news.append(pack(Kind.CONTROL, 0, news))
 
     # -- operations
 
@@ -359,7 +373,7 @@ class Keeper:
     def _inspect(self, reply: Reply, id: str) -> None:
         """All that is recorded of a living one."""
         self._bury_all()
-        reply(asdict(self._life(id).record))
+        reply(self._life(id).record.to_message())
 
     def _forget(self, reply: Reply, id: str) -> None:
         self._house.records.forget(id)
@@ -371,6 +385,10 @@ class Keeper:
         for life in list(self._undertaker.lives.values()):
             self._undertaker.end(life, Ended(limit=None, reason="the keeper was told to stop"))
         reply()
+
+
+def _json(body: Message) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def _times(record: Record) -> Message:

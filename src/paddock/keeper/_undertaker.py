@@ -30,7 +30,8 @@ UNUSED = Ended(limit="retention", reason="it was paused, and nobody resumed it f
 ORPHANED = Ended(limit=None, reason="the sandbox that it belonged to ended")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made", kind="")
 MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
-_FIRST_PAUSE_SECONDS = 0.001
+_FIRST_PAUSE_SECONDS = 0.01
+"""Nobody waits for what is left of the dead: it goes when whoever asked for the death has the answer."""
 _LONGEST_PAUSE_SECONDS = 1.0
 _LAST_CHANCE_SECONDS = 10.0
 _WATCHED_AT_ONCE = 20
@@ -62,11 +63,12 @@ class _Count:
 
 @dataclass(slots=True)
 class _Leaving:
-    """A group that was not empty when its sandbox was buried."""
+    """What is left of one that was buried: its group, and the directory of its sockets."""
 
-    group: cgroups.Group
+    group: cgroups.Group | None
+    directory: str
     again: float
-    pause: float
+    pause: float = _FIRST_PAUSE_SECONDS
 
 
 class Undertaker:
@@ -206,9 +208,7 @@ class Undertaker:
         life.waiting.clear()  # the keeper collects no garbage: nothing may refer to itself
         if jail.slot is not None:
             attempt(self._house.slots.give_back, jail.slot)
-        if jail.group is not None:
-            attempt(self._remove, jail.group)
-        attempt(remove_directory, self._house.spares, id)
+        self._leave(jail.group, id)
         return cause
 
     def watch_queues(self, lives: list[Life]) -> None:
@@ -222,25 +222,22 @@ class Undertaker:
                 self.end(life, Ended(limit="memory", reason="its sockets held more than they may in their buffers"))
 
     def next_removal(self) -> float | None:
-        """When to look again for groups that could not be removed yet, in seconds of CLOCK_BOOTTIME."""
+        """When to remove what is left of the dead, in seconds of CLOCK_BOOTTIME."""
         return min((leaving.again for leaving in self._leaving), default=None)
 
-    def remove_groups(self, now: float) -> None:
+    def remove_left(self, now: float) -> None:
         """The kernel takes its time with the last of a group's processes; the keeper does not wait for it."""
         for leaving in [leaving for leaving in self._leaving if leaving.again <= now]:
-            if self._removed(leaving.group):
+            if self._removed(leaving):
                 self._leaving.remove(leaving)
             else:
                 leaving.pause = min(leaving.pause * 2, _LONGEST_PAUSE_SECONDS)
                 leaving.again = now + leaving.pause
 
     def close(self) -> None:
-        """The last chance of groups that are still there; the next keeper sweeps what stays even so."""
+        """The last chance of what is still there; the next keeper sweeps what stays even so."""
         for leaving in self._leaving:
-            try:
-                leaving.group.remove(timeout_seconds=_LAST_CHANCE_SECONDS)
-            except OSError:
-                traceback.print_exc()
+            attempt(self._removed, leaving, _LAST_CHANCE_SECONDS)
         self._leaving.clear()
 
     def next_to_watch(self) -> tuple[list[Life], float]:
@@ -363,20 +360,25 @@ class Undertaker:
             group.kill()
         except FileNotFoundError:
             pass  # it is left in some of the hierarchies only, or in none
-        self._remove(group)
+        self._leave(group, "")
 
-    def _remove(self, group: cgroups.Group) -> None:
-        if not self._removed(group):
-            self._leaving.append(_Leaving(group, proc.boottime() + _FIRST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS))
+    def _leave(self, group: cgroups.Group | None, directory: str) -> None:
+        self._leaving.append(_Leaving(group, directory, proc.boottime() + _FIRST_PAUSE_SECONDS))
 
-    def _removed(self, group: cgroups.Group) -> bool:
-        """Whether it is gone now."""
+    def _removed(self, leaving: _Leaving, timeout_seconds: float = 0.0) -> bool:
+        """Whether all of it that can be removed is gone now."""
+        if leaving.directory:
+            attempt(remove_directory, self._house.spares, leaving.directory)
+            leaving.directory = ""
+        group = leaving.group
+        if group is None:
+            return True
         try:
-            group.remove(timeout_seconds=0.0)
+            group.remove(timeout_seconds)
         except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            return False
+            if error.errno == errno.EBUSY:
+                return False
+            traceback.print_exc()
         if group.base is not self._house.groups:
             try:
                 group.base.remove()

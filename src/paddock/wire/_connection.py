@@ -41,10 +41,13 @@ class Connection:
     def send(
         self, kind: Kind, channel: int, body: bytes = b"", *, descriptors: Sequence[int] = (), flags: int = 0
     ) -> None:
-        frame = pack(kind, channel, body, descriptors=descriptors, flags=flags)
-        sent = send_some(self._peer, frame, descriptors)
-        if sent < len(frame):
-            self._peer.sendall(memoryview(frame)[sent:])
+        self.send_packed(pack(kind, channel, body, descriptors=descriptors, flags=flags), descriptors)
+
+    def send_packed(self, frames: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send what `pack` has made; `descriptors` are those of the first frame."""
+        sent = send_some(self._peer, frames, descriptors)
+        if sent < len(frames):
+            self._peer.sendall(memoryview(frames)[sent:])
 
     def receive(self) -> Frame | None:
         """The next frame; None at the end of the connection, between two frames."""
