@@ -112,12 +112,12 @@ def test_a_group_that_does_not_get_empty_holds_up_nobody_and_goes_when_it_is(
         assert undertaker.lives == {}
         assert base.children() == {"gr_test"}
         assert undertaker.next_removal() is not None
-        undertaker.remove_groups(proc.boottime() + 10)
+        undertaker.remove_left(proc.boottime() + 10)
         assert base.children() == {"gr_test"}
         stubborn.communicate()
 
     def gone() -> bool:
-        undertaker.remove_groups(proc.boottime() + 10)
+        undertaker.remove_left(proc.boottime() + 10)
         return not base.children()
 
     assert wait_until(gone)
