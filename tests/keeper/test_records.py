@@ -31,10 +31,10 @@ def test_a_directory_comes_with_what_is_in_it_and_goes_as_a_whole(tmp_path: Path
     records = Records(run)
     records.adopt("sb_x", spares, "gr_1")
     assert os.listdir(tmp_path / "run/sb_x") == ["user.sock"]
-    records.retire("sb_x", spares)
-    records.retire("sb_x", spares)  # nothing is there any more
+    records.retire("sb_x", spares, "sb_x.7")
+    records.retire("sb_x", spares, "sb_x.7")  # nothing is there any more
     assert os.listdir(run) == []
-    remove_directory(spares, "sb_x")
+    remove_directory(spares, "sb_x.7")
     assert os.listdir(spares) == []
 
 

@@ -78,10 +78,10 @@ class Records:
         """Makes `name`, a directory in `directory`, that of a new sandbox. OSError ENOTEMPTY if it has one."""
         os.rename(name, id, src_dir_fd=directory, dst_dir_fd=self.directory)
 
-    def retire(self, id: str, directory: int) -> None:
-        """Moves what `adopt` made to `directory`, for somebody to remove; nothing if there is none."""
+    def retire(self, id: str, directory: int, name: str) -> None:
+        """Moves what `adopt` made to `name` in `directory`, for somebody to remove; nothing if there is none."""
         with contextlib.suppress(FileNotFoundError):
-            os.rename(id, id, src_dir_fd=self.directory, dst_dir_fd=directory)
+            os.rename(id, name, src_dir_fd=self.directory, dst_dir_fd=directory)
 
     def write(self, record: Record) -> None:
         self._replace(f"{record.id}/{STATE}", record.to_message())

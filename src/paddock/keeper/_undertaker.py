@@ -201,14 +201,15 @@ class Undertaker:
         records = self._house.records
         # Until the daemon says that it may be forgotten. On a full disk only the daemon of this moment learns of it.
         attempt(records.write_ended, id, cause._replace(kind=life.record.kind))
-        attempt(records.retire, id, self._house.spares)
+        left = f"{id}.{jail.pid}"  # its next incarnation may die before this is removed
+        attempt(records.retire, id, self._house.spares, left)
         attempt(self._on_ended, life.record, cause)  # before the answers: who has one may make its next incarnation
         for answer in life.waiting:
             attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
         life.waiting.clear()  # the keeper collects no garbage: nothing may refer to itself
         if jail.slot is not None:
             attempt(self._house.slots.give_back, jail.slot)
-        self._leave(jail.group, id)
+        self._leave(jail.group, left)
         return cause
 
     def watch_queues(self, lives: list[Life]) -> None:
