@@ -336,6 +336,30 @@ def test_files_that_were_removed_again_do_not_count(play: Play) -> None:
     play(scene)
 
 
+def spawner_of(keeper: int) -> int:
+    """Its only child that lives in no pid namespace of its own."""
+    (pid,) = [pid for pid in children(keeper) if len(proc.status(pid)["NSpid"].split()) == 1]
+    return pid
+
+
+def test_sandboxes_live_on_and_more_are_made_when_the_spawner_was_killed(private_play: Play) -> None:
+    """As root the next spare comes from another spawner. An ordinary user's keeper ends: the next takes over."""
+
+    async def scene(yard: Yard) -> None:
+        first = await yard.create()
+        keeper = keeper_pid(yard)
+        spawner = spawner_of(keeper)
+        os.kill(spawner, signal.SIGKILL)
+        later = [await yard.create() for _ in range(layout.DEFAULT_SPARES + 1)]  # there may be as many spares
+        assert (keeper_pid(yard) == keeper) == (os.getuid() == 0)
+        assert spawner_of(keeper_pid(yard)) != spawner
+        for instance in (first, *later):
+            assert (await run(instance, "echo", "alive"))[1] == b"alive\n"
+            await instance.kill()
+
+    private_play(scene)
+
+
 def test_a_spare_that_dies_in_waiting_is_missed_by_nobody(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         await (await yard.create()).kill()
