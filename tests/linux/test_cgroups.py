@@ -12,7 +12,7 @@ import pytest
 
 from paddock.linux import _cgroup_delegation as delegation
 from paddock.linux import _cgroup_files as control
-from paddock.linux import namespaces, prctl
+from paddock.linux import prctl
 from paddock.linux.cgroups import Base, Group, GroupLimits
 
 from .child import run_in_child
@@ -45,17 +45,16 @@ def start(group: Group, body: Callable[[], object]) -> int:
     """A process that is in the group from its first moment; exit status 9 if `body` raises."""
     joining = group.join_descriptors()
     try:
-        if joining.clone_into is None:
-            pid = namespaces.clone(0)
-        else:
-            pid, pidfd = namespaces.clone_into(0, joining.clone_into)
-            if pid:
-                os.close(pidfd)
+        pid = os.fork()
         if pid == 0:
             status = 9
             try:
                 prctl.set_parent_death_signal(signal.SIGKILL)
-                joining.enter()
+                for fd in joining.tasks:
+                    os.write(fd, b"0")
+                if joining.clone_into is not None:
+                    with open(os.open("cgroup.procs", os.O_WRONLY, dir_fd=joining.clone_into), "wb") as file:
+                        file.write(b"0")
                 body()
                 status = 0
             finally:

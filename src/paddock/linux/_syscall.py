@@ -21,7 +21,6 @@ class NR:
     """Numbers of the calls that this package makes."""
 
     CLONE = _number(56, 220)
-    CLONE3 = _number(435, 435)
     UNSHARE = _number(272, 97)
     SETNS = _number(308, 268)
     SETHOSTNAME = _number(170, 161)
@@ -50,8 +49,6 @@ class NR:
     LANDLOCK_CREATE_RULESET = _number(444, 444)
     LANDLOCK_ADD_RULE = _number(445, 445)
     LANDLOCK_RESTRICT_SELF = _number(446, 446)
-    PIDFD_SEND_SIGNAL = _number(424, 424)
-    PIDFD_OPEN = _number(434, 434)
     STATX = _number(332, 291)
     CLOSE_RANGE = _number(436, 436)
     INOTIFY_INIT1 = _number(294, 26)

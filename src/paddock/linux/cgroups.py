@@ -35,17 +35,12 @@ _CONTROLLERS = ("memory", "pids", "cpu")
 class Joining(NamedTuple):
     """What a new process needs to be in a group from its start; the creator closes it after the clone.
 
-    `clone_into`: for `namespaces.clone_into`. `tasks`: the child itself writes b"0" into each. (Moving a process
-    by its pid, or by cgroup.procs at all, waits for an RCU grace period: 8 ms against 0.1.)
+    `clone_into`: for clone3(2). `tasks`: the child itself writes b"0" into each. (Moving a process by its pid, or by
+    cgroup.procs at all, waits for an RCU grace period: 8 ms against 0.1.)
     """
 
     clone_into: int | None
     tasks: tuple[int, ...]
-
-    def enter(self) -> None:
-        """Moves the calling (single-threaded) process in."""
-        for fd in self.tasks:
-            os.write(fd, b"0")
 
     def close(self) -> None:
         for fd in self.tasks:
