@@ -15,7 +15,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from paddock.linux import _cgroup_delegation as delegation
 from paddock.linux import _cgroup_files as control
 from paddock.linux import _cgroup_layout as layout
 from paddock.linux import _files
@@ -84,7 +83,7 @@ class Base:
             try:
                 if hierarchy.version == 2:
                     wanted = frozenset(_CONTROLLERS) - bound
-                    path, controllers = delegation.find(own, hierarchy.top, name, wanted, missing)
+                    path, controllers = layout.delegated(own, hierarchy.top, name, wanted, missing)
                 elif controllers:
                     control.make_directory(path)
                 else:
