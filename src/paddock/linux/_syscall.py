@@ -6,6 +6,7 @@ Numbers: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/uni
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 
 MACHINE = os.uname().machine
@@ -96,6 +97,14 @@ def call_locked(number: int, a: Argument = None, b: Argument = None, *, what: st
     if result == -1:
         raise failure(ctypes.get_errno(), what)
     return result
+
+
+def ioctl(fd: int, request: int, argument: int | bytearray, *, what: tuple[object, ...]) -> int:
+    """As `call`, for ioctl(2); a bytearray holds what the kernel wrote into it."""
+    try:
+        return fcntl.ioctl(fd, request, argument)
+    except OSError as error:
+        raise failure(error.errno or 0, what) from None
 
 
 def failure(number: int, what: str | tuple[object, ...], detail: str = "") -> OSError:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from paddock.linux import _files
-from paddock.linux._ioctl import ioctl
+from paddock.linux._syscall import ioctl
 from paddock.linux.descriptors import closing
 
 _CONTROL = b"/dev/loop-control"
