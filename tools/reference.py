@@ -210,14 +210,14 @@ def actions_page() -> str:
 
 
 def record_schema_page() -> str:
-    from paddock.audit._kinds import schema
+    from tools.record_kinds import schema
 
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def records_page() -> str:
     """Kinds of records of the audit log that are no action's."""
-    from paddock.audit._kinds import DOOR, EGRESS, EVENTS
+    from tools.record_kinds import DOOR, EGRESS, EVENTS
 
     intro = (
         "Decisions and outcomes have the tag of an [action](actions.md), or are the gateway's, which nobody asked for."
@@ -289,4 +289,5 @@ def join(parts: list[str]) -> str:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
     raise SystemExit(main(sys.argv[1:]))

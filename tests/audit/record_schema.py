@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from paddock.audit._kinds import schema
+from tools.record_kinds import schema
 
 _TYPES: dict[str, type] = {"string": str, "integer": int, "boolean": bool, "object": dict}
 _KNOWN = {"type", "minimum", "pattern", "const", "enum", "description"}

@@ -13,9 +13,9 @@ import pytest
 
 import paddock
 from paddock.audit import AuditLog
-from paddock.audit._kinds import DOOR, EGRESS, EVENTS, schema
 from paddock.model import Decision, ExecSpec, Principal, RunExec
 from tests.audit.record_schema import wrong
+from tools.record_kinds import DOOR, EGRESS, EVENTS, schema
 
 SOURCE = Path(paddock.__file__).parent
 

@@ -17,11 +17,12 @@ import pytest
 from paddock.backends.gvisor import GvisorBackend, _backend, _platforms, _probe, _proof
 from paddock.backends.gvisor._bundle import flags
 from paddock.errors import LevelUnavailable, ResourceExhausted
-from paddock.linux import proc, processes
+from paddock.linux import processes
 from tests.backends.test_gvisor_memory import Family, MemoryHarness, play
 from tests.backends.vessels import furnished
 from tests.conformance import Box
 from tests.conftest import configure, private_state
+from tests.linux.child import descriptors
 from tests.orphans import wait_until
 
 KVM = "/dev/kvm"
@@ -296,7 +297,7 @@ def on_kvm() -> list[int]:
 
 def opened(pid: int) -> list[str]:
     try:
-        return list(proc.descriptors(pid).values())
+        return list(descriptors(pid).values())
     except OSError:
         return []
 

@@ -25,6 +25,7 @@ from paddock.model import Allow
 from tests.egress.registry_clients import JSON, fetch, through
 from tests.egress.registry_files import Outside
 from tests.egress.rig import Rig, eventually
+from tests.linux import bpf
 
 PAGE = "/simple/demo/"
 
@@ -128,7 +129,7 @@ def test_it_has_no_file_no_socket_and_no_program() -> None:
     machine = os.uname().machine
     program, known = build_only(machine, _CALLS.split()), names.numbers(machine)
     for name in ("openat", "socket", "connect", "execve", "ptrace", "kill", "unlinkat", "socketpair"):
-        assert seccomp.run(program, seccomp.AUDIT_ARCH[machine], known[name]) == seccomp.fail_with(1), name
+        assert bpf.run(program, seccomp.AUDIT_ARCH[machine], known[name]) == seccomp.fail_with(1), name
 
 
 async def _answered(reader: Reader) -> None:

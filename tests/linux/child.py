@@ -13,13 +13,15 @@ from paddock.linux import namespaces
 
 
 def run_in_child(body: Callable[[], object], flags: int = 0) -> None:
-    """Runs `body` in a clone; its exception is the test's failure. `flags`: namespaces to make."""
+    """Runs `body` in a child; its exception is the test's failure. `flags`: namespaces to make."""
     read_end, write_end = os.pipe()
-    pid = namespaces.clone(flags)
+    pid = os.fork()
     if pid == 0:
         status = 1
         try:
             os.close(read_end)
+            if flags:
+                namespaces.unshare(flags)
             body()
             status = 0
         except BaseException:
@@ -33,3 +35,15 @@ def run_in_child(body: Callable[[], object], flags: int = 0) -> None:
     _, status = os.waitpid(pid, 0)
     if status:
         pytest.fail(f"the child ended with {os.waitstatus_to_exitcode(status)}\n{text}", pytrace=False)
+
+
+def descriptors(pid: int | str = "self") -> dict[int, str]:
+    """What each open descriptor of `pid` refers to; those that close meanwhile are left out."""
+    found: dict[int, str] = {}
+    directory = f"/proc/{pid}/fd"
+    for name in os.listdir(directory):
+        try:
+            found[int(name)] = os.readlink(f"{directory}/{name}")
+        except FileNotFoundError:
+            continue
+    return found

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from paddock.linux import _cgroup_layout, mountinfo, proc
+from paddock.linux import _cgroup_layout, mountinfo
 from tests import orphans
+
+from .child import descriptors
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,7 +35,7 @@ def what_is_ours(temporary: str) -> dict[str, list[str]]:
         ),
         "children": sorted(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
         "descriptors": sorted(
-            f"{number}: {target}" for number, target in proc.descriptors().items() if not of_the_shared_service(target)
+            f"{number}: {target}" for number, target in descriptors().items() if not of_the_shared_service(target)
         ),
     }
 

@@ -185,8 +185,3 @@ def test_a_loop_device_dies_with_its_last_user(tmp_path: Path) -> None:
         assert loop.find(file.fileno()) == [device.path]
         os.close(device.fd)
         wait_until(lambda: loop.find(file.fileno()) == [])
-        device = loop.attach(file.fileno())
-        loop.detach(device.path)
-        os.close(device.fd)
-        wait_until(lambda: loop.find(file.fileno()) == [])
-        loop.detach(device.path)

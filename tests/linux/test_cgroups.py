@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from paddock.linux import _cgroup_delegation as delegation
 from paddock.linux import _cgroup_files as control
-from paddock.linux import namespaces, prctl
+from paddock.linux import _cgroup_layout as layout
+from paddock.linux import prctl
 from paddock.linux.cgroups import Base, Group, GroupLimits
 
 from .child import run_in_child
@@ -45,17 +45,16 @@ def start(group: Group, body: Callable[[], object]) -> int:
     """A process that is in the group from its first moment; exit status 9 if `body` raises."""
     joining = group.join_descriptors()
     try:
-        if joining.clone_into is None:
-            pid = namespaces.clone(0)
-        else:
-            pid, pidfd = namespaces.clone_into(0, joining.clone_into)
-            if pid:
-                os.close(pidfd)
+        pid = os.fork()
         if pid == 0:
             status = 9
             try:
                 prctl.set_parent_death_signal(signal.SIGKILL)
-                joining.enter()
+                for fd in joining.tasks:
+                    os.write(fd, b"0")
+                if joining.clone_into is not None:
+                    with open(os.open("cgroup.procs", os.O_WRONLY, dir_fd=joining.clone_into), "wb") as file:
+                        file.write(b"0")
                 body()
                 status = 0
             finally:
@@ -325,7 +324,7 @@ def test_handing_controllers_down_moves_the_caller_aside(own_group: tuple[Path, 
     def body() -> None:
         (own / "cgroup.procs").write_text("0")
         missing: dict[str, str] = {}
-        assert delegation.find(str(own), str(own), "p", frozenset({controller, "absent"}), missing) == (
+        assert layout.delegated(str(own), str(own), "p", frozenset({controller, "absent"}), missing) == (
             f"{own}/p",
             {controller},
         )
@@ -333,7 +332,7 @@ def test_handing_controllers_down_moves_the_caller_aside(own_group: tuple[Path, 
         assert (own / "p/cgroup.subtree_control").read_text().split() == [controller]
         assert Path("/proc/self/cgroup").read_text().rstrip().endswith("/own/p.self")
         # From the leaf, once more: the same place.
-        assert delegation.find(str(own), str(own), "p", frozenset({controller}), missing)[1] == {controller}
+        assert layout.delegated(str(own), str(own), "p", frozenset({controller}), missing)[1] == {controller}
 
     run_in_child(body)
 
@@ -348,7 +347,7 @@ def test_others_in_the_callers_group_are_a_reason_that_is_told(own_group: tuple[
             forever()
         missing: dict[str, str] = {}
         try:
-            assert delegation.find(str(own), str(own), "p", frozenset({controller}), missing)[1] == frozenset()
+            assert layout.delegated(str(own), str(own), "p", frozenset({controller}), missing)[1] == frozenset()
             assert "Delegate=yes" in missing[controller]
         finally:
             os.kill(other, signal.SIGKILL)
@@ -377,7 +376,7 @@ def test_where_others_run_beside_the_caller_groups_go_to_the_delegated_one_above
             forever()
         missing: dict[str, str] = {}
         try:
-            place = delegation.find(str(leaf), str(own), "p", frozenset({controller}), missing)
+            place = layout.delegated(str(leaf), str(own), "p", frozenset({controller}), missing)
             assert place == (f"{own}/p", {controller})
             assert missing == {}
             assert Path("/proc/self/cgroup").read_text().rstrip().endswith("/leaf"), "nobody was moved"

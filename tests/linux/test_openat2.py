@@ -37,18 +37,8 @@ def root_fd(tree: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def content(fd: int) -> bytes:
-    with open(fd, "rb") as file:
-        return file.read()
-
-
-def test_absolute_links_resolve_inside(root_fd: int) -> None:
-    assert content(openat2.open_in_root(root_fd, b"/good", os.O_RDONLY)) == b"inside"
-    assert content(openat2.open_in_root(root_fd, b"../../d/parent/d/file", os.O_RDONLY)) == b"inside"
-
-
 def test_descriptors_are_never_inherited(root_fd: int) -> None:
-    fd = openat2.open_in_root(root_fd, b"d/file", os.O_RDONLY)
+    fd = openat2.open_beneath(root_fd, b"d/file", os.O_RDONLY)
     assert not os.get_inheritable(fd)
     os.close(fd)
 
@@ -63,7 +53,7 @@ def test_a_path_that_leaves_is_refused_beneath(root_fd: int) -> None:
 def test_links_can_be_refused_altogether(root_fd: int) -> None:
     for path in (b"good", b"d/parent/d/file"):
         with pytest.raises(OSError) as caught:
-            openat2.open_in_root(root_fd, path, os.O_RDONLY, symlinks=False)
+            openat2.open_beneath(root_fd, path, os.O_RDONLY, symlinks=False)
         assert caught.value.errno == errno.ELOOP
 
 
@@ -71,7 +61,7 @@ def test_magic_links_are_refused() -> None:
     proc = os.open("/proc/self", os.O_PATH)
     try:
         with pytest.raises(OSError) as caught:
-            openat2.open_in_root(proc, b"cwd", os.O_RDONLY)
+            openat2.open_beneath(proc, b"cwd", os.O_RDONLY)
         assert caught.value.errno == errno.ELOOP
     finally:
         os.close(proc)
@@ -81,7 +71,7 @@ def test_mounts_can_be_refused() -> None:
     root = os.open("/", os.O_PATH)
     try:
         with pytest.raises(OSError) as caught:
-            openat2.open_in_root(root, b"proc/version", os.O_RDONLY, cross_mounts=False)
+            openat2.open_beneath(root, b"proc/version", os.O_RDONLY, cross_mounts=False)
         assert caught.value.errno == errno.EXDEV
     finally:
         os.close(root)
@@ -94,12 +84,11 @@ PARTS = ["..", ".", "", "d", "e", "file", "up", "absolute", "parent", "self", "m
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=8), absolute=st.booleans())
 def test_no_path_reaches_the_outside(root_fd: int, parts: list[str], absolute: bool) -> None:
     path = ("/" if absolute else "") + "/".join(parts)
-    for opener in (openat2.open_in_root, openat2.open_beneath):
-        try:
-            fd = opener(root_fd, path.encode(), os.O_RDONLY)
-        except OSError:
-            continue
-        found = os.readlink(f"/proc/self/fd/{fd}")
-        os.close(fd)
-        top = os.readlink(f"/proc/self/fd/{root_fd}")
-        assert found == top or found.startswith(top + "/")
+    try:
+        fd = openat2.open_beneath(root_fd, path.encode(), os.O_RDONLY)
+    except OSError:
+        return
+    found = os.readlink(f"/proc/self/fd/{fd}")
+    os.close(fd)
+    top = os.readlink(f"/proc/self/fd/{root_fd}")
+    assert found == top or found.startswith(top + "/")

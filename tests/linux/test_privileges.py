@@ -7,7 +7,6 @@ import signal
 import pytest
 
 from paddock.linux import caps, namespaces, prctl, proc, rlimits
-from paddock.linux.rlimits import ResourceLimits
 
 from .child import run_in_child
 
@@ -41,8 +40,6 @@ def test_a_kept_set_is_exactly_that() -> None:
 def test_what_left_the_bounding_set_is_gained_by_no_exec() -> None:
     def body() -> None:
         caps.drop_bounding(caps.KILL)
-        caps.clear_ambient()
-        assert caps.in_bounding(caps.KILL)
         assert int(proc.status()["CapBnd"], 16) == caps.mask_of(caps.KILL)
         # An exec by uid 0 would regain everything that is in the bounding set.
         argv = [b"/bin/sh", b"-c", b"grep -q 'CapEff:.*0000000020$' /proc/self/status"]
@@ -54,7 +51,6 @@ def test_what_left_the_bounding_set_is_gained_by_no_exec() -> None:
 def test_no_new_privileges_cannot_be_taken_back() -> None:
     def body() -> None:
         prctl.set_no_new_privileges()
-        assert prctl.no_new_privileges()
         with pytest.raises(OSError, match="Invalid argument"):
             prctl.prctl(38, 0, what="take back")
         assert proc.status()["NoNewPrivs"] == "1"
@@ -67,9 +63,8 @@ def test_a_process_that_is_not_dumpable_hides_its_files_from_its_own_uid() -> No
         if os.getuid() == 0:
             os.setresgid(65534, 65534, 65534)
             os.setresuid(65534, 65534, 65534)
-            assert not prctl.is_dumpable()  # the change of uid did that
+            assert os.stat("/proc/self/mem").st_uid == 0  # the change of uid did that
         prctl.set_dumpable(True)
-        assert prctl.is_dumpable()
         assert os.stat("/proc/self/mem").st_uid == os.getuid()
         prctl.set_dumpable(False)
         assert os.stat("/proc/self/mem").st_uid == 0
@@ -99,24 +94,10 @@ def test_a_child_dies_with_its_parent() -> None:
     os.close(read_end)
 
 
-def test_a_subreaper_inherits_orphans() -> None:
-    def body() -> None:
-        prctl.set_subreaper()
-        if (pid := os.fork()) == 0:
-            if os.fork() == 0:
-                os._exit(5)
-            os._exit(0)
-        os.waitpid(pid, 0)
-        assert os.waitstatus_to_exitcode(os.waitpid(-1, 0)[1]) == 5
-
-    run_in_child(body)
-
-
 @pytest.mark.root
 def test_capabilities_survive_a_change_of_uid_under_no_setuid_fixup() -> None:
     def body() -> None:
         prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
-        assert prctl.secure_bits() == prctl.SECBIT_NO_SETUID_FIXUP
         os.setresuid(65534, 65534, 65534)
         assert caps.get().effective
 
@@ -131,22 +112,11 @@ def test_a_long_name_is_cut() -> None:
     run_in_child(body)
 
 
-def test_limits_hold_soft_and_hard() -> None:
-    def body() -> None:
-        rlimits.apply(ResourceLimits(open_files=64, file_bytes=1 << 20))
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (64, 64)
-        assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
-        assert resource.getrlimit(resource.RLIMIT_FSIZE) == (1 << 20, 1 << 20)
-        with pytest.raises(OSError, match="Too many open files"):
-            [os.dup(0) for _ in range(100)]
-
-    run_in_child(body)
-
-
 def test_a_limit_above_the_hard_one_becomes_that() -> None:
     def body() -> None:
         assert rlimits.set_limit(resource.RLIMIT_NOFILE, 50) == 50
         assert rlimits.set_limit(resource.RLIMIT_NOFILE, 5000) == 50
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (50, 50)
 
     run_in_child(body)
 

@@ -15,17 +15,19 @@ import pytest
 
 from paddock.linux import _syscall_names, prctl, seccomp, seccomp_profile
 from paddock.linux._syscall import MACHINE
-from paddock.linux.seccomp import ALLOW, AUDIT_ARCH, I386, KILL_PROCESS, Cases, Compare, fail_with
+from paddock.linux.seccomp import ALLOW, AUDIT_ARCH, KILL_PROCESS, Cases, Compare, fail_with
 
+from . import bpf
 from .child import run_in_child
 
+I386 = 0x4000_0003
 MACHINES = ("x86_64", "aarch64")
 EPERM, ENOSYS = fail_with(errno.EPERM), fail_with(errno.ENOSYS)
 
 
 def verdict(name: str, *arguments: int, machine: str = "x86_64", foreign_targets: bool = True) -> int:
     program = seccomp_profile.build(machine, foreign_targets=foreign_targets)
-    return seccomp.run(program, AUDIT_ARCH[machine], _syscall_names.numbers(machine)[name], arguments)
+    return bpf.run(program, AUDIT_ARCH[machine], _syscall_names.numbers(machine)[name], arguments)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -34,7 +36,7 @@ def test_owners_of_files_stay_where_the_profile_is_told_so(machine: str) -> None
     for name in {"chown", "fchown", "lchown", "fchownat"} & set(known):
         for owners, expected in ((True, ALLOW), (False, EPERM)):
             program = seccomp_profile.build(machine, owners=owners)
-            assert seccomp.run(program, AUDIT_ARCH[machine], known[name], (0, 0, 0, 0, 0)) == expected
+            assert bpf.run(program, AUDIT_ARCH[machine], known[name], (0, 0, 0, 0, 0)) == expected
 
 
 # ---- the table
@@ -63,9 +65,9 @@ def test_unknown_numbers_are_enosys_and_other_architectures_die(machine: str) ->
     program = seccomp_profile.build(machine)
     arch = AUDIT_ARCH[machine]
     for number in (472, 600, 0x4000_0000, 0x4000_0000 | 59, 2**31, 2**32 - 1):
-        assert seccomp.run(program, arch, number) == ENOSYS
+        assert bpf.run(program, arch, number) == ENOSYS
     for other in {I386, 0x4000_0028, *AUDIT_ARCH.values()} - {arch}:
-        assert seccomp.run(program, other, 0) == KILL_PROCESS
+        assert bpf.run(program, other, 0) == KILL_PROCESS
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -190,7 +192,7 @@ def test_a_second_filter_refuses_what_no_process_is_charged_for_and_nothing_else
     numbers = _syscall_names.numbers(machine)
     for system_v, refused in ((True, {"memfd_create"}), (False, {"memfd_create", "shmget", "msgget", "semget"})):
         program = seccomp_profile.build_uncounted(machine, system_v=system_v)
-        answers = {name: seccomp.run(program, AUDIT_ARCH[machine], number) for name, number in numbers.items()}
+        answers = {name: bpf.run(program, AUDIT_ARCH[machine], number) for name, number in numbers.items()}
         assert answers == dict.fromkeys(numbers, ALLOW) | dict.fromkeys(refused, ENOSYS)
 
 
@@ -258,7 +260,7 @@ def test_verdicts_without_conditions_are_those_of_a_filter_made_by_libseccomp(li
     ours = seccomp_profile.build("x86_64")
     conditional = {numbers[n] for n, v in seccomp_profile.verdicts("x86_64").items() if not isinstance(v, int)}
     for number in set(range(600)) - conditional:
-        assert seccomp.run(ours, AUDIT_ARCH["x86_64"], number) == seccomp.run(theirs, AUDIT_ARCH["x86_64"], number)
+        assert bpf.run(ours, AUDIT_ARCH["x86_64"], number) == bpf.run(theirs, AUDIT_ARCH["x86_64"], number)
 
 
 @pytest.mark.skipif(MACHINE != "x86_64", reason="libseccomp translates rules to the native architecture")
@@ -278,9 +280,9 @@ def test_what_conditions_allow_is_what_libseccomp_allows(lib: LibSeccomp) -> Non
         values = sorted({c.value for case in cases.cases for c in case.when} | {0, 1, 2, 3, 17, 1 << 31})
         for _ in range(2000):
             arguments = [choose.choice(values) | choose.choice((0, 0, 1 << 32, 1 << 20)) for _ in range(6)]
-            left = seccomp.run(ours, AUDIT_ARCH["x86_64"], numbers[name], arguments)
-            right = seccomp.run(theirs, AUDIT_ARCH["x86_64"], numbers[name], arguments)
-            exception = seccomp.run(excepted, AUDIT_ARCH["x86_64"], numbers[name], arguments)
+            left = bpf.run(ours, AUDIT_ARCH["x86_64"], numbers[name], arguments)
+            right = bpf.run(theirs, AUDIT_ARCH["x86_64"], numbers[name], arguments)
+            exception = bpf.run(excepted, AUDIT_ARCH["x86_64"], numbers[name], arguments)
             assert (left == ALLOW) == (ALLOW in (right, exception)), (name, arguments)
 
 
@@ -308,7 +310,7 @@ def test_the_kernel_refuses_every_call_that_the_profile_refuses() -> None:
 
     def body() -> None:
         for name, action in refused.items():
-            assert seccomp.run(program, AUDIT_ARCH[MACHINE], numbers[name], nonsense) == action
+            assert bpf.run(program, AUDIT_ARCH[MACHINE], numbers[name], nonsense) == action
             assert raw(numbers[name], *nonsense) == -1
             assert ctypes.get_errno() == action & 0xFFFF, name
 

@@ -11,12 +11,11 @@ ROOT = Path(paddock.__file__).parent
 ROOMS = ("audit", "backends", "daemon", "linux", "model", "policy", "service", "storage", "wire")
 FORKS = {
     "daemon/_process.py": "leaves its parent before it has a loop or a thread",
-    "linux/namespaces.py": "clone(2) itself, for the supervisor",
     "linux/subordinate_ids.py": "makes the user namespace, for the supervisor and the worker, which have one thread",
     "storage/_jobs.py": "a program of its own, which the daemon executes",
     "storage/repositories/_confined.py": "a program of its own, which the daemon executes",
 }
-_CALLS = {"fork", "forkpty", "clone", "clone_into"}
+_CALLS = {"fork", "forkpty", "user_namespace", "id_mapping_namespace"}
 
 
 def _forks(source: str) -> bool:

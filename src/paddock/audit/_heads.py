@@ -19,10 +19,9 @@ import msgspec
 from paddock.linux.descriptors import closing
 
 from ._log import HEADS
-from ._parts import PART_BYTES, Part, chains, close_part, first, last, lines, parts, size
+from ._parts import PART_BYTES, Part, chains, close_part, first, last, last_line, lines, parts, size
 from ._record import GENESIS, Broken, link
 from ._signing import SigningKey, is_signed
-from ._tail import last_line
 
 _CONTEXT = b"paddock audit head 1\n"
 _SIGNATURE = b',"signature":"'

@@ -22,9 +22,8 @@ from paddock.linux.reserve import reserve
 from paddock.model import Action, Decision, Principal
 
 from ._digest import Redact, describe, redact_secrets
-from ._parts import PART_BYTES, SUFFIX, begun, chains, close_part, last, parts
+from ._parts import PART_BYTES, SUFFIX, begun, chains, close_part, last, last_line, parts
 from ._record import GENESIS, Broken, Record, seal, unseal
-from ._tail import last_line
 
 HEADS = "heads"
 _KEPT_BYTES = 64 << 10

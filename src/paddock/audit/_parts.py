@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from ._tail import last_line
-
 SUFFIX = ".jsonl"
 PART_BYTES = 16 << 20
 """A file that is longer is closed, and its chain goes on in another one."""
 _PART = re.compile(r"([^/]+)\.(\d{15})-(\d{15})(\.gz)?")
 _PACKED = ".gz"
 _BEGUN = ".new"
+_SPAN_BYTES = 64 << 10
 
 
 class Part(NamedTuple):
@@ -225,3 +224,17 @@ def _opened(directory: Path, name: str) -> tuple[list[Part], BinaryIO | None]:
         except FileNotFoundError:
             pass  # it was closed meanwhile
         file.close()
+
+
+def last_line(fd: int) -> tuple[bytes, int]:
+    """The last whole line, newline included, and where it ends; what was torn behind it is passed over."""
+    size = os.fstat(fd).st_size
+    span = _SPAN_BYTES
+    while True:
+        begin = max(0, size - span)
+        tail = os.pread(fd, size - begin, begin)
+        stop = tail.rfind(b"\n") + 1
+        start = tail.rfind(b"\n", 0, max(0, stop - 1)) + 1
+        if begin == 0 or start:
+            return tail[start:stop], begin + stop
+        span *= 4

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
 from paddock.model import AuditRecord, ListAudit, nested_principal, replace
 
 from ._parts import SUFFIX, chains, lines
+from ._record import Record
 
 MOST_RECORDS = 100_000
 _OWN = frozenset({"audit.open", "audit.close"})
@@ -31,26 +32,8 @@ _FACTS = frozenset(
 """Events that are no trouble."""
 
 
-class _Line(msgspec.Struct):
-    """A line of the log. What is not a record is passed over: `verify` is for finding that."""
-
-    seq: int
-    time: int
-    kind: str
-    action: str
-    principal: str | None = None
-    allowed: bool | None = None
-    rule: str | None = None
-    reason: str | None = None
-    of: int | None = None
-    ok: bool | None = None
-    error: str | None = None
-    message: str | None = None
-    sandbox: str | None = None
-    detail: dict[str, Any] = {}
-
-
-_decode = msgspec.json.Decoder(_Line).decode
+_decode = msgspec.json.Decoder(Record).decode
+"""What is not a record is passed over: `verify` is for finding that."""
 
 
 class Eyes(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +67,7 @@ def read_records(
 
 def _segment(directory: Path, name: str) -> Iterator[AuditRecord]:
     """A decision comes when its outcome is there, or at the end."""
-    open_decisions: dict[int, _Line] = {}
+    open_decisions: dict[int, Record] = {}
     for _, raw in lines(directory, name):
         try:
             line = _decode(raw)
@@ -102,7 +85,7 @@ def _segment(directory: Path, name: str) -> Iterator[AuditRecord]:
         yield _record(name, decision, None)
 
 
-def _record(name: str, first: _Line, outcome: _Line | None) -> AuditRecord:
+def _record(name: str, first: Record, outcome: Record | None) -> AuditRecord:
     record = AuditRecord(
         ref=f"{name.removesuffix(SUFFIX)}:{first.seq}",
         at=first.time / 1e9,

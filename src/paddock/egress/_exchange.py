@@ -63,12 +63,12 @@ class Exchange:
                     return self._tunnel(request)
                 goes_on = await self._pass(request)
             except BadMessage as error:
-                goes_on = await self._refuse(Refused(str(error), status=400, rule="http"), None)
+                goes_on = await self.refuse(Refused(str(error), status=400, rule="http"))
             except Refused as refused:
-                goes_on = await self._refuse(refused, request)
+                goes_on = await self.refuse(refused, request)
             except Unrecorded as error:
                 refused = Refused(error.message, status=503, rule="audit", hint=error.hint or "")
-                goes_on = await self._refuse(refused, None)
+                goes_on = await self.refuse(refused)
             connection.limit(limits.keep_alive)
         return None
 
@@ -299,14 +299,11 @@ class Exchange:
         self._wire.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         return target, verdict
 
-    async def refuse(self, refused: Refused) -> None:
-        """For what came in the place of a request."""
-        await self._refuse(refused, None)
-
     # -- refusals ------------------------------------------------------------------------------------------------------
 
-    async def _refuse(self, refused: Refused, request: Request | None) -> bool:
-        """Says why, with the number of the record; whether the connection can go on after that."""
+    async def refuse(self, refused: Refused, request: Request | None = None) -> bool:
+        """Says why, with the number of the record; whether the connection can go on after that. `request` None: what
+        came was none."""
         connection = self._connection
         if refused.number is None and refused.rule != "audit":
             target, revision = connection.target or Target("", 0), self._room.door.policy.revision

@@ -76,7 +76,7 @@ class Inside:
     def _opened(self, stream: StreamTransport, fields: list[tuple[bytes, bytes]], ended: bool) -> None:
         room = self._room
         if room.streams >= room.limits.streams or len(self.branches) >= 2 * MOST_STREAMS:
-            return stream.refuse(ErrorCodes.REFUSED_STREAM)
+            return stream.reset(ErrorCodes.REFUSED_STREAM)
         refused: Refused | None = None
         try:
             stream.serve(fields, b"https", ended=ended, grpc=is_grpc(fields))

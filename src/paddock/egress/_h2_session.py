@@ -73,10 +73,6 @@ class StreamTransport(asyncio.Transport):
             raise
         self._feed(text)
 
-    def refuse(self, code: ErrorCodes) -> None:
-        """Unread."""
-        self._reset(code)
-
     def response(self, fields: list[tuple[bytes, bytes]], *, ended: bool) -> None:
         try:
             text = self._text.response(fields, self._method, ended=ended)
@@ -130,7 +126,7 @@ class StreamTransport(asyncio.Transport):
 
     def _fail(self, reason: str) -> None:
         self._lost = True
-        self._reset(ErrorCodes.PROTOCOL_ERROR)
+        self.reset(ErrorCodes.PROTOCOL_ERROR)
         self.wire.connection_lost(StreamFailed(reason))
 
     def _feed(self, text: bytes) -> None:
@@ -241,7 +237,7 @@ class StreamTransport(asyncio.Transport):
         elif self._serves and (self._closing or (self._eof and not self.wire.discards)):
             # The answer does not need the rest of the request. Where that is thrown away, for a while, it is not cut:
             # there are clients (curl 7.88) that don't look at an answer when they can't finish their request.
-            self._reset(ErrorCodes.NO_ERROR)
+            self.reset(ErrorCodes.NO_ERROR)
         else:
             return
         if self._eof:
@@ -282,10 +278,10 @@ class StreamTransport(asyncio.Transport):
         if not self._closed:
             self._lost = True
             failed = ErrorCodes.NO_ERROR if self._sent else ErrorCodes.INTERNAL_ERROR
-            self._reset(failed if self._serves else ErrorCodes.CANCEL)
+            self.reset(failed if self._serves else ErrorCodes.CANCEL)
             self._session.loop.call_soon(self.wire.connection_lost, None)
 
-    def _reset(self, code: ErrorCodes) -> None:
+    def reset(self, code: ErrorCodes) -> None:
         if self._closed:
             return
         self._forget()

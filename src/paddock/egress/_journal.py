@@ -47,25 +47,15 @@ class AuditJournal:
 
     def decision(self, flow: Flow, verdict: Verdict) -> int:
         """Return its number. Unless it is recorded, nothing may happen."""
-        action = f"egress.{flow.kind}"
-        detail: dict[str, Any] = {
-            "incarnation": flow.incarnation,
-            "flow": flow.number,
-            "host": flow.host,
-            "port": flow.port,
-            "revision": verdict.revision,
-        }
-        for name in ("address", "tier", "method", "path", "package", "digest", "malware"):
-            if (value := getattr(flow, name)) is not None:
-                detail[name] = value
-        if flow.refs is not None:
-            detail["refs"] = list(flow.refs)
+        detail = {name: value for name, value in msgspec.structs.asdict(flow).items() if value is not None}
+        detail |= {"flow": detail.pop("number"), "revision": verdict.revision}
+        kind, sandbox = detail.pop("kind"), detail.pop("sandbox")
         return self._log.verdict(
-            action,
+            f"egress.{kind}",
             allowed=verdict.allowed,
             rule=verdict.rule,
             reason=verdict.reason,
-            sandbox=flow.sandbox,
+            sandbox=sandbox,
             detail=detail,
         )
 

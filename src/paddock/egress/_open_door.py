@@ -7,7 +7,7 @@ import socket
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -116,43 +116,11 @@ class OpenDoor:
         self._flows += 1
         return self._flows
 
-    def decide(
-        self,
-        kind: str,
-        flow: int,
-        target: Target,
-        verdict: Verdict,
-        *,
-        address: str | None = None,
-        tier: str | None = None,
-        method: str | None = None,
-        path: str | None = None,
-        refs: tuple[str, ...] | None = None,
-        package: str | None = None,
-        digest: str | None = None,
-        malware: str | None = None,
-    ) -> int:
-        """Records it. Unrecorded."""
+    def decide(self, kind: str, flow: int, target: Target, verdict: Verdict, **about: Any) -> int:
+        """Records it; `about` are further fields of `Flow`. Unrecorded."""
         door = self.door
-        number = door.journal.decision(
-            Flow(
-                kind=kind,
-                sandbox=door.sandbox,
-                incarnation=door.incarnation,
-                number=flow,
-                host=target.host,
-                port=target.port,
-                address=address,
-                tier=tier,
-                method=method,
-                path=path,
-                refs=refs,
-                package=package,
-                digest=digest,
-                malware=malware,
-            ),
-            verdict,
-        )
+        where = {"sandbox": door.sandbox, "incarnation": door.incarnation, "host": target.host, "port": target.port}
+        number = door.journal.decision(Flow(kind=kind, number=flow, **where, **about), verdict)
         maker = self.makers.pop(flow, None)
         if maker is not None:
             maker.decided(number)

@@ -1,10 +1,19 @@
-"""Where this machine's cgroup hierarchies are mounted and where in them the caller is (cgroups(7))."""
+"""Where this machine's cgroup hierarchies are mounted, where in them the caller is (cgroups(7)), and where in the
+version 2 tree it may keep groups with controllers: in what has been delegated to it.
+
+Facts: Documentation/admin-guide/cgroup-v2.rst, "Delegation" and "No Internal Process Constraint".
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import posixpath
+import time
+from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
+from paddock.linux import _cgroup_files as control
 from paddock.linux import _files, mountinfo
 
 # Those that paddock has a use for. `cpuacct` serves only where no unified tree counts processor time.
@@ -70,3 +79,90 @@ def _directory(mount: mountinfo.MountInfo, path: str) -> str | None:
     if relative == ".." or relative.startswith("../"):
         return None
     return posixpath.normpath(posixpath.join(mount.mount_point.decode(errors="surrogateescape"), relative))
+
+
+_ENDING_SECONDS = 1.0
+ADVICE = "start paddock in a group of its own (systemd-run --user --scope -p Delegate=yes)"
+
+
+def delegated(
+    own: str, top: str, name: str, wanted: frozenset[str], missing: dict[str, str]
+) -> tuple[str, frozenset[str]]:
+    """Makes `<place>/<name>` with as many of the controllers as can be had; its path, and which. OSError.
+
+    `place` is the caller's own cgroup or one above it, up to `top`, that is delegated: the nearest of those that offer
+    the most. A cgroup other than the root's has either processes or enabled controllers. So a caller that is alone in
+    its own one moves into the leaf `<name>.self`; one with others beside it is left where it is, and so are they.
+    """
+    path = f"{own}/{name}"
+    if not wanted:
+        control.make_directory(path)
+        return path, frozenset()
+    places = _places(own, top)
+    offers = {place: wanted & _controllers(place) for place in places}
+    place = max(places, key=lambda place: len(offers[place]), default=None)
+    if place is None:
+        reason = f"others run in {own}" if os.access(own, os.W_OK) else f"{own} is not delegated to this user"
+        missing.update((c, f"{c}: {reason}, and nothing above it is; {ADVICE}") for c in wanted & _controllers(own))
+        control.make_directory(path)
+        return path, frozenset()
+    path = f"{place}/{name}"
+    control.make_directory(path)
+    if offers[place] and place == own and not _is_root(own):
+        control.make_directory(f"{own}/{name}.self")
+        _files.write(f"{own}/{name}.self/cgroup.procs", b"0")
+    return path, _enable(place, path, offers[place], missing)
+
+
+def _places(own: str, top: str) -> list[str]:
+    """Where groups with controllers could be kept, nearest first."""
+    places = [own] if _is_delegated(own) and (_is_root(own) or _alone(own)) else []
+    for parent in map(str, PurePosixPath(own).parents):
+        if not parent.startswith(top):
+            break
+        if _is_delegated(parent) and (_is_root(parent) or not _files.read(f"{parent}/cgroup.procs")):
+            places.append(parent)
+    return places
+
+
+def _is_root(cgroup: str) -> bool:
+    """Of the machine's whole tree: that one alone may have both."""
+    return not os.path.exists(f"{cgroup}/cgroup.type")
+
+
+def _alone(cgroup: str) -> bool:
+    return not set(_files.read(f"{cgroup}/cgroup.procs").split()) - {b"%d" % os.getpid()}
+
+
+def _is_delegated(cgroup: str) -> bool:
+    """What cgroup-v2.rst says is to be writable."""
+    return all(os.access(f"{cgroup}/{name}", os.W_OK) for name in ("", "cgroup.procs", "cgroup.subtree_control"))
+
+
+def _controllers(cgroup: str) -> frozenset[str]:
+    return frozenset(_files.read(f"{cgroup}/cgroup.controllers").decode().split())
+
+
+def _enable(place: str, path: str, controllers: frozenset[str], missing: dict[str, str]) -> frozenset[str]:
+    enabled: set[str] = set()
+    for controller in controllers:
+        try:
+            _enable_one(place, controller)
+            _enable_one(path, controller)
+            enabled.add(controller)
+        except OSError as error:
+            missing[controller] = f"{controller}: {error.strerror} at {place}/cgroup.subtree_control; {ADVICE}"
+    return frozenset(enabled)
+
+
+def _enable_one(place: str, controller: str) -> None:
+    """A process that is just ending is in no list any more and yet keeps the cgroup busy for a moment."""
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while True:
+        try:
+            _files.write(f"{place}/cgroup.subtree_control", b"+" + controller.encode())
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline or not _alone(place):
+                raise
+        time.sleep(0.005)

@@ -6,6 +6,7 @@ Numbers: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/uni
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 
 MACHINE = os.uname().machine
@@ -21,7 +22,6 @@ class NR:
     """Numbers of the calls that this package makes."""
 
     CLONE = _number(56, 220)
-    CLONE3 = _number(435, 435)
     UNSHARE = _number(272, 97)
     SETNS = _number(308, 268)
     SETHOSTNAME = _number(170, 161)
@@ -50,8 +50,6 @@ class NR:
     LANDLOCK_CREATE_RULESET = _number(444, 444)
     LANDLOCK_ADD_RULE = _number(445, 445)
     LANDLOCK_RESTRICT_SELF = _number(446, 446)
-    PIDFD_SEND_SIGNAL = _number(424, 424)
-    PIDFD_OPEN = _number(434, 434)
     STATX = _number(332, 291)
     CLOSE_RANGE = _number(436, 436)
     INOTIFY_INIT1 = _number(294, 26)
@@ -99,6 +97,14 @@ def call_locked(number: int, a: Argument = None, b: Argument = None, *, what: st
     if result == -1:
         raise failure(ctypes.get_errno(), what)
     return result
+
+
+def ioctl(fd: int, request: int, argument: int | bytearray, *, what: tuple[object, ...]) -> int:
+    """As `call`, for ioctl(2); a bytearray holds what the kernel wrote into it."""
+    try:
+        return fcntl.ioctl(fd, request, argument)
+    except OSError as error:
+        raise failure(error.errno or 0, what) from None
 
 
 def failure(number: int, what: str | tuple[object, ...], detail: str = "") -> OSError:

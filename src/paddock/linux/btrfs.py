@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from paddock.linux import _files
-from paddock.linux._ioctl import ioctl
-from paddock.linux._syscall import NR, call
+from paddock.linux._syscall import NR, call, ioctl
 
 _MAGIC = 0x9123683E  # BTRFS_SUPER_MAGIC, include/uapi/linux/magic.h
 

@@ -18,20 +18,11 @@ FSETID = 4
 KILL = 5
 SETGID = 6
 SETUID = 7
-SETPCAP = 8
-NET_BIND_SERVICE = 10
-NET_ADMIN = 12
-SYS_CHROOT = 18
 SYS_PTRACE = 19
 SYS_ADMIN = 21
-SYS_RESOURCE = 24
-MKNOD = 27
 SETFCAP = 31
 
-_CAPBSET_READ = 23
 _CAPBSET_DROP = 24
-_CAP_AMBIENT = 47
-_CAP_AMBIENT_CLEAR_ALL = 4
 _BITS = 64
 _HEADER = ctypes.create_string_buffer(struct.pack("=II", 0x2008_0522, 0), 8)  # _LINUX_CAPABILITY_VERSION_3, self
 _NONE = bytes(24)
@@ -65,11 +56,6 @@ def keep_only(*capabilities: int) -> None:
     call(NR.CAPSET, _HEADER, struct.pack("=6I", low, low, 0, high, high, 0), what=("capset: keep", hex(mask)))
 
 
-def clear_ambient() -> None:
-    """Empties the set that an exec would hand on."""
-    prctl(_CAP_AMBIENT, _CAP_AMBIENT_CLEAR_ALL, what="prctl clear ambient capabilities")
-
-
 def drop_bounding(*keep: int) -> None:
     """Takes everything but `keep` out of the bounding set: no exec gains the rest again. Needs CAP_SETPCAP.
 
@@ -84,11 +70,6 @@ def drop_bounding(*keep: int) -> None:
             if error.errno == errno.EINVAL:  # the kernel knows none of this number and above
                 return
             raise
-
-
-def in_bounding(capability: int) -> bool:
-    """Whether an exec could still gain this capability."""
-    return prctl(_CAPBSET_READ, capability, what="prctl read the bounding set") == 1
 
 
 def mask_of(*capabilities: int) -> int:

@@ -15,7 +15,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from paddock.linux import _cgroup_delegation as delegation
 from paddock.linux import _cgroup_files as control
 from paddock.linux import _cgroup_layout as layout
 from paddock.linux import _files
@@ -36,17 +35,12 @@ _SHOWN = ("memory", "cpu", "cpuacct", "cpuset")
 class Joining(NamedTuple):
     """What a new process needs to be in a group from its start; the creator closes it after the clone.
 
-    `clone_into`: for `namespaces.clone_into`. `tasks`: the child itself writes b"0" into each. (Moving a process
-    by its pid, or by cgroup.procs at all, waits for an RCU grace period: 8 ms against 0.1.)
+    `clone_into`: for clone3(2). `tasks`: the child itself writes b"0" into each. (Moving a process by its pid, or by
+    cgroup.procs at all, waits for an RCU grace period: 8 ms against 0.1.)
     """
 
     clone_into: int | None
     tasks: tuple[int, ...]
-
-    def enter(self) -> None:
-        """Moves the calling (single-threaded) process in."""
-        for fd in self.tasks:
-            os.write(fd, b"0")
 
     def close(self) -> None:
         for fd in self.tasks:
@@ -90,7 +84,7 @@ class Base:
             try:
                 if hierarchy.version == 2:
                     wanted = frozenset(_CONTROLLERS) - bound
-                    path, controllers = delegation.find(own, hierarchy.top, name, wanted, missing)
+                    path, controllers = layout.delegated(own, hierarchy.top, name, wanted, missing)
                 elif controllers:
                     control.make_directory(path)
                 else:

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from paddock.linux import _files
-from paddock.linux._ioctl import ioctl
+from paddock.linux._syscall import ioctl
 from paddock.linux.descriptors import closing
 
 _CONTROL = b"/dev/loop-control"
 _CTL_GET_FREE = 0x4C82
 _CONFIGURE = 0x4C0A  # Linux 5.8: all settings in one step, so that nobody sees a half-made device
-_CLR_FD = 0x4C01
 _GET_STATUS64 = 0x4C05
 _SET_CAPACITY = 0x4C07
 _AUTOCLEAR = 4
@@ -58,18 +57,6 @@ def attach(file_fd: int, *, block_size: int = 4096) -> LoopDevice:
                 if error.errno != errno.EBUSY or attempt == _ATTEMPTS:
                     raise
             attempt += 1
-
-
-def detach(path: bytes) -> None:
-    """Clears the device now, or, while it is mounted or open, at its last close. Nothing if it is free already."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        ioctl(fd, _CLR_FD, 0, what=("detach", path))
-    except OSError as error:
-        if error.errno != errno.ENXIO:
-            raise
-    finally:
-        os.close(fd)
 
 
 def find(file_fd: int) -> list[bytes]:

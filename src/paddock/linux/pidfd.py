@@ -30,13 +30,3 @@ def wait(fd: int, timeout_seconds: float | None = None) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(None if timeout_seconds is None else timeout_seconds * 1000))
-
-
-def reap(fd: int) -> int:
-    """Waits for the child `fd` to end and returns its exit code, or minus the number of the signal that ended it."""
-    try:
-        result = os.waitid(os.P_PIDFD, fd, os.WEXITED)
-    except OSError as error:
-        raise failure(error.errno or 0, "waitid of a pidfd") from None
-    assert result is not None  # only with WNOHANG
-    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status

@@ -5,21 +5,13 @@ from __future__ import annotations
 from paddock.linux._syscall import NR, Argument, call
 
 _SET_PDEATHSIG = 1
-_GET_DUMPABLE = 3
 _SET_DUMPABLE = 4
 _SET_NAME = 15
-_GET_SECUREBITS = 27
 _SET_SECUREBITS = 28
-_SET_CHILD_SUBREAPER = 36
 _SET_NO_NEW_PRIVS = 38
-_GET_NO_NEW_PRIVS = 39
-_SET_MDWE = 65
 
 # include/uapi/linux/securebits.h; each has a lock in the bit above it
-SECBIT_NOROOT = 1 << 0
 SECBIT_NO_SETUID_FIXUP = 1 << 2
-SECBIT_KEEP_CAPS = 1 << 4
-SECBIT_NO_CAP_AMBIENT_RAISE = 1 << 6
 
 
 def prctl(option: int, a: Argument = 0, b: int = 0, *, what: str) -> int:
@@ -44,34 +36,14 @@ def set_dumpable(dumpable: bool) -> None:
     prctl(_SET_DUMPABLE, int(dumpable), what="prctl dumpable")
 
 
-def is_dumpable() -> bool:
-    """See `set_dumpable`."""
-    return prctl(_GET_DUMPABLE, what="prctl dumpable") == 1
-
-
 def set_no_new_privileges() -> None:
     """No exec of the caller or its children grants anything from now on: no set-user-id, no file capabilities."""
     prctl(_SET_NO_NEW_PRIVS, 1, what="prctl no_new_privs")
 
 
-def no_new_privileges() -> bool:
-    """Whether `set_no_new_privileges` holds."""
-    return prctl(_GET_NO_NEW_PRIVS, what="prctl no_new_privs") == 1
-
-
-def set_subreaper(subreaper: bool = True) -> None:
-    """Whether orphaned descendants become children of the caller."""
-    prctl(_SET_CHILD_SUBREAPER, int(subreaper), what="prctl child subreaper")
-
-
 def set_secure_bits(bits: int) -> None:
     """Replaces the SECBIT_* of the caller (capabilities(7)); needs CAP_SETPCAP."""
     prctl(_SET_SECUREBITS, bits, what="prctl securebits")
-
-
-def secure_bits() -> int:
-    """The SECBIT_* of the caller."""
-    return prctl(_GET_SECUREBITS, what="prctl securebits")
 
 
 def set_name(name: bytes) -> None:

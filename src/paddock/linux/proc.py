@@ -152,21 +152,3 @@ def netlink_bytes(pid: int) -> int:
     finally:
         os.close(fd)
     return sum(int(line.split()[4]) for line in table.splitlines()[1:])
-
-
-def open_descriptors(pid: int | str = "self") -> int:
-    """How many descriptors `pid` has open (st_size of its fd directory since Linux 6.2, else by counting)."""
-    directory = f"/proc/{pid}/fd"
-    return os.stat(directory).st_size or len(os.listdir(directory))
-
-
-def descriptors(pid: int | str = "self") -> dict[int, str]:
-    """What each open descriptor of `pid` refers to; those that close meanwhile are left out."""
-    found: dict[int, str] = {}
-    directory = f"/proc/{pid}/fd"
-    for name in os.listdir(directory):
-        try:
-            found[int(name)] = os.readlink(f"{directory}/{name}")
-        except FileNotFoundError:
-            continue
-    return found

@@ -1,4 +1,4 @@
-"""Filters of system calls: an assembler for the kernel's classic BPF, its interpreter for tests, and installation.
+"""Filters of system calls: an assembler for the kernel's classic BPF, and installation.
 
 Facts: seccomp(2), Documentation/networking/filter.rst, include/uapi/linux/{filter,bpf_common,seccomp,audit}.h.
 """
@@ -6,7 +6,6 @@ Facts: seccomp(2), Documentation/networking/filter.rst, include/uapi/linux/{filt
 from __future__ import annotations
 
 import ctypes
-import errno
 import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -23,21 +22,18 @@ def fail_with(number: int) -> int:
 
 
 AUDIT_ARCH = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
-I386 = 0x4000_0003
 
 _LD_W_ABS = 0x20
 _AND_K = 0x54
 _RET_K = 0x06
 _JA = 0x05
 _JEQ = 0x15
-_JGT = 0x25
 _JGE = 0x35
-_JSET = 0x45
 _INSTRUCTION = struct.Struct("=HBBI")  # struct sock_filter: code, jt, jf, k
 _MAX_INSTRUCTIONS = 4096  # BPF_MAXINSNS
 
 # struct seccomp_data: nr, arch, instruction pointer, six arguments of 64 bits
-_NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT, _DATA_SIZE = 0, 4, 16, 64
+_NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 
 
 class Compare(NamedTuple):
@@ -238,43 +234,6 @@ def _compare(assembler: Assembler, compare: Compare, no: str) -> None:
         assembler.jump_if_equal(compare.value >> 32 * half & 0xFFFF_FFFF, false=no)
 
 
-def run(program: bytes, arch: int, number: int, arguments: Sequence[int] = ()) -> int:
-    """The action that the kernel would take. ValueError for what its checker refuses (kernel/seccomp.c)."""
-    if not program or len(program) % 8 or len(program) > 8 * _MAX_INSTRUCTIONS:
-        raise ValueError("not a program")
-    padded = [*arguments, *(0,) * (6 - len(arguments))]
-    data = struct.pack("=IIQ6Q", number & 0xFFFF_FFFF, arch, 0, *(value & 2**64 - 1 for value in padded))
-    accumulator, at = 0, 0
-    while at < len(program) // 8:
-        code, true, false, k = _INSTRUCTION.unpack_from(program, at * 8)
-        at += 1
-        if code == _RET_K:
-            return k
-        if code == _LD_W_ABS:
-            if k % 4 or k >= _DATA_SIZE:
-                raise ValueError(f"load from {k}")
-            accumulator = struct.unpack_from("=I", data, k)[0]
-        elif code == _AND_K:
-            accumulator &= k
-        elif code == _JA:
-            at += k
-        else:
-            at += true if _holds(code, accumulator, k) else false
-    raise ValueError("the program runs over its end")
-
-
-def _holds(code: int, accumulator: int, k: int) -> bool:
-    if code == _JEQ:
-        return accumulator == k
-    if code == _JGT:
-        return accumulator > k
-    if code == _JGE:
-        return accumulator >= k
-    if code == _JSET:
-        return accumulator & k != 0
-    raise ValueError(f"instruction {code:#x}")
-
-
 class Filter:
     """A program in the form that the kernel takes; made once, installed by any descendant of the process."""
 
@@ -296,14 +255,3 @@ class Filter:
 def install(program: bytes) -> None:
     """Prepares and installs in one step."""
     Filter(program).install()
-
-
-def describe(action: int) -> str:
-    """An action in words."""
-    if action == ALLOW:
-        return "allow"
-    if action == KILL_PROCESS:
-        return "kill"
-    if action & 0xFFFF_0000 == 0x0005_0000:
-        return errno.errorcode.get(action & 0xFFFF, str(action & 0xFFFF))
-    return hex(action)

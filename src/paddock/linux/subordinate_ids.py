@@ -85,28 +85,12 @@ def open_namespace(ids: SubordinateIds, own: int) -> int:
 
     Whoever has the caller's uid may enter it, and has all capabilities there.
     """
-    hold, release = os.pipe2(os.O_CLOEXEC)
-    try:
-        pid = namespaces.clone(namespaces.NEWUSER)
-        if pid == 0:
-            try:
-                os.close(release)
-                os.read(hold, 1)
-            finally:
-                os._exit(0)
-        try:
-            _map("newuidmap", pid, _around(ids.uid, os.getuid(), own))
-            _map("newgidmap", pid, _around(ids.gid, os.getgid(), own))
-            return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        finally:
-            os.close(release)
-            release = -1
-            with suppress(ChildProcessError):  # the program that we are part of may bury all that ends
-                os.waitpid(pid, 0)
-    finally:
-        os.close(hold)
-        if release != -1:
-            os.close(release)
+
+    def write_maps(pid: int) -> None:
+        _map("newuidmap", pid, _around(ids.uid, os.getuid(), own))
+        _map("newgidmap", pid, _around(ids.gid, os.getgid(), own))
+
+    return namespaces.user_namespace(write_maps)
 
 
 def _around(first: int, caller: int, own: int) -> tuple[IdMap, ...]:

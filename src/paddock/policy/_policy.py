@@ -1,4 +1,8 @@
-"""A policy is a tuple of rules, asked in order; the first verdict stands. A rule that breaks is a closed door."""
+"""A policy is a tuple of rules, asked in order; the first verdict stands. A rule that breaks is a closed door.
+
+That of embedded use: the state directory's own uid may do everything, below ceilings; a program inside a sandbox what
+children of that one need.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,24 @@ from typing import TypeAlias, cast
 
 import msgspec
 
-from paddock.model import AnyAction, Decision, Principal
+from paddock.model import (
+    AnyAction,
+    CreateSandbox,
+    Decision,
+    ExtendSandbox,
+    ForkSandbox,
+    KillSandbox,
+    Level,
+    Limits,
+    ListSandboxes,
+    PauseSandbox,
+    Principal,
+    PromoteChild,
+    ReadFile,
+    ResumeSandbox,
+    RunExec,
+    WriteFile,
+)
 
 Judge: TypeAlias = Callable[[Principal, AnyAction], Decision | None]
 
@@ -68,3 +89,77 @@ def _words(error: Exception) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:
         return type(error).__name__
+
+
+class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that one sandbox may ask for. The defaults stop typing errors, not people."""
+
+    limits: Limits = Limits(
+        cpus=256,
+        memory_mib=1 << 20,
+        swap_mib=1 << 20,
+        processes=65_536,
+        open_files=1 << 20,
+        disk_mib=1 << 22,
+        inodes=100_000_000,
+        tmp_mib=1 << 20,
+        output_mib=65_536,
+    )
+    ttl_seconds: float = 30 * 86_400
+    levels: frozenset[Level] = frozenset(Level)
+    """Levels that may be asked for by name. `process` isolates nothing and is never chosen unasked."""
+
+
+def local_policy(uid: int, *, ceilings: Ceilings = Ceilings()) -> Policy:  # noqa: B008 (a frozen value)
+    """Everything for `local:<uid>` below `ceilings`, children for programs inside sandboxes; nothing for others."""
+    owner = f"local:{uid}"
+    return Policy(
+        (
+            deny("ceilings", lambda _, action: _above(ceilings, action)),
+            deny("levels", lambda _, action: _forbidden_level(ceilings, action)),
+            allow("nested", "a program inside a sandbox may have children of it", _is_of_children),
+            allow("own-uid", f"the state directory belongs to uid {uid}", lambda principal, _: principal.id == owner),
+        )
+    )
+
+
+def _is_of_children(principal: Principal, action: AnyAction) -> bool:
+    """What a program inside a sandbox needs for children; that they are its own, the service sees to."""
+    outer = principal.sandbox
+    match action:
+        case _ if outer is None:
+            return False
+        case CreateSandbox(spec=spec):
+            # Nothing of the host, nothing of others, nothing that outlives it or has children again.
+            host = spec.mounts or spec.snapshot or spec.workspace or spec.policy is not None
+            return not (host or spec.persistent or spec.nested)
+        case ForkSandbox() | PromoteChild():
+            return action.sandbox == outer
+        case KillSandbox() | PauseSandbox() | ResumeSandbox() | RunExec() | ReadFile() | WriteFile():
+            return action.sandbox != outer
+        case ListSandboxes():
+            return True
+        case _:
+            return False
+
+
+def _above(ceilings: Ceilings, action: AnyAction) -> str | None:
+    match action:
+        case CreateSandbox(spec=spec):
+            if not spec.ttl_seconds <= ceilings.ttl_seconds:
+                return f"ttl_seconds={spec.ttl_seconds:.10g} is above the ceiling of {ceilings.ttl_seconds:.10g}"
+            for field in Limits.__fields__:
+                asked, most = getattr(spec.limits, field), getattr(ceilings.limits, field)
+                if not asked <= most:  # written so that NaN is refused
+                    return f"limits.{field}={asked:.10g} is above the ceiling of {most:.10g}"
+            return None
+        case ExtendSandbox(ttl_seconds=ttl) if not ttl <= ceilings.ttl_seconds:
+            return f"ttl_seconds={ttl:.10g} is above the ceiling of {ceilings.ttl_seconds:.10g}"
+        case _:
+            return None
+
+
+def _forbidden_level(ceilings: Ceilings, action: AnyAction) -> str | None:
+    if isinstance(action, CreateSandbox) and action.spec.level is not None and action.spec.level not in ceilings.levels:
+        return f"level {action.spec.level.value!r} is not allowed here"
+    return None

@@ -13,7 +13,7 @@ from paddock.linux import btrfs, loop
 from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
 from paddock.storage._base import TreeUsage
-from paddock.storage._config import PoolConfig, pool_checks
+from paddock.storage._config import PoolConfig, check, pool_checks
 from paddock.storage._directories import Directories
 from paddock.storage._image import MIB, Image
 from paddock.storage._removal import remove
@@ -38,7 +38,7 @@ def device_checks(pool: int, image: Image | None, where: str) -> tuple[Check, ..
     checks: list[Check] = []
     if os.fstatvfs(pool).f_flag & _READ_ONLY:
         checks.append(
-            _check(
+            check(
                 "writable",
                 "missing",
                 f"{where} takes no writes any more: the disk below failed or was full",
@@ -48,13 +48,13 @@ def device_checks(pool: int, image: Image | None, where: str) -> tuple[Check, ..
     try:
         errors = btrfs.device_errors(pool)
     except PermissionError:
-        return (*checks, _check("device", "weak", "only root may read the error counters of btrfs", None))
+        return (*checks, check("device", "weak", "only root may read the error counters of btrfs", None))
     if errors:
         found = ", ".join(f"{count} {kind}" for kind, count in errors.items())
         fix = "copy what you need out of it; then use another state directory"
-        checks.append(_check("device", "missing", f"{where} has had {found}", fix))
+        checks.append(check("device", "missing", f"{where} has had {found}", fix))
     else:
-        checks.append(_check("device", "ok", f"{where} has had no errors", None))
+        checks.append(check("device", "ok", f"{where} has had no errors", None))
     if image is not None:
         checks.extend(_image_checks(image))
     return tuple(checks)
@@ -64,21 +64,21 @@ def scrub_check(pool: int, used_bytes: int, where: str, asked: bool | None) -> C
     """Reads everything, if that was asked for or is quick."""
     if asked is False or (asked is None and used_bytes > _QUICK_BYTES):
         detail = f"the {used_bytes // MIB} MiB in {where} were not read"
-        return _check("checksums", "ok", detail, "paddock doctor --storage --scrub")
+        return check("checksums", "ok", detail, "paddock doctor --storage --scrub")
     try:
         found = btrfs.scrub(pool)
     except OSError as error:
         if error.errno == errno.EPERM:
-            return _check("checksums", "weak", "only root may compare them all", None)
+            return check("checksums", "weak", "only root may compare them all", None)
         if error.errno == errno.EROFS:
-            return _check("checksums", "weak", f"what is in {where} was not read: it takes no writes", None)
+            return check("checksums", "weak", f"what is in {where} was not read: it takes no writes", None)
         if error.errno == errno.EINPROGRESS:
-            return _check("checksums", "ok", "they are being compared by somebody else", None)
-        return _check("checksums", "missing", f"{where} cannot be read through: {error}", "dmesg")
+            return check("checksums", "ok", "they are being compared by somebody else", None)
+        return check("checksums", "missing", f"{where} cannot be read through: {error}", "dmesg")
     if not found:
-        return _check("checksums", "ok", f"all that is in {where} agrees with them", None)
+        return check("checksums", "ok", f"all that is in {where} agrees with them", None)
     words = ", ".join(f"{count} {kind}" for kind, count in found.items())
-    return _check(
+    return check(
         "checksums",
         "missing",
         f"{where} is damaged: {words}",
@@ -92,11 +92,11 @@ def _image_checks(image: Image) -> tuple[Check, ...]:
         devices = [os.fsdecode(device) for device in loop.find(file)]
     if len(devices) > 1:
         detail = f"{image.path} is below {' and '.join(devices)}: what one writes, the other overwrites"
-        checks.append(_check("loop device", "missing", detail, "end all sandboxes, then losetup -d what is left"))
+        checks.append(check("loop device", "missing", detail, "end all sandboxes, then losetup -d what is left"))
     else:
-        checks.append(_check("loop device", "ok", f"{', '.join(devices) or 'none'} over {image.path}", None))
+        checks.append(check("loop device", "ok", f"{', '.join(devices) or 'none'} over {image.path}", None))
     checks.extend(
-        _check("leftover", "weak", f"{device} holds {path}, which nobody can open any more", f"losetup -d {device}")
+        check("leftover", "weak", f"{device} holds {path}, which nobody can open any more", f"losetup -d {device}")
         for device, path in loop.deleted()
         if os.path.basename(path) == os.path.basename(image.path)
     )
@@ -104,14 +104,10 @@ def _image_checks(image: Image) -> tuple[Check, ...]:
     detail = f"{image.path} offers {length // MIB} MiB and takes {taken // MIB} MiB of the disk"
     if missing := image.too_large():
         fix = "make room on the disk, or give space back: paddock gc"
-        checks.append(_check("image", "weak", f"{detail}, which has {missing // MIB} MiB too few for it", fix))
+        checks.append(check("image", "weak", f"{detail}, which has {missing // MIB} MiB too few for it", fix))
     else:
-        checks.append(_check("image", "ok", detail, None))
+        checks.append(check("image", "ok", detail, None))
     return tuple(checks)
-
-
-def _check(name: str, status: str, detail: str, fix: str | None) -> Check:
-    return Check(area="storage", name=name, status=status, detail=detail, fix=fix)
 
 
 _NOT_SO = frozenset({errno.ENOTEMPTY, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOTDIR})

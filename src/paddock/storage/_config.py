@@ -99,28 +99,20 @@ _COST = {
 }
 
 
+def check(name: str, status: str, detail: str, fix: str | None = None) -> Check:
+    return Check(area="storage", name=name, status=status, detail=detail, fix=fix)
+
+
 def pool_checks(config: PoolConfig, unlimited: str | None, *, fix: str | None = None) -> tuple[Check, ...]:
     """`unlimited` says why disk ceilings do not hold, None that they do; `fix` what would change that."""
     how = f"{config.driver} in {config.image}" if config.image else config.driver
-    reasons = "".join(f"; not {reason.way}: {reason.why}" for reason in config.reasons)
-    better = next((reason.fix for reason in config.reasons if reason.fix), None)
-    pool = Check(
-        area="storage",
-        name="pool",
-        status="ok" if config.driver == "btrfs" else "weak",
-        detail=f"{how}: {_COST[config.driver]}{reasons if config.driver != 'btrfs' else ''}",
-        fix=better if config.driver != "btrfs" else None,
-    )
+    best = config.driver == "btrfs"
+    reasons = "" if best else "".join(f"; not {reason.way}: {reason.why}" for reason in config.reasons)
+    better = None if best else next((reason.fix for reason in config.reasons if reason.fix), None)
+    pool = check("pool", "ok" if best else "weak", f"{how}: {_COST[config.driver]}{reasons}", better)
     if unlimited is None:
-        return pool, Check(area="storage", name="disk", status="ok", detail="enforced by btrfs quota")
-    disk = Check(
-        area="storage",
-        name="disk",
-        status="weak",
-        detail=f"not enforced: {unlimited}",
-        fix=fix or (better if config.driver != "btrfs" else None),
-    )
-    return pool, disk
+        return pool, check("disk", "ok", "enforced by btrfs quota")
+    return pool, check("disk", "weak", f"not enforced: {unlimited}", fix or better)
 
 
 _MIB = 1 << 20
@@ -130,11 +122,8 @@ def space_check(space: PoolSpace, config: PoolConfig, path: str) -> Check:
     """How full it is, and when something will be done about that."""
     full = config.marks.reached(space)
     image = "" if space.image_bytes is None else f", {space.image_bytes // _MIB} MiB of the disk taken"
-    return Check(
-        area="storage",
-        name="room",
-        status="weak" if full else "ok",
-        detail=f"{space.used_bytes // _MIB} MiB used, {space.available_bytes // _MIB} MiB available{image};"
-        f" {space.fill:.0%} full, collected from {config.high:.0%} to {config.low:.0%}",
-        fix=f"paddock gc; df -h {path}" if full else None,
+    detail = (
+        f"{space.used_bytes // _MIB} MiB used, {space.available_bytes // _MIB} MiB available{image};"
+        f" {space.fill:.0%} full, collected from {config.high:.0%} to {config.low:.0%}"
     )
+    return check("room", "weak" if full else "ok", detail, f"paddock gc; df -h {path}" if full else None)

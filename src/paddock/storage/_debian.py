@@ -12,8 +12,9 @@ from typing import IO
 from paddock.errors import NotConfigured, PlatformError, Unsupported
 from paddock.storage._probe import find_tool
 from paddock.storage._recipe import ENV, PATH, PIP, Progress, Recipe
-from paddock.storage._unpack import unpack_tar
 from paddock.storage._worker import Worker
+from paddock.storage.images._layer import Layer, Left
+from paddock.storage.images._limits import Budget, ImageLimits
 
 _VERSION = "1"
 _PACKAGES = (
@@ -82,7 +83,7 @@ def _build(root: int, worker: Worker, suite: str, sources: list[Path], progress:
         assert process.stdout is not None
         try:
             with process.stdout as stream:
-                worker.confined(unpack_tar, (stream.fileno(), root), worker.base)
+                worker.confined(unpack, (stream.fileno(), root), worker.base)
                 while stream.read(1 << 16):  # the padding after the archive's end
                     pass
             status = process.wait()
@@ -93,6 +94,15 @@ def _build(root: int, worker: Worker, suite: str, sources: list[Path], progress:
             raise PlatformError(f"mmdebstrap failed: {_end_of(said)}", hint="paddock doctor") from error
         if status != 0:
             raise PlatformError(f"mmdebstrap failed with {status}: {_end_of(said)}", hint="paddock doctor")
+
+
+def unpack(source: int, root: int, base: int | None) -> None:
+    """Lay the archive `source` over the directory `root`, and nothing outside; owners are those in it plus `base`."""
+    with open(source, "rb", closefd=False) as stream:
+        Layer(root, base, Budget(ImageLimits(), ImageLimits().unpacked_bytes), Left()).apply(stream)
+    os.fchmod(root, 0o755)
+    if base is not None:
+        os.fchown(root, base, base)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

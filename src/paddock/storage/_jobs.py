@@ -75,11 +75,12 @@ def serve(control: int, ids: list[int] | None) -> NoReturn:
 
 def _serve(peer: socket.socket, calls: seccomp.Filter, *, idle: float | None) -> None:
     jobs: dict[int, _Job] = {}
+    patience: float | None = None  # until its first job a worker waits: the daemon that has just started it sends one
     poll = select.poll()
     poll.register(peer, select.POLLIN)
     while True:
         left = min((job.deadline for job in jobs.values()), default=None)
-        wait = idle if left is None else max(0.0, left - time.monotonic())
+        wait = patience if left is None else max(0.0, left - time.monotonic())
         ready = {fd for fd, _ in poll.poll(None if wait is None else wait * 1000)}
         if not ready and not jobs:
             peer.shutdown(socket.SHUT_RD)  # what was sent before is still there to be read
@@ -88,6 +89,7 @@ def _serve(peer: socket.socket, calls: seccomp.Filter, *, idle: float | None) ->
             if not message:
                 return
             _begin(message.decode(), fds, calls, jobs, poll)
+            patience = idle
         for pidfd, job in list(jobs.items()):
             late = time.monotonic() > job.deadline
             if late:

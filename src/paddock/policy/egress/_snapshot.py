@@ -13,10 +13,9 @@ from paddock.model import Allow, ConnectVerdict, Mock, PolicyDocument, RequestVe
 from ._addresses import Number, number, special, unwrapped, written
 from ._buckets import Bucket, buckets_of
 from ._canonical import REGISTRIES, canonical, check_secret_names
-from ._networks import Networks, block_of_one
 from ._paths import decoded
 from ._problem import Problem
-from ._rules import READING, Rule, Rules, host_matches, is_git_push, rules_of
+from ._rules import READING, Networks, Rule, Rules, block_of_one, host_matches, is_git_push, rules_of
 
 _NEVER = frozenset({"CONNECT", "TRACE"})
 _encode = msgspec.json.Encoder(order="deterministic").encode

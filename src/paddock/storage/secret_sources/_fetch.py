@@ -11,7 +11,7 @@ from paddock.errors import SecretUnavailable
 from paddock.model import SecretSource, SecretValue
 
 from . import _local
-from ._refused import LEAST_BYTES, MOST_BYTES, Refused
+from ._local import LEAST_BYTES, MOST_BYTES, Refused
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -49,16 +49,16 @@ class Fetcher:
         if source.command is not None:
             return _fetched(await _local.from_command(source.command, self._environment), "command")
         if source.vault is not None:
-            from . import _hashicorp
+            from . import _apis
 
-            return _fetched(await asyncio.to_thread(_hashicorp.read, source.vault, self._environment), "vault")
+            return _fetched(await asyncio.to_thread(_apis.read, source.vault, self._environment), "vault")
         if source.github_app is not None:
-            from . import _github_app
+            from . import _apis
 
             app = source.github_app
             key = await self._fetch(name, app.private_key)
             now = self._wall()
-            token, until = await asyncio.to_thread(_github_app.exchange, app, key.value.data, now)
+            token, until = await asyncio.to_thread(_apis.exchange, app, key.value.data, now)
             return Fetched(_fetched(token, "github_app").value, until - now)
         raise Refused("none", "no source is given", "env, file, command, stored, vault or github_app")
 
