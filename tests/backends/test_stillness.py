@@ -10,7 +10,6 @@ import pytest
 
 from paddock.backends._guest_patience import Patience
 from paddock.backends._stillness import Stillness, Stopwatch
-from paddock.guest import _exec
 
 
 class Time:
@@ -67,32 +66,6 @@ def test_what_is_left_is_known_when_it_goes_on(clock: Time) -> None:
         assert asked.result() == 6.0
 
     asyncio.run(scene())
-
-
-def test_the_guest_counts_a_pause_as_two_looks_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    time, pauses, killed = Time(), list[float](), list[object]()
-    monkeypatch.setattr(_exec.time, "monotonic", time.time)
-
-    def after(seconds: float, call: object) -> None:
-        pauses.append(seconds)
-
-    def kill_tree(run: object, done: object) -> None:
-        killed.append(run)
-
-    execs = cast("Any", SimpleNamespace(_loop=SimpleNamespace(after=after), kill_tree=kill_tree))
-    look = _exec.Execs._watch_time  # pyright: ignore[reportPrivateUsage]
-    family = cast("Any", None)
-    run = _exec.Exec(id="ex_1", number=1, argv=("true",), pid=1, background=True, family=family)
-    run.looked_at = time.now
-    look(execs, run, 5.0)
-    time.now += 3600
-    look(execs, run, 5.0)
-    for _ in range(3):
-        assert (killed, run.limit) == ([], None)
-        time.now += 1
-        look(execs, run, 5.0)
-    assert (killed, run.limit) == ([run], "time")
-    assert pauses == [1.0] * 4
 
 
 def test_nobody_loses_patience_with_what_is_known_to_stand_still() -> None:

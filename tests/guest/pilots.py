@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -9,16 +10,19 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import paddock.guest
 from paddock.backends._guest import GuestConnection
+from paddock.backends._guest_exec import start_foreground
 from paddock.backends.guest import NativeDialect, Nothing, Place, orders, program
-from paddock.model import User
+from paddock.model import ExecId, ExecSpec, Noun, User, mint
 from paddock.wire.guest import PingReply
-from tests.guest.agents import SRC
 
-GUEST = SRC / "paddock" / "guest"
+GUEST = Path(paddock.guest.__file__).parent
+SRC = GUEST.parent.parent
 IDENTITIES = ("init", "user", "root")
 DIALECT = NativeDialect(Place(workdir="/", env={"PATH": "/usr/bin:/bin"}))
 
@@ -90,3 +94,36 @@ def sentry(directory: Path) -> str:
     if not place.exists():
         shutil.copy(program(), place)
     return str(place)
+
+
+async def start(connection, *argv, **fields):
+    return await start_foreground(connection, ExecSpec(argv=argv, **fields), ExecId(mint(Noun.EXEC)), None)
+
+
+async def _read_all(reader):
+    parts = []
+    while data := await reader.read():
+        parts.append(data)
+    return b"".join(parts)
+
+
+async def collect(handle):
+    out, err = await asyncio.gather(_read_all(handle.stdout), _read_all(handle.stderr))
+    status = await handle.wait()
+    await handle.aclose()
+    return status, out, err
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

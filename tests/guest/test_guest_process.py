@@ -1,18 +1,18 @@
-"""A process of the guest's, forked from one that collects no garbage."""
+"""A process of the pilot's, forked from one that collects no garbage."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from tests.guest.agents import SRC
+from tests.guest.pilots import SRC
 
 FORKED = """
 import gc, sys
 gc.disable()
 sys.path.insert(0, sys.argv[1])
 from paddock.guest._process import prepare_process
-prepare_process((), die_with_parent=False)
+prepare_process(())
 class Cycle:
     living = 0
     def __init__(self):

@@ -7,11 +7,10 @@ import os
 import signal
 
 import pytest
-from test_exec import alive, collect, start, until
 
 from paddock.backends.guest import orders
 from paddock.errors import SandboxDied
-from tests.guest.pilots import DIALECT, PilotProcess
+from tests.guest.pilots import DIALECT, PilotProcess, alive, collect, start, until
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.guest.agents import SRC
+from tests.guest.pilots import SRC
 
-BEFORE = f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.guest._start; import paddock.guest._seal as g; "
+BEFORE = f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.guest._entry; import paddock.guest._seal as g; "
 
 
 def run(code):
@@ -25,6 +25,6 @@ def test_a_fatal_seal_cannot_be_hidden_from():
     assert "colorsys" in found.stderr
 
 
-def test_the_guest_needs_nothing_but_the_standard_library():
+def test_a_pilot_needs_nothing_but_the_standard_library():
     found = run("print([m for m in sys.modules if m.split('.')[0] == 'paddock' and not m.startswith('paddock.guest')])")
     assert found.stdout == "['paddock']\n"

@@ -1,17 +1,21 @@
-"""The kit: the guest with a Python that needs nothing of the place where it is seen."""
+"""The kit: the pilot with a Python that needs nothing of the place where it is seen."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from paddock.guest._frames import VERSION, Decoder, Kind, pack
+from paddock.backends._guest import GuestConnection
+from paddock.backends.guest import program
+from paddock.guest._orders import pack_orders
 from paddock.storage import Templates, open_pool, prepare
 from paddock.storage._kit import COMMAND, PLACE, manifest, recipe
 from paddock.storage._recipe import Manifest
@@ -35,33 +39,35 @@ def _write(root: Path, files: Manifest) -> None:
             place.chmod(entry.mode)
 
 
-def test_the_guest_serves_where_there_is_nothing_but_the_kit(files: Manifest, tmp_path: Path) -> None:
+def test_the_pilot_serves_where_there_is_nothing_but_the_kit(files: Manifest, tmp_path: Path) -> None:
     _write(tmp_path / PLACE.lstrip("/"), files)
-    for name in ("dev", "tmp"):
+    for name in ("dev", "proc"):
         (tmp_path / name).mkdir()
     (tmp_path / "dev/null").touch()
-    agent = {"user": {"name": "root", "uid": 0, "gid": 0}, "workdir": "/tmp", "exec_dir": "/tmp", "env": {}}
-    config = json.dumps({"stream": [0, 0], "agent": agent, "fatal_imports": True})
-    ours, theirs = socket.socketpair()
-    command = ["/usr/bin/unshare", "--user", "--map-root-user", f"--root={tmp_path}", *COMMAND, config]
-    with ours, subprocess.Popen(command, stdin=theirs.fileno(), env={}) as guest:
-        theirs.close()
-        ours.sendall(pack(Kind.HELLO, 0, {"version": VERSION}))
-        ours.sendall(pack(Kind.OPEN, 1, {"op": "stat", "path": "/.paddock/bin/python3"}))
-        ours.sendall(pack(Kind.OPEN, 2, {"op": "ping"}))
-        decoder, said = Decoder(), list[tuple[Kind, object]]()
-        while not said or said[-1] != (Kind.REPLY, sys.version.split()[0]):
-            data = ours.recv(65536)
-            assert data, "the guest ended"
-            said += [
-                (frame.kind, frame.body.get("python")) for frame in decoder.feed(data) if frame.kind is not Kind.CLOSE
-            ]
-        assert [kind for kind, _ in said] == [Kind.HELLO, Kind.REPLY, Kind.REPLY]
-        ours.shutdown(socket.SHUT_RDWR)
-    assert guest.returncode == 0
+    shutil.copy(program(), tmp_path / "child")
+    told = {"name": f"paddock-kit-{os.urandom(8).hex()}", "identities": (), "child": {"argv": ["/child"]}}
+    config = json.dumps({"pilot": {"orders": 0}, "fatal_imports": True})
+    bound = 'mount --rbind /proc "$0/proc" && exec chroot "$0" "$@"'
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", bound, str(tmp_path), *COMMAND, config]
+
+    async def main() -> dict[str, object]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            pilot = await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno())
+        ours.sendall(pack_orders(told))
+        control = GuestConnection(ours)
+        try:
+            async with asyncio.timeout(60):
+                return await control.open({"op": "ping"}).call(dict)
+        finally:
+            control.close()
+            pilot.kill()
+            await pilot.wait()
+
+    assert len(cast("list[int]", asyncio.run(main())["children"])) == 1
 
 
-def test_only_what_the_guest_uses_is_in_it(files: Manifest) -> None:
+def test_only_what_the_pilot_uses_is_in_it(files: Manifest) -> None:
     sources = [path for path in files if path.endswith(".py")]
     assert sources == [], "it is byte-compiled"
     standard = [path for path in files if path.startswith(f"lib/python3.{sys.version_info[1]}/")]

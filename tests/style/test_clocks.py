@@ -28,7 +28,6 @@ READERS = {
     "backends/microvm/_backend.py": "what the clock of a machine that was baked is set to",
     "egress/_package_cache.py": "how long a page holds, by the wall clock that its dates are of",
     "egress/_registry.py": "how old a release is, by the date that its registry gives",
-    "guest/_run.py": "`started_at`",
     "linux/sizes.py": "`btime` of /proc/stat, from which programs count when a process began",
     "model/ids.py": "ids in the order of their making",
     "storage/images/_images.py": "`pulled_at`",

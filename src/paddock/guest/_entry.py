@@ -1,13 +1,9 @@
-"""Starting the guest as a program: `python -I -S <this directory, or a zip of it> CONFIG`.
+"""Starting a pilot as a program: `python -I -S <this directory, or a zip of it> CONFIG`.
 
-CONFIG is an object in JSON, or `@` and the path of a file with one:
+CONFIG is an object in JSON:
 
-* `agents`: by identity, `{"listen": PATH or descriptor, "user": {...}, "workdir": ..., "exec_dir": ..., "env": ...}`
-* `control`: PATH or descriptor of init's own socket, and `deadline`, `eager`, `grace_seconds`
-* or, in place of all, `pilot`: see `_pilot`
-* or, in place of these, `stream`: one such, and `agent`: one connection only
-* `fatal_imports`: true in tests: an import from here on ends the process
-* `host`: the writing end of a pipe. `ready` is written to it, and init ends when the pipe has no reader any more
+* `pilot`: see `_pilot`
+* `fatal_imports`: true in tests: an import after the start ends the process
 """
 
 from __future__ import annotations
@@ -16,25 +12,12 @@ import sys
 from typing import Any, NoReturn
 
 from ._frames import parse_json
+from ._pilot import run_pilot
 
 
 def main(arguments: list[str]) -> NoReturn:
     if len(arguments) != 1:
         sys.stderr.write((__doc__ or "") + "\n")
         sys.exit(2)
-    config: Any = parse_json(_configuration(arguments[0]))
-    # Imported here: a pilot needs little of the guest, and somebody waits for it.
-    if "pilot" in config:
-        from ._pilot import run_pilot
-
-        run_pilot(config["pilot"])
-    from ._start import serve
-
-    serve(config)
-
-
-def _configuration(argument: str) -> bytes:
-    if not argument.startswith("@"):
-        return argument.encode("ascii", "replace")
-    with open(argument[1:], "rb") as file:
-        return file.read()
+    config: Any = parse_json(arguments[0].encode("ascii", "replace"))
+    run_pilot(config["pilot"], fatal_imports=config.get("fatal_imports") is True)

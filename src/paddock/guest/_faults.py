@@ -21,14 +21,12 @@ class Fault(Exception):
         self.errno = name
 
     @classmethod
-    def of(cls, error: BaseException, path: bytes | None = None) -> Fault:
-        """The kernel's refusal of a file operation. `path` is as the caller named it."""
+    def of(cls, error: BaseException) -> Fault:
         if isinstance(error, Fault):
             return error
         if isinstance(error, OSError) and error.errno is not None:
             name = errno.errorcode.get(error.errno, str(error.errno))
-            words = os.strerror(error.errno)
-            return cls("file", f"{words}: {show(path)}" if path is not None else words, name=name)
+            return cls("file", os.strerror(error.errno), name=name)
         if isinstance(error, MemoryError):
             return cls("file", "out of memory", name="ENOMEM")
         if isinstance(error, (ValueError, OverflowError, RecursionError)):  # a value that no call of the kernel takes
@@ -40,22 +38,6 @@ class Fault(Exception):
         if self.errno is not None:
             body["errno"] = self.errno
         return body
-
-
-def encode(text: str) -> bytes:
-    """A name as the kernel knows it. Fault if it cannot be one."""
-    try:
-        name = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise Fault("invalid_argument", "text that is neither Unicode nor escaped bytes") from None
-    if b"\0" in name:
-        raise Fault("invalid_argument", "a NUL byte in a name")
-    return name
-
-
-def show(name: bytes) -> str:
-    """A name as the host knows it."""
-    return name.decode("utf-8", "surrogateescape")
 
 
 def report(error: BaseException) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def _prctl(option: int, value: int) -> None:
@@ -24,20 +22,6 @@ def set_parent_death_signal(number: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
 
 
-def become_subreaper() -> bool:
-    """prctl(2), PR_SET_CHILD_SUBREAPER: orphans among our descendants become our children.
-
-    False: they fall to pid 1. gVisor lets nobody but pid 1 have them.
-    """
-    try:
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        return False
-    return True
-
-
 def install_filter(program: bytes) -> None:
     """seccomp(2): a compiled filter more, for the caller and all that it starts. Needs no_new_privs."""
 
@@ -46,15 +30,6 @@ def install_filter(program: bytes) -> None:
 
     filter = Program(len(program) // 8, program)
     _checked(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(filter), 0, 0))
-
-
-def inotify_init() -> int:
-    """A descriptor that neither blocks nor is inherited."""
-    return _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-
-
-def inotify_add_watch(fd: int, path: bytes, mask: int) -> int:
-    return _checked(_libc.inotify_add_watch(fd, path, ctypes.c_uint32(mask)))
 
 
 def _checked(result: int) -> int:

@@ -65,12 +65,12 @@ class Course(Protocol):
         ...
 
 
-def run_pilot(config: Json) -> NoReturn:
+def run_pilot(config: Json, *, fatal_imports: bool = False) -> NoReturn:
     code = 1
     try:
         source = config.get("orders")
         pilot = Pilot(config if source is None else read_orders(source))
-        prepare_process(keep=pilot.descriptors())
+        prepare_process(keep=pilot.descriptors(), fatal_imports=fatal_imports)
         pilot.run()
         code = 0
     except BaseException as error:

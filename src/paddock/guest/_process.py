@@ -10,9 +10,9 @@ from ._kernel import set_parent_death_signal
 from ._seal import seal_imports
 
 
-def prepare_process(keep: tuple[int, ...], *, die_with_parent: bool = True) -> None:
+def prepare_process(keep: tuple[int, ...], *, fatal_imports: bool = False) -> None:
     parent = os.getppid()
-    if die_with_parent and parent:
+    if parent:
         set_parent_death_signal(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
@@ -24,7 +24,7 @@ def prepare_process(keep: tuple[int, ...], *, die_with_parent: bool = True) -> N
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
-    seal_imports()
+    seal_imports(fatal=fatal_imports)
     gc.freeze()
     gc.enable()  # the keeper that we were forked from collects nothing, and every command leaves a cycle or two
 
