@@ -56,7 +56,7 @@ ONCE = {
     "egress": "mock_real registry_reader whole",
     "eval": "*",
     "faults": "killed_rollback killed_services",
-    "guest": "doors exec fuse_mount pilot",
+    "guest": "fuse_mount pilot",
     "images": "image_cli layer_workers",
     "levels": "every_level images",
     "linux": "seccomp",
