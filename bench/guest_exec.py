@@ -32,6 +32,7 @@ from paddock.model import (
     mint,
 )
 from paddock.model.streams import ByteReader
+from paddock.wire.guest import PingReply
 
 TEMPLATE = Template(
     name="host",
@@ -99,7 +100,7 @@ async def main(rounds: int) -> None:
                 subprocess.run(["true"], check=True, capture_output=True)  # noqa: ASYNC221 - it is what is compared with
                 floor.append(1e3 * (time.perf_counter() - started))
                 started = time.perf_counter()
-                await connection.open({"op": "ping"}).call(dict)
+                await connection.open(connection.dialect.ping).call(PingReply)
                 pings.append(1e3 * (time.perf_counter() - started))
                 started = time.perf_counter()
                 await box.file(StatFile(sandbox="", path="/"))

@@ -21,11 +21,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from bench.density import Keeper
 from paddock import Sandbox
 from paddock.backends.microvm import MicrovmBackend
+from paddock.backends.vessel import Said, ask
 from paddock.linux import processes
 from paddock.model import Limits, SandboxId
 
@@ -107,14 +106,14 @@ async def restored(state: Path, machine: Sandbox) -> float:
     try:
         instance = await backend.adopt(SandboxId(machine.id))
         assert instance is not None
-        answer = await instance.control_call({"op": "ping"}, _Figures)
+        answer = await instance.control_call(ask("ping"), _Figures)
         await instance.aclose()
     finally:
         await backend.aclose()
     return answer.figures["restore"]
 
 
-class _Figures(msgspec.Struct):
+class _Figures(Said, frozen=True):
     figures: dict[str, float]
 
 

@@ -5,31 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
+from struct import Struct
 from typing import Any
 
-import paddock.backends
+from paddock.backends import _guest_frames as frames
 from paddock.backends._guest_connection import GuestConnection
-from paddock.backends._guest_exec import GuestExecHandle, attach, output, start_background, start_foreground
-from paddock.backends._guest_files import perform
-from paddock.backends._guest_instance import GuestInstance
-from paddock.backends._guest_json import _Agents as Agents  # pyright: ignore[reportPrivateUsage]
+from paddock.backends._guest_exec import attach, output, start_background, start_foreground
 from paddock.backends._guest_ports import accept
-from paddock.guest._frames import (
-    MAX_REQUEST,
-    VERSION,
-    WINDOW,
-    Decoder,
-    Json,
-    Kind,
-    data_header,
-    pack,
-    pack_close,
-)
+from paddock.backends.guest import NativeDialect, Place
 from paddock.model import (
     ConnectPort,
     CopyFile,
@@ -44,167 +30,73 @@ from paddock.model import (
     PtySize,
     ReadFile,
     RemoveFile,
-    SandboxId,
     SetFileAttributes,
     StatFile,
     UploadTree,
     WatchFiles,
     WriteFile,
 )
-from tests.backends.boxes import TEMPLATE
+from paddock.wire.guest import (
+    VERSION,
+    ExecReply,
+    Exit,
+    File,
+    GuestHello,
+    Kind,
+    Limit,
+    Walked,
+)
 
+HEADER = Struct("<IHHIBBH")
 ID = ExecId("ex_1")
+UNDER_WAY = 2 * Limit.WINDOW
+"""Bytes that a connection's socket and one stream's window hold at most."""
+EXAMPLES = 60
 
 
-class Request:
-    """One that the host has made, and what may be said to it. Data goes out as the host has room, and is counted."""
-
-    def __init__(self, peer: Peer, number: int, body: Json, fds: list[int]) -> None:
-        self.peer, self.id, self.body, self.fds = peer, number, body, fds
-        self.op: str = body["op"]
-        self.credit = WINDOW
-        self.granted, self.full = asyncio.Event(), asyncio.Event()
-        self.said = 0
-
-    async def say(self, kind: Kind, body: Json) -> None:
-        await self.peer.send(pack(kind, self.id, body))
-
-    async def answer(self, body: Json) -> None:
-        await self.peer.send(pack(Kind.REPLY, self.id, body) + pack_close(self.id))
-
-    async def pour(self, piece: bytes, *, first: bytes = b"") -> None:
-        """`first`, and then `piece` for ever, as the host takes it; through the pipe, if it has given one."""
-        if first:
-            await self._data(first)
-        while True:
-            await self._data(piece)
-
-    async def _data(self, piece: bytes) -> None:
-        if self.fds:
-            loop = asyncio.get_running_loop()
-            await _ready(loop.add_writer, loop.remove_writer, self.fds[0])
-            os.set_blocking(self.fds[0], False)
-            self.said += os.write(self.fds[0], piece)
-            return
-        while self.credit < len(piece):
-            self.granted.clear()
-            self.full.set()
-            await self.granted.wait()
-        self.credit -= len(piece)
-        await self.peer.send(data_header(self.id, 1, len(piece)) + piece)
-        self.said += len(piece)
+def hello(version: int = VERSION) -> bytes:
+    return frames.pack(Kind.HELLO, 0, GuestHello(version=version, pid=7).pack())
 
 
-Serve = Callable[[Request], Awaitable[None]]
+def reply(body: bytes = b"") -> bytes:
+    return frames.pack(Kind.REPLY, 1, body)
 
 
-async def _ready(watch: Callable[..., None], unwatch: Callable[[int], bool], fd: int) -> None:
-    ready = asyncio.get_running_loop().create_future()
-    watch(fd, lambda: ready.done() or ready.set_result(None))
-    try:
-        await ready
-    finally:
-        unwatch(fd)
+def data(content: bytes, stream: int = 1) -> bytes:
+    return frames.data_header(1, stream, len(content)) + content
 
 
-class Peer:
-    def __init__(self, stream: socket.socket, serve: Serve) -> None:
-        stream.setblocking(False)
-        self._socket, self._serve = stream, serve
-        self._decoder = Decoder(MAX_REQUEST)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._lock = asyncio.Lock()
-        self.requests: dict[int, Request] = {}
-
-    async def send(self, data: bytes) -> None:
-        async with self._lock:
-            await asyncio.get_running_loop().sock_sendall(self._socket, data)
-
-    async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        await self.send(pack(Kind.HELLO, 0, {"version": VERSION}))
-        while True:
-            await _ready(loop.add_reader, loop.remove_reader, self._socket.fileno())
-            data, fds, _, _ = socket.recv_fds(self._socket, 1 << 18, 16)
-            if not data:
-                return
-            for frame in self._decoder.feed(data):
-                if frame.kind is Kind.OPEN:
-                    request = self.requests[frame.channel] = Request(self, frame.channel, frame.body, fds)
-                    self._tasks.append(loop.create_task(self._served(request)))
-                elif frame.kind is Kind.CREDIT:
-                    self.requests[frame.channel].credit += frame.credit
-                    self.requests[frame.channel].granted.set()
-
-    async def _served(self, request: Request) -> None:
-        with contextlib.suppress(OSError):
-            await self._serve(request)
-
-    @property
-    def said(self) -> int:
-        """Bytes of data, in all."""
-        return sum(request.said for request in self.requests.values())
-
-    async def close(self) -> None:
-        self._socket.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for request in self.requests.values():
-            for fd in request.fds:
-                os.close(fd)
+def row(message: Any) -> bytes:
+    body = message.pack()
+    return len(body).to_bytes(4, "little") + body
 
 
-@asynccontextmanager
-async def lying(serve: Serve, *, descriptors: bool = False) -> AsyncGenerator[tuple[GuestConnection, Peer]]:
-    """A connection to a guest that does with each request what `serve` does."""
-    ours, theirs = socket.socketpair()
-    connection, peer = GuestConnection(ours), Peer(theirs, serve)
-    connection.descriptors = descriptors
-    running = asyncio.ensure_future(peer.run())
-    try:
-        async with asyncio.timeout(60):
-            yield connection, peer
-    finally:
-        connection.close()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await peer.close()
+INFO = File(kind=1, mode=0o644, size=1, path=b"/box/x").pack()
+EXIT = frames.pack(Kind.EXIT, 1, Exit(code=0, duration=1).pack())
+CLOSE = frames.pack_close(1)
+EOF = frames.pack_eof(1, 1)
+WALKED = frames.pack(Kind.EXIT, 1, Walked().pack())
 
-
-def instance(connection: GuestConnection) -> GuestInstance:
-    async def connect(identity: str) -> GuestConnection:
-        return connection
-
-    return GuestInstance(SandboxId("sb_1"), TEMPLATE, connect, root_user=False)
-
-
-async def foreground(connection: GuestConnection) -> GuestExecHandle:
-    return await start_foreground(connection, ExecSpec(argv=("x",)), ID, None)
-
-
-async def background(connection: GuestConnection) -> GuestExecHandle:
-    return await start_background(connection, ExecSpec(argv=("x",)), ID, None)
-
-
-async def terminal(connection: GuestConnection) -> GuestExecHandle:
-    return await start_foreground(connection, ExecSpec(argv=("x",), pty=PtySize()), ID, None)
-
-
-def file(kind: Any, **fields: Any) -> Callable[[GuestConnection], Awaitable[Any]]:
-    return lambda connection: perform(connection, kind(sandbox="sb_1", **fields))
-
+RUNS = reply(ExecReply(pid=1).pack()) + EOF + frames.pack_eof(1, 2)
 
 Call = Callable[[GuestConnection], Awaitable[Any]]
+
+
+def file(kind: Any, **fields: Any) -> Call:
+    return lambda connection: connection.dialect.perform(connection, kind(sandbox="sb_1", **fields))
+
+
+async def foreground(connection: GuestConnection, **spec: Any) -> Any:
+    return await start_foreground(connection, ExecSpec(argv=("x",), **spec), ID, None)
+
+
 CALLS: dict[str, Call] = {
     "stat": file(StatFile, path="p"),
     "mkdir": file(MakeDirectory, path="p"),
     "set": file(SetFileAttributes, path="p", mode=0o600),
     "move": file(MoveFile, source="a", destination="b"),
-    "move_tree": file(MoveFile, source="a", destination="b"),
     "copy": file(CopyFile, source="a", destination="b"),
     "remove": file(RemoveFile, path="p"),
-    "remove_tree": file(RemoveFile, path="p", recursive=True),
     "list": file(ListFiles, path="p"),
     "find": file(FindFiles, path="p", limit=10),
     "grep": file(GrepFiles, path="p", pattern="x", limit=10),
@@ -213,31 +105,110 @@ CALLS: dict[str, Call] = {
     "write": file(WriteFile, path="p"),
     "upload": file(UploadTree, path="p"),
     "watch": file(WatchFiles, path="p"),
-    "connect": file(ConnectPort, port=80),
-    "accept": lambda connection: accept(connection, "/door"),
     "exec": foreground,
-    "exec in the background": background,
+    "terminal": lambda connection: foreground(connection, pty=PtySize()),
+    "background": lambda connection: start_background(connection, ExecSpec(argv=("x",)), ID, None),
     "attach": lambda connection: attach(connection, ID).started(),
     "output": lambda connection: output(connection, ID, 1),
-    "execs": lambda connection: instance(connection).execs(),
-    "agents": lambda connection: connection.open({"op": "agents"}).call(Agents),
-    "signal": lambda connection: instance(connection).signal_exec(ID, 1),
+    "connect": file(ConnectPort, port=80),
+    "accept": lambda connection: accept(connection, "/door"),
+    "execs": lambda connection: connection.dialect.execs(connection),
+    "signal": lambda connection: connection.open(connection.dialect.signal(ID, 1)).call(connection.dialect.nothing),
 }
-"""One call for each operation: what it does first. `HELD` are made on a command that runs."""
-
-HELD: dict[str, Callable[[GuestExecHandle], Awaitable[Any]]] = {
-    "kill_exec": lambda handle: handle.kill(),
-    "resize": lambda handle: handle.resize(PtySize()),
-}
-OTHERS = {"ping", "lost"}
-"""The connection's own: nobody waits for the first, and for the second never longer than ten seconds."""
 
 
-def operations() -> set[str]:
-    """All that the host's side ever asks, read from its source."""
-    found: set[str] = set()
-    for path in Path(paddock.backends.__file__).parent.glob("_guest_*.py"):
-        source = path.read_text()
-        found |= set(re.findall(r'"op": "(\w+)"', source))
-        found |= set(re.findall(r'await _(?:call|work|lines)\(connection, "(\w+)"', source))
-    return found
+class Peer:
+    """The guest's end. `serve` is called with each OPEN: its channel, operation and body."""
+
+    def __init__(self, stream: socket.socket, serve: Callable[[Peer, int, int], Awaitable[None]]) -> None:
+        stream.setblocking(False)
+        self._socket, self._serve = stream, serve
+        self._loop = asyncio.get_running_loop()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._granted, self.full = asyncio.Event(), asyncio.Event()
+        self._credit = Limit.WINDOW
+        self.opened: list[int] = []
+        self.fds: list[int] = []
+        self.said = 0
+
+    async def say(self, wire: bytes) -> None:
+        await self._loop.sock_sendall(self._socket, wire)
+
+    async def answer(self, channel: int, body: bytes = b"") -> None:
+        await self.say(frames.pack(Kind.REPLY, channel, body) + frames.pack_close(channel))
+
+    async def pour(self, piece: bytes) -> None:
+        """For ever, on stream 1 of the first channel, as the host has room; through the pipe, if it has given one."""
+        while True:
+            if self.fds:
+                self.said += await asyncio.to_thread(os.write, self.fds[0], piece)
+                continue
+            while self._credit < len(piece):
+                self._granted.clear()
+                self.full.set()
+                await self._granted.wait()
+            self._credit -= len(piece)
+            await self.say(data(piece))
+            self.said += len(piece)
+
+    async def run(self, greeting: bytes) -> None:
+        await self.say(greeting)
+        buffer = bytearray()
+        while True:
+            await self._readable()
+            got, fds, _, _ = socket.recv_fds(self._socket, 1 << 18, 16)
+            if not got:
+                return
+            self.fds += fds
+            buffer += got
+            while len(buffer) >= HEADER.size:
+                length, kind, code, channel, *_ = HEADER.unpack_from(buffer)
+                if len(buffer) < HEADER.size + length:
+                    break
+                body = bytes(buffer[HEADER.size : HEADER.size + length])
+                del buffer[: HEADER.size + length]
+                if kind == Kind.OPEN:
+                    self.opened.append(code)
+                    self._tasks.append(self._loop.create_task(self._served(channel, code)))
+                elif kind == Kind.CREDIT and channel == 1:
+                    self._credit += int.from_bytes(body, "little")
+                    self._granted.set()
+
+    async def _readable(self) -> None:
+        readable = self._loop.create_future()
+        self._loop.add_reader(self._socket, lambda: readable.done() or readable.set_result(None))
+        try:
+            await readable
+        finally:
+            self._loop.remove_reader(self._socket)
+
+    async def _served(self, channel: int, code: int) -> None:
+        with contextlib.suppress(OSError):
+            await self._serve(self, channel, code)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.close()
+        for fd in self.fds:
+            os.close(fd)
+
+
+@asynccontextmanager
+async def lying(
+    serve: Callable[[Peer, int, int], Awaitable[None]], greeting: bytes = b"", *, descriptors: bool = False
+) -> AsyncGenerator[tuple[GuestConnection, Peer]]:
+    ours, theirs = socket.socketpair()
+    connection = GuestConnection(ours, NativeDialect(Place(workdir="/w", env={}, root="/box")))
+    connection.descriptors = descriptors
+    peer = Peer(theirs, serve)
+    running = asyncio.ensure_future(peer.run(greeting or hello()))
+    try:
+        async with asyncio.timeout(60):
+            yield connection, peer
+    finally:
+        connection.close()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await peer.close()

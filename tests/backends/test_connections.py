@@ -10,13 +10,17 @@ import socket
 import msgspec
 import pytest
 
+from paddock.backends import _guest_frames as frames
 from paddock.backends._guest import GuestConnection, GuestInstance
+from paddock.backends.guest import NativeDialect, Place
 from paddock.backends.process import ProcessBackend
 from paddock.errors import NotFound, SandboxDied, Unsupported
-from paddock.guest._frames import Kind, pack
 from paddock.model import SandboxId, StatFile, User
+from paddock.wire.guest import Kind
 from tests.backends.boxes import TEMPLATE, plan
 from tests.orphans import descendants, descriptors, wait_until
+
+DIALECT = NativeDialect(Place(workdir="/", env={}))
 
 
 def test_a_connection_that_is_being_made_when_all_are_closed_is_closed_too() -> None:
@@ -28,7 +32,7 @@ def test_a_connection_that_is_being_made_when_all_are_closed_is_closed_too() -> 
 
         async def connect(identity: str) -> GuestConnection:
             await go.wait()
-            made.append(GuestConnection(ours))
+            made.append(GuestConnection(ours, DIALECT))
             return made[0]
 
         instance = GuestInstance(SandboxId("sb_x"), TEMPLATE, connect, root_user=False)
@@ -53,7 +57,7 @@ def test_a_connection_that_is_lost_while_it_is_made_is_not_the_one_of_the_next_c
         async def connect(identity: str) -> GuestConnection:
             if identity == "init":
                 raise ConnectionRefusedError
-            return GuestConnection(made.pop(0))
+            return GuestConnection(made.pop(0), DIALECT)
 
         instance = GuestInstance(SandboxId("sb_x"), TEMPLATE, connect, root_user=False)
         with pytest.raises(SandboxDied, match="went away"):
@@ -69,9 +73,9 @@ def test_a_connection_that_is_lost_while_it_is_made_is_not_the_one_of_the_next_c
 def test_a_request_that_cannot_be_copied_for_later_leaves_no_descriptor() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
-        connection = GuestConnection(ours)
+        connection = GuestConnection(ours, DIALECT)
         while not connection._out:  # until nothing more can be sent at once
-            connection.send(pack(Kind.CONTROL, 1, {"order": "x" * 60_000}))
+            connection.send(frames.pack(Kind.CONTROL, 1, bytes(60_000)))
         fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(4)]
         before = descriptors()
         free = [os.dup(0) for _ in range(3)]
@@ -81,7 +85,7 @@ def test_a_request_that_cannot_be_copied_for_later_leaves_no_descriptor() -> Non
         resource.setrlimit(resource.RLIMIT_NOFILE, (free[2], hard))  # room for two copies
         try:
             with pytest.raises(OSError, match="Too many open files"):
-                connection.open({"op": "exec"}, fds=fds)
+                connection.open(DIALECT.ping, fds=fds)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert wait_until(lambda: descriptors() <= before)

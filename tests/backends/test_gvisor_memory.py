@@ -13,7 +13,7 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.gvisor import GvisorBackend
 from paddock.backends.jail._backend import JailInstance
-from paddock.backends.vessel import VesselInstance
+from paddock.backends.vessel import VesselInstance, ask
 from paddock.errors import PaddockError, Unsupported
 from paddock.guest._saved import Saved
 from paddock.keeper._plan import JailPlan
@@ -22,6 +22,7 @@ from tests.backends.vessels import VesselHarness, furnished
 from tests.conformance import _host
 from tests.conformance._box import Box
 from tests.conftest import private_state
+from tests.guest.pilots import Told
 
 SECONDS = 300
 KEY = b"k" * 32
@@ -155,7 +156,7 @@ def test_a_sandbox_begins_where_a_baked_guest_stood_and_has_its_own_name_and_env
             box = await family.begin(env={"MINE": value})
             assert (await box.sh("echo $MINE; hostname")).text.split() == [value, box.plan.hostname]
             assert isinstance(box.instance, VesselInstance)
-            assert (await box.instance.control_call({"op": "ping"}, dict[str, object]))["restored"]
+            assert (await box.instance.control_call(ask("ping"), Told)).said["restored"]
 
     play(sandboxes, test)
 
@@ -265,7 +266,7 @@ def test_a_copy_of_another_shape_goes_on_with_its_files(sandboxes: MemoryHarness
         assert (await child.sh("cat /home/user/kept; ulimit -n")).text == "kept\n512"
         assert await child.matching("98765") == []
         assert isinstance(child.instance, VesselInstance)
-        said = (await child.instance.control_call({"op": "log"}, dict[str, str]))["log"]
+        said = (await child.instance.control_call(ask("log"), Told)).said["log"]
         assert "only the files go on" in said
 
     play(sandboxes, test)

@@ -13,14 +13,13 @@ from collections.abc import Awaitable, Callable, Generator
 import pytest
 
 from paddock.backends._base import Ending, SandboxPlan
-from paddock.backends.guest._frames import pack
+from paddock.backends._guest_frames import pack
 from paddock.backends.jail import JailBackend
-from paddock.backends.vessel import VesselInstance
+from paddock.backends.vessel import VesselInstance, ask
 from paddock.errors import PaddockError, SandboxDied, SandboxError
-from paddock.guest._frames import Kind
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
-from paddock.wire.guest import VERSION, GuestHello, Op, PingReply, Renew
+from paddock.wire.guest import VERSION, GuestHello, Kind, Op, PingReply, Renew
 from paddock.wire.guest import PartFlags as Part
 from tests.backends.vessels import PlainVessel, VesselHarness, furnished, processes
 from tests.conformance import (
@@ -30,6 +29,7 @@ from tests.conformance import (
     eventually,
 )
 from tests.conftest import private_state
+from tests.guest.pilots import Told
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_what_stands_still_goes_on_for_what_its_pilot_has_to_do_and_no_longer(ha
     async def body(backend: PlainVessel, instance: VesselInstance) -> None:
         await instance.pause()
         async with instance.roused():
-            assert (await instance.control_call({"op": "ping"}, dict))["children"]
+            assert (await instance.control_call(ask("ping"), Told)).said["children"]
         assert instance.id in await backend.paused()
         await instance.resume()
         async with instance.roused():
@@ -335,7 +335,7 @@ def test_a_guest_that_lies_makes_errors_of_ours_and_the_pilot_serves_on(harness:
                 instance.close_connections()
         with pytest.raises(PaddockError):  # an answer with nothing in it
             await instance.tell(Renew(parts=Part.HOSTNAME, hostname=b"honest"))
-        assert (await instance.control_call({"op": "ping"}, dict))["children"]
+        assert (await instance.control_call(ask("ping"), Told)).said["children"]
 
     async def ready(plan: SandboxPlan, instance: VesselInstance) -> None:
         """It would lie to that."""

@@ -12,19 +12,30 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import paddock.guest
+from paddock.backends import _guest_frames as frames
 from paddock.backends._guest import GuestConnection
 from paddock.backends._guest_exec import start_foreground
 from paddock.backends.guest import NativeDialect, Nothing, Place, orders, program
+from paddock.backends.vessel import ask
 from paddock.model import ExecId, ExecSpec, Noun, User, mint
-from paddock.wire.guest import PingReply
+from paddock.wire.guest import VERSION, HostHello, Kind, PingReply
 
+HELLO = frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack())
 GUEST = Path(paddock.guest.__file__).parent
 SRC = GUEST.parent.parent
 IDENTITIES = ("init", "user", "root")
 DIALECT = NativeDialect(Place(workdir="/", env={"PATH": "/usr/bin:/bin"}))
+
+
+class Told(NamedTuple):
+    said: dict[str, Any]
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Told:
+        return cls(json.loads(body))
 
 
 class PilotProcess:
@@ -64,14 +75,14 @@ class PilotProcess:
         return ours
 
     def dial(self, say: str) -> GuestConnection:
-        connection = GuestConnection(self.hand(say)) if say == "control" else GuestConnection(self.hand(say), DIALECT)
+        connection = GuestConnection(self.hand(say), DIALECT)
         connection.descriptors = False
         return connection
 
     async def control(self, **request: Any) -> dict[str, Any]:
         connection = self.dial("control")
         try:
-            return await connection.open(request).call(dict)
+            return (await connection.open(ask(**request)).call(Told)).said
         finally:
             connection.close()
 

@@ -9,8 +9,10 @@ import signal
 import pytest
 
 from paddock.backends.guest import orders
+from paddock.backends.vessel import ask
 from paddock.errors import SandboxDied
-from tests.guest.pilots import DIALECT, PilotProcess, alive, collect, start, until
+from paddock.wire.guest import PingReply
+from tests.guest.pilots import DIALECT, HELLO, PilotProcess, Told, alive, collect, start, until
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_the_foreground_commands_of_a_service_that_goes_end_and_those_of_others_
 def test_a_service_that_dies_within_a_frame_disturbs_nobody(pilot):
     async def main():
         broken = pilot.hand("user")
-        broken.sendall(DIALECT.hello() + b"\0\0\1\0\2")
+        broken.sendall(HELLO + b"\0\0\1\0\2")
         broken.close()
         assert await pilot.ping("user")
 
@@ -113,16 +115,16 @@ def test_when_the_child_ends_the_pilot_says_how_and_ends(tmp_path):
 
     async def main():
         control = pilot.dial("control")
-        channel = control.open({"op": "end"})
-        assert await channel.reply(dict) == {}
+        channel = control.open(ask("end"))
+        assert (await channel.reply(Told)).said == {}
         user = pilot.dial("user")
         while (await pilot.control(op="log"))["log"] != "last words\n":
             pass
         os.kill((await pilot.control(op="ping"))["children"][0], signal.SIGTERM)
-        answer = await channel.result(dict)
+        answer = (await channel.result(Told)).said
         assert (answer["signal"], answer["log"]) == (15, "last words\n")
         with pytest.raises(SandboxDied):
-            await user.open(DIALECT.ping).reply(object)
+            await user.open(DIALECT.ping).reply(PingReply)
         control.close()
 
     asyncio.run(main())
@@ -152,7 +154,7 @@ def test_of_a_flood_of_words_the_last_are_kept(tmp_path):
 def test_a_guest_that_never_greets_is_served_to_nobody(tmp_path):
     pilot = PilotProcess(tmp_path, ["/bin/sleep", "1000"])
     with pilot.hand("user") as ours:
-        ours.sendall(DIALECT.hello())
+        ours.sendall(HELLO)
         assert not asyncio.run(pilot.control(op="ping"))["restored"]
         ours.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -165,8 +167,8 @@ def test_a_guest_that_breaks_the_rules_of_the_line_ends_with_its_wall(tmp_path):
 
     async def main():
         control = pilot.dial("control")
-        channel = control.open({"op": "end"})
-        assert "none of ours says" in (await channel.result(dict))["words"]
+        channel = control.open(ask("end"))
+        assert "none of ours says" in (await channel.result(Told)).said["words"]
         control.close()
 
     asyncio.run(main())

@@ -13,13 +13,15 @@ import pytest
 from service_world import ME, Rig
 from test_over_guest import make, opened, sh
 
+from paddock.backends import _guest_frames as frames
 from paddock.backends._guest_connection import GuestConnection
 from paddock.backends._guest_instance import GuestInstance
+from paddock.backends.guest import NativeDialect, Place
 from paddock.errors import SandboxDied
-from paddock.guest._frames import Kind
 from paddock.model import ExecSpec, GetSandbox, RunExec, StartExec, State
 from paddock.service import Service
-from tests.backends.peers import Peer, Request
+from paddock.wire.guest import ExecReply, KillReply, Kind, Op, PingReply
+from tests.backends.peers import Peer, hello
 
 
 async def run(service: Service, id: str, spec: ExecSpec) -> None:
@@ -33,17 +35,17 @@ async def start(service: Service, id: str, spec: ExecSpec) -> None:
 WAYS = {"run": run, "start": start}
 
 
-async def never_ends(request: Request) -> None:
-    if request.op == "ping":
-        await request.answer({})
-    elif request.op == "exec":
-        await request.say(Kind.REPLY, {"pid": 1})
+async def never_ends(peer: Peer, channel: int, code: int) -> None:
+    if code == Op.PING:
+        await peer.answer(channel, PingReply(pid=1).pack())
+    elif code == Op.EXEC:
+        await peer.say(frames.pack(Kind.REPLY, channel, ExecReply(pid=1).pack()))
 
 
-async def says_it_did(request: Request) -> None:
-    await never_ends(request)
-    if request.op == "kill_exec":
-        await request.answer({"survivors": 0})
+async def says_it_did(peer: Peer, channel: int, code: int) -> None:
+    await never_ends(peer, channel, code)
+    if code == Op.KILL:
+        await peer.answer(channel, KillReply(survivors=0).pack())
 
 
 @pytest.mark.parametrize("serve", [never_ends, says_it_did])
@@ -60,8 +62,8 @@ async def test_a_command_whose_time_is_over_ends_with_its_sandbox(
         if not peers:
             ours, theirs = socket.socketpair()
             peer = Peer(theirs, serve)
-            peers.append((peer, asyncio.ensure_future(peer.run())))
-            self._hold(identity, GuestConnection(ours))
+            peers.append((peer, asyncio.ensure_future(peer.run(hello()))))
+            self._hold(identity, GuestConnection(ours, NativeDialect(Place(workdir="/", env={}))))
             self._connections[identity].descriptors = False
         return self._connections[identity]
 

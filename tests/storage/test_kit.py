@@ -15,11 +15,13 @@ import pytest
 
 from paddock.backends._guest import GuestConnection
 from paddock.backends.guest import program
+from paddock.backends.vessel import ask
 from paddock.guest._orders import pack_orders
 from paddock.storage import Templates, open_pool, prepare
 from paddock.storage._kit import COMMAND, PLACE, manifest, recipe
 from paddock.storage._recipe import Manifest
 from tests.conformance.trees import Root
+from tests.guest.pilots import DIALECT, Told
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +57,10 @@ def test_the_pilot_serves_where_there_is_nothing_but_the_kit(files: Manifest, tm
         with theirs:
             pilot = await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno())
         ours.sendall(pack_orders(told))
-        control = GuestConnection(ours)
+        control = GuestConnection(ours, DIALECT)
         try:
             async with asyncio.timeout(60):
-                return await control.open({"op": "ping"}).call(dict)
+                return (await control.open(ask("ping")).call(Told)).said
         finally:
             control.close()
             pilot.kill()

@@ -5,26 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from paddock.errors import PaddockError, SandboxError
-from paddock.guest._frames import MAX_WINDOW, STDIN, Kind, ProtocolError
+from paddock.wire import WireError
+from paddock.wire.guest import Limit, Stream
 
+from . import _guest_frames as frames
+from ._guest_frames import Frame, Kind, ProtocolError
 from ._guest_patience import Patience
 
 if TYPE_CHECKING:
     from ._guest_connection import GuestConnection
-    from ._guest_dialect import Frame
+
+
+class Answer(Protocol):
+    @classmethod
+    def unpack(cls, body: bytes) -> Self:
+        """WireError: it is none."""
+        ...
+
 
 T = TypeVar("T")
+A = TypeVar("A", bound=Answer)
 
 
 class _Inbox:
     """What has come on one stream and was not read yet: never more than the window."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self) -> None:
         self.chunks: deque[bytes | memoryview] = deque()
-        self.window = window
+        self.window = Limit.WINDOW
         self.ended = False
         self.left = False
         """Nobody reads it any more."""
@@ -83,28 +94,27 @@ class Channel:
         self,
         connection: GuestConnection,
         number: int,
-        refusal: Callable[[Any], PaddockError],
+        refusal: Callable[[bytes], PaddockError],
         receives: Sequence[int],
         sends: bool,
     ) -> None:
         self._connection = connection
-        self._dialect = connection.dialect
         self._refusal = refusal
         self.id = number
-        self._inboxes = {stream: _Inbox(self._dialect.window) for stream in receives}
+        self._inboxes = {stream: _Inbox() for stream in receives}
         self._sends = sends
-        self._credit = self._dialect.window
+        self._credit = Limit.WINDOW
         self._refused = False
         self._waiters: list[asyncio.Future[None]] = []
-        self._reply: _Once[Any] = _Once()
-        self._result: _Once[Any] = _Once()
+        self._reply: _Once[bytes] = _Once()
+        self._result: _Once[bytes] = _Once()
         self._end: _Once[None] = _Once()
         self._letting_go = False
         self._error: PaddockError | None = None
 
     # what the holder does
 
-    async def reply(self, type: type[T]) -> T:
+    async def reply(self, type: type[A]) -> A:
         """The answer; the error that was sent in its place. When cancelled, lets go of the channel."""
         try:
             body = await self._reply.get()
@@ -113,11 +123,11 @@ class Channel:
             raise
         return self._read(body, type)
 
-    async def result(self, type: type[T]) -> T:
+    async def result(self, type: type[A]) -> A:
         """What came of it in the end."""
         return self._read(await self._result.get(), type)
 
-    async def call(self, type: type[T]) -> T:
+    async def call(self, type: type[A]) -> A:
         """The answer of a request that has nothing but an answer. GuestLost if the guest does not give it."""
         with self.attended():
             reply = await self.reply(type)
@@ -135,7 +145,7 @@ class Channel:
         if not self._end.done:
             if not self._letting_go:
                 self._letting_go = True
-                self._connection.send(self._dialect.close(self.id))
+                self._connection.send(frames.pack_close(self.id))
             for inbox in self._inboxes.values():
                 inbox.chunks.clear()
             self._finish(error)
@@ -172,17 +182,17 @@ class Channel:
         """Called when the guest has said its last word, or the connection is lost."""
         self._end.then(callback)
 
-    def _read(self, body: Any, type: type[T]) -> T:
+    def _read(self, body: bytes, type: type[A]) -> A:
         try:
-            return self._dialect.read(body, type)
-        except ProtocolError as error:
-            raise self.breach(str(error)) from None
+            return type.unpack(body)
+        except WireError as error:
+            raise self.breach(f"an answer with {error}") from None
 
     def close(self) -> None:
         """Lets go; idempotent. The guest cleans up and then ends the channel."""
         if not self._letting_go and not self._end.done:
             self._letting_go = True
-            self._connection.send(self._dialect.close(self.id))
+            self._connection.send(frames.pack_close(self.id))
             for inbox in self._inboxes.values():
                 inbox.chunks.clear()
                 inbox.ended = True
@@ -205,8 +215,8 @@ class Channel:
             inbox.chunks.appendleft(memoryview(chunk)[size:])
             chunk = memoryview(chunk)[:size]
         inbox.consumed += len(chunk)
-        if inbox.consumed >= self._dialect.window // 2 and not inbox.ended:
-            self._connection.send(self._dialect.credit(self.id, stream, inbox.consumed))
+        if inbox.consumed >= Limit.WINDOW // 2 and not inbox.ended:
+            self._connection.send(frames.pack_credit(self.id, stream, inbox.consumed))
             inbox.window += inbox.consumed
             inbox.consumed = 0
         return bytes(chunk)
@@ -227,9 +237,9 @@ class Channel:
                 self._waiters.append(waiter)
                 await waiter
                 continue
-            part = view[: min(self._credit, self._dialect.chunk)]
+            part = view[: min(self._credit, Limit.BODY)]
             self._credit -= len(part)
-            self._connection.send(self._dialect.data(self.id, STDIN, len(part)) + part)
+            self._connection.send(frames.data_header(self.id, Stream.IN, len(part)) + part)
             view = view[len(part) :]
             await self._connection.drain()
 
@@ -239,11 +249,11 @@ class Channel:
         inbox.chunks.clear()
         if not (inbox.ended or inbox.left or self._letting_go or self._end.done):
             inbox.left = True
-            self._connection.send(self._dialect.eof(self.id, stream))
+            self._connection.send(frames.pack_eof(self.id, stream))
 
     def write_eof(self) -> None:
         if not self._letting_go and not self._end.done:
-            self._connection.send(self._dialect.eof(self.id, STDIN))
+            self._connection.send(frames.pack_eof(self.id, Stream.IN))
 
     # what the guest does
 
@@ -280,7 +290,7 @@ class Channel:
             raise ProtocolError(f"{kind.name} from a guest")
         return False
 
-    def _take(self, answer: _Once[Any], body: Any) -> None:
+    def _take(self, answer: _Once[bytes], body: bytes) -> None:
         """What was let go of is remembered until its end, and what nobody asks for any more is not."""
         if self._letting_go and not answer.awaited:
             answer.set(None, SandboxError("the request was let go of before it was answered"))
@@ -299,7 +309,7 @@ class Channel:
             inbox.wake()
 
     def _eof(self, stream: int) -> None:
-        if stream == STDIN and self._sends and not self._refused:
+        if stream == Stream.IN and self._sends and not self._refused:
             self._refused = True
             self._wake_writers()
             return
@@ -311,7 +321,7 @@ class Channel:
 
     def _grant(self, frame: Frame) -> None:
         self._credit += frame.credit
-        if frame.stream != STDIN or not self._sends or self._credit > MAX_WINDOW:
+        if frame.stream != Stream.IN or not self._sends or self._credit > Limit.CREDIT:
             raise ProtocolError("credit for what is not sent")
         self._wake_writers()
 

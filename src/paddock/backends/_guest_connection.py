@@ -10,21 +10,25 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from paddock.errors import GuestLost, GuestProtocolError, PaddockError, SandboxDied, SandboxError
-from paddock.guest._frames import MAX_CHANNEL, ProtocolError
-from paddock.wire import send_some
+from paddock.errors import GuestLost, GuestProtocolError, InvalidArgument, PaddockError, SandboxDied, SandboxError
+from paddock.wire import WireError, send_some
+from paddock.wire.guest import VERSION, GuestHello, HostHello, Limit
 
+from . import _guest_frames as frames
 from ._guest_channel import Channel
-from ._guest_dialect import Dialect, Frame
-from ._guest_json import JSON
+from ._guest_frames import Frame, Kind, ProtocolError
 from ._stillness import Stillness
+
+if TYPE_CHECKING:
+    from .guest import NativeDialect, Request
 
 _MAX_ADDRESS = 107  # bytes of sun_path without its NUL, unix(7)
 _HIGH = 4 * 1024 * 1024
 _MOST_WAITING = 64 * 1024 * 1024
-_MOST_UNENDED = 4096
+_MOST_REQUESTS = Limit.CHANNELS - 1
+"""Under way at one time: the agent hangs up at one more than it has, and the last is for a ping."""
 _SMALL_READ = 16 * 1024
 _LARGE_READ = 256 * 1024
 # A full backlog of a unix socket answers EAGAIN and says nothing when there is room again.
@@ -41,6 +45,14 @@ def _copies(fds: Sequence[int]) -> list[int]:
             os.close(copy)
         raise
     return copies
+
+
+def _greeting(frame: Frame) -> int:
+    """The guest's process id."""
+    with contextlib.suppress(WireError):
+        if frame.kind is Kind.HELLO and (hello := GuestHello.unpack(frame.body)).version == VERSION:
+            return hello.pid
+    raise ProtocolError(f"no greeting in version {VERSION}")
 
 
 def _died() -> PaddockError:
@@ -60,12 +72,12 @@ class GuestConnection:
     work_seconds = 3600.0
     """For what it has a worker do: walks, copies, archives."""
 
-    def __init__(self, stream: socket.socket, dialect: Dialect = JSON) -> None:
+    def __init__(self, stream: socket.socket, dialect: NativeDialect) -> None:
         stream.setblocking(False)
         self._socket = stream
         self.dialect = dialect
         self._loop = asyncio.get_running_loop()
-        self._decoder = dialect.decoder()
+        self._decoder = frames.Decoder()
         self._greeted = False
         self._read_size = _SMALL_READ
         self._channels: dict[int, Channel] = {}
@@ -88,10 +100,10 @@ class GuestConnection:
         self.tells = False
         """Who serves it knows which ceiling struck a command."""
         self._loop.add_reader(stream.fileno(), self._readable)
-        self.send(dialect.hello())
+        self.send(frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack()))
 
     @classmethod
-    async def connect(cls, path: Path, dialect: Dialect = JSON) -> GuestConnection:
+    async def connect(cls, path: Path, dialect: NativeDialect) -> GuestConnection:
         """OSError as connect(2) has it. The path may be longer than a socket address holds."""
         with contextlib.ExitStack() as opened:
             address = os.fspath(path)
@@ -126,7 +138,7 @@ class GuestConnection:
 
     def open(
         self,
-        request: Any,
+        request: Request,
         *,
         fds: Sequence[int] = (),
         receives: Sequence[int] = (),
@@ -140,12 +152,16 @@ class GuestConnection:
             raise self._failure
         if self._explaining is not None:
             raise GuestLost("the connection to the guest was lost", hint="try again")
-        if self._last_channel == MAX_CHANNEL:
+        if self._last_channel == frames.MAX_CHANNEL:
             raise self._fail(GuestProtocolError("all channel numbers are used up"))
         self._require_room(request)
-        frame = self.dialect.open(self._last_channel + 1, request, len(fds))
+        if len(request.body) > Limit.OPEN_BODY:
+            raise InvalidArgument(
+                f"a request of more than {Limit.OPEN_BODY >> 20} MiB", hint="pass it on stdin or as a file"
+            )
         self._last_channel += 1
-        channel = Channel(self, self._last_channel, self.dialect.refusal(request), receives, sends)
+        frame = frames.pack(Kind.OPEN, self._last_channel, request.body, code=request.op, descriptors=len(fds))
+        channel = Channel(self, self._last_channel, request.error, receives, sends)
         self._channels[channel.id] = channel
         try:
             self.send(frame, fds)
@@ -154,16 +170,13 @@ class GuestConnection:
             raise
         return channel
 
-    def _require_room(self, request: Any) -> None:
+    def _require_room(self, request: Request) -> None:
         """One more request is one more to remember, until the guest has read it and said its last word about it."""
-        if len(self._channels) >= self.dialect.most_requests and request is not self.dialect.ping:
+        if len(self._channels) >= _MOST_REQUESTS and request is not self.dialect.ping:
             raise SandboxError(
-                f"more than {self.dialect.most_requests} requests to one sandbox at one time",
-                hint="wait for the end of some of them",
+                f"more than {_MOST_REQUESTS} requests to one sandbox at one time",
+                hint="wait for the end of some of them, or kill the sandbox",
             )
-        many = len(self._channels) > _MOST_UNENDED
-        if many and sum(channel.let_go for channel in self._channels.values()) > _MOST_UNENDED:
-            raise self.breach(f"it has not ended {_MOST_UNENDED} requests that were let go of")
         if self._out_bytes > _MOST_WAITING:
             raise GuestLost("what serves the sandbox inside does not read what it is asked", hint="kill the sandbox")
 
@@ -257,7 +270,7 @@ class GuestConnection:
 
     def _dispatch(self, frame: Frame) -> None:
         if not self._greeted:
-            self.peer_pid = self.dialect.greeting(frame)
+            self.peer_pid = _greeting(frame)
             self._greeted = True
             return
         channel = self._channels.get(frame.channel)

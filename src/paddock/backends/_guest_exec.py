@@ -9,9 +9,9 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from paddock.errors import GuestLost, InvalidArgument, NotFound, PaddockError, SandboxError
-from paddock.guest._frames import STDERR, STDOUT
 from paddock.model import ExecId, ExecSpec, ExitStatus, Limit, PtySize
 from paddock.model.streams import ByteReader, ByteWriter
+from paddock.wire.guest import Stream
 
 from ._guest_files import FileReader
 from ._guest_pipes import PipeReader, PipeWriter, open_pipe
@@ -210,7 +210,7 @@ class AttachedExecHandle(GuestExecHandle):
     _outlives = True
 
     async def _result(self) -> Any:
-        channel = self._connection.open(self._dialect.attach(self._id, silent=True), receives=(STDOUT, STDERR))
+        channel = self._connection.open(self._dialect.attach(self._id, silent=True), receives=(Stream.OUT, Stream.ERR))
         try:
             return await channel.result(self._dialect.exited)
         except NotFound:  # ended so long ago that the guest has forgotten it; this channel has not
@@ -225,7 +225,7 @@ async def start_foreground(
 ) -> GuestExecHandle:
     request = connection.dialect.exec(spec, id, user, background=False)
     if spec.pty is not None or not connection.descriptors:
-        receives = (STDOUT,) if spec.pty is not None else (STDOUT, STDERR)
+        receives = (Stream.OUT,) if spec.pty is not None else (Stream.OUT, Stream.ERR)
         sends = spec.stdin or spec.pty is not None
         channel = connection.open(request, receives=receives, sends=sends)
         handle = GuestExecHandle(
@@ -233,8 +233,8 @@ async def start_foreground(
             channel,
             id=id,
             stdin=ChannelWriter(channel) if sends else None,
-            stdout=ChannelReader(channel, STDOUT, cut=spec.pty is None),
-            stderr=ChannelReader(channel, STDERR, cut=True) if spec.pty is None else None,
+            stdout=ChannelReader(channel, Stream.OUT, cut=spec.pty is None),
+            stderr=ChannelReader(channel, Stream.ERR, cut=True) if spec.pty is None else None,
             pty=spec.pty is not None,
         )
     else:
@@ -308,12 +308,12 @@ async def output(connection: GuestConnection, id: ExecId, stream: int) -> FileRe
 
 
 def attach(connection: GuestConnection, id: ExecId, stdin: PipeWriter | None = None) -> GuestExecHandle:
-    channel = connection.open(connection.dialect.attach(id), receives=(STDOUT, STDERR))
+    channel = connection.open(connection.dialect.attach(id), receives=(Stream.OUT, Stream.ERR))
     return AttachedExecHandle(
         connection,
         channel,
         id=id,
         stdin=stdin,
-        stdout=ChannelReader(channel, STDOUT),
-        stderr=ChannelReader(channel, STDERR),
+        stdout=ChannelReader(channel, Stream.OUT),
+        stderr=ChannelReader(channel, Stream.ERR),
     )

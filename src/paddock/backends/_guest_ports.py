@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paddock.errors import FileError
-from paddock.guest._frames import STDOUT
 from paddock.model import ConnectPort
+from paddock.wire.guest import Stream
 
 if TYPE_CHECKING:
     from ._guest_channel import Channel
@@ -19,7 +19,7 @@ class PortStream:
 
     async def read(self, size: int = 65536) -> bytes:
         try:
-            return await self._channel.read(STDOUT, size)
+            return await self._channel.read(Stream.OUT, size)
         except FileError as error:  # as of a socket of one's own
             raise ConnectionResetError(error.message) from None
 
@@ -42,7 +42,7 @@ class PortStream:
 
 
 async def connect(connection: GuestConnection, action: ConnectPort) -> PortStream:
-    channel = connection.open(connection.dialect.connect(action.port), receives=(STDOUT,), sends=True)
+    channel = connection.open(connection.dialect.connect(action.port), receives=(Stream.OUT,), sends=True)
     with channel.attended():
         await channel.reply(connection.dialect.nothing)
     return PortStream(channel)
@@ -50,6 +50,6 @@ async def connect(connection: GuestConnection, action: ConnectPort) -> PortStrea
 
 async def accept(connection: GuestConnection, path: str) -> PortStream:
     """Waits as long as it takes for somebody inside who comes to the door at `path`."""
-    channel = connection.open(connection.dialect.accept(path), receives=(STDOUT,), sends=True)
+    channel = connection.open(connection.dialect.accept(path), receives=(Stream.OUT,), sends=True)
     await channel.reply(connection.dialect.nothing)
     return PortStream(channel)

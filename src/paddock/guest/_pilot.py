@@ -269,7 +269,7 @@ class Pilot:
         elif operation == "log":
             channel.answer({"log": self._log.text()})
         elif operation == "environment":
-            channel.answer({"env": self._environment})
+            channel.pour({"env": self._environment})
         elif operation == "claim":  # services are trusted here: what they say of it is so
             self._claimed, self._environment = True, request.get("env", {})
             channel.answer({})

@@ -1,4 +1,4 @@
-"""The native guest's protocol (`docs/design/guest.md`), as a dialect of the host's side."""
+"""What a guest (`docs/design/guest.md`) is asked and told by the host."""
 
 from . import _orders as orders
 from ._dialect import NativeDialect as NativeDialect

@@ -1,19 +1,14 @@
-"""The native guest's dialect: fixed structures, by `native/schema.py`."""
+"""What is asked of an agent, by `native/schema.py`, and what its answers mean."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from paddock.backends._guest_json import sound_status, too_many_execs
-from paddock.errors import InvalidArgument, PaddockError
-from paddock.guest._frames import Kind, ProtocolError
+from paddock.errors import InvalidArgument, SandboxError
 from paddock.model import Action, ExecId, ExecInfo, ExecSpec, ExitStatus, PtySize
 from paddock.model import Limit as Ceiling
-from paddock.wire import WireError
 from paddock.wire.guest import (
-    VERSION,
     Accept,
     Attach,
     AttachFlags,
@@ -26,12 +21,9 @@ from paddock.wire.guest import (
     Execs,
     ExecsReply,
     Exit,
-    GuestHello,
     Hand,
-    HostHello,
     Kill,
     KillReply,
-    Limit,
     Listed,
     ListedFlags,
     Op,
@@ -40,15 +32,13 @@ from paddock.wire.guest import (
     Stream,
 )
 
-from . import _frames as frames
 from . import _orders as orders
 from ._files import perform
 from ._place import Place, encode, show
-from ._requests import Nothing, Request, ask, of_command, of_door, of_exec, of_guest, of_hand, of_port, refusal
+from ._requests import Nothing, Request, ask, of_command, of_door, of_exec, of_guest, of_hand, of_port
 
 if TYPE_CHECKING:
     from paddock.backends._guest_connection import GuestConnection
-    from paddock.backends._guest_dialect import Frame
 
 T = TypeVar("T")
 _UMASK = 0o022
@@ -69,9 +59,6 @@ _MOST_ANSWERS = 64
 class NativeDialect:
     """For connections to the agent of one identity."""
 
-    window, chunk = Limit.WINDOW, Limit.BODY
-    most_requests = Limit.CHANNELS - 1
-    """The agent hangs up at one more than it has; the last is for a ping."""
     nothing, started, attached, exited, killed = Nothing, ExecReply, AttachReply, Exit, KillReply
 
     def __init__(self, place: Place, *, oom_score: int | None = None) -> None:
@@ -79,42 +66,6 @@ class NativeDialect:
         self._place = place
         self._oom_score = oom_score
         self.ping = Request(Op.PING, b"", of_guest)
-
-    def decoder(self) -> frames.Decoder:
-        return frames.Decoder()
-
-    def hello(self) -> bytes:
-        return frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack())
-
-    def greeting(self, frame: Frame) -> int:
-        try:
-            if frame.kind is Kind.HELLO and (hello := GuestHello.unpack(frame.body)).version == VERSION:
-                return hello.pid
-        except WireError:
-            pass
-        raise ProtocolError(f"no greeting in version {VERSION}")
-
-    def open(self, channel: int, request: Request, descriptors: int) -> bytes:
-        if len(request.body) > Limit.OPEN_BODY:
-            raise InvalidArgument(
-                f"a request of more than {Limit.OPEN_BODY >> 20} MiB", hint="pass it on stdin or as a file"
-            )
-        return frames.pack(Kind.OPEN, channel, request.body, code=request.op, descriptors=descriptors)
-
-    def refusal(self, request: Request) -> Callable[[bytes], PaddockError]:
-        return refusal(request)
-
-    def read(self, body: bytes, type: type[T]) -> T:
-        message: Any = type
-        try:
-            return message.unpack(body)
-        except WireError as error:
-            raise ProtocolError(f"an answer with {error}") from None
-
-    data = staticmethod(frames.data_header)
-    eof = staticmethod(frames.pack_eof)
-    credit = staticmethod(frames.pack_credit)
-    close = staticmethod(frames.pack_close)
 
     def exec(self, spec: ExecSpec, id: ExecId, user: str | None, *, background: bool, vital: bool = False) -> Request:
         """The agent ends with a command that is `vital`."""
@@ -166,13 +117,24 @@ class NativeDialect:
         return ask(Op.RESIZE, Resize(rows=size.rows, columns=size.columns, id=encode(id)), of_command(id))
 
     def status(self, exited: Exit | Listed, connection: GuestConnection) -> ExitStatus:
+        """Breaks the connection over what no kernel reports."""
         status = ExitStatus(
             code=None if exited.code == -1 else exited.code,
             signal=exited.signal or None,
             limit=next((limit for flag, limit in _STRUCK.items() if exited.ended & flag), None),
             duration_seconds=round(exited.duration / 1e9, 6),
         )
-        return sound_status(status, connection)
+        sound = (
+            (status.code is None) != (status.signal is None)
+            and (status.code is None or 0 <= status.code <= 255)
+            and (status.signal is None or 1 <= status.signal <= 64)
+            and 0 <= status.duration_seconds < 1e9
+        )
+        if not sound:
+            raise connection.breach("an exit status that no kernel reports")
+        if status.limit not in (None, Ceiling.TIME) and not connection.tells:
+            raise connection.breach("a ceiling of which a guest knows nothing")
+        return status
 
     async def execs(self, connection: GuestConnection) -> list[ExecInfo]:
         found: list[ExecInfo] = []
@@ -184,7 +146,9 @@ class NativeDialect:
             before = answer.before
             if not before:
                 return found
-        raise too_many_execs()
+        raise SandboxError(
+            "more commands run in the sandbox than can be listed", hint="kill some of them, or the sandbox"
+        )
 
     def _info(self, item: Listed, connection: GuestConnection) -> ExecInfo:
         return ExecInfo(

@@ -7,9 +7,9 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paddock.backends._guest_files import FileReader, FileWriter, open_reader, open_writer
+from paddock.backends._guest_frames import ProtocolError
 from paddock.backends._guest_ports import PortStream, connect
 from paddock.errors import FileError, Unsupported
-from paddock.guest._frames import MAX_RESULT_BYTES, ProtocolError
 from paddock.model import (
     Action,
     ConnectPort,
@@ -75,6 +75,8 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 _ALL = (1 << 64) - 1
+MAX_RESULT_BYTES = 32 << 20
+"""Of the rows that answer one request."""
 _LENGTH = Struct("<I")
 _MOST_OF_A_ROW = 16 << 10
 _LINE_CHARACTERS = 2000

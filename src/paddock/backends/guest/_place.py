@@ -6,8 +6,8 @@ import errno
 import os
 from collections.abc import Mapping, Sequence
 
+from paddock.backends._guest_frames import ProtocolError
 from paddock.errors import FileError, InvalidArgument
-from paddock.guest._frames import ProtocolError
 from paddock.model import User
 from paddock.wire.guest import Limit
 

@@ -9,6 +9,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
+from paddock.backends._guest_frames import ProtocolError
 from paddock.errors import (
     OUT_OF,
     AlreadyExists,
@@ -22,7 +23,6 @@ from paddock.errors import (
     ProgramNotFoundError,
     SandboxError,
 )
-from paddock.guest._frames import ProtocolError
 from paddock.wire import WireError
 from paddock.wire._message import Message, Shape
 from paddock.wire.guest import Error, Op
@@ -37,9 +37,19 @@ Refusal = Callable[[int, str], PaddockError]
 
 
 class Request(NamedTuple):
-    op: Op
+    op: int
     body: bytes
     refused: Refusal
+
+    def error(self, body: bytes) -> PaddockError:
+        """What the body of an ERROR means. ProtocolError."""
+        try:
+            told = Error.unpack(body)
+        except WireError as error:
+            raise ProtocolError(str(error)) from None
+        if told.errno not in errno.errorcode:
+            raise ProtocolError("an error that no kernel has")
+        return self.refused(told.errno, told.step.decode("ascii", "replace"))
 
 
 class Nothing(Message):
@@ -54,22 +64,6 @@ def ask(op: Op, message: Message, refused: Refusal) -> Request:
         return Request(op, message.pack(), refused)
     except (ValueError, StructError) as error:
         raise InvalidArgument(f"{op.name.lower()}: {error}") from None
-
-
-def refusal(request: Request) -> Callable[[bytes], PaddockError]:
-    """What the body of an ERROR means. ProtocolError."""
-    refused = request.refused
-
-    def read(body: bytes) -> PaddockError:
-        try:
-            told = Error.unpack(body)
-        except WireError as error:
-            raise ProtocolError(str(error)) from None
-        if told.errno not in errno.errorcode:
-            raise ProtocolError("an error that no kernel has")
-        return refused(told.errno, told.step.decode("ascii", "replace"))
-
-    return read
 
 
 def _failed(number: int, words: str) -> SandboxError:

@@ -10,7 +10,7 @@ from typing import Any
 
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
 from paddock.backends.jail import KeeperClient
-from paddock.backends.vessel import GUEST, Orders, VesselBackend, VesselInstance, nobodys
+from paddock.backends.vessel import GUEST, Orders, Said, VesselBackend, VesselInstance, ask, nobodys
 from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError, Unsupported
 from paddock.keeper._plan import KVM, JailPlan, Tree
 from paddock.linux import proc
@@ -277,8 +277,8 @@ class GvisorBackend(VesselBackend):
             await instance.embark(orders)
             for identity in self.identities:  # so that its agent runs
                 (await instance.dial(identity)).close()
-            channel = (await instance.control()).open({"op": "freeze", "for_good": True})
-            await channel.reply(dict)
+            channel = (await instance.control()).open(ask("freeze", for_good=True))
+            await channel.reply(Said)
         finally:
             await asyncio.shield(self.start(self.put_out(instance)))
 
@@ -317,10 +317,10 @@ class GvisorInstance(VesselInstance):
     async def frozen(self) -> AsyncGenerator[None]:
         """What is in memory is in its tree as well, where it can be saved."""
         async with self.copying, self.roused():
-            channel = (await self.control()).open({"op": "freeze"})
+            channel = (await self.control()).open(ask("freeze"))
             try:
                 with contextlib.suppress(Unsupported):
-                    await channel.reply(dict)
+                    await channel.reply(Said)
                 async with super().frozen():
                     yield
             finally:

@@ -20,7 +20,7 @@ from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
 from paddock.backends.microvm._qemu import PLACE, Machine, processors
 from paddock.backends.microvm._trust import Trust
-from paddock.backends.vessel import Orders, VesselBackend, VesselInstance, nobodys
+from paddock.backends.vessel import Orders, Said, VesselBackend, VesselInstance, ask, nobodys
 from paddock.errors import (
     FileError,
     LevelUnavailable,
@@ -175,7 +175,7 @@ class MicrovmBackend(VesselBackend):
 
     async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         if exports := _shares.exports(plan):
-            await instance.control_call({"op": "show", "exports": exports}, dict)
+            await instance.control_call(ask("show", exports=exports), Said)
         await super().become(plan, instance)
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
@@ -279,8 +279,8 @@ class MicrovmBackend(VesselBackend):
                 await instance.embark(orders)
                 await instance.furnish(made_of.directories())
                 await instance.warm(_WARM)
-                channel = (await instance.control()).open({"op": "freeze", "for_good": True})
-                await channel.reply(dict)
+                channel = (await instance.control()).open(ask("freeze", for_good=True))
+                await channel.reply(Said)
         except TimeoutError:
             raise SandboxError("it greeted, and was not ready to be saved in time", hint="paddock doctor") from None
         finally:
@@ -351,9 +351,9 @@ class MicrovmInstance(VesselInstance):
             yield
 
     async def _save(self, name: str, fd: int) -> Callable[[], Awaitable[None]]:
-        channel = (await self.control()).open({"op": "freeze", "memory": name}, fds=[fd])
+        channel = (await self.control()).open(ask("freeze", memory=name), fds=[fd])
         try:
-            await channel.reply(dict)
+            await channel.reply(Said)
         except BaseException as error:
             channel.close()
             if isinstance(error, PaddockError):

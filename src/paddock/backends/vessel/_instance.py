@@ -14,8 +14,6 @@ import msgspec
 
 from paddock.backends._base import Ending
 from paddock.backends._guest import GuestConnection
-from paddock.backends._guest_dialect import Dialect
-from paddock.backends._guest_json import JSON
 from paddock.backends.guest import NativeDialect, Nothing, Place, Request, orders, variables
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import InvalidState, PaddockError, SandboxDied, SandboxError
@@ -25,12 +23,13 @@ from paddock.storage._kit import COMMAND
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import PingReply, Renew, RenewReply
 
+from ._control import Said, ask, environment
 from ._orders import FOREVER, Orders
 
 if TYPE_CHECKING:
     from ._backend import VesselBackend
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Said)
 _PILOT = "paddock_pilot"
 _PID_1 = NativeDialect(Place(workdir="/", env={}))
 _NO_PART = Part(0)
@@ -41,7 +40,7 @@ _TRIES = 200
 _PAUSE_SECONDS = 0.005
 
 
-class _Farewell(msgspec.Struct, frozen=True):
+class _Farewell(Said, frozen=True):
     code: int | None
     signal: int | None
     log: str = ""
@@ -58,15 +57,11 @@ def _printable(before: str, text: str) -> str:
     return before + said if said else ""
 
 
-class _Log(msgspec.Struct, frozen=True):
+class _Log(Said, frozen=True):
     log: str
 
 
-class _Environment(msgspec.Struct, frozen=True):
-    env: dict[str, str]
-
-
-class _Pinged(msgspec.Struct, frozen=True):
+class _Pinged(Said, frozen=True):
     restored: bool
 
 
@@ -94,7 +89,7 @@ class VesselInstance(JailInstance):
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         """A guest that was started for any sandbox knows nothing of what is this one's own."""
         if self._environment is None:
-            self._environment = (await self.control_call({"op": "environment"}, _Environment)).env
+            self._environment = await environment(await self.control())
         if self._environment:
             spec = replace(spec, env={**self._environment, **spec.env})
         return await super().start(spec, id=id, background=background)
@@ -123,8 +118,8 @@ class VesselInstance(JailInstance):
         user = self.template.user(None) if identity == "user" else self.template.user("0")
         return user or User(name="root", uid=0, gid=0, home="/root")
 
-    async def control_call(self, request: dict[str, object], type: type[T]) -> T:
-        """Asks the pilot: `ping`, `log`, and what the level's course knows."""
+    async def control_call(self, request: Request, type: type[T]) -> T:
+        """Asks the pilot: `ping`, `log`, and what the level's course knows (`_control.ask`)."""
         return await (await self.control()).open(request).call(type)
 
     async def control(self) -> GuestConnection:
@@ -136,10 +131,10 @@ class VesselInstance(JailInstance):
                 raise self.lost_error() from None
         return self._control
 
-    def dialect(self, identity: str) -> Dialect:
+    def dialect(self, identity: str) -> NativeDialect:
         """How who is behind the wall is spoken with, and the pilot (`control`)."""
         if identity not in ("user", "root"):
-            return _PID_1 if identity == "init" else JSON
+            return _PID_1
         others = self.template.users if identity == "root" else ()
         env = {**self.template.env, **variables(self._user(identity))}
         place = Place(workdir=self.template.workdir, env=env, users=others)
@@ -176,7 +171,7 @@ class VesselInstance(JailInstance):
                 return
             if listening.done() or greeted.done():
                 raise await self._early_end(greeted)
-            log = await self.control_call({"op": "log"}, _Log)
+            log = await self.control_call(ask("log"), _Log)
         finally:
             greeted.cancel()
             with contextlib.suppress(asyncio.CancelledError, PaddockError, OSError):
@@ -208,7 +203,7 @@ class VesselInstance(JailInstance):
             await channel.call(self._native.started)
             ours.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(ours, pack_orders(config))
-            control = GuestConnection(ours)
+            control = GuestConnection(ours, _PID_1)
         except OSError:
             ours.close()
             raise self.lost_error() from None
@@ -228,7 +223,7 @@ class VesselInstance(JailInstance):
 
     async def claim(self, env: dict[str, str]) -> None:
         """Has the pilot know that it is a sandbox's: it outlives this service from now on."""
-        await self.control_call({"op": "claim", "env": env}, dict)
+        await self.control_call(ask("claim", env=env), Said)
         self._environment = env
         self.listen()
 
@@ -297,7 +292,7 @@ class VesselInstance(JailInstance):
 
     async def _greeted(self) -> None:
         # The pilot may make disks first, on a busy machine for long: nobody is asked meanwhile whether it is there.
-        pinged = await (await self.control()).open({"op": "ping"}).reply(_Pinged)  # then it has opened its door
+        pinged = await (await self.control()).open(ask("ping")).reply(_Pinged)  # then it has opened its door
         await (await self._init()).open(_PID_1.ping).reply(PingReply)
         if not pinged.restored:
             await self.begin()
@@ -313,7 +308,7 @@ class VesselInstance(JailInstance):
 
     async def _listen(self) -> None:
         with contextlib.suppress(PaddockError):
-            channel = (await self.control()).open({"op": "end"})
+            channel = (await self.control()).open(ask("end"))
             self._farewell = await channel.result(_Farewell)
 
     async def _hear_out(self) -> None:

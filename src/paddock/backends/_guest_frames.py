@@ -1,14 +1,14 @@
-"""Frames of the native guest: a codec without I/O. Everything that arrives is an attacker's."""
+"""Frames of a guest (`docs/design/guest.md`): a codec without I/O. Everything that arrives is an attacker's."""
 
 from __future__ import annotations
 
 from struct import Struct
 from typing import NamedTuple
 
-from paddock.guest._frames import Kind, ProtocolError
 from paddock.wire import WireError
-from paddock.wire.guest import Credit, Limit, Stream
+from paddock.wire.guest import Credit, Kind, Limit, Stream
 
+MAX_CHANNEL = 0xFFFF_FFFF
 _HEADER = Struct("<IHHIBBH")
 _KINDS = {int(kind): kind for kind in Kind if kind not in (Kind.OPEN, Kind.CONTROL)}
 """Those that a guest may send."""
@@ -16,7 +16,13 @@ _STREAMED = (Kind.DATA, Kind.EOF, Kind.CREDIT)
 _EMPTY = (Kind.EOF, Kind.CLOSE)
 
 
+class ProtocolError(Exception):
+    """What arrived is not the protocol. The connection must be dropped."""
+
+
 class Frame(NamedTuple):
+    """`stream` belongs to DATA, EOF and CREDIT, `data` to DATA, `credit` to CREDIT, `body` to the others."""
+
     kind: Kind
     channel: int
     body: bytes = b""
