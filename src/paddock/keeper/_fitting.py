@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
-from paddock.guest import _hosts as hosts
+from paddock.keeper import _hosts as hosts
 from paddock.keeper import _trust_places
 from paddock.keeper._door import visit
 from paddock.keeper._house import House
