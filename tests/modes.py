@@ -13,7 +13,7 @@ import pytest
 # The result doesn't depend on the user, and no test makes a sandbox: the fixtures refuse a state directory.
 PURE = {
     "audit": "kinds log ocsf read signing statement stream verify",
-    "backends": "connections fuzzed_guest hostile_guest native_guest pipes",
+    "backends": "connections hostile_guest pipes",
     "bench": "figures peers report",
     "client": "client_sandbox client_streams exports unasync values",
     "egress": "certificates clients dns gateway git_push git_push_flow h2 h2_hostile h2_text hello hostile"
@@ -43,9 +43,9 @@ ONCE = {
     "acceptance": "01_malicious_install 03_one_identity 04_one_address 06_secret_only_there 07_git 08_registries"
     " 09_fidelity 10_revisions 11_approvals 12_evidence crowd record_and_replay trust_stores",  # 05 has the ways out
     "audit": "parts",
-    "backends": "bounded_guest container container_birth container_copies container_endings container_images"
+    "backends": "container container_birth container_copies container_endings container_images"
     " container_lay container_mounts container_trees files gvisor gvisor_memory gvisor_platforms killed_agent"
-    " lazy_guest microvm microvm_accelerator microvm_conformance microvm_faults process stillness stopped_agent threads"
+    " microvm microvm_accelerator microvm_conformance microvm_faults process stillness stopped_agent threads"
     " vessel waiting waiting_faults waiting_trees",  # tests/levels runs each level as the ordinary user too
     "bench": "*",
     "cli": "*",
