@@ -150,11 +150,6 @@ class Channel:
                 inbox.chunks.clear()
             self._finish(error)
 
-    @property
-    def let_go(self) -> bool:
-        """Nobody wants to hear more of it than its end."""
-        return self._letting_go
-
     def breach(self, words: str) -> PaddockError:
         """What came was not what the protocol says: drops the connection."""
         return self._connection.breach(words)
