@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import PaddockError
 from tests.conftest import SandboxFactory
 from tests.images.layouts import busybox_layer, distroless_layer, layer, member, static_busybox, write_layout
 from tests.levels.conftest import LEVELS
@@ -42,8 +41,9 @@ def test_an_image_without_a_shell_runs_its_program_at_every_level(
 ) -> None:
     box = create(template=write_layout(tmp_path / "layout", distroless_layer(busybox)))
     assert box.exec(["/busybox", "echo", "works"]).stdout == "works\n"
-    with pytest.raises(PaddockError, match="/bin/sh"):
-        box.exec("echo works")
+    said = box.exec("echo works")
+    assert said.exit_code == 127
+    assert "/bin/sh" in said.stderr
 
 
 @pytest.mark.parametrize("level", ["container", "gvisor", pytest.param("microvm", marks=pytest.mark.slow)])

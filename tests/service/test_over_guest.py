@@ -16,7 +16,7 @@ import pytest
 from service_world import ME, Rig, until
 
 from paddock.backends.process import ProcessBackend
-from paddock.errors import FileError, NotFound, SandboxDied
+from paddock.errors import FileError, SandboxDied
 from paddock.model import (
     AttachExec,
     CreateSandbox,
@@ -94,8 +94,8 @@ async def test_a_day_in_the_life(rig: Rig) -> None:
         assert [f.name for f in await service.perform(ListFiles(sandbox=id, path="/workspace/a"), ME)] == ["in.txt"]
         with pytest.raises(FileError):
             await service.perform(StatFile(sandbox=id, path="/workspace/none"), ME)
-        with pytest.raises(NotFound):
-            await service.perform(RunExec(sandbox=id, spec=ExecSpec(argv=("no-such-program",))), ME)
+        missing = await service.perform(RunExec(sandbox=id, spec=ExecSpec(argv=("no-such-program",))), ME)
+        assert missing.status.code == 127
         assert (await service.perform(VerifyAudit(), ME)).ok
         await service.perform(KillSandbox(sandbox=id), ME)
         with pytest.raises(SandboxDied, match=f"killed by {ME.id}"):
