@@ -42,8 +42,9 @@ def need(base: Base, *abilities: str) -> None:
 
 
 def start(group: Group, body: Callable[[], object]) -> int:
-    """A process that is in the group from its first moment; exit status 9 if `body` raises."""
+    """A process that is in the group, in every hierarchy, before `body` begins; exit status 9 if that raises."""
     joining = group.join_descriptors()
+    joined, says = os.pipe()
     try:
         pid = os.fork()
         if pid == 0:
@@ -55,12 +56,16 @@ def start(group: Group, body: Callable[[], object]) -> int:
                 if joining.clone_into is not None:
                     with open(os.open("cgroup.procs", os.O_WRONLY, dir_fd=joining.clone_into), "wb") as file:
                         file.write(b"0")
+                os.close(says)
                 body()
                 status = 0
             finally:
                 os._exit(status)
+        os.close(says)
+        os.read(joined, 1)
         return pid
     finally:
+        os.close(joined)
         joining.close()
 
 
