@@ -31,6 +31,7 @@ from paddock.model import ConnectPort, SandboxId
 from tests.conftest import gateway_pid, keepers, private_state
 from tests.daemon.conftest import Start, daemon_pid
 from tests.keeper.conftest import configure
+from tests.linux.child import descriptors
 from tests.orphans import PATIENCE_SECONDS, wait_until
 
 _HOLDS = "box = Sandbox.create(level='jail', ttl_seconds=300)\nsay(box.id)\nsys.stdin.readline()\n"
@@ -431,7 +432,7 @@ _CONNECTED = " 03 "
 
 def _sockets_of(pid: int) -> list[str]:
     """Lines of proc_net_unix(5) whose inode the process holds."""
-    held = {os.readlink(descriptor) for descriptor in Path(f"/proc/{pid}/fd").iterdir()}
+    held = set(descriptors(pid).values())
     lines = Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]
     return [line for line in lines if f"socket:[{line.split()[6]}]" in held]
 
