@@ -2,7 +2,7 @@
 # Environment variables that change what Python or uv do are kept out, so that a run is the same everywhere.
 unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARNINGS VIRTUAL_ENV
 .DEFAULT_GOAL := help
-.PHONY: help setup levels demo quick test test-all test-vm check check-types check-rest fix bench bench-peers docs doctor clean
+.PHONY: help setup levels demo quick test test-all test-vm check check-types check-rest fix lines bench bench-peers docs doctor clean
 
 BIN := .venv/bin
 STYLE := src native tests tools demo bench examples
@@ -59,6 +59,9 @@ fix: setup ## whatever a tool can put right
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/guarantees.py
 	$(BIN)/python tools/schema.py
+
+lines: setup ## lines of code by room, without blanks, comments, docstrings and generated files
+	@$(BIN)/python -m tools.lines
 
 bench: ## what it costs, beside what else there is (ARGS="--only cycle", ARGS=--peers)
 	@tools/bootstrap bench
