@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
 from tools.lines import c_lines, python_lines
-
-pytestmark = pytest.mark.pure
 
 
 def test_python_lines_are_those_with_code() -> None:
