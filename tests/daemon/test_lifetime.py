@@ -323,12 +323,27 @@ def test_a_daemon_knows_its_modules_and_settings_from_others(tmp_path: Path, mon
         monkeypatch.setitem(sys.modules, name, module)
     settings = tmp_path / "config.toml"
     for path in (settings, tmp_path / "paddock.made_up"):
-        code = Code(settings)
+        code = Code(settings, tmp_path)
         assert not code.has_changed()
         (tmp_path / "another.made_up").write_text("not ours")
         assert not code.has_changed()
         path.write_text("another")
         assert code.has_changed()
+        assert code.has_changed()
+        code.close()
+
+
+def test_a_daemon_asks_for_each_module_only_after_a_change_near_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = Code(tmp_path / "config.toml", tmp_path)
+    (tmp_path / "new").touch()
+    assert not code.has_changed()
+    asked: list[object] = []
+    monkeypatch.setattr(os, "stat", lambda path, **_: asked.append(path) or os.lstat(path))
+    assert not code.has_changed()
+    assert len(asked) == 1
+    code.close()
 
 
 def test_an_idle_daemon_makes_room_when_its_settings_change_and_a_busy_one_says_so(
