@@ -39,10 +39,9 @@ class Code:
         self._is_touched = changed
         return changed
 
-    def close(self) -> None:
+    def __del__(self) -> None:
         if self._events >= 0:
             os.close(self._events)
-            self._events = -1
 
 
 def _watch(root: Path) -> int:

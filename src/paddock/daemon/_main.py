@@ -128,7 +128,6 @@ class Daemon:
     async def _close(self) -> None:
         self._closing = True
         self._watch_no_more()
-        self._code.close()
         self._listener.stop()
         await self._listener.aclose()
         for session in tuple(self._listener.sessions.values()):
