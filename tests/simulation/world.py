@@ -556,6 +556,7 @@ class Supervisor:
         self.is_away = False
         self.life = 0
         self._requests: list[tuple[asyncio.Future[Any], list[Any]]] = []
+        self._sent: dict[Callable[[], None], int] = {}
         self._answers: dict[str, float] = {}
         self._busy: dict[str, list[tuple[int, asyncio.Task[Any] | None, str]]] = {}
         self.holds = 0
@@ -576,8 +577,16 @@ class Supervisor:
         outlives = late and world.likely(0.3)
 
         def arrive() -> None:
-            if not request[0] or life != self.life or (mine != world.loop.alive and not outlives):
+            if (
+                self._sent.pop(arrive, None) is None
+                or not request[0]
+                or life != self.life
+                or (mine != world.loop.alive and not outlives)
+            ):
                 return
+            if mine == world.loop.alive:  # what a dead daemon had sent was there before this one connected
+                for before in [before for before, of in self._sent.items() if of != mine]:
+                    before()
             world.note("does", what, id)
             try:
                 result, error = act(), None
@@ -594,6 +603,7 @@ class Supervisor:
                 else:
                     answer.set_exception(error)
 
+        self._sent[arrive] = mine
         world.loop.outside(world.seconds(), arrive)
         self._requests.append((answer, request))
         try:

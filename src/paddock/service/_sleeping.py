@@ -108,8 +108,7 @@ class Sleeping(Component):
         """Tell a running sandbox the recorded deadline, if an `extend` did not come to its end or the disk was full."""
         if row.state is State.RUNNING and not instance.stillness.now:
             with suppress(PaddockError):  # the next adoption tries again
-                if abs(await instance.resume() - row.deadline) > _INEXACT_SECONDS:
-                    await instance.set_deadline(row.deadline)
+                await instance.set_deadline((self._store.get(row.id) or row).deadline)
 
     def seen(self, row: Row, known: Mapping[SandboxId, Paused]) -> Row:
         """What is recorded, corrected by what the backend says. It holds no lane: a pause may have come since the
@@ -145,7 +144,6 @@ class Sleeping(Component):
         return now if now.state is state and not now.asleep else self._store.move(row, state)
 
 
-_INEXACT_SECONDS = 1.0
 _NAMED = 5
 _NAME_CHARS = 60
 
