@@ -20,13 +20,13 @@ class Wake:
 
     def once(self) -> dict[str, float]:
         start = time.perf_counter()
-        self._box.pause()
+        self._box.pause(force=True)
         paused = time.perf_counter()
         self._box.exec("true", check=True)
         woken = time.perf_counter()
         self._box.exec("true", check=True)
         warm = time.perf_counter()
-        self._box.pause()
+        self._box.pause(force=True)
         again = time.perf_counter()
         self._box.resume()
         resumed = time.perf_counter()
