@@ -34,6 +34,11 @@ def test_run_passes_streams_stdin_and_the_exit_code(paddock: Paddock, tmp_path: 
     assert performed(tmp_path) == ["CreateSandbox", "StartExec", "KillSandbox", "open 0"]
 
 
+@pytest.mark.parametrize("typed", [None, b""], ids=["a device", "a pipe"])
+def test_a_command_reads_the_end_where_stdin_is_at_its_end(paddock: Paddock, typed: bytes | None) -> None:
+    assert paddock("run", "--", "sh", "-c", "cat; echo end", input=typed).stdout == b"end\n"
+
+
 def test_run_needs_no_dashes_and_leaves_the_commands_own_options_alone(paddock: Paddock) -> None:
     assert paddock("run", "--ttl", "5m", "printf", "%s", "--color", "-v").stdout == b"--color-v"
     assert paddock("run", "--", "printf", "%s", "--").stdout == b"--"
