@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import json
 import os
 import select
@@ -28,7 +29,7 @@ from paddock.keeper._bootstrap import VERSION
 from paddock.keeper._errors import MountError, as_jail_error
 from paddock.keeper._nursery import problem
 from paddock.keeper._records import Records
-from paddock.keeper._slots import MOST, NoSlot, Slots
+from paddock.keeper._slots import NoSlot, Slots
 from paddock.keeper._trace import Steps
 from paddock.wire import duplex
 from tests.keeper.conftest import Yard, run
@@ -306,13 +307,22 @@ def test_a_create_that_a_dead_keeper_never_heard_is_asked_of_its_successor(priva
 
 
 def test_a_machine_without_a_free_range_of_ids_says_what_to_do() -> None:
-    slots = Slots(pool=-1, _next=MOST)
+    slots = Slots(pool=-1, _next=layout.MOST_RANGES)
     with pytest.raises(NoSlot) as caught:
         slots.take()
     answer = problem(as_jail_error(caught.value, Steps()))
     error = _error(answer)
     assert isinstance(error, ResourceExhausted)
     assert "paddock ls" in str(error)
+
+
+def test_more_than_five_thousand_sandboxes_have_a_range_of_ids_each_and_none_those_of_trees() -> None:
+    bases = [layout.range_base(slot) for slot in range(layout.MOST_RANGES)]
+    trees = range(layout.TREE_ID_BASE, layout.TREE_ID_BASE + 2 * layout.ID_COUNT)
+    assert len(bases) > 5_000
+    assert all(next - base >= layout.ID_COUNT for base, next in itertools.pairwise(bases))
+    assert bases[-1] + layout.ID_COUNT <= 2**31
+    assert not any(base < trees.stop and trees.start < base + layout.ID_COUNT for base in bases)
 
 
 def test_a_disk_that_could_not_write_is_said_to_be_full_and_not_a_fault_of_ours() -> None:

@@ -9,11 +9,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from paddock.keeper.layout import ID_COUNT, RUN_ID_BASE, TREE_ID_BASE
+from paddock.keeper.layout import ID_COUNT, MOST_RANGES, TREE_ID_BASE, range_base
 from paddock.linux import mounts, namespaces
 from paddock.linux.namespaces import IdMap
 
-MOST = (TREE_ID_BASE - RUN_ID_BASE) // ID_COUNT
 ENGINE = -1
 """No range of its own but the machine's first ids: a container whose engine maps none has them."""
 
@@ -24,7 +23,7 @@ class NoSlot(OSError):
 
 @dataclass(slots=True)
 class Slots:
-    """Range `n` is RUN_ID_BASE + n * 65536 and following.
+    """Range `n` is `layout.range_base(n)` and the 65535 ids after it.
 
     For each range used so far there is a detached mount of the whole pool that shows its files as that range's own.
     A sandbox's layers are opened below it, so that a create makes no id-mapped mount at all. Where the kernel wants
@@ -41,8 +40,8 @@ class Slots:
         """The lowest free range. NoSlot."""
         if self._free:
             return heapq.heappop(self._free)
-        if self._next >= MOST:
-            raise NoSlot(errno.EUSERS, f"all {MOST} ranges of ids are in use")
+        if self._next >= MOST_RANGES:
+            raise NoSlot(errno.EUSERS, f"all {MOST_RANGES} ranges of ids are in use")
         self._next += 1
         return self._next - 1
 
@@ -58,7 +57,7 @@ class Slots:
         heapq.heappush(self._free, slot)
 
     def base(self, slot: int) -> int:
-        return 0 if slot == ENGINE else RUN_ID_BASE + slot * ID_COUNT
+        return 0 if slot == ENGINE else range_base(slot)
 
     def view(self, slot: int | None) -> int:
         """A descriptor of the pool, seen with the ids of `slot`, or with its own for None. OSError.

@@ -45,11 +45,21 @@ if TYPE_CHECKING:
 TREE_ID_BASE = 0x7000_0000
 # Who an ordinary user is inside his sandboxes.
 ORDINARY_ID = 1000
-# Sandboxes run with uids RUN_ID_BASE + slot * 65536 + id; idmapped mounts translate.
-RUN_ID_BASE = 0x6000_0000
 ID_COUNT = 65536
+# Sandboxes run with uids `range_base(slot) + id`; idmapped mounts translate. Ids from 2**31 on are negative to some
+# programs (systemd's UIDS-GIDS.md).
+RUN_ID_BASE = 0x6000_0000
+_TREE_IDS = 0x0100_0000
+MOST_RANGES = (0x8000_0000 - RUN_ID_BASE - _TREE_IDS) // ID_COUNT
 # For how long a paused sandbox is kept where `config.toml` says nothing.
 RETENTION_SECONDS = 30 * 86_400.0
+
+
+def range_base(slot: int) -> int:
+    """Return the first id of range `slot`, from 0 to MOST_RANGES - 1. They leave out the ids of trees."""
+    below = RUN_ID_BASE + slot * ID_COUNT
+    return below if below < TREE_ID_BASE else below + _TREE_IDS
+
 
 DATABASE = "paddock.db"
 AUDIT = "audit"

@@ -7,7 +7,7 @@ import time
 
 from paddock.backends._look import process
 from paddock.keeper._records import Record
-from paddock.keeper.layout import ID_COUNT, ORDINARY_ID, RUN_ID_BASE
+from paddock.keeper.layout import ID_COUNT, ORDINARY_ID, range_base
 from paddock.linux import namespaces, proc, processes
 from paddock.linux.namespaces import IdMap
 from paddock.model import Check, Process
@@ -82,7 +82,7 @@ def _inner_uid(ids: list[IdMap], uid: int) -> int:
 
 
 def _base(record: Record) -> int:
-    return RUN_ID_BASE + (record.slot or 0) * ID_COUNT
+    return range_base(record.slot or 0)
 
 
 def _is_own(record: Record, uid: int) -> bool:
