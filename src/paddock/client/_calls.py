@@ -6,9 +6,9 @@ import os
 from _thread import allocate_lock
 
 from paddock.errors import DaemonLost, InvalidState, PaddockError
-from paddock.wire import AGAIN, NO_REPLY, Connection, Frame, Kind, WireError, close_all
+from paddock.wire import AGAIN, NO_REPLY, Connection, Frame, Kind, NotSent, WireError, close_all
 
-from ._session import NotTaken, answered, handle_methods, lost_call, not_started, nothing, tell, too_many_under_way
+from ._session import answered, handle_methods, lost_call, not_started, nothing, tell, too_many_under_way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Calls:
                 connection.send(Kind.OPEN, channel, body, descriptors=descriptors, flags=flags)
                 is_sent = True
                 frame = self._answer(connection, channel)
-            except NotTaken as error:
+            except NotSent as error:
                 frame, problem, is_sent = None, str(error), False
             except (OSError, WireError) as error:
                 if (refused := too_many_under_way(error)) is not None:
@@ -98,7 +98,7 @@ class Calls:
             if frame.kind is Kind.CONTROL and frame.channel == channel:
                 tell(frame.body)
             if frame.kind is Kind.CLOSE:
-                raise NotTaken("the daemon leaves")
+                raise NotSent("the daemon leaves")
             close_all(frame.descriptors)
         return None
 

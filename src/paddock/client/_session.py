@@ -51,10 +51,6 @@ _COMMANDS = (RunExec, StartExec)
 _ATTEMPTS = 5
 
 
-class NotTaken(ConnectionResetError):
-    """The daemon has not got the whole request, or has said that it did not start it."""
-
-
 def log() -> logging.Logger:
     """The library's. Most programs never need it, and it takes long to import."""
     import logging
