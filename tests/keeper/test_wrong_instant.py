@@ -25,11 +25,13 @@ from tests.keeper.test_undertaker import yard_of_the_dead
 def test_exits_of_the_dead_are_not_known(tmp_path: Path, has_exits: bool) -> None:
     with yard_of_the_dead(tmp_path) as (undertaker, add):
         life = add("sb_x", 0.0)
-        assert pidfd.wait(life.jail.pidfd)
+        assert pidfd.wait(life.pidfd)
         life.record.exits = has_exits
         house = cast("Any", undertaker._house)
         house.root_mode = True
-        keeper = cast("Any", SimpleNamespace(_undertaker=undertaker, _house=house, _life=lambda id, incarnation: life))
+        keeper = cast(
+            "Any", SimpleNamespace(_undertaker=undertaker, _house=house, _sandbox=lambda id, incarnation: life)
+        )
         with pytest.raises(Gone):
             Keeper._exits(keeper, cast("Any", None), "sb_x", 0, make=True)
         undertaker.bury(life)

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
-from paddock.keeper import _hosts as hosts
-from paddock.keeper import _trust_places
+from paddock.keeper import _places, _trust_places
 from paddock.keeper._door import visit
 from paddock.keeper._house import House
-from paddock.keeper._places import PLACE, attach, move, place_of
+from paddock.keeper._places import PLACE, move
 from paddock.keeper._plan import JAIL, JailPlan
-from paddock.keeper._protect import protect
 from paddock.keeper._sizes import Told
 from paddock.keeper._spare import Spare
 from paddock.keeper._trace import Steps
-from paddock.linux import fsids, mounts, namespaces, openat2
+from paddock.linux import fsids, mounts, namespaces
+from paddock.linux.descriptors import closing
+
+_HOSTS_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
+_OTHER_HOSTS = b"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+_NAMED = b"\t# this sandbox\n"
+_MOST_HOSTS = 1 << 16
 
 
 class Layers(NamedTuple):
@@ -44,15 +49,12 @@ def fit_out(
 
     `send` is called when they have their root; while the agent goes on, the kernel lets go of the old one.
     """
-    with visit(spare.door, house.home):
+    with visit(house.home, spare.door.mounts, spare.door.names):
         steps.begin("attach")
         if house.hostnames or plan.hostname != plan.id.replace("_", "-"):  # a name that a caller chose is needed
             namespaces.set_hostname(plan.hostname.encode())
-        place = os.open(house.mount_point, PLACE)
-        try:
+        with closing(os.open(house.mount_point, PLACE)) as place:
             mounts.move_mount(layers.root, place)
-        finally:
-            os.close(place)
         os.fchdir(layers.root)
         if plan.kind == JAIL:  # any other has the sandbox's tree below its own, and the guest in there does it
             _name(plan, house.base(spare.slot))
@@ -75,11 +77,11 @@ def fit_out(
         steps.end("stage")
         if layers.mounts:
             steps.begin("places")
-            attach(house.base(spare.slot), layers.mounts)
+            _places.attach(house.base(spare.slot), layers.mounts)
             steps.end("places")
         if plan.protect:
             steps.begin("protect")
-            protect(plan.protect)
+            _places.protect(plan.protect)
             steps.end("protect")
         steps.begin("pivot")
         mounts.pivot()
@@ -94,26 +96,36 @@ def fit_out(
 
 def _name(plan: JailPlan, base: int | None) -> None:
     """Make the sandbox's own host name resolve. In a tree that has no place for that, or no room, it doesn't."""
-    with suppress(OSError), nullcontext() if base is None else fsids.acting_as(base, base):
-        file = openat2.open_beneath(mounts.AT_FDCWD, hosts.PATH.encode(), hosts.FLAGS, 0o644, symlinks=False)
-        try:
-            hosts.name_sandbox(file, plan.hostname)
-        finally:
-            os.close(file)
+    acting = nullcontext() if base is None else fsids.acting_as(base, base)
+    with suppress(OSError), acting, closing(_places.find(b"etc/hosts", _HOSTS_FLAGS, 0o644)) as file:
+        _name_in(file, plan.hostname)
+
+
+def _name_in(hosts: int, name: str) -> None:
+    """Make `name` resolve by the file `hosts`, in place of the name of the sandbox that the file was copied from.
+
+    A file that is missing gets its usual lines as well. What isn't a file, or has more than 64 KiB, stays as it is.
+    """
+    status = os.fstat(hosts)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_HOSTS:
+        return
+    if not status.st_size:
+        os.fchmod(hosts, 0o644)  # whatever the umask is
+    before = os.pread(hosts, _MOST_HOSTS, 0)
+    kept = [line for line in (before or _OTHER_HOSTS).splitlines(keepends=True) if not line.endswith(_NAMED)]
+    after = b"".join(kept).removesuffix(b"\n") + b"\n127.0.0.1\t" + name.encode() + _NAMED
+    if after != before:
+        os.pwrite(hosts, after, 0)
+        os.ftruncate(hosts, len(after))
 
 
 def _attach_usr(usr: int) -> None:
     """The machine's /usr, with the tree's own /usr/local in it."""
-    place = place_of(b"usr/local")
-    try:
+    with closing(_places.find(b"usr/local", PLACE)) as place:
         local = mounts.open_tree(b"", place)
-    finally:
-        os.close(place)
-    try:
+    with closing(local):
         move(usr, b"usr")
         move(local, b"usr/local")
-    finally:
-        os.close(local)
 
 
 def _tell(told: Told) -> None:
@@ -132,14 +144,8 @@ def _tell(told: Told) -> None:
 
 def _take(house: House, plan: JailPlan, name: bytes, tmpfs: bytes | None = None, size: int = 0) -> None:
     """Moves a mount from the stage to its place, and sets the size of the tmpfs at `tmpfs` below it."""
-    fd = os.open(house.stage + b"/" + name, PLACE)
-    try:
+    with closing(os.open(house.stage + b"/" + name, PLACE)) as fd:
         if tmpfs is not None:
-            where = os.open(tmpfs, PLACE, dir_fd=fd) if tmpfs else os.dup(fd)
-            try:
+            with closing(os.open(tmpfs, PLACE, dir_fd=fd) if tmpfs else os.dup(fd)) as where:
                 mounts.reconfigure(where, "tmpfs", (("size", str(size)), ("nr_inodes", str(plan.inodes))))
-            finally:
-                os.close(where)
         move(fd, name)
-    finally:
-        os.close(fd)

@@ -15,48 +15,18 @@ from paddock.keeper import _dev, _exits, _orders, _posture, _trust_places
 from paddock.keeper._errors import Died, JailError, as_jail_error, died_of
 from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
-from paddock.keeper._late_exits import Way
-from paddock.keeper._mounts import make_mounts
+from paddock.keeper._mounts import make_mounts, make_trees
 from paddock.keeper._plan import JAIL, WAITING, JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
+from paddock.keeper._supervised import Supervised, Way
 from paddock.keeper._trace import Steps
-from paddock.keeper._trees import make_trees
-from paddock.linux import cgroups, fsids, mounts, overlay, proc
+from paddock.linux import cgroups, mounts, overlay, proc
 from paddock.linux.undo import UndoStack
 
 _OVERLAY_ROOT = (("redirect_dir", "on"), ("metacopy", "on"))
 _OVERLAY_USER = (("userxattr", None),)
 _LARGEST_ENVIRONMENT = 150_000  # bytes: the record holds it
-
-
-@dataclass(slots=True, kw_only=True)
-class Jail:
-    """A living jail."""
-
-    pid: int
-    pidfd: int
-    group: cgroups.Group | None
-    slot: int | None
-    record: Record
-    exits: _exits.Exits | None = None
-    way: Way | None = None
-    """To make exits when they are asked for, and mounts when what waits is claimed."""
-    diag: int | None = None
-    """For `sock_diag.unix_bytes`, where the keeper counts its memory. None of an earlier keeper's jail."""
-
-    def close_way(self) -> None:
-        if self.way is not None:
-            self.way.close()
-            self.way = None
-
-    def close(self) -> None:
-        os.close(self.pidfd)
-        self.close_way()
-        if self.diag is not None:
-            os.close(self.diag)
-        if self.exits is not None:
-            self.exits.close()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -243,12 +213,9 @@ def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: li
 
 
 def _mount_overlay(house: House, slot: int | None, lower: list[int], upper: int, work: int) -> int:
-    attributes = mounts.NODEV | mounts.NOSUID
-    if slot is None:
-        return overlay.mount_volatile(lower, upper, work, _OVERLAY_USER, attributes, file_system=house.pool)
-    # What overlay makes by itself in the upper layer is owned by whoever mounts it: that must be an id of the range.
-    with fsids.acting_as(house.slots.base(slot), house.slots.base(slot)):
-        return overlay.mount_volatile(lower, upper, work, _OVERLAY_ROOT, attributes, file_system=house.pool)
+    options = _OVERLAY_USER if slot is None else _OVERLAY_ROOT
+    with house.slots.acting(slot):
+        return overlay.mount_volatile(lower, upper, work, options, mounts.NODEV | mounts.NOSUID, file_system=house.pool)
 
 
 def _forget_volatile(pool: int, tree: str) -> None:
@@ -292,7 +259,7 @@ def abandon(pending: Pending, error: JailError) -> NoReturn:
         raise error
 
 
-def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
+def finish(house: House, pending: Pending) -> tuple[Supervised, dict[str, float]]:
     """Looks at the sandbox from outside, writes its record. JailError, with everything undone."""
     steps, plan, spare = pending.steps, pending.plan, pending.spare
     try:
@@ -308,30 +275,15 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         steps.end("posture")
         steps.begin("written")
         record = Record(
-            id=plan.id,
             pid=spare.pid,
             start=proc.start_time(spare.pid),
             boot=house.boot,
             slot=spare.slot,
             group=None if spare.group is None else spare.group.name.decode(),
-            deadline=plan.deadline,
-            tree=plan.tree,
-            template=plan.template,
-            limits={
-                "disk_bytes": plan.disk_bytes,
-                "inodes": plan.inodes,
-                "memory_bytes": plan.memory_bytes,
-                "processes": plan.processes,
-            },
-            trees=plan.written,
-            incarnation=plan.incarnation,
-            parent=plan.parent,
+            limits={name: getattr(plan, name) for name in ("disk_bytes", "inodes", "memory_bytes", "processes")},
             exits=plan.exits,
-            idle_seconds=plan.idle_seconds,
-            retention_seconds=plan.retention_seconds,
-            kind=plan.kind,
             devices=list(plan.devices),
-            env=plan.env,
+            **plan.recorded,
         )
         house.records.write(record)
         way = Way.of(spare) if pending.exits is None or plan.kind.endswith(WAITING) else None
@@ -342,17 +294,15 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         abandon(pending, error if isinstance(error, Died) else _died(spare, error) or planned)
     pending.undo.release()
     spare.sync.close()
-    jail = Jail(
-        pid=spare.pid,
+    sandbox = Supervised(
+        record=record,
         pidfd=spare.pidfd,
         group=spare.group,
-        slot=spare.slot,
-        record=record,
         exits=pending.exits,
         way=way,
         diag=None if spare.diag is None else os.dup(spare.diag),
     )
-    return jail, _timings(pending) if plan.trace else {}
+    return sandbox, _timings(pending) if plan.trace else {}
 
 
 def _timings(pending: Pending) -> dict[str, float]:

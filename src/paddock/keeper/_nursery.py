@@ -12,6 +12,7 @@ from paddock.keeper._errors import Died, JailError
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._spawner import Spawner
+from paddock.keeper._supervised import Supervised
 from paddock.linux import proc
 
 CREATE_SECONDS = 20.0
@@ -36,7 +37,7 @@ class _Waiting:
 
 
 class Nursery:
-    """`watch(fd, call)` and `unwatch(fd)` are the keeper's loop; `born(jail)` is told of every sandbox that is ready.
+    """`watch(fd, call)` and `unwatch(fd)` are the keeper's loop; `born(sandbox)` is told of each that is ready.
 
     A spare is made when a create that took the last one has been answered: off its way, but beside its first command.
     More than one are made, one by one, when no create has come for a while: whoever asks now and then has a sandbox and
@@ -49,7 +50,7 @@ class Nursery:
         *,
         watch: Callable[[int, Callable[[], None]], None],
         unwatch: Callable[[int], None],
-        born: Callable[[_jail.Jail], None],
+        born: Callable[[Supervised], None],
     ) -> None:
         self._house = house
         self._spawner = Spawner(house)
@@ -180,7 +181,7 @@ class Nursery:
                         return
                     _jail.abandon(pending, JailError(f"the sandbox was not ready within {CREATE_SECONDS:.0f} s"))
                 self._forget(fd)
-                jail, timings = _jail.finish(self._house, pending)
+                sandbox, timings = _jail.finish(self._house, pending)
             except JailError as error:
                 self._forget(fd)
                 if self._try_again(waiting, error):
@@ -188,8 +189,8 @@ class Nursery:
                 else:
                     waiting.reply(problem(error))
                 return
-            self._born(jail)
-            waiting.reply({"pid": jail.pid, "timings": timings})
+            self._born(sandbox)
+            waiting.reply({"pid": sandbox.record.pid, "timings": timings})
             _jail.close_late(pending)
             self.replenish()
 
