@@ -43,13 +43,11 @@ def test_a_spare_that_died_while_it_was_looked_at_is_tried_again_with_another() 
         try:
             assert pidfd.wait(fd)
             steps = Steps()
-            steps.begin("inside")
-            spare = SimpleNamespace(pid=child.pid, pidfd=fd)
+            spare = SimpleNamespace(pid=child.pid, pidfd=fd, undo=UndoStack())
             pending = SimpleNamespace(
                 steps=steps,
                 plan=plan(),
                 spare=spare,
-                undo=UndoStack(),
                 agent_pid=child.pid,
                 root=os.stat("/"),
             )

@@ -50,48 +50,41 @@ def fit_out(
     `send` is called when they have their root; while the agent goes on, the kernel lets go of the old one.
     """
     with visit(house.home, spare.door.mounts, spare.door.names):
-        steps.begin("attach")
-        if house.hostnames or plan.hostname != plan.id.replace("_", "-"):  # a name that a caller chose is needed
-            namespaces.set_hostname(plan.hostname.encode())
-        with closing(os.open(house.mount_point, PLACE)) as place:
-            mounts.move_mount(layers.root, place)
-        os.fchdir(layers.root)
-        if plan.kind == JAIL:  # any other has the sandbox's tree below its own, and the guest in there does it
-            _name(plan, house.base(spare.slot))
-        if layers.usr is not None:
-            _attach_usr(layers.usr)
-        steps.end("attach")
-        steps.begin("stage")
-        if layers.dev is None:
-            _take(house, plan, b"dev", b"shm", plan.tmp_bytes // 2)
-        else:
-            move(layers.dev, b"dev")
-            _take(house, plan, b"dev/pts")
-            _take(house, plan, b"dev/shm", b"", plan.tmp_bytes // 2)
-        _take(house, plan, b"proc")
-        _take(house, plan, b"tmp", b"", plan.tmp_bytes)
-        if layers.told is not None:
-            _tell(layers.told)
-        if layers.trust:
-            _trust_places.attach(layers.trust)
-        steps.end("stage")
+        with steps("attach"):
+            if house.hostnames or plan.hostname != plan.id.replace("_", "-"):  # a name that a caller chose is needed
+                namespaces.set_hostname(plan.hostname.encode())
+            with closing(os.open(house.mount_point, PLACE)) as place:
+                mounts.move_mount(layers.root, place)
+            os.fchdir(layers.root)
+            if plan.kind == JAIL:  # any other has the sandbox's tree below its own, and the guest in there does it
+                _name(plan, house.base(spare.slot))
+            if layers.usr is not None:
+                _attach_usr(layers.usr)
+        with steps("stage"):
+            if layers.dev is None:
+                _take(house, plan, b"dev", b"shm", plan.tmp_bytes // 2)
+            else:
+                move(layers.dev, b"dev")
+                _take(house, plan, b"dev/pts")
+                _take(house, plan, b"dev/shm", b"", plan.tmp_bytes // 2)
+            _take(house, plan, b"proc")
+            _take(house, plan, b"tmp", b"", plan.tmp_bytes)
+            if layers.told is not None:
+                _tell(layers.told)
+            if layers.trust:
+                _trust_places.attach(layers.trust)
         if layers.mounts:
-            steps.begin("places")
-            _places.attach(house.base(spare.slot), layers.mounts)
-            steps.end("places")
+            with steps("places"):
+                _places.attach(house.base(spare.slot), layers.mounts)
         if plan.protect:
-            steps.begin("protect")
-            _places.protect(plan.protect)
-            steps.end("protect")
-        steps.begin("pivot")
-        mounts.pivot()
-        steps.end("pivot")
-        steps.begin("send")
-        send()
-        steps.end("send")
-        steps.begin("detach")
-        mounts.detach_old_root()
-        steps.end("detach")
+            with steps("protect"):
+                _places.protect(plan.protect)
+        with steps("pivot"):
+            mounts.pivot()
+        with steps("send"):
+            send()
+        with steps("detach"):
+            mounts.detach_old_root()
 
 
 def _name(plan: JailPlan, base: int | None) -> None:

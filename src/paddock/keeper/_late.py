@@ -117,16 +117,13 @@ def claim(house: House, sandbox: Supervised, plan: JailPlan, late: Collection[st
         with UndoStack() as undo:
             record = _settled(sandbox.record, plan, late)
             if late or plan.mounts or plan.protect:
-                steps.begin("mounts")
-                _mount(house, sandbox, plan, late)
-                steps.end("mounts")
-            steps.begin("rename")
-            records.adopt(plan.id, records.directory, was)
-            undo.push(records.adopt, was, records.directory, plan.id)
-            steps.end("rename")
-            steps.begin("written")
-            records.write(record)
-            undo.release()
+                with steps("mounts"):
+                    _mount(house, sandbox, plan, late)
+            with steps("rename"):
+                records.adopt(plan.id, records.directory, was)
+                undo.push(records.adopt, was, records.directory, plan.id)
+            with steps("written"):
+                records.write(record)
     except Exception as error:
         raise as_jail_error(error, steps) from None
     if record.exits:

@@ -134,7 +134,6 @@ class Base:
                 undo.push(os.rmdir, path, dir_fd=tree.fd)
             os.umask(strict)
             group.limit(limits)
-            undo.release()
         return group
 
     def group(self, name: str) -> Group:
@@ -207,7 +206,6 @@ class Group:
                 else:
                     tasks.append(os.open(self.name + b"/tasks", os.O_WRONLY | os.O_CLOEXEC, dir_fd=tree.fd))
                     undo.push(os.close, tasks[-1])
-            undo.release()
         return Joining(unified, tuple(tasks))
 
     def limit(self, limits: GroupLimits) -> None:
