@@ -12,9 +12,8 @@ from typing import Any, cast
 import pytest
 
 from paddock.keeper import _jail
-from paddock.keeper._errors import Died, Gone, died_of
+from paddock.keeper._errors import Died, Gone, Steps, died_of
 from paddock.keeper._serve import Keeper
-from paddock.keeper._trace import Steps
 from paddock.linux import pidfd
 from paddock.linux.undo import UndoStack
 from tests.keeper.test_plan import plan
@@ -33,7 +32,7 @@ def test_exits_of_the_dead_are_not_known(tmp_path: Path, has_exits: bool) -> Non
             "Any", SimpleNamespace(_undertaker=undertaker, _house=house, _sandbox=lambda id, incarnation: life)
         )
         with pytest.raises(Gone):
-            Keeper._exits(keeper, cast("Any", None), "sb_x", 0, make=True)
+            Keeper.do_exits(keeper, cast("Any", None), "sb_x", 0, make=True)
         undertaker.bury(life)
 
 

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from paddock.keeper import _places, _trust_places
 from paddock.keeper._door import visit
+from paddock.keeper._errors import Steps
 from paddock.keeper._house import House
 from paddock.keeper._places import PLACE, move
 from paddock.keeper._plan import JAIL, JailPlan
 from paddock.keeper._sizes import Told
 from paddock.keeper._spare import Spare
-from paddock.keeper._trace import Steps
 from paddock.linux import fsids, mounts, namespaces
 from paddock.linux.descriptors import closing
 

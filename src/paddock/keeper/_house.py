@@ -11,11 +11,10 @@ import stat
 from pathlib import Path
 from typing import Any, cast
 
-from paddock.keeper import _dev, _guest_program, _orders, _told, layout
+from paddock.keeper import _dev, _orders, _sizes, _spawner, layout
 from paddock.keeper._door import Door
 from paddock.keeper._outside import Outside
 from paddock.keeper._records import Records
-from paddock.keeper._sizes import Sizes
 from paddock.keeper._slots import Slots
 from paddock.keeper._usr import Usr
 from paddock.keeper.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
@@ -66,7 +65,7 @@ class House:
         """Between two looks at what a sandbox has on disk, and how many files."""
         self.program = program
         self.null = _open_null()
-        self.spawning = None if self.root_mode else _guest_program.spawn(program, self.null)
+        self.spawning = None if self.root_mode else _spawner.spawn(program, self.null)
         """An ordinary user's spawner, which knows nothing yet: see `_spawner.py`."""
         self.host_mounts: int | None = None
         """The mount namespace that the keeper came from; None where it still has all its mounts."""
@@ -91,11 +90,11 @@ class House:
             (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.mount_point, self.stage, self.dev_tree = (os.fsencode(places / name) for name in ("root", "stage", "dev"))
         _dev.build(self.dev_tree, root_mode=self.root_mode)
-        _told.build(self.stage + b"/told")
+        _sizes.build(self.stage + b"/told")
         self.pool = open_pool(str(state), pool_config)
         run = state / layout.RUN
         run.mkdir(mode=0o700, exist_ok=True)
-        self.sizes = Sizes(os.fspath(places / "sizes"), self.groups)
+        self.sizes = _sizes.Sizes(os.fspath(places / "sizes"), self.groups)
         self.quotas = self.root_mode and btrfs.is_btrfs(self.pool) and btrfs.quota_mode(self.pool) != "off"
         """The pool itself holds each tree to its limit of bytes."""
         if self.root_mode:
@@ -138,7 +137,7 @@ class House:
 def furnish(state: Path, guest: str) -> House:
     """OSError, ValueError for a damaged keeper.json. `guest` is the path of the native guest."""
     config = _read_config(state)
-    program = _guest_program.open_program(guest)
+    program = _spawner.open_program(guest)
     groups = cgroups.Base.open(f"paddock_{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}")
     try:
         return House(state, program, config, groups)

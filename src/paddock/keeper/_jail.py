@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from paddock.keeper import _dev, _exits, _orders, _posture, _trust_places
-from paddock.keeper._errors import Died, JailError, as_jail_error, died_of
+from paddock.keeper._errors import Died, JailError, Steps, as_jail_error, died_of
 from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
 from paddock.keeper._mounts import make_mounts, make_trees
@@ -20,7 +20,6 @@ from paddock.keeper._plan import JAIL, WAITING, JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
 from paddock.keeper._supervised import Supervised, Way
-from paddock.keeper._trace import Steps
 from paddock.linux import cgroups, mounts, overlay, proc
 
 _OVERLAY_ROOT = (("redirect_dir", "on"), ("metacopy", "on"))

@@ -20,13 +20,12 @@ from dataclasses import replace
 
 from paddock.keeper import _exits, _places, _trust_places
 from paddock.keeper._door import visit
-from paddock.keeper._errors import JailError, as_jail_error, died_of
+from paddock.keeper._errors import JailError, Steps, as_jail_error, died_of
 from paddock.keeper._house import House
 from paddock.keeper._mounts import make_mounts, make_trees
 from paddock.keeper._plan import CLAIM, JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._supervised import Supervised, Way
-from paddock.keeper._trace import Steps
 from paddock.linux.undo import UndoStack
 
 

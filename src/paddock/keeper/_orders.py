@@ -11,7 +11,7 @@ import resource
 import socket
 from typing import TYPE_CHECKING
 
-from paddock.keeper import _told
+from paddock.keeper import _sizes
 from paddock.keeper._plan import JAIL, JailPlan
 from paddock.keeper.layout import ORDINARY_ID
 from paddock.linux import _files, landlock, seccomp_profile, subordinate_ids
@@ -82,7 +82,7 @@ def house(*, root_mode: bool, whole: bool, held: frozenset[str], stage: bytes, d
     if not whole:
         ids = (IdMap(ORDINARY_ID, 0, 1),)
     ruleset = landlock.ruleset(landlock.kernel_abi())
-    masks = (*((name, b"") for name in _MASKED), *_told.INSTEAD.items())
+    masks = (*((name, b"") for name in _MASKED), *_sizes.INSTEAD.items())
     counted = "memory" in held
     return House(
         flags=(HouseFlags.WHOLE if whole else HouseFlags(0)) | (HouseFlags(0) if root_mode else HouseFlags.SHARED),

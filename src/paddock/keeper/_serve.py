@@ -35,8 +35,6 @@ SEND_SECONDS = 1
 KILLED = Ended(limit=None, reason="it was killed")
 SPOILED = Ended(limit=None, reason="it was to become a sandbox, and could not")
 Message = dict[str, Any]
-Operation = Callable[..., None]
-"""Its first argument takes the answer, the others are fields of the request."""
 
 
 class Keeper:
@@ -60,25 +58,6 @@ class Keeper:
         self._idle_since = proc.boottime()
         self._watched = Watch(house, self._undertaker.sandboxes, self._undertaker.end)
         self._stopping = False
-        self._operations: dict[str, Operation] = {
-            "create": self._create,
-            "kill": self._kill,
-            "deadline": self._deadline,
-            "usage": self._usage,
-            "list": self._list,
-            "inspect": self._inspect,
-            "forget": self._forget,
-            "exits": self._exits,
-            "freeze": self._freeze,
-            "thaw": self._thaw,
-            "pause": self._pause,
-            "resume": self._resume,
-            "awake": self._awake,
-            "rest": self._rest,
-            "stop": self._stop,
-            "mounts": self._mounts,
-            "claim": self._claim,
-        }
 
     def run(self) -> None:
         self._undertaker.adopt()
@@ -187,7 +166,7 @@ class Keeper:
         close_all(frame.descriptors)
         try:
             fields = json.loads(frame.body)
-            operation = self._hello if frame.kind is Kind.HELLO else self._operations[fields.pop("op")]
+            operation = self._hello if frame.kind is Kind.HELLO else getattr(self, f"do_{fields.pop('op')}")
             operation(reply, **fields)
         except Exception as error:
             reply(problem(error))
@@ -224,7 +203,7 @@ class Keeper:
             news = _json({**event, "id": record.id, "incarnation": record.incarnation})
             self._news.append(pack(Kind.CONTROL, 0, news))
 
-    # -- operations
+    # -- operations: their first argument takes the answer, the others are fields of the request
 
     def _sandbox(self, id: str, incarnation: int | None = None) -> Supervised:
         """Gone."""
@@ -250,7 +229,7 @@ class Keeper:
         }
         reply(facts, (house.pool,))
 
-    def _create(self, reply: Reply, plan: Message) -> None:
+    def do_create(self, reply: Reply, plan: Message) -> None:
         self._nursery.create(self._admitted(plan), reply)
 
     def _admitted(self, message: Message) -> JailPlan:
@@ -278,21 +257,21 @@ class Keeper:
             sandbox = self._by_pidfd.pop(fd)
             self._call(partial(self._undertaker.bury, sandbox))
 
-    def _kill(self, reply: Reply, id: str, incarnation: int | None = None) -> None:
+    def do_kill(self, reply: Reply, id: str, incarnation: int | None = None) -> None:
         sandbox = self._sandbox(id, incarnation)
         sandbox.waiting.append(reply)
         self._undertaker.end(sandbox, KILLED)
 
-    def _deadline(self, reply: Reply, id: str, deadline: float) -> None:
+    def do_deadline(self, reply: Reply, id: str, deadline: float) -> None:
         sandbox = self._sandbox(id)
         if sandbox.cause is None:
             self._undertaker.set_deadline(sandbox, float(deadline))
         reply()
 
-    def _usage(self, reply: Reply, id: str) -> None:
+    def do_usage(self, reply: Reply, id: str) -> None:
         reply(self._watched.usage(self._sandbox(id)))
 
-    def _exits(self, reply: Reply, id: str, incarnation: int, make: bool = False) -> None:
+    def do_exits(self, reply: Reply, id: str, incarnation: int, make: bool = False) -> None:
         """The sockets with which it is reached and left, and a pidfd; none where the gateway has the sockets still."""
         sandbox = self._sandbox(id, incarnation)
         if not sandbox.record.exits and not make:
@@ -303,12 +282,12 @@ class Keeper:
         fds = () if exits is None else (*(one.fileno() for one in exits.all), sandbox.pidfd)
         reply({"late": record.late, "pid": record.pid, "start": record.start}, fds)
 
-    def _freeze(self, reply: Reply, id: str, hold: int) -> None:
+    def do_freeze(self, reply: Reply, id: str, hold: int) -> None:
         """Until `thaw`, or until the daemon is gone."""
         self._undertaker.pauses.hold(self._sandbox(id), hold)
         reply()
 
-    def _thaw(self, reply: Reply, id: str, hold: int) -> None:
+    def do_thaw(self, reply: Reply, id: str, hold: int) -> None:
         reply({"held": self._undertaker.pauses.let_go(id, hold)})
 
     def _awakened(self, id: str, incarnation: int) -> Supervised:
@@ -318,26 +297,26 @@ class Keeper:
             raise Gone(id)
         return sandbox
 
-    def _pause(self, reply: Reply, id: str, incarnation: int) -> None:
+    def do_pause(self, reply: Reply, id: str, incarnation: int) -> None:
         """Until `resume` or `awake`, whoever lives. Answered when none of its processes runs."""
         sandbox = self._awakened(id, incarnation)
         self._undertaker.pauses.pause(sandbox)
         reply(_times(sandbox.record))
 
-    def _resume(self, reply: Reply, id: str, incarnation: int) -> None:
+    def do_resume(self, reply: Reply, id: str, incarnation: int) -> None:
         sandbox = self._awakened(id, incarnation)
         woken = self._undertaker.pauses.resume(sandbox)
         reply({"woken": woken, **_times(sandbox.record)})
 
-    def _awake(self, reply: Reply, id: str, incarnation: int, hold: int) -> None:
+    def do_awake(self, reply: Reply, id: str, incarnation: int, hold: int) -> None:
         """It is resumed if it is paused, and not paused for idleness until `rest`, or the end of the connection."""
         reply({"woken": self._undertaker.pauses.keep_awake(self._awakened(id, incarnation), hold)})
 
-    def _rest(self, reply: Reply, id: str, hold: int) -> None:
+    def do_rest(self, reply: Reply, id: str, hold: int) -> None:
         self._undertaker.pauses.let_rest(id, hold)
         reply()
 
-    def _list(self, reply: Reply) -> None:
+    def do_list(self, reply: Reply) -> None:
         self._bury_all()  # who asks for the living is told nothing of the dead
         known = self._house.records.ended()
         ended = {id: {"limit": e.limit, "reason": e.reason, "kind": e.kind} for id, e in known.items()}
@@ -347,16 +326,16 @@ class Keeper:
         paused = {record.id: _times(record) for record in self._undertaker.pauses.paused()}
         reply({"living": living, "kinds": kinds, "ended": ended, "paused": paused})
 
-    def _inspect(self, reply: Reply, id: str) -> None:
+    def do_inspect(self, reply: Reply, id: str) -> None:
         """All that is recorded of a living one."""
         self._bury_all()
         reply(self._sandbox(id).record.to_message())
 
-    def _forget(self, reply: Reply, id: str) -> None:
+    def do_forget(self, reply: Reply, id: str) -> None:
         self._house.records.forget(id)
         reply()
 
-    def _mounts(self, reply: Reply, plan: Message) -> None:
+    def do_mounts(self, reply: Reply, plan: Message) -> None:
         """Descriptors of the plan's, detached, in their order, for a container of the machine's engine, with the ids of
         one that maps none. What is written to a copy-on-write one is in the plan's tree. The keeper keeps none."""
         wanted = JailPlan.from_message(plan)
@@ -368,7 +347,7 @@ class Keeper:
         finally:
             close_all(late)
 
-    def _claim(self, reply: Reply, id: str, plan: Message, late: list[str]) -> None:
+    def do_claim(self, reply: Reply, id: str, plan: Message, late: list[str]) -> None:
         wanted, sandbox = self._admitted(plan), self._sandbox(id)
         if sandbox.cause is not None or sandbox.record.paused or sandbox.record.kind != wanted.kind + WAITING:
             raise Gone(id)
@@ -379,7 +358,7 @@ class Keeper:
             raise
         reply({"pid": sandbox.record.pid})
 
-    def _stop(self, reply: Reply) -> None:
+    def do_stop(self, reply: Reply) -> None:
         """Kills everything and leaves: for tests, and for taking paddock away."""
         self._stopping = True
         for sandbox in list(self._undertaker.sandboxes.values()):

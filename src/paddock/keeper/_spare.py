@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paddock.keeper._door import Door
-from paddock.keeper._errors import Died, JailError, as_jail_error, died_of
+from paddock.keeper._errors import Died, InjectedFault, JailError, Steps, as_jail_error, died_of
 from paddock.keeper._house import House
 from paddock.keeper._records import remove_directory
 from paddock.keeper._spawner import Spawner
-from paddock.keeper._trace import InjectedFault, Steps
 from paddock.keeper.layout import ID_COUNT, ORDINARY_ID
 from paddock.linux import cgroups, namespaces, pidfd, subordinate_ids
 from paddock.linux.namespaces import IdMap

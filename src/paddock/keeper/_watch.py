@@ -103,7 +103,7 @@ class Watch:
 
     def _measure(self, sandbox: Supervised) -> list[_measure.Process]:
         seen = sandbox.seen
-        pids = _measure.family(sandbox.record.pid)
+        pids = [sandbox.record.pid, *proc.descendants(sandbox.record.pid)]
         seen.memory_bytes, found = _measure.memory(pids, int(sandbox.record.limits["memory_bytes"]))
         if sandbox.diag is not None:
             seen.memory_bytes += sock_diag.unix_bytes(sandbox.diag)
