@@ -308,11 +308,7 @@ class Group:
     def stats(self) -> GroupStats:
         """Counters of the group."""
         base, name = self.base, self.name
-        memory, pids, cpu = (base.by_controller.get(controller) for controller in _CONTROLLERS)
-        throttled = None
-        if cpu is not None:
-            key, unit = control.THROTTLED[cpu.version]
-            throttled = _scaled(control.field(cpu, name + b"/cpu.stat", key), unit)
+        memory, pids = base.by_controller.get("memory"), base.by_controller.get("pids")
         return GroupStats(
             memory_bytes=memory and control.number(memory, name + control.MEMORY_CURRENT[memory.version]),
             memory_peak_bytes=memory and control.number(memory, name + control.MEMORY_PEAK[memory.version]),
@@ -320,7 +316,6 @@ class Group:
             processes=pids and control.number(pids, name + b"/pids.current"),
             processes_refused=pids and control.field(pids, name + b"/pids.events", b"max"),
             cpu_seconds=self.cpu_seconds(),
-            throttled_seconds=throttled,
         )
 
     def cpu_seconds(self) -> float | None:
