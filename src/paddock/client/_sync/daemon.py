@@ -7,11 +7,13 @@ from __future__ import annotations
 import os
 import sys
 
-from paddock.client._calls import Calls, Pipe
+from paddock.client._lines import Pipe
 from paddock.client._lease import Lease
 from paddock.client._session import handle_methods, lost, new_id, request_of, session, undo_of
 from paddock.model import CreateSandbox, ExecId, KillSandbox, codec
 from paddock.wire import Frame, close_all
+
+from .calls import Calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Calls on an event loop: one connection for each loop, any number of calls on it at a time."""
+"""Connections on event loops: one for each loop, any number of calls on it at a time."""
 
 from __future__ import annotations
 
@@ -8,91 +8,48 @@ import os
 import socket
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paddock.errors import DaemonLost, InvalidState, PaddockError
-from paddock.wire import AGAIN, MAX_REPLY, NO_REPLY, Frame, Kind, NotSent, close_all
+from paddock.errors import InvalidState
+from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Kind, NotSent, close_all
 from paddock.wire.duplex import Duplex
 
-from ._session import Session, answered, handle_methods, lost_call, not_started, nothing, tell, too_many_under_way
+from ._session import Session, tell
 
 if TYPE_CHECKING:
-    from ._session import Lost, Undo
+    from ._session import Undo
 
 
-class AsyncCalls:
+class AsyncLines:
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.give_up, self.state_dir = session.give_up, session.state_dir
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = weakref.WeakKeyDictionary()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncLine] = weakref.WeakKeyDictionary()
 
-    async def call(
-        self, handle: int, method: str, *, cancels: bool = True, lost: Lost = lost_call, **fields: Any
-    ) -> bytes:
-        """A method of a handle; what it returns, encoded."""
-        body = handle_methods(handle, method, id=os.urandom(16).hex(), **fields)
-        return (await self.ask(body, (), cancels=cancels, lost=lost)).body
-
-    async def ask(
-        self,
-        body: bytes,
-        descriptors: tuple[int, ...],
-        *,
-        again: bool = True,
-        repeatable: bool = False,
-        cancels: bool = True,
-        undo: Undo = nothing,
-        lost: Lost = lost_call,
-    ) -> Frame:
-        """As `Calls.ask`."""
-        problem, flags = "", 0
-        for _ in range(2):
-            try:
-                connection = await self._connected()
-            except (OSError, PaddockError) as error:
-                if not flags:
-                    raise
-                problem = str(error)
-                break
-            try:
-                frame = await connection.perform(body, descriptors, cancels=cancels, undo=undo, flags=flags)
-                return answered(frame, self.give_up)
-            except NotSent as error:
-                problem = str(error)
-                continue
-            except OSError as error:
-                if (refused := too_many_under_way(error)) is not None:
-                    raise refused from None
-                problem = str(error)
-            except DaemonLost as error:  # it leaves, or it is the next one
-                problem, again = error.message, again and repeatable
-                if again and not flags:
-                    connection.leaves = True
-            flags = AGAIN
-            if not again:
-                break
-        raise lost(problem) if flags else not_started(problem)
-
-    async def _connected(self) -> _Line:
+    async def take(self, before: AsyncLine | None) -> AsyncLine:
+        """Return the one of this loop, or a new one in the place of `before`."""
         loop = asyncio.get_running_loop()
-        found = self._loops.get(loop)
-        if found is not None and found.is_open:
+        if before is not None:
+            before.leaves = True
+        if (found := self._open(loop)) is not None:
             return found
         # One of the session's own, which stays: what this process has made lives as long as it, not as this loop.
         connection = await asyncio.to_thread(self._session.take)
         self._session.give_back(connection)
         opened = await asyncio.to_thread(self._session.open_socket)
-        found = self._loops.get(loop)
-        if found is not None and found.is_open:
+        if (found := self._open(loop)) is not None:
             opened.close()
             return found
         for ended in [one for one in self._loops if one.is_closed()]:
             self._loops.pop(ended).close(ConnectionResetError("the event loop was closed"))
-        found = self._loops[loop] = _Line(opened)
+        found = self._loops[loop] = AsyncLine(opened)
         return found
 
+    def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncLine | None:
+        found = self._loops.get(loop)
+        return found if found is not None and found.is_open else None
 
-class _Line(Duplex):
+
+class AsyncLine(Duplex):
     """A greeted connection on one event loop."""
 
     def __init__(self, peer: socket.socket) -> None:
