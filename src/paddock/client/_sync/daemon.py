@@ -8,8 +8,7 @@ import os
 import sys
 
 from paddock.client._lines import Pipe
-from paddock.client._lease import Lease
-from paddock.client._session import handle_methods, lost, new_id, request_of, session, undo_of
+from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
 from paddock.model import CreateSandbox, ExecId, KillSandbox, codec
 from paddock.wire import Frame, close_all
 
