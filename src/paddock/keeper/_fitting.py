@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
@@ -42,12 +41,10 @@ class Layers(NamedTuple):
     told: Told | None = None
 
 
-def fit_out(
-    house: House, plan: JailPlan, spare: Spare, layers: Layers, steps: Steps, *, send: Callable[[], None]
-) -> None:
+def fit_out(house: House, plan: JailPlan, spare: Spare, layers: Layers, steps: Steps, orders: bytes) -> None:
     """Makes `layers` the tree of the spare's processes, and puts in place what is on its stage.
 
-    `send` is called when they have their root; while the agent goes on, the kernel lets go of the old one.
+    They get their `orders` when they have their root; while the agent goes on, the kernel lets go of the old one.
     """
     with visit(house.home, spare.door.mounts, spare.door.names):
         with steps("attach"):
@@ -81,8 +78,8 @@ def fit_out(
                 _places.protect(plan.protect)
         with steps("pivot"):
             mounts.pivot()
-        with steps("send"):
-            send()
+        with steps("send"), suppress(ConnectionError):  # the child has failed already; why, it has said
+            spare.sync.send(orders)
         with steps("detach"):
             mounts.detach_old_root()
 

@@ -1,6 +1,6 @@
 """Making a jail of a spare, the keeper's half: everything that needs the power of the machine.
 
-`begin` builds the layers and sends them in; the processes inside go on by themselves (`_inside.py`) and report;
+`begin` builds the layers and sends them in; the processes inside go on by themselves (`native/jail.c`) and report;
 `finish` looks at the result from outside and writes it down. Between the two the keeper serves others.
 """
 
@@ -95,18 +95,12 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
             dev = _make_dev(house, plan.devices)
             late.append(dev)
 
-    def send() -> None:
-        try:
-            spare.sync.send(orders)
-        except ConnectionError:
-            pass  # the child has failed already; why, it has said, and `receive` reads it
-
     told = None
     if plan.kind == JAIL:  # any other has a kernel of its own, which is told its size otherwise
         with steps("sizes"):
             told = house.sizes.tell(plan, spare.group, late)
 
-    fit_out(house, plan, spare, Layers(root, usr, mounted, trust, dev, told), steps, send=send)
+    fit_out(house, plan, spare, Layers(root, usr, mounted, trust, dev, told), steps, orders)
     place = os.fstat(root)
     with steps("init"):
         _check_init(house, spare, place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,17 +59,17 @@ class Nursery:
         self._born = born
         self._waiting: deque[_Waiting] = deque()
         self._spares: list[_spare.Spare] = []
-        self._limits: dict[int, float] = {}
-        self._late: dict[int, Callable[[], None]] = {}
+        self._pending: dict[int, tuple[float, Callable[[], None]]] = {}
+        """By when each sandbox that is being fitted out has to be ready, and what to do if it isn't."""
         self._restock: float | None = None
 
     @property
     def busy(self) -> bool:
         """Someone waits for a sandbox."""
-        return bool(self._waiting or self._limits)
+        return bool(self._waiting or self._pending)
 
-    def deadlines(self) -> Iterable[float]:
-        return self._limits.values() if self._restock is None else (*self._limits.values(), self._restock)
+    def deadlines(self) -> list[float]:
+        return [*(limit for limit, _ in self._pending.values()), *([] if self._restock is None else [self._restock])]
 
     def open(self) -> None:
         """Last of all before the first create."""
@@ -83,8 +83,8 @@ class Nursery:
         self._feed()
 
     def expire(self, now: float) -> None:
-        for fd in [fd for fd, limit in self._limits.items() if limit <= now]:
-            self._late[fd]()
+        for give_up in [give_up for limit, give_up in self._pending.values() if limit <= now]:
+            give_up()
         if self._restock is not None and self._restock <= now:
             self._restock = None
             if len(self._spares) < self._house.spare_count and not self.busy and self._conceive("", None):
@@ -194,11 +194,9 @@ class Nursery:
             _jail.close_late(pending)
             self.replenish()
 
-        self._limits[fd] = proc.boottime() + CREATE_SECONDS
-        self._late[fd] = lambda: settle(True)
+        self._pending[fd] = (proc.boottime() + CREATE_SECONDS, lambda: settle(True))
         self._watch(fd, lambda: settle(False))
 
     def _forget(self, fd: int) -> None:
-        if self._limits.pop(fd, None) is not None:
-            del self._late[fd]
+        if self._pending.pop(fd, None) is not None:
             self._unwatch(fd)
