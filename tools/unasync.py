@@ -34,6 +34,7 @@ NAMES = {
     "AsyncGenerator": "Generator",
     "AsyncIterator": "Iterator",
     "AsyncDaemonTransport": "DaemonTransport",
+    "AsyncLines": "Lines",
     "AsyncModel": "Model",
     "AsyncOpenAI": "OpenAI",
     "AsyncOpenAIModel": "OpenAIModel",
@@ -66,7 +67,7 @@ NAMES = {
     "atree_search": "tree_search",
     "awithin": "within",
     "default_async_transport": "default_transport",
-    "paddock.client._async_calls": "paddock.client._calls",
+    "paddock.client._async_lines": "paddock.client._lines",
     "paddock.model.streams": "paddock.client._sync.streams",
 }
 """What a name becomes. A dotted key matches where exactly these names are joined by dots."""

@@ -16,7 +16,7 @@ import pytest
 
 from paddock.guest import _fuse_state as state
 from paddock.guest._fuse_nodes import Export
-from paddock.keeper._protect import protect
+from paddock.keeper._places import protect
 from tests.guest.fuse_client import Client, Refused, export
 
 

@@ -26,11 +26,10 @@ from paddock.backends.jail._keeper import _error
 from paddock.errors import KeeperUnavailable, ResourceExhausted, SandboxDied
 from paddock.keeper import layout
 from paddock.keeper._bootstrap import VERSION
-from paddock.keeper._errors import MountError, as_jail_error
+from paddock.keeper._errors import MountError, Steps, as_jail_error
 from paddock.keeper._nursery import problem
 from paddock.keeper._records import Records
 from paddock.keeper._slots import NoSlot, Slots
-from paddock.keeper._trace import Steps
 from paddock.wire import duplex
 from tests.keeper.conftest import Yard, run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paddock.backends.guest import program
-from paddock.keeper import _guest_program
+from paddock.keeper import _spawner
 from paddock.model import replace
 from tests.keeper.conftest import Play, Yard, run
 
@@ -45,8 +45,8 @@ def test_what_cannot_be_executed_here_is_refused_before_there_is_a_sandbox(tmp_p
     other = tmp_path / "guest"
     other.write_bytes(b"\x7fELF of another machine")
     with pytest.raises(OSError, match="cannot be executed"):
-        _guest_program.open_program(str(other))
-    fd = _guest_program.open_program(str(program()))
+        _spawner.open_program(str(other))
+    fd = _spawner.open_program(str(program()))
     with pytest.raises(OSError):
         os.write(fd, b"x")
     os.close(fd)

@@ -13,9 +13,8 @@ import pytest
 from paddock.errors import KeeperUnavailable
 from paddock.keeper import _house, _spare
 from paddock.keeper._door import Door
-from paddock.keeper._errors import JailError
+from paddock.keeper._errors import JailError, Steps
 from paddock.keeper._nursery import MOST_AT_ONCE, Nursery
-from paddock.keeper._trace import Steps
 from paddock.linux.undo import UndoStack
 from tests.keeper.conftest import Yard, configure, run
 from tests.keeper.test_plan import plan

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from paddock.keeper._jail import Jail
 from paddock.keeper._records import Record, Records
-from paddock.keeper._undertaker import Life, Undertaker
+from paddock.keeper._supervised import Supervised
+from paddock.keeper._undertaker import Undertaker
 from paddock.linux import cgroups, pidfd, proc
 from tests.orphans import wait_until
 
@@ -26,7 +26,7 @@ def base() -> Generator[cgroups.Base]:
     made.remove()
 
 
-Add = Callable[..., Life]
+Add = Callable[..., Supervised]
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def yard_of_the_dead(
     house = cast("Any", SimpleNamespace(records=records, **facts))
     undertaker = Undertaker(house, lambda record, ended: told.append(record.id) if told is not None else None)
 
-    def add(id: str, deadline: float, group: cgroups.Group | None = None) -> Life:
+    def add(id: str, deadline: float, group: cgroups.Group | None = None) -> Supervised:
         pid = os.posix_spawn("/bin/true", ["true"], {})  # vfork(2): the worker of pytest is large
         (directory / id).mkdir()
         record = Record(
@@ -54,8 +54,8 @@ def yard_of_the_dead(
             template="",
             limits={},
         )
-        undertaker.add(Jail(pid=pid, pidfd=pidfd.open(pid), group=group, slot=None, record=record))
-        return undertaker.lives[id]
+        undertaker.add(sandbox := Supervised(record=record, pidfd=pidfd.open(pid), group=group))
+        return sandbox
 
     yield undertaker, add
     os.close(records.directory)
@@ -109,7 +109,7 @@ def test_a_group_that_does_not_get_empty_holds_up_nobody_and_goes_when_it_is(
             Path(tree.path, "gr_test", "cgroup.procs").write_text(str(stubborn.pid))
         undertaker.bury(add("sb_x", 1e12, group))
         assert stubborn.poll() is None
-        assert undertaker.lives == {}
+        assert undertaker.sandboxes == {}
         assert base.children() == {"gr_test"}
         assert undertaker.next_removal() is not None
         undertaker.remove_left(proc.boottime() + 10)

@@ -72,7 +72,7 @@ def test_every_process_of_a_family_is_found_and_what_it_uses() -> None:
         os._exit(len(ballast) & 1)
     try:
         grandchild = int(os.read(reader, 100))
-        assert _measure.family(child) == [child, grandchild]
+        assert proc.descendants(child) == [grandchild]
         coarse, _ = _measure.memory([child, grandchild], limit=1 << 40)
         exact, parts = _measure.memory([child, grandchild], limit=0)
         assert coarse >= 60 * MIB, "what both have counts twice as long as it does not matter"

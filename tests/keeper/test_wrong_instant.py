@@ -12,9 +12,8 @@ from typing import Any, cast
 import pytest
 
 from paddock.keeper import _jail
-from paddock.keeper._errors import Died, Gone, died_of
+from paddock.keeper._errors import Died, Gone, Steps, died_of
 from paddock.keeper._serve import Keeper
-from paddock.keeper._trace import Steps
 from paddock.linux import pidfd
 from paddock.linux.undo import UndoStack
 from tests.keeper.test_plan import plan
@@ -25,13 +24,15 @@ from tests.keeper.test_undertaker import yard_of_the_dead
 def test_exits_of_the_dead_are_not_known(tmp_path: Path, has_exits: bool) -> None:
     with yard_of_the_dead(tmp_path) as (undertaker, add):
         life = add("sb_x", 0.0)
-        assert pidfd.wait(life.jail.pidfd)
+        assert pidfd.wait(life.pidfd)
         life.record.exits = has_exits
         house = cast("Any", undertaker._house)
         house.root_mode = True
-        keeper = cast("Any", SimpleNamespace(_undertaker=undertaker, _house=house, _life=lambda id, incarnation: life))
+        keeper = cast(
+            "Any", SimpleNamespace(_undertaker=undertaker, _house=house, _sandbox=lambda id, incarnation: life)
+        )
         with pytest.raises(Gone):
-            Keeper._exits(keeper, cast("Any", None), "sb_x", 0, make=True)
+            Keeper.do_exits(keeper, cast("Any", None), "sb_x", 0, make=True)
         undertaker.bury(life)
 
 
@@ -41,13 +42,11 @@ def test_a_spare_that_died_while_it_was_looked_at_is_tried_again_with_another() 
         try:
             assert pidfd.wait(fd)
             steps = Steps()
-            steps.begin("inside")
-            spare = SimpleNamespace(pid=child.pid, pidfd=fd)
+            spare = SimpleNamespace(pid=child.pid, pidfd=fd, undo=UndoStack())
             pending = SimpleNamespace(
                 steps=steps,
                 plan=plan(),
                 spare=spare,
-                undo=UndoStack(),
                 agent_pid=child.pid,
                 root=os.stat("/"),
             )

@@ -23,18 +23,12 @@ def test_an_exception_runs_the_steps_last_first() -> None:
     assert done == [2, 1]
 
 
-def test_release_keeps_what_was_made() -> None:
+def test_leaving_in_order_keeps_what_was_made_and_how_to_undo_it() -> None:
     done: list[int] = []
     with UndoStack() as undo:
         undo.push(done.append, 1)
-        undo.release()
     assert done == []
-
-
-def test_leaving_without_release_undoes() -> None:
-    done: list[int] = []
-    with UndoStack() as undo:
-        undo.push(done.append, 1)
+    undo.unwind()
     assert done == [1]
 
 
@@ -64,7 +58,6 @@ def test_unwind_raises_the_first_failure_with_the_others_as_notes() -> None:
         undo.unwind()
     assert caught.value.__notes__ == ["undo failed: OSError('second')"]
     assert done == [1]
-    assert len(undo) == 0
 
 
 def test_steps_pushed_by_a_step_run_too() -> None:

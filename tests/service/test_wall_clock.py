@@ -98,8 +98,7 @@ def test_a_keeper_looks_at_the_clock_soon_after_the_machine_slept() -> None:
     undertaker = SimpleNamespace(
         next_deadline=lambda: proc.boottime() + 7 * 86_400,
         next_removal=lambda: None,
-        freezer=SimpleNamespace(deadlines=lambda: []),
-        rest=SimpleNamespace(deadlines=lambda: []),
+        pauses=SimpleNamespace(deadlines=lambda: []),
     )
     nursery = SimpleNamespace(deadlines=lambda: [])
     keeper = SimpleNamespace(
@@ -108,7 +107,6 @@ def test_a_keeper_looks_at_the_clock_soon_after_the_machine_slept() -> None:
         _line=object(),
         _undertaker=undertaker,
         _nursery=nursery,
-        _watches=(),
-        _limits_watch=SimpleNamespace(next=lambda: None),
+        _watched=SimpleNamespace(next=lambda: None),
     )
     assert Keeper._timeout(keeper) <= LONGEST_SLEEP_SECONDS * 1000  # pyright: ignore

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ._async.calls import AsyncCalls as AsyncCalls
     from ._async.changes import AsyncChanges as AsyncChanges
     from ._async.daemon import AsyncDaemonTransport as AsyncDaemonTransport
     from ._async.daemon import default_async_transport as default_async_transport
@@ -17,14 +18,13 @@ if TYPE_CHECKING:
     from ._async.sandbox import AsyncSandbox as AsyncSandbox
     from ._async.transport import AsyncTransport as AsyncTransport
     from ._async.workspace import AsyncWorkspace as AsyncWorkspace
-    from ._async_calls import AsyncCalls as AsyncCalls
-    from ._calls import Calls as Calls
     from ._command import absolute_template as absolute_template
     from ._control import daemon_log as daemon_log
     from ._control import daemon_status as daemon_status
     from ._control import stop_daemon as stop_daemon
     from ._session import Session as Session
     from ._session import session as session
+    from ._sync.calls import Calls as Calls
     from ._sync.changes import Changes as Changes
     from ._sync.daemon import DaemonTransport as DaemonTransport
     from ._sync.daemon import default_transport as default_transport
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 HOMES = {
     name: module
     for module, names in {
+        "._async.calls": "AsyncCalls",
         "._async.changes": "AsyncChanges",
         "._async.daemon": "AsyncDaemonTransport default_async_transport",
         "._async.filesystem": "AsyncFilesystem",
@@ -49,11 +50,10 @@ HOMES = {
         "._async.sandbox": "AsyncSandbox",
         "._async.transport": "AsyncTransport",
         "._async.workspace": "AsyncWorkspace",
-        "._async_calls": "AsyncCalls",
-        "._calls": "Calls",
         "._command": "absolute_template",
         "._control": "daemon_log daemon_status stop_daemon",
         "._session": "Session session",
+        "._sync.calls": "Calls",
         "._sync.changes": "Changes",
         "._sync.daemon": "DaemonTransport default_transport",
         "._sync.filesystem": "Filesystem",

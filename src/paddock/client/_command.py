@@ -1,4 +1,4 @@
-"""From what a caller writes to what is executed."""
+"""From what a caller writes to what is asked of the daemon."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from paddock.model import ExecSpec, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any, TypeAlias
 
-    from paddock.model import ExecResult, Mount, PtySize
+    from paddock.model import ExecResult, Mount, PolicyDocument, PtySize
+
+    PolicySource: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | PolicyDocument
+    """A path to a `paddock.yaml`, its text (which has a line break), plain values, or a document."""
 
 _BY_CODE = {126: ProgramNotExecutableError, 127: ProgramNotFoundError}
 
@@ -77,3 +81,13 @@ def absolute_template(template: str) -> str:
     transport, _, rest = template.partition(":")
     path, colon, tag = rest.partition(":")
     return f"{transport}:{os.path.abspath(path)}{colon}{tag}" if path else template
+
+
+def policy_document(source: PolicySource | None) -> PolicyDocument | None:
+    """PolicyInvalid, with line and column where there is a text."""
+    if source is None:
+        return None
+    from paddock.model import PolicyDocument
+    from paddock.policy.egress import load
+
+    return source if isinstance(source, PolicyDocument) else load(source).document

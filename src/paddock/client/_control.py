@@ -16,8 +16,8 @@ from paddock.errors import DaemonLost, DaemonUnavailable
 from paddock.model import codec
 
 from . import _daemon
-from ._calls import Calls
 from ._session import Session
+from ._sync.calls import Calls
 from ._sync.daemon import DaemonTransport
 
 _LEAVE_SECONDS = 60.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import sys
 from _thread import allocate_lock
 
 from paddock import __version__
@@ -49,10 +50,6 @@ _BY_GIT = frozenset(("repository.acquire", "workspace.branch", "workspace.open",
 """The actions that the caller's git settings are for. A create over a workspace may fetch its submodules."""
 _COMMANDS = (RunExec, StartExec)
 _ATTEMPTS = 5
-
-
-class NotTaken(ConnectionResetError):
-    """The daemon has not got the whole request, or has said that it did not start it."""
 
 
 def log() -> logging.Logger:
@@ -247,6 +244,44 @@ def _encoded(request: codec.Request) -> bytes:
 
 def handle_methods(handle: int, method: str, *, id: str | None = None, **fields: Any) -> bytes:
     return codec.encode(codec.Request(call=codec.Call(handle=handle, method=method, **fields), id=id))
+
+
+class Lease:
+    """Lets go of a command whose handle was dropped, as if the handle had been closed.
+
+    Held by a handle and by each of its streams: who keeps a stream keeps the command. The last one lets go.
+
+    With `warns`, dropping a command that may still run is a ResourceWarning: it kills the command.
+    """
+
+    def __init__(self, give_up: Callable[[bytes], None], handle: codec.Handle, *, warns: bool) -> None:
+        self._give_up, self._handle, self._warns = give_up, handle, warns
+        self._held = True
+
+    @classmethod
+    def none(cls) -> Lease:
+        """Of a stream that something else closes."""
+        lease = cls(lambda body: None, codec.Handle(handle=0), warns=False)
+        lease.end()
+        return lease
+
+    def over(self) -> None:
+        """The command has ended: nobody is surprised any more."""
+        self._warns = False
+
+    def end(self) -> bool:
+        """The handle is closed in order. Whether it was open."""
+        was_held, self._held = self._held, False
+        return was_held
+
+    def __del__(self) -> None:
+        if not self._held or sys.is_finalizing():
+            return
+        if self._warns:
+            import warnings
+
+            warnings.warn(f"command {self._handle.id} was never closed", ResourceWarning, stacklevel=2, source=self)
+        self._give_up(handle_methods(self._handle.handle, "close"))
 
 
 def undo_of(action: Action[Any], frame: Frame) -> list[bytes]:

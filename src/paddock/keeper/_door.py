@@ -30,19 +30,20 @@ class Door(NamedTuple):
         os.close(self.mounts)
         os.close(self.names)
 
-    def enter(self) -> None:
-        namespaces.setns(self.names, namespaces.NEWUTS)
-        namespaces.setns(self.mounts, namespaces.NEWNS)
-
 
 @contextmanager
-def visit(door: Door, home: Door) -> Generator[None, None, None]:
+def visit(home: Door, mounts: int, names: int | None = None) -> Generator[None, None, None]:
+    """Enter the mount namespace `mounts`, and the one of host names, until the end of the block."""
     try:
-        door.enter()
+        if names is not None:
+            namespaces.setns(names, namespaces.NEWUTS)
+        namespaces.setns(mounts, namespaces.NEWNS)
         yield
     finally:
         try:
-            home.enter()
+            if names is not None:
+                namespaces.setns(home.names, namespaces.NEWUTS)
+            namespaces.setns(home.mounts, namespaces.NEWNS)
         except BaseException:
             traceback.print_exc()
             os._exit(1)  # a keeper that is lost in a sandbox is worse than none: the next one takes over

@@ -17,7 +17,7 @@ import socket
 import sys
 from typing import Any
 
-from paddock.keeper import _exits, _places, _protect, _trust_places
+from paddock.keeper import _exits, _places, _trust_places
 from paddock.keeper._errors import JailError
 from paddock.linux import namespaces, netlink, prctl
 
@@ -77,7 +77,7 @@ def _make(orders: dict[str, Any], process: int, mounts: list[int]) -> _exits.Exi
     if orders["again"]:
         return _exits.listen_here()
     _places.attach(None, list(zip(orders["mounts"], mounts, strict=True)))
-    _protect.protect(tuple(orders["protect"]))
+    _places.protect(tuple(orders["protect"]))
     if not orders["exits"]:
         return None
     _trust_places.attach_shown(os.fsencode(orders["shown"]))

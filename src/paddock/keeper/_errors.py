@@ -1,10 +1,13 @@
-"""What goes wrong when a jail is made."""
+"""Steps of making a jail, where the time goes; and what goes wrong at each, when tests make it fail too."""
 
 from __future__ import annotations
 
 import errno
+import os
+import signal
+import time
+from types import TracebackType
 
-from paddock.keeper._trace import Steps
 from paddock.linux import pidfd
 
 _OF_THE_DYING = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN})
@@ -32,6 +35,52 @@ class Gone(Exception):
 
 class Died(JailError):
     """Its processes ended without a word: killed from outside, or by the kernel."""
+
+
+class InjectedFault(Exception):
+    """A test asked for a failure at this step."""
+
+
+class Steps:
+    """Names the steps of one create in order, with the seconds each took.
+
+    `fault` is `<step>` to raise at that step, or `<step>!` to die there as by SIGKILL.
+    It is honoured only by a keeper that was started for tests.
+    """
+
+    __slots__ = ("_fault", "_last", "_step", "seconds")
+
+    def __init__(self, fault: str = "") -> None:
+        self.seconds: dict[str, float] = {}
+        self._fault = fault
+        self._step = ""
+        self._last = time.perf_counter()
+
+    @classmethod
+    def of_keeper(cls, fault: str) -> Steps:
+        """Those that the keeper takes itself: of faults, `keeper:<step>` is theirs."""
+        return cls(fault.removeprefix("keeper:") if fault.startswith("keeper:") else "")
+
+    def __call__(self, step: str) -> Steps:
+        """The step that the block after `with` takes."""
+        self._step = step
+        return self
+
+    def __enter__(self) -> None:
+        if self._fault and self._fault.rstrip("!") == self._step:
+            if self._fault.endswith("!"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise InjectedFault(self._step)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self.end(self._step)
+
+    def end(self, step: str) -> None:
+        """The time since the last `end` is the step's."""
+        now = time.perf_counter()
+        self.seconds[step] = now - self._last
+        self._last = now
 
 
 def died_of(error: BaseException, process: int) -> bool:

@@ -9,13 +9,12 @@ import os
 import shutil
 import stat
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from paddock.keeper import _dev, _guest_program, _orders, _told, layout
+from paddock.keeper import _dev, _orders, _sizes, _spawner, layout
 from paddock.keeper._door import Door
 from paddock.keeper._outside import Outside
 from paddock.keeper._records import Records
-from paddock.keeper._sizes import Sizes
 from paddock.keeper._slots import Slots
 from paddock.keeper._usr import Usr
 from paddock.keeper.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
@@ -40,63 +39,89 @@ IDLE_SECONDS, WATCH_SECONDS, MOST_SECONDS = 10.0, 2.0, 3600.0
 PLACES = "keeper"  # below the state directory: what the keeper and its spares need of it, seen by nobody else
 
 
-class House(NamedTuple):
+class House:
     """What all jails of this keeper share. Descriptors are opened once and kept."""
 
-    root_mode: bool
-    whole: bool
-    """Sandboxes have all the ids of a system: where not, one, and it is the keeper's own."""
-    hostnames: bool
-    """Whether a sandbox can have a host name: a container's filter of system calls may refuse sethostname."""
-    outside: Outside | None
-    """Who can end what an earlier keeper has left; None where this one can."""
-    boot: str
-    state: str
-    """The real path of the state directory."""
-    host_mounts: int | None
-    """The mount namespace that the keeper came from; None where it still has all its mounts."""
-    pool: int
-    quotas: bool
-    """The pool itself holds each tree to its limit of bytes."""
-    slots: Slots
-    usr: Usr
-    sizes: Sizes
-    groups: cgroups.Base | None
-    missing: tuple[str, ...]
-    """Why control groups give less than all, one sentence each."""
-    records: Records
-    spares: int
-    spare_count: int
-    idle_seconds: float
-    """So long the keeper stays when no sandbox and no service is left."""
-    watch_seconds: float
-    """Between two looks at what a sandbox has on disk, and how many files."""
-    mount_point: bytes
-    stage: bytes
-    home: Door
-    dev_tree: bytes
-    null: int
-    program: int
-    """The native guest."""
-    spawning: _guest_program.Spawning | None
-    """An ordinary user's spawner, which knows nothing yet: see `_spawner.py`."""
-    orders: bytes
-    """What the spawner is told first."""
-    own_namespaces: dict[str, int] | None
-
-    @property
-    def held(self) -> frozenset[str]:
-        """The limits that control groups keep here."""
-        return frozenset() if self.groups is None else self.groups.enforced
+    def __init__(self, state: Path, program: int, config: dict[str, Any], groups: cgroups.Base) -> None:
+        """Enter the keeper's own namespaces and open everything. `program` is the native guest. OSError."""
+        uid, gid = os.getuid(), os.getgid()
+        pool_config = cast("dict[str, Any]", config["pool"])
+        ids = pool_config.get("subordinate_ids")
+        self.root_mode = uid == 0
+        self.whole = self.root_mode or ids is not None
+        """Sandboxes have all the ids of a system: where not, one, and it is the keeper's own."""
+        self.state = os.path.realpath(state)
+        self.boot = proc.boot_id()
+        self.held, self.missing = groups.enforced, groups.missing()
+        """The limits that control groups keep here; and why they give less than all, one sentence each."""
+        self.groups = groups if self.held else None
+        """None where not one limit can be had: an ordinary user without a delegated tree."""
+        if not self.held:
+            groups.close()
+        self.spare_count = _spare_count(config)
+        self.idle_seconds = _seconds(config, "idle_seconds", IDLE_SECONDS)
+        """So long the keeper stays when no sandbox and no service is left."""
+        self.watch_seconds = _seconds(config, "watch_seconds", WATCH_SECONDS)
+        """Between two looks at what a sandbox has on disk, and how many files."""
+        self.program = program
+        self.null = _open_null()
+        self.spawning = None if self.root_mode else _spawner.spawn(program, self.null)
+        """An ordinary user's spawner, which knows nothing yet: see `_spawner.py`."""
+        self.host_mounts: int | None = None
+        """The mount namespace that the keeper came from; None where it still has all its mounts."""
+        self._outside: Outside | None = None
+        """Who can end what an earlier keeper has left; None where this one can."""
+        if self.root_mode:
+            self.host_mounts = _open_mount_namespace()
+            namespaces.unshare(namespaces.NEWNS)
+        elif ids is not None:
+            self._outside = Outside()
+            _enter(SubordinateIds(*ids))
+        else:
+            # Of all that the keeper leaves to go into a sandbox, it must own what it comes back to.
+            namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS | namespaces.NEWUTS)
+            namespaces.write_id_maps(os.getpid(), (IdMap(0, uid, 1),), (IdMap(0, gid, 1),), deny_setgroups=True)
+        if self.whole:
+            # So that an overlay may be mounted with an id of the sandbox's: a change of fsuid keeps capabilities.
+            prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
+        mounts.make_all_private()
+        places = state / PLACES
+        for name in ("root", "dev", "dev_more", *(f"stage/{os.fsdecode(name)}" for name in _orders.STAGED)):
+            (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.mount_point, self.stage, self.dev_tree = (os.fsencode(places / name) for name in ("root", "stage", "dev"))
+        _dev.build(self.dev_tree, root_mode=self.root_mode)
+        _sizes.build(self.stage + b"/told")
+        self.pool = open_pool(str(state), pool_config)
+        run = state / layout.RUN
+        run.mkdir(mode=0o700, exist_ok=True)
+        self.sizes = _sizes.Sizes(os.fspath(places / "sizes"), self.groups)
+        self.quotas = self.root_mode and btrfs.is_btrfs(self.pool) and btrfs.quota_mode(self.pool) != "off"
+        """The pool itself holds each tree to its limit of bytes."""
+        if self.root_mode:
+            _slim(state)
+        self.hostnames = self.root_mode or _may_set_hostname()
+        """Whether a sandbox can have a host name: a container's filter of system calls may refuse sethostname."""
+        detached = overlay.takes_detached_layers()
+        self.slots = Slots(self.pool, None if detached else os.fsencode(places / "views"))
+        empty = mounts.open_tree(self.mount_point) if detached else os.open(self.mount_point, os.O_PATH | os.O_CLOEXEC)
+        self.usr = Usr(empty, shared=detached)
+        self.records = Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        self.spares = _clear(places / "spares")
+        self.home = _home()
+        self.orders = _orders.house(
+            root_mode=self.root_mode, whole=self.whole, held=self.held, stage=self.stage, dev=self.dev_tree
+        )
+        """What the spawner is told first."""
+        self.own_namespaces = proc.namespaces() if self.root_mode else None
 
     def signal(self, process: int, number: int) -> None:
         """To the process of a descriptor. ProcessLookupError if it has ended; OSError."""
         try:
             pidfd.send_signal(process, number)
         except PermissionError:
-            if self.outside is None:
+            if self._outside is None:
                 raise
-            self.outside.send(process, number)
+            self._outside.send(process, number)
 
     def base(self, slot: int | None) -> int | None:
         """Whom the keeper sees root of a sandbox as; None: the sandbox has one id, which is the keeper's."""
@@ -110,104 +135,16 @@ class House(NamedTuple):
 
 
 def furnish(state: Path, guest: str) -> House:
-    """Enters the keeper's own namespaces and opens everything. OSError, ValueError for a damaged keeper.json.
-
-    `guest` is the path of the native guest.
-    """
+    """OSError, ValueError for a damaged keeper.json. `guest` is the path of the native guest."""
     config = _read_config(state)
-    program = _guest_program.open_program(guest)
-    spare_count = _spare_count(config)
-    groups, missing = _open_groups(state)
+    program = _spawner.open_program(guest)
+    groups = cgroups.Base.open(f"paddock_{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}")
     try:
-        return _furnish(state, config, program, spare_count, groups, missing)
+        return House(state, program, config, groups)
     except BaseException:
-        if groups is not None:
-            with contextlib.suppress(OSError):  # an earlier keeper's sandboxes live in it: it stays
-                groups.remove()
+        with contextlib.suppress(OSError):  # an earlier keeper's sandboxes live in it: it stays
+            groups.remove()
         raise
-
-
-def _furnish(
-    state: Path,
-    config: dict[str, Any],
-    program: int,
-    spare_count: int,
-    groups: cgroups.Base | None,
-    missing: tuple[str, ...],
-) -> House:
-    uid = os.getuid()
-    root_mode = uid == 0
-    boot = proc.boot_id()
-    host_mounts = outside = None
-    null = _open_null()
-    spawning = None if root_mode else _guest_program.spawn(program, null)
-    pool_config = cast("dict[str, Any]", config["pool"])
-    ids = pool_config.get("subordinate_ids")
-    if root_mode:
-        host_mounts = _open_mount_namespace()
-        namespaces.unshare(namespaces.NEWNS)
-    elif ids is not None:
-        outside = Outside()
-        _enter(SubordinateIds(*ids))
-    else:
-        gid = os.getgid()
-        # Of all that the keeper leaves to go into a sandbox, it must own what it comes back to.
-        namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS | namespaces.NEWUTS)
-        namespaces.write_id_maps(os.getpid(), (IdMap(0, uid, 1),), (IdMap(0, gid, 1),), deny_setgroups=True)
-    if root_mode or ids is not None:
-        # So that an overlay may be mounted with an id of the sandbox's: a change of fsuid keeps capabilities.
-        prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
-    mounts.make_all_private()
-    places = state / PLACES
-    for name in ("root", "dev", "dev_more", *(f"stage/{os.fsdecode(name)}" for name in _orders.STAGED)):
-        (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-    dev_tree = os.fsencode(places / "dev")
-    _dev.build(dev_tree, root_mode=root_mode)
-    _told.build(os.fsencode(places / "stage/told"))
-    pool = open_pool(str(state), pool_config)
-    run = state / layout.RUN
-    run.mkdir(mode=0o700, exist_ok=True)
-    sizes = Sizes(os.fspath(places / "sizes"), groups)
-    quotas = root_mode and btrfs.is_btrfs(pool) and btrfs.quota_mode(pool) != "off"
-    if root_mode:
-        _slim(state)
-    detached, empty = overlay.takes_detached_layers(), os.fsencode(places / "root")
-    return House(
-        root_mode=root_mode,
-        whole=root_mode or ids is not None,
-        hostnames=root_mode or _may_set_hostname(),
-        outside=outside,
-        boot=boot,
-        state=os.path.realpath(state),
-        host_mounts=host_mounts,
-        pool=pool,
-        quotas=quotas,
-        slots=Slots(pool, None if detached else os.fsencode(places / "views")),
-        usr=Usr(mounts.open_tree(empty) if detached else os.open(empty, os.O_PATH | os.O_CLOEXEC), shared=detached),
-        sizes=sizes,
-        groups=groups,
-        missing=missing,
-        records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
-        mount_point=empty,
-        spares=_clear(places / "spares"),
-        spare_count=spare_count,
-        idle_seconds=_seconds(config, "idle_seconds", IDLE_SECONDS),
-        watch_seconds=_seconds(config, "watch_seconds", WATCH_SECONDS),
-        stage=os.fsencode(places / "stage"),
-        home=_home(),
-        dev_tree=dev_tree,
-        null=null,
-        program=program,
-        spawning=spawning,
-        orders=_orders.house(
-            root_mode=root_mode,
-            whole=root_mode or ids is not None,
-            held=frozenset() if groups is None else groups.enforced,
-            stage=os.fsencode(places / "stage"),
-            dev=dev_tree,
-        ),
-        own_namespaces=proc.namespaces() if root_mode else None,
-    )
 
 
 def _may_set_hostname() -> bool:
@@ -241,7 +178,7 @@ def _home() -> Door:
     """The keeper's own namespaces. ValueError where entering them leads elsewhere."""
     home = Door.of(os.getpid())
     before = os.stat("/")
-    home.enter()
+    namespaces.setns(home.mounts, namespaces.NEWNS)
     if not os.path.samestat(before, os.stat("/")):
         raise ValueError("the root directory is not that of the mount namespace (chroot): no sandbox can be made here")
     return home
@@ -266,16 +203,6 @@ def _seconds(config: dict[str, Any], name: str, usual: float) -> float:
     if type(seconds) not in (int, float) or not 0 < seconds <= MOST_SECONDS:
         raise ValueError(f"keeper.json: {name} must be a number above 0, at most {MOST_SECONDS:g}, not {seconds!r}")
     return float(seconds)
-
-
-def _open_groups(state: Path) -> tuple[cgroups.Base | None, tuple[str, ...]]:
-    """None where not one ceiling can be had: an ordinary user without a delegated tree."""
-    groups = cgroups.Base.open(f"paddock_{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}")
-    missing = groups.missing()
-    if groups.enforced:
-        return groups, missing
-    groups.close()
-    return None, missing
 
 
 def _open_mount_namespace() -> int:

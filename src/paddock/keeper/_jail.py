@@ -1,6 +1,6 @@
 """Making a jail of a spare, the keeper's half: everything that needs the power of the machine.
 
-`begin` builds the layers and sends them in; the processes inside go on by themselves (`_inside.py`) and report;
+`begin` builds the layers and sends them in; the processes inside go on by themselves (`native/jail.c`) and report;
 `finish` looks at the result from outside and writes it down. Between the two the keeper serves others.
 """
 
@@ -12,51 +12,19 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from paddock.keeper import _dev, _exits, _orders, _posture, _trust_places
-from paddock.keeper._errors import Died, JailError, as_jail_error, died_of
+from paddock.keeper._errors import Died, JailError, Steps, as_jail_error, died_of
 from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
-from paddock.keeper._late_exits import Way
-from paddock.keeper._mounts import make_mounts
+from paddock.keeper._mounts import make_mounts, make_trees
 from paddock.keeper._plan import JAIL, WAITING, JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
-from paddock.keeper._trace import Steps
-from paddock.keeper._trees import make_trees
-from paddock.linux import cgroups, fsids, mounts, overlay, proc
-from paddock.linux.undo import UndoStack
+from paddock.keeper._supervised import Supervised, Way
+from paddock.linux import cgroups, mounts, overlay, proc
 
 _OVERLAY_ROOT = (("redirect_dir", "on"), ("metacopy", "on"))
 _OVERLAY_USER = (("userxattr", None),)
 _LARGEST_ENVIRONMENT = 150_000  # bytes: the record holds it
-
-
-@dataclass(slots=True, kw_only=True)
-class Jail:
-    """A living jail."""
-
-    pid: int
-    pidfd: int
-    group: cgroups.Group | None
-    slot: int | None
-    record: Record
-    exits: _exits.Exits | None = None
-    way: Way | None = None
-    """To make exits when they are asked for, and mounts when what waits is claimed."""
-    diag: int | None = None
-    """For `sock_diag.unix_bytes`, where the keeper counts its memory. None of an earlier keeper's jail."""
-
-    def close_way(self) -> None:
-        if self.way is not None:
-            self.way.close()
-            self.way = None
-
-    def close(self) -> None:
-        os.close(self.pidfd)
-        self.close_way()
-        if self.diag is not None:
-            os.close(self.diag)
-        if self.exits is not None:
-            self.exits.close()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +33,6 @@ class Pending:
 
     plan: JailPlan
     spare: Spare
-    undo: UndoStack
     steps: Steps
     late: list[int]
     root: os.stat_result
@@ -79,17 +46,13 @@ class Pending:
 
 def begin(house: House, plan: JailPlan, spare: Spare) -> Pending:
     """Fits out `spare`. JailError, with everything undone, the spare too."""
-    steps = Steps(plan.fault.removeprefix("keeper:") if plan.fault.startswith("keeper:") else "")
-    undo = UndoStack()
-    undo.take(spare.undo)
+    steps = Steps.of_keeper(plan.fault)
     try:
-        with undo:
+        with spare.undo:
             try:
-                pending = _begin(house, plan, spare, steps, undo)
+                return _begin(house, plan, spare, steps)
             except OSError as error:
                 raise _died(spare, error) or error from None
-            pending.undo.take(undo)
-            return pending
     except Exception as error:
         raise as_jail_error(error, steps) from None
 
@@ -99,66 +62,52 @@ def _died(spare: Spare, error: BaseException) -> Died | None:
     return Died(f"the child died before it was ready: {error}") if died_of(error, spare.pidfd) else None
 
 
-def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoStack) -> Pending:
+def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
     late: list[int] = []
-    undo.push(_close_all, late)
-    steps.begin("record")
-    orders = _orders.plan(house, plan)
-    if (size := sum(len(name) + len(value) for name, value in plan.env.items())) > _LARGEST_ENVIRONMENT:
-        raise JailError(f"its environment has {size} bytes, {_LARGEST_ENVIRONMENT} at most")
-    house.records.adopt(plan.id, house.spares, spare.name)
-    undo.push(house.records.remove, plan.id)
-    steps.end("record")
-    steps.begin("limits")
-    if spare.group is not None:
-        spare.group.limit(
-            cgroups.GroupLimits(
-                memory_bytes=plan.memory_bytes, swap_bytes=plan.swap_bytes, pids=plan.processes, cpus=plan.cpus
+    spare.undo.push(_close_all, late)
+    with steps("record"):
+        orders = _orders.plan(house, plan)
+        if (size := sum(len(name) + len(value) for name, value in plan.env.items())) > _LARGEST_ENVIRONMENT:
+            raise JailError(f"its environment has {size} bytes, {_LARGEST_ENVIRONMENT} at most")
+        house.records.adopt(plan.id, house.spares, spare.name)
+        spare.undo.push(house.records.remove, plan.id)
+    with steps("limits"):
+        if spare.group is not None:
+            spare.group.limit(
+                cgroups.GroupLimits(
+                    memory_bytes=plan.memory_bytes, swap_bytes=plan.swap_bytes, pids=plan.processes, cpus=plan.cpus
+                )
             )
-        )
-    steps.end("limits")
     root, usr = _make_layers(house, plan, spare.slot, steps, late)
     mounted: list[tuple[str, int]] = []
     if plan.mounts or plan.trees:
-        steps.begin("mounts")
-        mounted = [*make_mounts(house, plan, spare.slot, late), *make_trees(house, plan, spare.slot, late)]
-        steps.end("mounts")
+        with steps("mounts"):
+            mounted = [*make_mounts(house, plan, spare.slot, late), *make_trees(house, plan, spare.slot, late)]
 
     trust: tuple[int, ...] = ()
     if plan.exits:
-        steps.begin("trust")
-        trust = _trust_places.make(house, plan.id, late)
-        steps.end("trust")
+        with steps("trust"):
+            trust = _trust_places.make(house, plan.id, late)
 
     dev = None
     if plan.devices:
-        steps.begin("devices")
-        dev = _make_dev(house, plan.devices)
-        late.append(dev)
-        steps.end("devices")
-
-    def send() -> None:
-        try:
-            spare.sync.send(orders)
-        except ConnectionError:
-            pass  # the child has failed already; why, it has said, and `receive` reads it
+        with steps("devices"):
+            dev = _make_dev(house, plan.devices)
+            late.append(dev)
 
     told = None
     if plan.kind == JAIL:  # any other has a kernel of its own, which is told its size otherwise
-        steps.begin("sizes")
-        told = house.sizes.tell(plan, spare.group, late)
-        steps.end("sizes")
+        with steps("sizes"):
+            told = house.sizes.tell(plan, spare.group, late)
 
-    fit_out(house, plan, spare, Layers(root, usr, mounted, trust, dev, told), steps, send=send)
+    fit_out(house, plan, spare, Layers(root, usr, mounted, trust, dev, told), steps, orders)
     place = os.fstat(root)
-    steps.begin("init")
-    _check_init(house, spare, place)
-    steps.end("init")
-    exits = _make_exits(spare, steps, undo) if plan.exits else None
+    with steps("init"):
+        _check_init(house, spare, place)
+    exits = _make_exits(spare, steps) if plan.exits else None
     return Pending(
         plan=plan,
         spare=spare,
-        undo=UndoStack(),
         steps=steps,
         late=late,
         root=place,
@@ -179,19 +128,18 @@ def _check_init(house: House, spare: Spare, root: os.stat_result) -> None:
         raise Died("the child died before it was ready") from None
 
 
-def _make_exits(spare: Spare, steps: Steps, undo: UndoStack) -> _exits.Exits:
-    steps.begin("exits")
-    try:
-        network = _exits.open_network(spare.pid) if spare.network is None else os.dup(spare.network)
-    except FileNotFoundError:
-        read_report(spare.sync)  # it has failed already; why, it has said
-        raise
-    try:
-        exits = _exits.make(network, may_return=spare.network is None)
-    finally:
-        os.close(network)
-    undo.push(exits.close)
-    steps.end("exits")
+def _make_exits(spare: Spare, steps: Steps) -> _exits.Exits:
+    with steps("exits"):
+        try:
+            network = _exits.open_network(spare.pid) if spare.network is None else os.dup(spare.network)
+        except FileNotFoundError:
+            read_report(spare.sync)  # it has failed already; why, it has said
+            raise
+        try:
+            exits = _exits.make(network, may_return=spare.network is None)
+        finally:
+            os.close(network)
+        spare.undo.push(exits.close)
     return exits
 
 
@@ -211,17 +159,15 @@ def _make_layers(
     house: House, plan: JailPlan, slot: int | None, steps: Steps, late: list[int]
 ) -> tuple[int, int | None]:
     """The root file system and the machine's /usr, as detached mounts."""
-    steps.begin("overlay")
-    view = house.slots.view(slot)
-    root = _overlay(house, plan, slot, view, late) if plan.layers else _whole(plan, view)
-    late.append(root)
-    steps.end("overlay")
+    with steps("overlay"):
+        view = house.slots.view(slot)
+        root = _overlay(house, plan, slot, view, late) if plan.layers else _whole(plan, view)
+        late.append(root)
     if not plan.host_usr:
         return root, None
-    steps.begin("usr")
-    usr = house.usr.mount(slot)
-    late.append(usr)
-    steps.end("usr")
+    with steps("usr"):
+        usr = house.usr.mount(slot)
+        late.append(usr)
     return root, usr
 
 
@@ -243,12 +189,9 @@ def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: li
 
 
 def _mount_overlay(house: House, slot: int | None, lower: list[int], upper: int, work: int) -> int:
-    attributes = mounts.NODEV | mounts.NOSUID
-    if slot is None:
-        return overlay.mount_volatile(lower, upper, work, _OVERLAY_USER, attributes, file_system=house.pool)
-    # What overlay makes by itself in the upper layer is owned by whoever mounts it: that must be an id of the range.
-    with fsids.acting_as(house.slots.base(slot), house.slots.base(slot)):
-        return overlay.mount_volatile(lower, upper, work, _OVERLAY_ROOT, attributes, file_system=house.pool)
+    options = _OVERLAY_USER if slot is None else _OVERLAY_ROOT
+    with house.slots.acting(slot):
+        return overlay.mount_volatile(lower, upper, work, options, mounts.NODEV | mounts.NOSUID, file_system=house.pool)
 
 
 def _forget_volatile(pool: int, tree: str) -> None:
@@ -288,71 +231,51 @@ def receive(pending: Pending) -> bool:
 
 def abandon(pending: Pending, error: JailError) -> NoReturn:
     """Undoes a jail that is not ready, and raises `error`; what could not be undone is noted on it."""
-    with pending.undo:
+    with pending.spare.undo:
         raise error
 
 
-def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
+def finish(house: House, pending: Pending) -> tuple[Supervised, dict[str, float]]:
     """Looks at the sandbox from outside, writes its record. JailError, with everything undone."""
     steps, plan, spare = pending.steps, pending.plan, pending.spare
     try:
         steps.end("inside")
-        steps.begin("posture")
-        try:
-            _posture.check_agent(pending.agent_pid, spare.pid, root=pending.root, own=house.own_namespaces)
-        except (FileNotFoundError, ProcessLookupError):
-            raise Died("its agent died before it was ready") from None
-        if pending.cpus is not None:
-            for pid in (spare.pid, pending.agent_pid):
-                os.sched_setaffinity(pid, pending.cpus)
-        steps.end("posture")
-        steps.begin("written")
-        record = Record(
-            id=plan.id,
-            pid=spare.pid,
-            start=proc.start_time(spare.pid),
-            boot=house.boot,
-            slot=spare.slot,
-            group=None if spare.group is None else spare.group.name.decode(),
-            deadline=plan.deadline,
-            tree=plan.tree,
-            template=plan.template,
-            limits={
-                "disk_bytes": plan.disk_bytes,
-                "inodes": plan.inodes,
-                "memory_bytes": plan.memory_bytes,
-                "processes": plan.processes,
-            },
-            trees=plan.written,
-            incarnation=plan.incarnation,
-            parent=plan.parent,
-            exits=plan.exits,
-            idle_seconds=plan.idle_seconds,
-            retention_seconds=plan.retention_seconds,
-            kind=plan.kind,
-            devices=list(plan.devices),
-            env=plan.env,
-        )
-        house.records.write(record)
-        way = Way.of(spare) if pending.exits is None or plan.kind.endswith(WAITING) else None
-        spare.sync.send(_orders.COMMITTED)
-        steps.end("written")
+        with steps("posture"):
+            try:
+                _posture.check_agent(pending.agent_pid, spare.pid, root=pending.root, own=house.own_namespaces)
+            except (FileNotFoundError, ProcessLookupError):
+                raise Died("its agent died before it was ready") from None
+            if pending.cpus is not None:
+                for pid in (spare.pid, pending.agent_pid):
+                    os.sched_setaffinity(pid, pending.cpus)
+        with steps("written"):
+            record = Record(
+                pid=spare.pid,
+                start=proc.start_time(spare.pid),
+                boot=house.boot,
+                slot=spare.slot,
+                group=None if spare.group is None else spare.group.name.decode(),
+                limits={name: getattr(plan, name) for name in ("disk_bytes", "inodes", "memory_bytes", "processes")},
+                exits=plan.exits,
+                devices=list(plan.devices),
+                **plan.recorded,
+            )
+            house.records.write(record)
+            way = Way.of(spare) if pending.exits is None or plan.kind.endswith(WAITING) else None
+            spare.sync.send(_orders.COMMITTED)
     except BaseException as error:
         planned = JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}")
         abandon(pending, error if isinstance(error, Died) else _died(spare, error) or planned)
-    pending.undo.release()
     spare.sync.close()
-    jail = Jail(
-        pid=spare.pid,
+    sandbox = Supervised(
+        record=record,
         pidfd=spare.pidfd,
         group=spare.group,
-        slot=spare.slot,
-        record=record,
         exits=pending.exits,
         way=way,
         diag=None if spare.diag is None else os.dup(spare.diag),
     )
-    return jail, _timings(pending) if plan.trace else {}
+    return sandbox, _timings(pending) if plan.trace else {}
 
 
 def _timings(pending: Pending) -> dict[str, float]:

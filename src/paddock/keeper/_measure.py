@@ -22,18 +22,6 @@ class Process(NamedTuple):
     bytes: int
 
 
-def family(init: int) -> list[int]:
-    """`init` and all below it: the whole of its pid namespace, where orphans become its children."""
-    found = [init]
-    for pid in found:  # which grows meanwhile
-        try:
-            threads = os.listdir(f"/proc/{pid}/task")
-            found += [child for thread in threads for child in proc.children(pid, thread)]
-        except (OSError, ValueError):
-            continue  # it has just ended
-    return found
-
-
 def memory(pids: list[int], limit: int) -> tuple[int, list[Process]]:
     """Bytes that these use together, and each one's; pages that several share count once if it matters.
 

@@ -1,7 +1,14 @@
-"""Directories of the host inside a sandbox: found in the host's own mounts, shown with the ids of the sandbox.
+"""Directories of the host and durable trees inside a sandbox.
+
+Directories of the host are found in the host's own mounts, and shown with the ids of the sandbox.
 
 Copy-on-write and read-only ones are overlays: what lies below them, a socket or a fifo too, is then only a name, and
 leads to no process of the host (overlayfs gives special files an inode of its own, fs/overlayfs/inode.c).
+
+Durable trees are workspaces, what lies below them, and repositories. A tree of the pool is seen as the sandbox's own
+tree is, through the range's view of the pool. What is written there lasts: no overlay of these is volatile. A
+repository lies outside the pool and is shared by many sandboxes, so it is shown through an overlay that is only read:
+its inodes are the sandbox's own (see `_usr.py`).
 """
 
 from __future__ import annotations
@@ -10,19 +17,23 @@ import errno
 import os
 import stat
 from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from paddock.keeper._errors import MountError
 from paddock.keeper._house import House
-from paddock.keeper._plan import JailPlan, Mount
-from paddock.keeper.layout import ID_COUNT, ORDINARY_ID
-from paddock.linux import fsids, mounts, namespaces, overlay
+from paddock.keeper._plan import JailPlan, Mount, Tree, is_repository
+from paddock.keeper.layout import ID_COUNT, ORDINARY_ID, REPOSITORIES
+from paddock.linux import mounts, namespaces, overlay
+from paddock.linux.descriptors import closing
 from paddock.linux.namespaces import IdMap
 
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # No redirects and no metadata-only copies: the layer alone then tells what was changed.
 _LAYERED = (("redirect_dir", "nofollow"), ("metacopy", "off"))
+_LAYERED_TREE = (("redirect_dir", "on"), ("metacopy", "off"))
+_USER = (("userxattr", None),)
 _ATTRIBUTES = mounts.NOSUID | mounts.NODEV
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_OF_PEOPLE = ("/proc", "/sys", "/dev")
 
 
@@ -36,7 +47,7 @@ def _make(house: House, plan: JailPlan, number: int, mount: Mount, slot: int | N
         host, info = _open_host(house, mount, late)
         if slot is not None:
             base = house.slots.base(slot)
-            show_as(host, info, base, plan, stored=house.stored(slot) if mount.mode == "rw" else None)
+            _show_as(host, info, base, plan, stored=house.stored(slot) if mount.mode == "rw" else None)
         elif (plan.user.uid, plan.user.gid) != (ORDINARY_ID, ORDINARY_ID):
             raise MountError(
                 f"{mount.source!r} cannot be mounted for user {plan.user.name!r}: an ordinary user's own files are"
@@ -53,19 +64,16 @@ def _make(house: House, plan: JailPlan, number: int, mount: Mount, slot: int | N
 def _open_host(house: House, mount: Mount, late: list[int]) -> tuple[int, os.stat_result]:
     """The directory, as a detached mount, and what it is. The keeper has let go of most mounts of the host: it looks
     for it where it came from."""
-    with _among_host_mounts(house):
-        place = os.open(mount.source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            _refuse(mount, os.readlink(f"/proc/self/fd/{place}"), house.state)
-            # An ordinary user's namespace may not show what the host's mounts hide: all of them or nothing.
-            fd = mounts.open_tree(b"", place, recursive=not house.root_mode)
-            late.append(fd)
-            info = os.fstat(place)
-            if mount.seen is not None and [*mount.seen] != [info.st_dev, info.st_ino]:
-                raise MountError(_elsewhere(mount, "is another directory"))
-            return fd, info
-        finally:
-            os.close(place)
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+    with _among_host_mounts(house), closing(os.open(mount.source, flags)) as place:
+        _refuse(mount, os.readlink(f"/proc/self/fd/{place}"), house.state)
+        # An ordinary user's namespace may not show what the host's mounts hide: all of them or nothing.
+        fd = mounts.open_tree(b"", place, recursive=not house.root_mode)
+        late.append(fd)
+        info = os.fstat(place)
+        if mount.seen is not None and [*mount.seen] != [info.st_dev, info.st_ino]:
+            raise MountError(_elsewhere(mount, "is another directory"))
+        return fd, info
 
 
 def _refuse(mount: Mount, path: str, state: str) -> None:
@@ -94,7 +102,7 @@ def _among_host_mounts(house: House) -> Generator[None]:
         namespaces.setns(house.home.mounts, namespaces.NEWNS)
 
 
-def show_as(host: int, info: os.stat_result, base: int, plan: JailPlan, *, stored: int | None = None) -> None:
+def _show_as(host: int, info: os.stat_result, base: int, plan: JailPlan, *, stored: int | None = None) -> None:
     """Files of the one who owns `info` are the default user's on this detached mount, those of others nobody's.
 
     With `stored` the sandbox's other users can create files in it, which belong to `stored` and their id: the kernel
@@ -146,9 +154,8 @@ def _layered(
         late.append(fd)
         return fd
 
-    options: tuple[mounts.Option, ...] = (("userxattr", None),) if slot is None else _LAYERED
-    acting = nullcontext() if slot is None else fsids.acting_as(house.slots.base(slot), house.slots.base(slot))
-    with house.slots.attached(host), acting:
+    options: tuple[mounts.Option, ...] = _USER if slot is None else _LAYERED
+    with house.slots.attached(host), house.slots.acting(slot):
         if mount.mode == "ro":  # an overlay without an upper layer has two lower ones
             fd = overlay.mount([host, part("mount")], None, None, options, _ATTRIBUTES | mounts.RDONLY)
         else:
@@ -160,16 +167,13 @@ def _layered(
 
 def _adapt(house: House, plan: JailPlan, part: str, info: os.stat_result, slot: int | None) -> None:
     """Gives a new upper layer, whose root stands for the directory itself, the directory's mode and owner."""
-    fd = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=house.pool)
-    try:
+    with closing(os.open(part, _DIRECTORY, dir_fd=house.pool)) as fd:
         if os.listdir(fd):
             return
         os.fchmod(fd, stat.S_IMODE(info.st_mode) & 0o777)
         stored = house.stored(slot)
         if stored is not None:
             os.fchown(fd, stored + plan.user.uid, stored + plan.user.gid)
-    finally:
-        os.close(fd)
 
 
 def _elsewhere(mount: Mount, what: str) -> str:
@@ -190,3 +194,79 @@ def _words(mount: Mount, error: OSError) -> str:
         case _:
             why = str(error)
     return f"{mount.source!r} cannot be mounted at {mount.target!r}: {why}"
+
+
+# -- trees
+
+
+def make_trees(house: House, plan: JailPlan, slot: int | None, late: list[int]) -> list[tuple[str, int]]:
+    """Targets and detached mounts of the plan's `trees`; all descriptors are put on `late`. MountError."""
+    return [(tree.target, _make_tree(house, plan, tree, slot, late)) for tree in plan.trees]
+
+
+def _make_tree(house: House, plan: JailPlan, tree: Tree, slot: int | None, late: list[int]) -> int:
+    try:
+        if is_repository(tree.name):
+            fd = _repository(house, plan, tree.name, slot, late)
+        else:
+            stored = house.stored(slot)
+            if tree.writable and stored is not None:
+                _hand_over(house, plan, tree.name, stored)
+            fd = (_layered_tree if tree.layers else _whole)(house, tree, slot, late)
+    except OSError as error:
+        why = "it is not there" if error.errno == errno.ENOENT else str(error)
+        raise MountError(f"{tree.name} cannot be mounted at {tree.target!r}: {why}", error.errno) from None
+    late.append(fd)
+    return fd
+
+
+def _whole(house: House, tree: Tree, slot: int | None, late: list[int]) -> int:
+    fd = mounts.open_tree(b"", _part(house, f"{tree.name}/root", slot, late))
+    try:
+        mounts.set_attributes(fd, set=_ATTRIBUTES | (0 if tree.writable else mounts.RDONLY))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _layered_tree(house: House, tree: Tree, slot: int | None, late: list[int]) -> int:
+    lower = [_part(house, f"{layer}/root", slot, late) for layer in tree.layers]
+    root = _part(house, f"{tree.name}/root", slot, late)
+    if not tree.writable:
+        return _overlay(house, [root, *lower], None, None, slot, _ATTRIBUTES | mounts.RDONLY)
+    return _overlay(house, lower, root, _part(house, f"{tree.name}/work", slot, late), slot, _ATTRIBUTES)
+
+
+def _overlay(
+    house: House, lower: list[int], upper: int | None, work: int | None, slot: int | None, attributes: int
+) -> int:
+    options = _USER if slot is None else _LAYERED_TREE
+    with house.slots.acting(slot):
+        return overlay.mount(lower, upper, work, options, attributes)
+
+
+def _part(house: House, path: str, slot: int | None, late: list[int]) -> int:
+    fd = os.open(path, _PLACE, dir_fd=house.slots.view(slot))
+    late.append(fd)
+    return fd
+
+
+def _repository(house: House, plan: JailPlan, name: str, slot: int | None, late: list[int]) -> int:
+    """The directory of the host that it lies in, whoever owns it there."""
+    place = os.open(os.path.join(house.state, REPOSITORIES, name), _PLACE)
+    late.append(place)
+    host = mounts.open_tree(b"", place)
+    late.append(host)
+    if slot is not None:
+        _show_as(host, os.fstat(place), house.slots.base(slot), plan)
+    attributes = _ATTRIBUTES | mounts.NOEXEC | mounts.RDONLY
+    with house.slots.attached(host):  # an overlay that is only read has two layers at least
+        return _overlay(house, [host, house.usr.empty], None, None, slot, attributes)
+
+
+def _hand_over(house: House, plan: JailPlan, name: str, stored: int) -> None:
+    """A tree that the pool has just made belongs to nobody: the first one who may write it owns it."""
+    with closing(os.open(f"{name}/root", _DIRECTORY, dir_fd=house.pool)) as fd:
+        if os.fstat(fd).st_uid == stored and not os.listdir(fd):
+            os.fchown(fd, stored + plan.user.uid, stored + plan.user.gid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from paddock.keeper._errors import Died, JailError
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._spawner import Spawner
+from paddock.keeper._supervised import Supervised
 from paddock.linux import proc
 
 CREATE_SECONDS = 20.0
@@ -36,7 +37,7 @@ class _Waiting:
 
 
 class Nursery:
-    """`watch(fd, call)` and `unwatch(fd)` are the keeper's loop; `born(jail)` is told of every sandbox that is ready.
+    """`watch(fd, call)` and `unwatch(fd)` are the keeper's loop; `born(sandbox)` is told of each that is ready.
 
     A spare is made when a create that took the last one has been answered: off its way, but beside its first command.
     More than one are made, one by one, when no create has come for a while: whoever asks now and then has a sandbox and
@@ -49,7 +50,7 @@ class Nursery:
         *,
         watch: Callable[[int, Callable[[], None]], None],
         unwatch: Callable[[int], None],
-        born: Callable[[_jail.Jail], None],
+        born: Callable[[Supervised], None],
     ) -> None:
         self._house = house
         self._spawner = Spawner(house)
@@ -58,17 +59,17 @@ class Nursery:
         self._born = born
         self._waiting: deque[_Waiting] = deque()
         self._spares: list[_spare.Spare] = []
-        self._limits: dict[int, float] = {}
-        self._late: dict[int, Callable[[], None]] = {}
+        self._pending: dict[int, tuple[float, Callable[[], None]]] = {}
+        """By when each sandbox that is being fitted out has to be ready, and what to do if it isn't."""
         self._restock: float | None = None
 
     @property
     def busy(self) -> bool:
         """Someone waits for a sandbox."""
-        return bool(self._waiting or self._limits)
+        return bool(self._waiting or self._pending)
 
-    def deadlines(self) -> Iterable[float]:
-        return self._limits.values() if self._restock is None else (*self._limits.values(), self._restock)
+    def deadlines(self) -> list[float]:
+        return [*(limit for limit, _ in self._pending.values()), *([] if self._restock is None else [self._restock])]
 
     def open(self) -> None:
         """Last of all before the first create."""
@@ -82,8 +83,8 @@ class Nursery:
         self._feed()
 
     def expire(self, now: float) -> None:
-        for fd in [fd for fd, limit in self._limits.items() if limit <= now]:
-            self._late[fd]()
+        for give_up in [give_up for limit, give_up in self._pending.values() if limit <= now]:
+            give_up()
         if self._restock is not None and self._restock <= now:
             self._restock = None
             if len(self._spares) < self._house.spare_count and not self.busy and self._conceive("", None):
@@ -180,7 +181,7 @@ class Nursery:
                         return
                     _jail.abandon(pending, JailError(f"the sandbox was not ready within {CREATE_SECONDS:.0f} s"))
                 self._forget(fd)
-                jail, timings = _jail.finish(self._house, pending)
+                sandbox, timings = _jail.finish(self._house, pending)
             except JailError as error:
                 self._forget(fd)
                 if self._try_again(waiting, error):
@@ -188,16 +189,14 @@ class Nursery:
                 else:
                     waiting.reply(problem(error))
                 return
-            self._born(jail)
-            waiting.reply({"pid": jail.pid, "timings": timings})
+            self._born(sandbox)
+            waiting.reply({"pid": sandbox.record.pid, "timings": timings})
             _jail.close_late(pending)
             self.replenish()
 
-        self._limits[fd] = proc.boottime() + CREATE_SECONDS
-        self._late[fd] = lambda: settle(True)
+        self._pending[fd] = (proc.boottime() + CREATE_SECONDS, lambda: settle(True))
         self._watch(fd, lambda: settle(False))
 
     def _forget(self, fd: int) -> None:
-        if self._limits.pop(fd, None) is not None:
-            del self._late[fd]
+        if self._pending.pop(fd, None) is not None:
             self._unwatch(fd)

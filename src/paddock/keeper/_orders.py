@@ -8,14 +8,16 @@ from __future__ import annotations
 import math
 import os
 import resource
+import socket
 from typing import TYPE_CHECKING
 
-from paddock.keeper import _told
+from paddock.keeper import _sizes
 from paddock.keeper._plan import JAIL, JailPlan
 from paddock.keeper.layout import ORDINARY_ID
 from paddock.linux import _files, landlock, seccomp_profile, subordinate_ids
 from paddock.linux.namespaces import IdMap
-from paddock.wire.guest import House, HouseFlags, Plan, PlanFlags
+from paddock.wire import Kind, pack
+from paddock.wire.guest import VERSION, Deadline, HostHello, House, HouseFlags, Op, Plan, PlanFlags
 
 if TYPE_CHECKING:
     from paddock.keeper._house import House as Furnished
@@ -80,7 +82,7 @@ def house(*, root_mode: bool, whole: bool, held: frozenset[str], stage: bytes, d
     if not whole:
         ids = (IdMap(ORDINARY_ID, 0, 1),)
     ruleset = landlock.ruleset(landlock.kernel_abi())
-    masks = (*((name, b"") for name in _MASKED), *_told.INSTEAD.items())
+    masks = (*((name, b"") for name in _MASKED), *_sizes.INSTEAD.items())
     counted = "memory" in held
     return House(
         flags=(HouseFlags.WHOLE if whole else HouseFlags(0)) | (HouseFlags(0) if root_mode else HouseFlags.SHARED),
@@ -129,11 +131,24 @@ def plan(house: Furnished, plan: JailPlan) -> bytes:
         gid=plan.user.gid,
         root_uid=0 if root is None else root.uid,
         root_gid=0 if root is None else root.gid,
-        deadline=nanoseconds(plan.deadline),
+        deadline=_nanoseconds(plan.deadline),
         grace=int(_GRACE_SECONDS * _NANOSECONDS),
         rlimits=tuple(rlimits),
     ).pack()
 
 
-def nanoseconds(seconds: float) -> int:
+def _nanoseconds(seconds: float) -> int:
     return min(max(0, int(seconds * _NANOSECONDS)), _LONGEST) if math.isfinite(seconds) else _LONGEST
+
+
+def send_deadline(directory: int, id: str, deadline: float) -> None:
+    """Pid 1 reads it when it runs next, also if this keeper is dead by then. OSError: it is dead itself.
+
+    `directory` is the one of all sandboxes' sockets.
+    """
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    hello = pack(Kind.HELLO, 0, HostHello(version=VERSION).pack())
+    order = pack(Kind.OPEN, 1, Deadline(deadline=_nanoseconds(deadline)).pack(), flags=Op.DEADLINE)
+    with stream:
+        stream.connect(f"/proc/self/fd/{directory}/{id}/init.sock")
+        stream.sendall(hello + order)

@@ -5,25 +5,25 @@ All paths are relative to the working directory, its root.
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import nullcontext
 
+from paddock.keeper._errors import MountError
 from paddock.linux import fsids, mounts, openat2
+from paddock.linux.descriptors import closing
 
 PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def move(mount: int, path: bytes) -> None:
-    place = place_of(path)
-    try:
+def find(path: bytes, flags: int = os.O_PATH, mode: int = 0) -> int:
+    """Open a file, or a directory to mount on, without following any link."""
+    return openat2.open_beneath(mounts.AT_FDCWD, path, flags | os.O_NOFOLLOW, mode, symlinks=False)
+
+
+def move(mount: int, path: bytes, flags: int = PLACE) -> None:
+    with closing(find(path, flags)) as place:
         mounts.move_mount(mount, place)
-    finally:
-        os.close(place)
-
-
-def place_of(path: bytes) -> int:
-    """The directory to mount on, found without any link."""
-    return openat2.open_beneath(mounts.AT_FDCWD, path, PLACE | os.O_NOFOLLOW, symlinks=False)
 
 
 def attach(base: int | None, made: list[tuple[str, int]]) -> None:
@@ -40,12 +40,52 @@ def _make_place(path: bytes) -> None:
     strict = os.umask(0o022)
     try:
         for depth in range(len(parts)):
-            above = place_of(b"/".join(parts[:depth]) or b".")
-            try:
-                os.mkdir(parts[depth], dir_fd=above)
-            except FileExistsError:
-                continue
-            finally:
-                os.close(above)
+            with closing(find(b"/".join(parts[:depth]) or b".", PLACE)) as above:
+                try:
+                    os.mkdir(parts[depth], dir_fd=above)
+                except FileExistsError:
+                    continue
     finally:
         os.umask(strict)
+
+
+def protect(paths: tuple[str, ...]) -> None:
+    """Mount what nobody inside may change read-only over itself, before anything foreign runs.
+
+    The directories above become mounts too, writable ones: the kernel lets nobody move or remove what is mounted on
+    (EBUSY), so that none of them can be set aside and another put in its place. What is not there is passed over.
+    MountError: a link is on the way, which could lead elsewhere tomorrow.
+    """
+    kept = {place for path in paths if _is_there(place := os.fsencode(path).strip(b"/"))}
+    above = {place[:end] for place in kept for end, letter in enumerate(place) if letter == ord("/")}
+    for place in sorted(above - kept):
+        _bind(place, 0)
+    for place in sorted(kept):
+        _bind(place, mounts.RDONLY)
+
+
+def _is_there(path: bytes) -> bool:
+    try:
+        os.close(_find_unlinked(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _bind(path: bytes, attributes: int) -> None:
+    with closing(_find_unlinked(path)) as place, closing(mounts.open_tree(b"", place, recursive=True)) as view:
+        if attributes:
+            mounts.set_attributes(view, set=attributes, recursive=True)
+        mounts.move_mount(view, place)
+
+
+def _find_unlinked(path: bytes) -> int:
+    try:
+        return find(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise MountError(
+                f"/{os.fsdecode(path)!r} is to be protected, and there is a symbolic link on the way: protect what it"
+                " leads to"
+            ) from None
+        raise

@@ -14,7 +14,7 @@ _HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}\Z")
 
 JAIL = "jail"
 WAITING = "-waiting"
-"""Ends the kind of what is nobody's sandbox yet (`_claim.py`)."""
+"""Ends the kind of what is nobody's sandbox yet (`_late.py`)."""
 CLAIM = "claim:"
 """Begins the fault of a plan that is to fail where it is claimed."""
 KVM = "kvm"
@@ -114,6 +114,12 @@ class JailPlan(NamedTuple):
     def written(self) -> dict[str, int | None]:
         """The trees that it writes beside its own, and their ceilings in bytes."""
         return {tree.name: tree.disk_bytes for tree in self.trees if tree.writable}
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What a record says of it (`_records.Record`)."""
+        names = ("id", "kind", "deadline", "tree", "template", "incarnation", "parent", "idle_seconds")
+        return {name: getattr(self, name) for name in (*names, "retention_seconds", "env")} | {"trees": self.written}
 
     def to_message(self) -> dict[str, Any]:
         message = self._asdict()

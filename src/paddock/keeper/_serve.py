@@ -14,15 +14,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from paddock.keeper import _claim, _engine_mounts, _jail, _late_exits, layout
+from paddock.keeper import _late, layout
 from paddock.keeper._bootstrap import VERSION
 from paddock.keeper._errors import Gone
 from paddock.keeper._house import House
+from paddock.keeper._mounts import make_mounts
 from paddock.keeper._nursery import Nursery, Reply, problem
-from paddock.keeper._plan import JailPlan, PlanError
+from paddock.keeper._plan import WAITING, JailPlan, PlanError
 from paddock.keeper._records import Ended, Record
-from paddock.keeper._undertaker import Life, Undertaker
-from paddock.keeper._usage import usage_of
+from paddock.keeper._slots import ENGINE
+from paddock.keeper._supervised import Supervised
+from paddock.keeper._undertaker import Undertaker
 from paddock.keeper._watch import Watch
 from paddock.linux import btrfs, proc
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all, pack
@@ -31,9 +33,8 @@ LONGEST_SLEEP_SECONDS = 60.0
 MAX_BODY = 16 << 20
 SEND_SECONDS = 1
 KILLED = Ended(limit=None, reason="it was killed")
+SPOILED = Ended(limit=None, reason="it was to become a sandbox, and could not")
 Message = dict[str, Any]
-Operation = Callable[..., None]
-"""Its first argument takes the answer, the others are fields of the request."""
 
 
 class Keeper:
@@ -49,53 +50,19 @@ class Keeper:
         # poll(2) looks at each descriptor that it is given, each time: hundreds that hardly ever have news are apart.
         self._deaths = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
-        self._by_pidfd: dict[int, Life] = {}
+        self._by_pidfd: dict[int, Supervised] = {}
         self._line: Connection | None = None
         self._news: list[bytes] = []
         """Frames that go with the next answer, at the latest when the turn ends: the daemon wakes up once for both."""
         self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
         self._idle_since = proc.boottime()
-        self._watch_at = 0.0
-        on_btrfs = house.root_mode and btrfs.is_btrfs(house.pool)
-        self._limits_watch = Watch(
-            house.pool,
-            self._undertaker.lives,
-            self._undertaker.end,
-            house.signal,
-            memory=not house.held >= {"memory", "pids"},
-            disk=not on_btrfs,
-            disk_seconds=house.watch_seconds,
-        )
-        self._watches: list[Callable[[list[Life]], None]] = []
-        if house.groups is not None:
-            self._watches.append(self._undertaker.watch_queues)
-        if on_btrfs:
-            self._watches.append(self._undertaker.watch_inodes)
+        self._watched = Watch(house, self._undertaker.sandboxes, self._undertaker.end)
         self._stopping = False
-        self._operations: dict[str, Operation] = {
-            "create": self._create,
-            "kill": self._kill,
-            "deadline": self._deadline,
-            "usage": self._usage,
-            "list": self._list,
-            "inspect": self._inspect,
-            "forget": self._forget,
-            "exits": self._exits,
-            "freeze": self._freeze,
-            "thaw": self._thaw,
-            "pause": self._pause,
-            "resume": self._resume,
-            "awake": self._awake,
-            "rest": self._rest,
-            "stop": self._stop,
-            "mounts": _engine_mounts.order(house),
-            "claim": _claim.order(house, self._undertaker, self._admitted),
-        }
 
     def run(self) -> None:
         self._undertaker.adopt()
-        for life in self._undertaker.lives.values():
-            self._watch_life(life)
+        for sandbox in self._undertaker.sandboxes.values():
+            self._watch_end(sandbox)
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._deaths.fileno(), self._bury_all)
         gc.collect()
@@ -122,7 +89,7 @@ class Keeper:
             sys.stderr.flush()
 
     def _finished(self) -> bool:
-        busy = self._undertaker.lives or self._nursery.busy
+        busy = self._undertaker.sandboxes or self._nursery.busy
         if self._stopping:
             return not busy
         if busy or self._line is not None:
@@ -138,11 +105,8 @@ class Keeper:
         if (removal := self._undertaker.next_removal()) is not None:
             times.append(removal)
         times += self._nursery.deadlines()
-        times += self._undertaker.freezer.deadlines()
-        times += self._undertaker.rest.deadlines()
-        if self._watches and self._undertaker.lives:
-            times.append(self._watch_at)
-        if (look := self._limits_watch.next()) is not None:
+        times += self._undertaker.pauses.deadlines()
+        if (look := self._watched.next()) is not None:
             times.append(look)
         # poll's clock stands still while the machine sleeps, that of deadlines does not: look again now and then.
         return min(max(0.0, (min(times) - now) * 1000 + 1), LONGEST_SLEEP_SECONDS * 1000) if times else -1
@@ -151,15 +115,9 @@ class Keeper:
         now = proc.boottime()
         self._undertaker.expire(now)
         self._undertaker.remove_left(now)
-        if self._watches and self._undertaker.lives and now >= self._watch_at:
-            some, part = self._undertaker.next_to_watch()
-            self._watch_at = now + self._house.watch_seconds * part
-            for watch in self._watches:
-                watch(some)
-        self._limits_watch.look(now)
+        self._watched.look(now)
         self._nursery.expire(now)
-        self._undertaker.freezer.expire(now)
-        self._undertaker.rest.expire(now)
+        self._undertaker.pauses.expire(now)
 
     # -- connections
 
@@ -195,8 +153,7 @@ class Keeper:
             self._news.clear()
             self._unwatch(line.detach().fileno())
             self._watch(self._listener.fileno(), self._accept)
-            self._undertaker.freezer.gone()
-            self._undertaker.rest.gone()
+            self._undertaker.pauses.gone()
             line.close()
 
     def _answer(self, line: Connection, frame: Frame) -> None:
@@ -209,7 +166,7 @@ class Keeper:
         close_all(frame.descriptors)
         try:
             fields = json.loads(frame.body)
-            operation = self._hello if frame.kind is Kind.HELLO else self._operations[fields.pop("op")]
+            operation = self._hello if frame.kind is Kind.HELLO else getattr(self, f"do_{fields.pop('op')}")
             operation(reply, **fields)
         except Exception as error:
             reply(problem(error))
@@ -246,14 +203,14 @@ class Keeper:
             news = _json({**event, "id": record.id, "incarnation": record.incarnation})
             self._news.append(pack(Kind.CONTROL, 0, news))
 
-    # -- operations
+    # -- operations: their first argument takes the answer, the others are fields of the request
 
-    def _life(self, id: str, incarnation: int | None = None) -> Life:
+    def _sandbox(self, id: str, incarnation: int | None = None) -> Supervised:
         """Gone."""
-        life = self._undertaker.lives.get(id)
-        if life is None or incarnation not in (None, life.record.incarnation):
+        sandbox = self._undertaker.sandboxes.get(id)
+        if sandbox is None or incarnation not in (None, sandbox.record.incarnation):
             raise Gone(id)
-        return life
+        return sandbox
 
     def _hello(self, reply: Reply, version: int) -> None:
         if version != VERSION:
@@ -266,124 +223,146 @@ class Keeper:
             "root_user": house.whole,
             "cgroups": sorted(house.held),
             "missing": list(house.missing),
-            "watched": [kind for kind in ("memory", "disk") if getattr(self._limits_watch, kind)],
+            "watched": self._watched.kinds(),
             "btrfs": btrfs.is_btrfs(house.pool),
             "hostnames": house.hostnames,
         }
         reply(facts, (house.pool,))
 
-    def _create(self, reply: Reply, plan: Message) -> None:
+    def do_create(self, reply: Reply, plan: Message) -> None:
         self._nursery.create(self._admitted(plan), reply)
 
     def _admitted(self, message: Message) -> JailPlan:
         plan = JailPlan.from_message(message)
         if plan.fault and not self._for_tests:
             raise PlanError("faults are injected only into a keeper that was started for tests")
-        if plan.id in self._undertaker.lives:
+        if plan.id in self._undertaker.sandboxes:
             raise PlanError(f"{plan.id} is alive already")
         if not self._house.whole and (plan.user.uid, plan.user.gid) != (layout.ORDINARY_ID, layout.ORDINARY_ID):
             raise PlanError(f"without subordinate ids a sandbox has one, {layout.ORDINARY_ID}; its user must have it")
         return plan
 
-    def _born(self, jail: _jail.Jail) -> None:
-        life = self._undertaker.add(jail)
-        self._watch_life(life)
-        self._undertaker.end_orphan(life)
+    def _born(self, sandbox: Supervised) -> None:
+        self._undertaker.add(sandbox)
+        self._watch_end(sandbox)
+        self._undertaker.end_orphan(sandbox)
 
-    def _watch_life(self, life: Life) -> None:
-        self._deaths.register(life.jail.pidfd, select.EPOLLIN)
-        self._by_pidfd[life.jail.pidfd] = life
+    def _watch_end(self, sandbox: Supervised) -> None:
+        self._deaths.register(sandbox.pidfd, select.EPOLLIN)
+        self._by_pidfd[sandbox.pidfd] = sandbox
 
     def _bury_all(self) -> None:
         for fd, _ in self._deaths.poll(0):
             self._deaths.unregister(fd)
-            life = self._by_pidfd.pop(fd)
-            self._call(partial(self._undertaker.bury, life))
+            sandbox = self._by_pidfd.pop(fd)
+            self._call(partial(self._undertaker.bury, sandbox))
 
-    def _kill(self, reply: Reply, id: str, incarnation: int | None = None) -> None:
-        life = self._life(id, incarnation)
-        life.waiting.append(reply)
-        self._undertaker.end(life, KILLED)
+    def do_kill(self, reply: Reply, id: str, incarnation: int | None = None) -> None:
+        sandbox = self._sandbox(id, incarnation)
+        sandbox.waiting.append(reply)
+        self._undertaker.end(sandbox, KILLED)
 
-    def _deadline(self, reply: Reply, id: str, deadline: float) -> None:
-        life = self._life(id)
-        if life.cause is None:
-            self._undertaker.set_deadline(life, float(deadline))
+    def do_deadline(self, reply: Reply, id: str, deadline: float) -> None:
+        sandbox = self._sandbox(id)
+        if sandbox.cause is None:
+            self._undertaker.set_deadline(sandbox, float(deadline))
         reply()
 
-    def _usage(self, reply: Reply, id: str) -> None:
-        life = self._life(id)
-        reply(usage_of(self._house, life, self._limits_watch.seen(life)))
+    def do_usage(self, reply: Reply, id: str) -> None:
+        reply(self._watched.usage(self._sandbox(id)))
 
-    def _exits(self, reply: Reply, id: str, incarnation: int, make: bool = False) -> None:
+    def do_exits(self, reply: Reply, id: str, incarnation: int, make: bool = False) -> None:
         """The sockets with which it is reached and left, and a pidfd; none where the gateway has the sockets still."""
-        life = self._life(id, incarnation)
-        if not life.record.exits and not make:
+        sandbox = self._sandbox(id, incarnation)
+        if not sandbox.record.exits and not make:
             raise PlanError(f"{id} was made without exits: it has no network at all")
-        if not _late_exits.opened(self._house, life.jail, lambda: self._undertaker.reopen_exits(life)):
+        if not _late.open_exits(self._house, sandbox):
             raise Gone(id)
-        exits, record = life.jail.exits, life.record
-        fds = () if exits is None else (*(one.fileno() for one in exits.all), life.jail.pidfd)
+        exits, record = sandbox.exits, sandbox.record
+        fds = () if exits is None else (*(one.fileno() for one in exits.all), sandbox.pidfd)
         reply({"late": record.late, "pid": record.pid, "start": record.start}, fds)
 
-    def _freeze(self, reply: Reply, id: str, hold: int) -> None:
+    def do_freeze(self, reply: Reply, id: str, hold: int) -> None:
         """Until `thaw`, or until the daemon is gone."""
-        self._undertaker.freezer.hold(id, self._life(id).jail, hold)
+        self._undertaker.pauses.hold(self._sandbox(id), hold)
         reply()
 
-    def _thaw(self, reply: Reply, id: str, hold: int) -> None:
-        reply({"held": self._undertaker.freezer.let_go(id, hold)})
+    def do_thaw(self, reply: Reply, id: str, hold: int) -> None:
+        reply({"held": self._undertaker.pauses.let_go(id, hold)})
 
-    def _awakened(self, id: str, incarnation: int) -> Life:
+    def _awakened(self, id: str, incarnation: int) -> Supervised:
         """One that is not just ending. Gone."""
-        life = self._life(id, incarnation)
-        if life.cause is not None:
+        sandbox = self._sandbox(id, incarnation)
+        if sandbox.cause is not None:
             raise Gone(id)
-        return life
+        return sandbox
 
-    def _pause(self, reply: Reply, id: str, incarnation: int) -> None:
+    def do_pause(self, reply: Reply, id: str, incarnation: int) -> None:
         """Until `resume` or `awake`, whoever lives. Answered when none of its processes runs."""
-        life = self._awakened(id, incarnation)
-        self._undertaker.rest.pause(life)
-        reply(_times(life.record))
+        sandbox = self._awakened(id, incarnation)
+        self._undertaker.pauses.pause(sandbox)
+        reply(_times(sandbox.record))
 
-    def _resume(self, reply: Reply, id: str, incarnation: int) -> None:
-        life = self._awakened(id, incarnation)
-        woken = self._undertaker.rest.resume(life)
-        reply({"woken": woken, **_times(life.record)})
+    def do_resume(self, reply: Reply, id: str, incarnation: int) -> None:
+        sandbox = self._awakened(id, incarnation)
+        woken = self._undertaker.pauses.resume(sandbox)
+        reply({"woken": woken, **_times(sandbox.record)})
 
-    def _awake(self, reply: Reply, id: str, incarnation: int, hold: int) -> None:
+    def do_awake(self, reply: Reply, id: str, incarnation: int, hold: int) -> None:
         """It is resumed if it is paused, and not paused for idleness until `rest`, or the end of the connection."""
-        reply({"woken": self._undertaker.rest.keep_awake(self._awakened(id, incarnation), hold)})
+        reply({"woken": self._undertaker.pauses.keep_awake(self._awakened(id, incarnation), hold)})
 
-    def _rest(self, reply: Reply, id: str, hold: int) -> None:
-        self._undertaker.rest.let_go(id, hold)
+    def do_rest(self, reply: Reply, id: str, hold: int) -> None:
+        self._undertaker.pauses.let_rest(id, hold)
         reply()
 
-    def _list(self, reply: Reply) -> None:
+    def do_list(self, reply: Reply) -> None:
         self._bury_all()  # who asks for the living is told nothing of the dead
         known = self._house.records.ended()
         ended = {id: {"limit": e.limit, "reason": e.reason, "kind": e.kind} for id, e in known.items()}
-        living = {id: life.record.incarnation for id, life in self._undertaker.lives.items()}
-        kinds = {id: life.record.kind for id, life in self._undertaker.lives.items()}
-        standing = [self._undertaker.lives[id].record for id in self._undertaker.freezer.paused()]
-        paused = {record.id: _times(record) for record in standing}
+        records = {id: sandbox.record for id, sandbox in self._undertaker.sandboxes.items()}
+        living = {id: record.incarnation for id, record in records.items()}
+        kinds = {id: record.kind for id, record in records.items()}
+        paused = {record.id: _times(record) for record in self._undertaker.pauses.paused()}
         reply({"living": living, "kinds": kinds, "ended": ended, "paused": paused})
 
-    def _inspect(self, reply: Reply, id: str) -> None:
+    def do_inspect(self, reply: Reply, id: str) -> None:
         """All that is recorded of a living one."""
         self._bury_all()
-        reply(self._life(id).record.to_message())
+        reply(self._sandbox(id).record.to_message())
 
-    def _forget(self, reply: Reply, id: str) -> None:
+    def do_forget(self, reply: Reply, id: str) -> None:
         self._house.records.forget(id)
         reply()
 
-    def _stop(self, reply: Reply) -> None:
+    def do_mounts(self, reply: Reply, plan: Message) -> None:
+        """Descriptors of the plan's, detached, in their order, for a container of the machine's engine, with the ids of
+        one that maps none. What is written to a copy-on-write one is in the plan's tree. The keeper keeps none."""
+        wanted = JailPlan.from_message(plan)
+        if not self._house.root_mode:
+            raise PlanError("only root's keeper can show directories with other owners")
+        late: list[int] = []
+        try:
+            reply(None, tuple(fd for _, fd in make_mounts(self._house, wanted, ENGINE, late)))
+        finally:
+            close_all(late)
+
+    def do_claim(self, reply: Reply, id: str, plan: Message, late: list[str]) -> None:
+        wanted, sandbox = self._admitted(plan), self._sandbox(id)
+        if sandbox.cause is not None or sandbox.record.paused or sandbox.record.kind != wanted.kind + WAITING:
+            raise Gone(id)
+        try:
+            self._undertaker.pass_on(sandbox, _late.claim(self._house, sandbox, wanted, late))
+        except Exception:
+            self._undertaker.end(sandbox, SPOILED)
+            raise
+        reply({"pid": sandbox.record.pid})
+
+    def do_stop(self, reply: Reply) -> None:
         """Kills everything and leaves: for tests, and for taking paddock away."""
         self._stopping = True
-        for life in list(self._undertaker.lives.values()):
-            self._undertaker.end(life, Ended(limit=None, reason="the keeper was told to stop"))
+        for sandbox in list(self._undertaker.sandboxes.values()):
+            self._undertaker.end(sandbox, Ended(limit=None, reason="the keeper was told to stop"))
         reply()
 
 

@@ -1,4 +1,7 @@
-"""What a sandbox is told of its own size: files over /proc, a small /sys, its control groups, processors to run on.
+"""What a sandbox is told in place of the machine: files over /proc, a small /sys, its control groups, processors.
+
+Some files of /proc that programs read tell of the machine and of other sandboxes. All sandboxes have the same in their
+place.
 
 The kernel shows every sandbox the machine's memory and processors, and programs size heaps and pools by them. The files
 say the limits. What a sandbox uses of them, its control groups say, which are the kernel's own.
@@ -11,13 +14,55 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from paddock.keeper._plan import JailPlan
-from paddock.linux import cgroups, mounts, sizes
+from paddock.linux import _files, cgroups, mounts, sizes
 from paddock.linux.cgroups import Shown
 
 MOST = 64
 _FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 _CPUS = "sys/devices/system/cpu"
 _GROUPS = "fs/cgroup"
+INSTEAD = {
+    b"cgroups": b"cgroups",
+    b"loadavg": b"loadavg",
+    b"pressure": b"nothing",
+    b"sys/kernel/random/boot_id": b"boot_id",
+    b"vmstat": b"vmstat",
+}
+"""Files of /proc, and what is over each."""
+_COUNTERS = ("pgpgin", "pgpgout", "pswpin", "pswpout", "pgfault", "pgmajfault")
+
+
+def build(place: bytes) -> None:
+    """Mount at `place` in this mount namespace the files that lie over those of /proc in all sandboxes."""
+    fd = mounts.fs_mount("tmpfs", (("mode", "0755"), ("size", "64k")))
+    strict = os.umask(0)
+    try:
+        os.mkdir("nothing", 0o555, dir_fd=fd)
+        for name, text in _contents().items():
+            file = os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444, dir_fd=fd)
+            os.write(file, text)
+            os.close(file)
+        mounts.set_attributes(fd, set=_FLAGS)
+        mounts.move_mount(fd, mounts.AT_FDCWD, place)
+    finally:
+        os.umask(strict)
+        os.close(fd)
+
+
+def _contents() -> dict[str, bytes]:
+    """Say of the machine what holds for a sandbox alone: no load, no swapping, one group, a boot of its own."""
+    groups = b""
+    if os.path.exists("/proc/cgroups"):  # a JVM takes from it which version there is
+        head, *rows = _files.read("/proc/cgroups").splitlines()
+        groups = (
+            head + b"".join(b"\n%b\t%b\t1\t%b" % (row[0], row[1], row[3]) for row in map(bytes.split, rows)) + b"\n"
+        )
+    return {
+        "boot_id": _files.read("/proc/sys/kernel/random/uuid"),
+        "cgroups": groups,
+        "loadavg": sizes.LOADAVG.encode(),
+        "vmstat": b"".join(b"%b 0\n" % name.encode() for name in _COUNTERS),
+    }
 
 
 class Told(NamedTuple):

@@ -6,11 +6,11 @@ import errno
 import heapq
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from paddock.keeper.layout import ID_COUNT, MOST_RANGES, TREE_ID_BASE, range_base
-from paddock.linux import mounts, namespaces
+from paddock.linux import fsids, mounts, namespaces
 from paddock.linux.namespaces import IdMap
 
 ENGINE = -1
@@ -58,6 +58,11 @@ class Slots:
 
     def base(self, slot: int) -> int:
         return 0 if slot == ENGINE else range_base(slot)
+
+    def acting(self, slot: int | None) -> AbstractContextManager[None]:
+        """Within the block, files are made as root of the sandbox: what overlay makes by itself in an upper layer is
+        owned by whoever mounts it, and that must be an id of the range."""
+        return nullcontext() if slot is None else fsids.acting_as(self.base(slot), self.base(slot))
 
     def view(self, slot: int | None) -> int:
         """A descriptor of the pool, seen with the ids of `slot`, or with its own for None. OSError.

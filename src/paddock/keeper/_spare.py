@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paddock.keeper._door import Door
-from paddock.keeper._errors import Died, JailError, as_jail_error, died_of
+from paddock.keeper._errors import Died, InjectedFault, JailError, Steps, as_jail_error, died_of
 from paddock.keeper._house import House
 from paddock.keeper._records import remove_directory
 from paddock.keeper._spawner import Spawner
-from paddock.keeper._trace import InjectedFault, Steps
 from paddock.keeper.layout import ID_COUNT, ORDINARY_ID
 from paddock.linux import cgroups, namespaces, pidfd, subordinate_ids
 from paddock.linux.namespaces import IdMap
@@ -55,14 +54,10 @@ class Spare:
 
 def begin(house: House, spawner: Spawner, fault: str = "") -> Spare:
     """Sends one on its way; `receive` says when it is there. JailError, with everything undone."""
-    steps = Steps(fault.removeprefix("keeper:") if fault.startswith("keeper:") else "")
-    undo = UndoStack()
+    steps = Steps.of_keeper(fault)
     try:
-        with undo:
-            spare = _begin(house, spawner, fault, steps, undo)
-            spare.undo = UndoStack()
-            spare.undo.take(undo)
-            return spare
+        with UndoStack() as undo:
+            return _begin(house, spawner, fault, steps, undo)
     except Exception as error:
         raise as_jail_error(error, steps) from None
 
@@ -70,53 +65,49 @@ def begin(house: House, spawner: Spawner, fault: str = "") -> Spare:
 def _begin(house: House, spawner: Spawner, fault: str, steps: Steps, undo: UndoStack) -> Spare:
     # Not named after a sandbox, which is not known yet; the record of the sandbox will name its group.
     name = f"gr_{os.urandom(8).hex()}"
-    steps.begin("cgroup")
-    group: cgroups.Group | None = None
-    joining = cgroups.Joining(None, ())
-    if house.groups is not None:
-        # The ceiling for sockets is the same for every plan: set ahead.
-        group = house.groups.create(name, cgroups.GroupLimits(socket_bytes=SOCKET_BYTES))
-        undo.push(_remove_group, group)
-        joining = group.join_descriptors()
-    steps.end("cgroup")
-    steps.begin("sockets")
-    os.mkdir(name, 0o700, dir_fd=house.spares)
-    undo.push(remove_directory, house.spares, name)
-    listeners = _listen(house, name)
-    steps.end("sockets")
-    steps.begin("clone")
-    slot = None
-    if house.root_mode:
-        slot = house.slots.take()
-        undo.push(house.slots.give_back, slot)
-    sync, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    undo.push(sync.close)
-    sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
-    try:
-        base = None if slot is None else house.slots.base(slot)
-        pid = spawner.clone(theirs, [listener.fileno() for listener in listeners], joining, base=base, fault=fault)
-    finally:
-        theirs.close()
-        joining.close()
-        for listener in listeners:
-            listener.close()
-    undo.push(_reap, pid)
-    descriptor = pidfd.open(pid)
-    undo.push(os.close, descriptor)
-    steps.end("clone")
-    steps.begin("maps")
-    sync.setblocking(False)
-    try:
-        _write_maps(house, pid, slot)
-        door = Door.of(pid)
-        undo.push(door.close)
-        sync.send(b"m")
-    except OSError as error:
-        read_report(sync)  # it has failed already; why, it has said
-        if died_of(error, descriptor):
-            raise Died("the child died before it was ready") from error
-        raise
-    steps.end("maps")
+    with steps("cgroup"):
+        group: cgroups.Group | None = None
+        joining = cgroups.Joining(None, ())
+        if house.groups is not None:
+            # The ceiling for sockets is the same for every plan: set ahead.
+            group = house.groups.create(name, cgroups.GroupLimits(socket_bytes=SOCKET_BYTES))
+            undo.push(_remove_group, group)
+            joining = group.join_descriptors()
+    with steps("sockets"):
+        os.mkdir(name, 0o700, dir_fd=house.spares)
+        undo.push(remove_directory, house.spares, name)
+        listeners = _listen(house, name)
+    with steps("clone"):
+        slot = None
+        if house.root_mode:
+            slot = house.slots.take()
+            undo.push(house.slots.give_back, slot)
+        sync, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.push(sync.close)
+        sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
+        try:
+            base = None if slot is None else house.slots.base(slot)
+            pid = spawner.clone(theirs, [listener.fileno() for listener in listeners], joining, base=base, fault=fault)
+        finally:
+            theirs.close()
+            joining.close()
+            for listener in listeners:
+                listener.close()
+        undo.push(_reap, pid)
+        descriptor = pidfd.open(pid)
+        undo.push(os.close, descriptor)
+    with steps("maps"):
+        sync.setblocking(False)
+        try:
+            _write_maps(house, pid, slot)
+            door = Door.of(pid)
+            undo.push(door.close)
+            sync.send(b"m")
+        except OSError as error:
+            read_report(sync)  # it has failed already; why, it has said
+            if died_of(error, descriptor):
+                raise Died("the child died before it was ready") from error
+            raise
     return Spare(
         pid=pid,
         pidfd=descriptor,

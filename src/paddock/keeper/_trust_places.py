@@ -7,8 +7,9 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from paddock.keeper import _dev, layout
-from paddock.linux import mounts, openat2
+from paddock.keeper import _dev, _places, layout
+from paddock.linux import mounts
+from paddock.linux.descriptors import closing
 
 if TYPE_CHECKING:
     from paddock.keeper._house import House  # what callers of the keeper need of this file does not need it
@@ -67,36 +68,22 @@ def _make(house: House, name: str) -> int:
 def attach(made: tuple[int, ...]) -> None:
     """Puts them in place, in the tree that is the working directory: where there is a file, and no link on the way."""
     for mount, (_, place, systems) in zip(made, KINDS, strict=True):
-        _move(mount, place.encode())
+        _places.move(mount, place.encode(), os.O_PATH)
         _copy(mount, systems)
 
 
 def attach_shown(directory: bytes) -> None:
     """As `attach`, of files that lie in `directory`, which nobody inside can write."""
     for name, _, systems in KINDS:
-        path = directory.strip(b"/") + b"/" + name.encode()
-        found = openat2.open_beneath(mounts.AT_FDCWD, path, os.O_PATH | os.O_NOFOLLOW, symlinks=False)
-        try:
+        with closing(_places.find(directory.strip(b"/") + b"/" + name.encode())) as found:
             _copy(found, systems)
-        finally:
-            os.close(found)
 
 
 def _copy(mount: int, places: tuple[bytes, ...]) -> None:
     for path in places:
-        copy = mounts.open_tree(b"", mount)
-        try:
-            _move(copy, path)
-        except OSError as error:
-            if error.errno not in _NO_PLACE:
-                raise
-        finally:
-            os.close(copy)
-
-
-def _move(mount: int, path: bytes) -> None:
-    place = openat2.open_beneath(mounts.AT_FDCWD, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, symlinks=False)
-    try:
-        mounts.move_mount(mount, place)
-    finally:
-        os.close(place)
+        with closing(mounts.open_tree(b"", mount)) as copy:
+            try:
+                _places.move(copy, path, os.O_PATH)
+            except OSError as error:
+                if error.errno not in _NO_PLACE:
+                    raise

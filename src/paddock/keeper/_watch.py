@@ -7,140 +7,123 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 from paddock.keeper import _measure
+from paddock.keeper._house import House
 from paddock.keeper._records import Ended, Record
-from paddock.linux import pidfd, proc, sock_diag
+from paddock.keeper._spare import SOCKET_BYTES
+from paddock.keeper._supervised import Count, Supervised
+from paddock.linux import btrfs, pidfd, proc, sock_diag
 
 MEMORY_SECONDS = 0.25
 SLICE_SECONDS = 0.02  # between two steps of a walk, each of about a millisecond
 SHARE = 10  # looking takes at most this part of the keeper's time
 OURS = 8  # processes of a sandbox that serve it: pid 1, agents, and what an agent is just starting
 LOOKS = 3  # so often in a row over its memory, and killing single processes has not helped
+MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
+_AT_ONCE = 20
+_NEXT_TO_NOTHING_SECONDS = 0.002
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Housed(Protocol):
-    diag: int | None
-
-
-class Living(Protocol):
-    @property
-    def jail(self) -> Housed: ...
-
-    record: Record
-    cause: Ended | None
-
-
-@dataclass(slots=True)
-class Seen:
-    """What the watch knows of one sandbox."""
-
-    memory_bytes: int = 0
-    memory_peak_bytes: int = 0
-    processes: int = 0
-    disk_bytes: int | None = None
-    strikes: Counter[str] = field(default_factory=Counter[str])
-    over: int = 0
-    walk: Generator[tuple[str, int, int], None, None] | None = None
-    walked: float = 0.0
-    """Seconds that the present or last walk took."""
-    walk_at: float = 0.0
-
-
 class Watch:
-    """`end(life, ended)` ends a sandbox, `send(pidfd, number)` signals a process. `memory` and `disk` say whether they
-    are to be looked at at all, `disk_seconds` how long after the last look."""
+    """`end(sandbox, ended)` ends a sandbox. `memory` and `disk` say whether they are watched at all."""
 
-    def __init__(
-        self,
-        pool: int,
-        lives: Mapping[str, Living],
-        end: Callable[..., None],
-        send: Callable[[int, int], None],
-        *,
-        memory: bool,
-        disk: bool,
-        disk_seconds: float,
-    ) -> None:
-        self._pool = pool
-        self._lives = lives
-        self._end = end
-        self._send = send
-        self.memory = memory and proc.shows_children()
-        self.disk = disk
-        self._disk_seconds = disk_seconds
-        self._seen: dict[str, Seen] = {}
-        self._memory_at = 0.0
-        self._disk_at = 0.0
+    def __init__(self, house: House, sandboxes: Mapping[str, Supervised], end: Callable[..., None]) -> None:
+        self._house, self._sandboxes, self._end = house, sandboxes, end
+        self.memory = not house.held >= {"memory", "pids"} and proc.shows_children()
+        self._inodes = house.root_mode and btrfs.is_btrfs(house.pool)  # btrfs itself limits bytes only
+        self._sockets = house.groups is not None
+        self.disk = not self._inodes
+        self._memory_at = self._disk_at = self._next_at = 0.0
+        self._queue: list[str] = []
 
     def kinds(self) -> list[str]:
         return [kind for kind, looked_at in (("memory", self.memory), ("disk", self.disk)) if looked_at]
 
     def next(self) -> float | None:
         """When to look, in seconds of CLOCK_BOOTTIME."""
-        if not self._lives:
+        if not self._sandboxes:
             return None
         times = [self._memory_at] if self.memory else []
-        return min([*times, self._disk_at] if self.disk else times, default=None)
+        times += [self._disk_at] if self.disk else []
+        return min([*times, self._next_at] if self._inodes or self._sockets else times, default=None)
 
     def look(self, now: float) -> None:
         if self.memory and now >= self._memory_at:
-            for life in self._open():
-                self._look_at_memory(life, self._of(life))
+            for sandbox in self._open():
+                self._look_at_memory(sandbox)
             self._memory_at = _later(now, MEMORY_SECONDS)
         if self.disk and now >= self._disk_at:
-            self._disk_at = now + self._disk_seconds
-            for life in self._open():
-                self._disk_at = min(self._disk_at, self._step(life, self._of(life)))
-        for id in self._seen.keys() - self._lives.keys():
-            self._forget(id)
+            self._disk_at = now + self._house.watch_seconds
+            for sandbox in self._open():
+                self._disk_at = min(self._disk_at, self._step(sandbox))
+        if (self._inodes or self._sockets) and self._sandboxes and now >= self._next_at:
+            for sandbox in self._some(now):
+                if self._sockets:
+                    self._look_at_sockets(sandbox)
+                if self._inodes:
+                    self._look_at_inodes(sandbox)
 
-    def seen(self, life: Living) -> Seen | None:
-        """What is known of it; memory and processes as they are now."""
+    def usage(self, sandbox: Supervised) -> dict[str, Any]:
+        """What it has used until now, as its control group, its tree and the watch tell."""
+        seen = sandbox.seen
         if self.memory:
-            self._measure(life, self._of(life))
-        return self._seen.get(life.record.id)
+            self._measure(sandbox)
+        usage: dict[str, Any] = {"strikes": dict(seen.strikes)}
+        if seen.processes:
+            usage |= {name: getattr(seen, name) for name in ("memory_bytes", "memory_peak_bytes", "processes")}
+        if seen.disk_bytes is not None:
+            usage["disk_bytes"] = seen.disk_bytes
+        if sandbox.group is not None:
+            stats = sandbox.group.stats()
+            counted = ("memory_bytes", "memory_peak_bytes", "processes", "cpu_seconds")
+            usage |= {name: value for name in counted if (value := getattr(stats, name)) is not None}
+            strikes = {"memory": stats.oom_kills, "processes": stats.processes_refused}
+            usage["strikes"] |= {name: number for name, number in strikes.items() if number is not None}
+        try:
+            tree = os.open(sandbox.record.tree, _DIRECTORY, dir_fd=self._house.pool)
+        except OSError:
+            return usage
+        try:
+            if btrfs.is_btrfs(tree):
+                usage["disk_bytes"] = btrfs.quota(tree, btrfs.subvolume_id(tree)).used_bytes
+        except OSError:
+            pass
+        finally:
+            os.close(tree)
+        return usage
 
-    def _open(self) -> list[Living]:
-        return [life for life in self._lives.values() if life.cause is None]
-
-    def _of(self, life: Living) -> Seen:
-        return self._seen.setdefault(life.record.id, Seen())
-
-    def _forget(self, id: str) -> None:
-        seen = self._seen.pop(id)
-        if seen.walk is not None:
-            seen.walk.close()
+    def _open(self) -> list[Supervised]:
+        return [sandbox for sandbox in self._sandboxes.values() if sandbox.cause is None]
 
     # -- memory and processes
 
-    def _measure(self, life: Living, seen: Seen) -> list[_measure.Process]:
-        pids = _measure.family(life.record.pid)
-        seen.memory_bytes, found = _measure.memory(pids, int(life.record.limits["memory_bytes"]))
-        if life.jail.diag is not None:
-            seen.memory_bytes += sock_diag.unix_bytes(life.jail.diag)
+    def _measure(self, sandbox: Supervised) -> list[_measure.Process]:
+        seen = sandbox.seen
+        pids = [sandbox.record.pid, *proc.descendants(sandbox.record.pid)]
+        seen.memory_bytes, found = _measure.memory(pids, int(sandbox.record.limits["memory_bytes"]))
+        if sandbox.diag is not None:
+            seen.memory_bytes += sock_diag.unix_bytes(sandbox.diag)
         seen.memory_peak_bytes = max(seen.memory_peak_bytes, seen.memory_bytes)
         seen.processes = len(pids)
         return found
 
-    def _look_at_memory(self, life: Living, seen: Seen) -> None:
-        found = self._measure(life, seen)
-        used, most = seen.memory_bytes, int(life.record.limits["memory_bytes"])
+    def _look_at_memory(self, sandbox: Supervised) -> None:
+        found, seen = self._measure(sandbox), sandbox.seen
+        used, most = seen.memory_bytes, int(sandbox.record.limits["memory_bytes"])
         if used <= most:
             seen.over = 0
         elif seen.over >= LOOKS:
-            self._end(life, Ended(limit="memory", reason=f"the keeper saw it use {_mib(used)} of {_mib(most)} MiB"))
+            self._end(sandbox, Ended(limit="memory", reason=f"the keeper saw it use {_mib(used)} of {_mib(most)} MiB"))
         else:
             seen.over += 1
             seen.strikes["memory"] += 1
             self._kill(max(found[1:] or found, key=lambda process: process.bytes))
-        if seen.processes > int(life.record.limits.get("processes", seen.processes)) + OURS:
-            self._end(life, Ended(limit="processes", reason=f"the keeper saw {seen.processes} processes in it"))
+        if seen.processes > int(sandbox.record.limits.get("processes", seen.processes)) + OURS:
+            self._end(sandbox, Ended(limit="processes", reason=f"the keeper saw {seen.processes} processes in it"))
 
     def _kill(self, process: _measure.Process) -> None:
         """It and no later process of its number."""
@@ -150,7 +133,7 @@ class Watch:
             return
         try:
             if proc.start_time(process.pid) == process.start:
-                self._send(descriptor, signal.SIGKILL)
+                self._house.signal(descriptor, signal.SIGKILL)
         except OSError:
             pass
         finally:
@@ -158,24 +141,24 @@ class Watch:
 
     # -- disk and inodes
 
-    def _step(self, life: Living, seen: Seen) -> float:
+    def _step(self, sandbox: Supervised) -> float:
         """One slice of a walk through the tree, if it is time for one; when to come back."""
-        start = proc.boottime()
+        start, seen = proc.boottime(), sandbox.seen
         if seen.walk is None:
             if start < seen.walk_at:
                 return seen.walk_at
-            seen.walk, seen.walked = self._walk(life.record), 0.0
+            seen.walk, seen.walked = self._walk(sandbox.record), 0.0
         try:
             name, size, count = next(seen.walk)
         except StopIteration:
             seen.walk = None
-            seen.walk_at = start + max(self._disk_seconds, seen.walked * SHARE)
+            seen.walk_at = start + max(self._house.watch_seconds, seen.walked * SHARE)
             return seen.walk_at
         except _measure.TooDeep:
-            self._end(life, Ended(limit="inodes", reason="its directories are nested too deeply to be measured"))
-            return start + self._disk_seconds
+            self._end(sandbox, Ended(limit="inodes", reason="its directories are nested too deeply to be measured"))
+            return start + self._house.watch_seconds
         seen.walked += proc.boottime() - start
-        record = life.record
+        record = sandbox.record
         most: float | None = record.limits["disk_bytes"]
         what = "its tree"
         if name == record.tree:
@@ -184,16 +167,16 @@ class Watch:
             most, what = record.trees[name], f"{name}, which it writes"
         if most is not None and size > most:
             reason = f"the keeper saw {_mib(size)} of {_mib(int(most))} MiB in {what}"
-            self._end(life, Ended(limit="disk", reason=reason))
+            self._end(sandbox, Ended(limit="disk", reason=reason))
         elif count > int(record.limits["inodes"]):
-            self._end(life, Ended(limit="inodes", reason=f"the keeper saw {count} files in {what}"))
+            self._end(sandbox, Ended(limit="inodes", reason=f"the keeper saw {count} files in {what}"))
         return start + SLICE_SECONDS
 
     def _walk(self, record: Record) -> Generator[tuple[str, int, int], None, None]:
         """Through all its trees, one after the other."""
         for name in (record.tree, *record.trees):
             try:
-                root = os.open(f"{name}/root", _DIRECTORY, dir_fd=self._pool)
+                root = os.open(f"{name}/root", _DIRECTORY, dir_fd=self._house.pool)
             except OSError:
                 continue
             try:
@@ -201,6 +184,66 @@ class Watch:
                     yield name, size, count
             finally:
                 os.close(root)
+
+    # -- sockets and inodes, where the kernel keeps the rest
+
+    def _some(self, now: float) -> list[Supervised]:
+        """Some of the living, so that to look at them takes no long time.
+
+        Call after call, all have their turn, but for those that have done next to nothing since their last one.
+        """
+        if not self._queue:
+            self._queue = list(self._sandboxes)
+        some, self._queue = self._queue[:_AT_ONCE], self._queue[_AT_ONCE:]
+        self._next_at = now + self._house.watch_seconds * min(1.0, _AT_ONCE / max(1, len(self._sandboxes)))
+        living = [sandbox for id in some if (sandbox := self._sandboxes.get(id)) is not None and sandbox.cause is None]
+        return [sandbox for sandbox in living if _has_worked(sandbox)]
+
+    def _look_at_sockets(self, sandbox: Supervised) -> None:
+        """Each socket of TCP may go over the ceiling by some tens of KiB, and what netlink answers is counted for
+        nobody: thousands of sockets would be the machine's memory."""
+        held = proc.netlink_bytes(sandbox.record.pid)
+        if sandbox.group is not None:
+            held += sandbox.group.socket_bytes()
+        if held > MOST_SOCKET_BYTES:
+            self._end(sandbox, Ended(limit="memory", reason="its sockets held more than they may in their buffers"))
+
+    def _look_at_inodes(self, sandbox: Supervised) -> None:
+        record = sandbox.record
+        if any(self._has_too_many_files(sandbox, tree) for tree in (record.tree, *record.trees)):
+            self._end(sandbox, Ended(limit="inodes", reason="it had more files than its limit allows"))
+
+    def _has_too_many_files(self, sandbox: Supervised, name: str) -> bool:
+        most, known = int(sandbox.record.limits["inodes"]), sandbox.seen.counts.setdefault(name, Count())
+        start = proc.boottime()
+        if start < known.after:
+            return False
+        try:
+            tree = os.open(name, _DIRECTORY, dir_fd=self._house.pool)
+        except OSError:
+            return False
+        try:
+            highest = btrfs.highest_inode(tree)
+            if highest < max(known.start, most):
+                return False
+            count = 0
+            for count in btrfs.count_inodes(tree):
+                if count > most:
+                    return True
+        finally:
+            os.close(tree)
+        known.start = highest + most - count
+        known.after = start + SHARE * (proc.boottime() - start)
+        return False
+
+
+def _has_worked(sandbox: Supervised) -> bool:
+    """Whether it has used processor time since it was last asked: without, nothing of it can have grown."""
+    used = None if sandbox.group is None else sandbox.group.cpu_seconds()
+    if used is not None and used - sandbox.seen.worked < _NEXT_TO_NOTHING_SECONDS:
+        return False
+    sandbox.seen.worked = used or 0.0
+    return True
 
 
 def _later(start: float, pause: float) -> float:

@@ -24,7 +24,6 @@ class GroupStats(NamedTuple):
     processes: int | None
     processes_refused: int | None
     cpu_seconds: float | None
-    throttled_seconds: float | None
 
 
 class GroupLimits(NamedTuple):
@@ -60,7 +59,6 @@ SOCKETS_CURRENT = b"/memory.kmem.tcp.usage_in_bytes"
 MEMORY_CURRENT = {1: b"/memory.usage_in_bytes", 2: b"/memory.current"}
 MEMORY_PEAK = {1: b"/memory.max_usage_in_bytes", 2: b"/memory.peak"}
 MEMORY_EVENTS = {1: b"/memory.oom_control", 2: b"/memory.events"}
-THROTTLED = {1: (b"throttled_time", 1e-9), 2: (b"throttled_usec", 1e-6)}
 
 
 def writes(controller: str, version: int, limits: GroupLimits) -> Iterator[tuple[bytes, bytes]]:

@@ -70,9 +70,9 @@ def create_subvolume(dir_fd: int, name: bytes) -> None:
     ioctl(dir_fd, _SUBVOL_CREATE_V2, bytearray(_VOL_ARGS_V2.pack(0, 0, 0, name)), what=("btrfs subvolume create", name))
 
 
-def snapshot(source_fd: int, dir_fd: int, name: bytes, *, read_only: bool = False) -> None:
+def snapshot(source_fd: int, dir_fd: int, name: bytes) -> None:
     """A subvolume `name` in `dir_fd` with the content of the subvolume `source_fd` at this instant."""
-    arguments = bytearray(_VOL_ARGS_V2.pack(source_fd, 0, _SUBVOL_RDONLY if read_only else 0, name))
+    arguments = bytearray(_VOL_ARGS_V2.pack(source_fd, 0, 0, name))
     ioctl(dir_fd, _SNAP_CREATE_V2, arguments, what=("btrfs snapshot", name))
 
 

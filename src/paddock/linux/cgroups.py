@@ -134,7 +134,6 @@ class Base:
                 undo.push(os.rmdir, path, dir_fd=tree.fd)
             os.umask(strict)
             group.limit(limits)
-            undo.release()
         return group
 
     def group(self, name: str) -> Group:
@@ -207,7 +206,6 @@ class Group:
                 else:
                     tasks.append(os.open(self.name + b"/tasks", os.O_WRONLY | os.O_CLOEXEC, dir_fd=tree.fd))
                     undo.push(os.close, tasks[-1])
-            undo.release()
         return Joining(unified, tuple(tasks))
 
     def limit(self, limits: GroupLimits) -> None:
@@ -310,11 +308,7 @@ class Group:
     def stats(self) -> GroupStats:
         """Counters of the group."""
         base, name = self.base, self.name
-        memory, pids, cpu = (base.by_controller.get(controller) for controller in _CONTROLLERS)
-        throttled = None
-        if cpu is not None:
-            key, unit = control.THROTTLED[cpu.version]
-            throttled = _scaled(control.field(cpu, name + b"/cpu.stat", key), unit)
+        memory, pids = base.by_controller.get("memory"), base.by_controller.get("pids")
         return GroupStats(
             memory_bytes=memory and control.number(memory, name + control.MEMORY_CURRENT[memory.version]),
             memory_peak_bytes=memory and control.number(memory, name + control.MEMORY_PEAK[memory.version]),
@@ -322,7 +316,6 @@ class Group:
             processes=pids and control.number(pids, name + b"/pids.current"),
             processes_refused=pids and control.field(pids, name + b"/pids.events", b"max"),
             cpu_seconds=self.cpu_seconds(),
-            throttled_seconds=throttled,
         )
 
     def cpu_seconds(self) -> float | None:

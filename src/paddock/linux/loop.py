@@ -34,14 +34,14 @@ class LoopDevice(NamedTuple):
     path: bytes
 
 
-def attach(file_fd: int, *, block_size: int = 4096) -> LoopDevice:
+def attach(file_fd: int) -> LoopDevice:
     """A free loop device over the file, cleared by the kernel at its last close (LO_FLAGS_AUTOCLEAR).
 
-    I/O goes past the page cache where the file system below can do that with `block_size`; else the kernel leaves
+    I/O goes past the page cache where the file system below can do that with blocks of 4 KiB; else the kernel leaves
     that flag off (drivers/block/loop.c, lo_can_use_dio). The caller closes `fd` after mounting.
     """
     name = os.readlink(b"/proc/self/fd/%d" % file_fd)[-63:]
-    config = _CONFIG.pack(file_fd, block_size, 0, 0, 0, 0, 0, 0, 0, 0, _AUTOCLEAR | _DIRECT_IO, name)
+    config = _CONFIG.pack(file_fd, 4096, 0, 0, 0, 0, 0, 0, 0, 0, _AUTOCLEAR | _DIRECT_IO, name)
     with closing(os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)) as control:
         attempt = 1
         while True:

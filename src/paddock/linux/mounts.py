@@ -8,6 +8,7 @@ import struct
 from collections.abc import Sequence
 
 from paddock.linux._syscall import NR, call, failure
+from paddock.linux.descriptors import closing
 
 # MOUNT_ATTR_*, include/uapi/linux/mount.h
 RDONLY = 0x1
@@ -16,7 +17,6 @@ NODEV = 0x4
 NOEXEC = 0x8
 NOATIME = 0x10
 IDMAP = 0x0010_0000
-NOSYMFOLLOW = 0x0020_0000
 
 AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
@@ -102,15 +102,13 @@ def _context_log(context: int) -> str:
     return "; ".join(lines)
 
 
-def open_tree(path: bytes, dir_fd: int = AT_FDCWD, *, recursive: bool = False, clone: bool = True) -> int:
-    """A detached copy of the mount at `path` (open_tree(2)), or with `clone=False` a descriptor of the place itself.
+def open_tree(path: bytes, dir_fd: int = AT_FDCWD, *, recursive: bool = False) -> int:
+    """A detached copy of the mount at `path` (open_tree(2)).
 
     An empty `path` is `dir_fd` itself. A symbolic link as last component is not followed. A `dir_fd` opened before
     unshare(NEWNS) gives EINVAL: the mount that it knows is not of this namespace.
     """
-    flags = os.O_CLOEXEC | _AT_SYMLINK_NOFOLLOW
-    if clone:
-        flags |= _OPEN_TREE_CLONE | (_AT_RECURSIVE if recursive else 0)
+    flags = os.O_CLOEXEC | _AT_SYMLINK_NOFOLLOW | _OPEN_TREE_CLONE | (_AT_RECURSIVE if recursive else 0)
     if not path:
         flags |= _AT_EMPTY_PATH
     return call(NR.OPEN_TREE, dir_fd, path, flags, what=("open_tree", path or dir_fd))
@@ -126,37 +124,24 @@ def move_mount(fd: int, dir_fd: int, path: bytes = b"") -> None:
     call(NR.MOVE_MOUNT, fd, b"", dir_fd, path, flags, what=("move_mount to", path or dir_fd))
 
 
-def set_attributes(
-    fd: int, *, set: int = 0, clear: int = 0, userns_fd: int | None = None, recursive: bool = False
-) -> None:
-    """Changes the flags of the mount `fd` (mount_setattr(2)); with `userns_fd`, maps its ids by that namespace.
+def set_attributes(fd: int, *, set: int = 0, userns_fd: int | None = None, recursive: bool = False) -> None:
+    """Adds flags to the mount `fd` (mount_setattr(2)); with `userns_fd`, maps its ids by that namespace.
 
     An id map is possible only while the mount is detached and has none yet.
     """
     if userns_fd is not None:
         set |= IDMAP
-    attributes = _ATTR.pack(set, clear, 0, userns_fd or 0)
+    attributes = _ATTR.pack(set, 0, 0, userns_fd or 0)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
-    call(NR.MOUNT_SETATTR, fd, b"", flags, attributes, _ATTR.size, what=("mount_setattr", hex(set), hex(clear)))
+    call(NR.MOUNT_SETATTR, fd, b"", flags, attributes, _ATTR.size, what=("mount_setattr", hex(set)))
 
 
-def bind(
-    source: bytes,
-    dir_fd: int,
-    path: bytes = b"",
-    *,
-    source_dir_fd: int = AT_FDCWD,
-    attributes: int = 0,
-    recursive: bool = False,
-) -> None:
+def bind(source: bytes, dir_fd: int, path: bytes = b"", *, attributes: int = 0) -> None:
     """Shows `source` at `path` below `dir_fd`, with `attributes` from the first moment on."""
-    fd = open_tree(source, source_dir_fd, recursive=recursive)
-    try:
+    with closing(open_tree(source)) as fd:
         if attributes:
-            set_attributes(fd, set=attributes, recursive=recursive)
+            set_attributes(fd, set=attributes)
         move_mount(fd, dir_fd, path)
-    finally:
-        os.close(fd)
 
 
 def umount(path: bytes, *, detach: bool = False) -> None:

@@ -55,18 +55,17 @@ def write_id_maps(
     gid_maps: Iterable[IdMap],
     *,
     deny_setgroups: bool = False,
-    proc_fd: int | None = None,
 ) -> None:
     """Writes the id maps of the user namespace of `pid`, once and for all (user_namespaces(7)).
 
     Without CAP_SETGID in the parent namespace, `deny_setgroups` must be true and a map is one line with the
     writer's own id.
     """
-    directory = b"/proc/%d" % pid if proc_fd is None else b"%d" % pid
+    directory = b"/proc/%d" % pid
     if deny_setgroups:
-        _files.write(directory + b"/setgroups", b"deny", proc_fd)
-    _files.write(directory + b"/uid_map", _lines(uid_maps), proc_fd)
-    _files.write(directory + b"/gid_map", _lines(gid_maps), proc_fd)
+        _files.write(directory + b"/setgroups", b"deny")
+    _files.write(directory + b"/uid_map", _lines(uid_maps))
+    _files.write(directory + b"/gid_map", _lines(gid_maps))
 
 
 def _lines(maps: Iterable[IdMap]) -> bytes:

@@ -30,11 +30,6 @@ def shows_children() -> bool:
     return os.path.exists("/proc/thread-self/children")
 
 
-def children(pid: int, thread: str) -> list[int]:
-    """The children of one thread (proc_tid_children(5)); some may be missing while others come and go."""
-    return [int(word) for word in _files.read(f"/proc/{pid}/task/{thread}/children").split()]
-
-
 def resident_bytes(pid: int) -> tuple[int, int]:
     """What `pid` has in memory, and how much of that are pages of files or shared ones (proc_pid_statm(5))."""
     fields = _files.read(b"/proc/%d/statm" % pid).split()

@@ -31,6 +31,7 @@ _JEQ = 0x15
 _JGE = 0x35
 _INSTRUCTION = struct.Struct("=HBBI")  # struct sock_filter: code, jt, jf, k
 _MAX_INSTRUCTIONS = 4096  # BPF_MAXINSNS
+_LONGEST_JUMP = 255
 
 # struct seccomp_data: nr, arch, instruction pointer, six arguments of 64 bits
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
@@ -64,118 +65,31 @@ class Cases(NamedTuple):
 Verdict = int | Cases
 
 
-class Assembler:
-    """Collects instructions and labels; jumps name labels, forward only, of any distance."""
-
-    def __init__(self) -> None:
-        self._code: list[tuple[int, int, str | None, str | None]] = []
-        self._labels: dict[str, int] = {}
-        self._fresh = 0
-
-    def label(self, name: str) -> None:
-        """Names the place of the next instruction."""
-        if name in self._labels:
-            raise ValueError(f"label {name!r} is there already")
-        self._labels[name] = len(self._code)
-
-    def fresh(self) -> str:
-        """A label's name that nobody else has."""
-        self._fresh += 1
-        return f"#{self._fresh}"
-
-    def load(self, offset: int) -> None:
-        """Loads the 32 bits at `offset` of struct seccomp_data."""
-        self._code.append((_LD_W_ABS, offset, None, None))
-
-    def mask(self, bits: int) -> None:
-        """Keeps only these bits of what was loaded."""
-        self._code.append((_AND_K, bits, None, None))
-
-    def jump_if_equal(self, value: int, true: str | None = None, false: str | None = None) -> None:
-        """Goes on at `true` or `false`; None is the next instruction."""
-        self._code.append((_JEQ, value, true, false))
-
-    def jump_if_at_least(self, value: int, true: str | None = None, false: str | None = None) -> None:
-        """As `jump_if_equal`, for loaded >= value, without sign."""
-        self._code.append((_JGE, value, true, false))
-
-    def answer(self, action: int) -> None:
-        """Ends with this verdict."""
-        self._code.append((_RET_K, action, None, None))
-
-    def assemble(self) -> bytes:
-        """The program. ValueError: a label is missing or behind, or the program is too long for the kernel."""
-        sizes = [1] * len(self._code)
-        while not self._settle(sizes):
-            pass
-        starts = _starts(sizes)
-        words: list[bytes] = []
-        for index, (code, k, true, false) in enumerate(self._code):
-            words += self._encode(starts, sizes[index], index, code, k, true, false)
-        if not 0 < len(words) <= _MAX_INSTRUCTIONS:
-            raise ValueError(f"{len(words)} instructions; the kernel takes 1 to {_MAX_INSTRUCTIONS}")
-        return b"".join(words)
-
-    def _settle(self, sizes: list[int]) -> bool:
-        """Gives each jump that reaches too far room for a long one. False: something moved, look again."""
-        starts = _starts(sizes)
-        settled = True
-        for index, (code, _, true, false) in enumerate(self._code):
-            if code not in (_JEQ, _JGE):
-                continue
-            after = starts[index] + 1
-            far = sum(
-                label is not None and self._distance(starts, label, after, index) > 250 for label in (true, false)
-            )
-            if sizes[index] < 1 + far:
-                sizes[index] = 1 + far
-                settled = False
-        return settled
-
-    def _distance(self, starts: list[int], label: str, after: int, index: int) -> int:
-        target = self._labels.get(label)
-        if target is None or target <= index or target >= len(self._code):
-            raise ValueError(f"label {label!r} is not ahead")
-        return starts[target] - after
-
-    def _encode(
-        self, starts: list[int], size: int, index: int, code: int, k: int, true: str | None, false: str | None
-    ) -> list[bytes]:
-        if code not in (_JEQ, _JGE):
-            return [_INSTRUCTION.pack(code, 0, 0, k)]
-        after = starts[index] + 1
-        short: list[int] = []
-        long: list[bytes] = []
-        for label in (true, false):
-            distance = size - 1 if label is None else self._distance(starts, label, after, index)
-            if distance > 250:  # one long jump per far target stands right behind this instruction
-                position = len(long)
-                long.append(_INSTRUCTION.pack(_JA, 0, 0, distance - position - 1))
-                distance = position
-            short.append(distance)
-        return [_INSTRUCTION.pack(code, short[0], short[1], k), *long]
+Code = list[bytes]
+"""Instructions that end with a verdict, whatever way they go."""
 
 
-def _starts(sizes: Sequence[int]) -> list[int]:
-    starts = [0]
-    for size in sizes:
-        starts.append(starts[-1] + size)
-    return starts
+def _instruction(code: int, k: int, true: int = 0, false: int = 0) -> bytes:
+    """Jumps go forward, over so many instructions."""
+    return _INSTRUCTION.pack(code, true, false, k)
 
 
 def compile(arch: int, verdicts: Mapping[int, Verdict], otherwise: int) -> bytes:
     """A program: any other architecture is killed, numbers without a verdict get `otherwise`.
 
-    Numbers are found by binary search over runs of equal verdicts: some eight steps.
+    Numbers are found by binary search over runs of equal verdicts: some eight steps. ValueError: it is too long for the
+    kernel.
     """
-    assembler = Assembler()
-    assembler.load(_ARCH_AT)
-    assembler.jump_if_equal(arch, true="arch")
-    assembler.answer(KILL_PROCESS)
-    assembler.label("arch")
-    assembler.load(_NUMBER_AT)
-    _search(assembler, _runs(verdicts, otherwise))
-    return assembler.assemble()
+    code = [
+        _instruction(_LD_W_ABS, _ARCH_AT),
+        _instruction(_JEQ, arch, true=1),
+        _instruction(_RET_K, KILL_PROCESS),
+        _instruction(_LD_W_ABS, _NUMBER_AT),
+        *_search(_runs(verdicts, otherwise)),
+    ]
+    if len(code) > _MAX_INSTRUCTIONS:
+        raise ValueError(f"{len(code)} instructions; the kernel takes {_MAX_INSTRUCTIONS}")
+    return b"".join(code)
 
 
 def _runs(verdicts: Mapping[int, Verdict], otherwise: int) -> list[tuple[int, Verdict]]:
@@ -196,42 +110,41 @@ def _extend(runs: list[tuple[int, Verdict]], number: int, verdict: Verdict) -> N
         runs.append((number, verdict))
 
 
-def _search(assembler: Assembler, runs: Sequence[tuple[int, Verdict]]) -> None:
+def _search(runs: Sequence[tuple[int, Verdict]]) -> Code:
     if len(runs) == 1:
-        _verdict(assembler, runs[0][1])
-        return
+        return _verdict(runs[0][1])
     middle = len(runs) // 2
-    upper = assembler.fresh()
-    assembler.jump_if_at_least(runs[middle][0], true=upper)
-    _search(assembler, runs[:middle])
-    assembler.label(upper)
-    _search(assembler, runs[middle:])
+    first, lower, upper = runs[middle][0], _search(runs[:middle]), _search(runs[middle:])
+    if len(lower) <= _LONGEST_JUMP:
+        return [_instruction(_JGE, first, true=len(lower)), *lower, *upper]
+    return [_instruction(_JGE, first, false=1), _instruction(_JA, len(lower)), *lower, *upper]
 
 
-def _verdict(assembler: Assembler, verdict: Verdict) -> None:
+def _verdict(verdict: Verdict) -> Code:
     if isinstance(verdict, int):
-        assembler.answer(verdict)
-        return
-    for case in verdict.cases:
-        no = assembler.fresh()
-        for compare in case.when:
-            _compare(assembler, compare, no)
-        assembler.answer(case.action)
-        assembler.label(no)
-    assembler.answer(verdict.otherwise)
+        return [_instruction(_RET_K, verdict)]
+    code = [_instruction(_RET_K, verdict.otherwise)]
+    for case in reversed(verdict.cases):
+        fits = [_instruction(_RET_K, case.action)]
+        for compare in reversed(case.when):
+            fits = _compare(compare, fits)
+        code = [*fits, *code]
+    return code
 
 
-def _compare(assembler: Assembler, compare: Compare, no: str) -> None:
+def _compare(compare: Compare, fits: Code) -> Code:
+    """Go on with `fits` if it holds, else behind them."""
     if compare.value & ~compare.mask:
         raise ValueError(f"no argument can be {compare.value:#x} under the mask {compare.mask:#x}")
-    for half in range(2):  # little-endian, both machines: the low half lies first
+    for half in (1, 0):  # little-endian, both machines: the low half lies first
         mask = compare.mask >> 32 * half & 0xFFFF_FFFF
         if mask == 0 and (half == 1 or compare.mask):
             continue
-        assembler.load(_ARGUMENTS_AT + 8 * compare.argument + 4 * half)
+        fits = [_instruction(_JEQ, compare.value >> 32 * half & 0xFFFF_FFFF, false=len(fits)), *fits]
         if mask != 0xFFFF_FFFF:
-            assembler.mask(mask)
-        assembler.jump_if_equal(compare.value >> 32 * half & 0xFFFF_FFFF, false=no)
+            fits = [_instruction(_AND_K, mask), *fits]
+        fits = [_instruction(_LD_W_ABS, _ARGUMENTS_AT + 8 * compare.argument + 4 * half), *fits]
+    return fits
 
 
 class Filter:

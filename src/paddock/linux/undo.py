@@ -10,17 +10,15 @@ P = ParamSpec("P")
 
 
 class UndoStack:
-    """Undo steps, run last first when the block is left by an exception.
+    """Undo steps, run last first when the block is left by an exception. Else they stay, for `unwind` or another block.
 
         with UndoStack() as undo:
             os.mkdir(path)
             undo.push(os.rmdir, path)
             ...
-            undo.release()  # all is well: keep everything
 
     An undo that fails does not stop the others: its error becomes a note on the exception that is under way, or,
     where `unwind()` was called without one, is raised (the first, with the others as notes).
-    A block that is left without an exception and without `release()` is undone too.
     """
 
     def __init__(self) -> None:
@@ -30,27 +28,13 @@ class UndoStack:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if error is None:
-            self.unwind()
-        else:
+        if error is not None:
             for failed in self._run():
                 error.add_note(f"undo failed: {failed!r}")
-
-    def __len__(self) -> int:
-        return len(self._steps)
 
     def push(self, step: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Has `step(*args, **kwargs)` run, before all steps pushed so far."""
         self._steps.append(lambda: step(*args, **kwargs))
-
-    def take(self, other: UndoStack) -> None:
-        """Makes the steps of `other` its own, to be run before those pushed so far; `other` has none then."""
-        self._steps += other._steps
-        other._steps = []
-
-    def release(self) -> None:
-        """Forgets all steps: what was made stays."""
-        self._steps.clear()
 
     def unwind(self) -> None:
         """Runs all steps now. Raises the first error, when all have run."""

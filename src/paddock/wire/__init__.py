@@ -12,6 +12,7 @@ from ._frames import PROTOCOL as PROTOCOL
 from ._frames import Frame as Frame
 from ._frames import Inbox as Inbox
 from ._frames import Kind as Kind
+from ._frames import NotSent as NotSent
 from ._frames import WireError as WireError
 from ._frames import close_all as close_all
 from ._frames import pack as pack

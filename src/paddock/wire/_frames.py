@@ -47,6 +47,10 @@ class WireError(Exception):
     """What arrived is not the protocol, or ended in the middle of a frame. The connection must be dropped."""
 
 
+class NotSent(ConnectionResetError):
+    """The peer has gone, and has not got the whole request; or it has said that it did not start it."""
+
+
 class Kind(IntEnum):
     HELLO = 1
     OPEN = 2

@@ -15,17 +15,14 @@ from collections import deque
 from collections.abc import Callable
 
 from ._connection import receive_some, send_some
-from ._frames import Frame, Inbox, Kind, WireError, close_all, pack
+from ._frames import Frame, Inbox, Kind, NotSent, WireError, close_all, pack
 
 LEAVE_SECONDS = 10.0
 """A process that ends connections without a word is given so long to end before it is taken for a stranger."""
 MAX_BODY = 64 << 20
 """Bytes: ten thousand rules are two million."""
 _ANSWERS = frozenset({Kind.HELLO, Kind.REPLY, Kind.ERROR})
-
-
-class NotSent(ConnectionError):
-    """The peer has gone, and has not got the whole request."""
+_ASKS = frozenset({Kind.HELLO, Kind.OPEN})
 
 
 class Stranger(Exception):
@@ -41,16 +38,22 @@ class Duplex:
     when nothing more comes. A WireError that `heard` raises ends the connection."""
 
     def __init__(
-        self, peer: socket.socket, heard: Callable[[Duplex, Frame], None], ended: Callable[[Duplex], None]
+        self,
+        peer: socket.socket,
+        heard: Callable[[Duplex, Frame], None],
+        ended: Callable[[Duplex], None],
+        max_body: int = MAX_BODY,
     ) -> None:
         peer.setblocking(False)
         self._peer, self._heard, self._ended = peer, heard, ended
         self._loop = asyncio.get_running_loop()
-        self._inbox = Inbox(MAX_BODY)
+        self._inbox = Inbox(max_body)
         self._asked: dict[int, asyncio.Future[Frame]] = {}
         self._channels = itertools.count(1)
-        self._unsent: deque[tuple[int, memoryview, tuple[int, ...]]] = deque()
+        self._unsent: deque[tuple[asyncio.Future[Frame] | None, memoryview, tuple[int, ...]]] = deque()
+        """Frames with their descriptors, and who waits for the answer to each."""
         self.closed = self._waits_for_room = False
+        self._owner = os.getpid()
         self.pid, self.uid, _ = struct.unpack("=3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         self._loop.add_reader(peer.fileno(), self._readable)
 
@@ -58,19 +61,23 @@ class Duplex:
         """Return the answer: HELLO, REPLY or ERROR. `descriptors` are closed here, whatever happens.
 
         ConnectionError: the peer has gone; NotSent if it has not heard this. OSError if there was no room for the
-        descriptors of the answer.
+        descriptors of the request or of the answer.
         """
         channel = 0 if kind is Kind.HELLO else next(self._channels)
         answer = self._asked[channel] = self._loop.create_future()
         try:
             self.send(kind, channel, body, descriptors)
-            return await answer
+            frame = await answer
         except asyncio.CancelledError:
             if not answer.cancelled() and answer.exception() is None:  # it came just now
                 close_all(answer.result().descriptors)
             raise
         finally:
             del self._asked[channel]
+        if frame.lost:
+            close_all(frame.descriptors)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return frame
 
     def send(
         self, kind: Kind, channel: int, body: bytes = b"", descriptors: tuple[int, ...] = (), *, flags: int = 0
@@ -80,47 +87,56 @@ class Duplex:
             close_all(descriptors)
             raise NotSent("the other side has gone")
         frame = memoryview(pack(kind, channel, body, descriptors=descriptors, flags=flags))
-        self._unsent.append((channel, frame, descriptors))
+        self._unsent.append((self._asked.get(channel) if kind in _ASKS else None, frame, descriptors))
         if len(self._unsent) == 1:
             self._write()
 
-    def close(self) -> None:
+    def close(self, error: ConnectionError | None = None) -> None:
+        """Tell all who wait for an answer `error`, and those NotSent whose request the peer has not got. A fork of this
+        process leaves the connection to its parent."""
         if self.closed:
             return
         self.closed = True
-        self._loop.remove_reader(self._peer.fileno())
-        self._loop.remove_writer(self._peer.fileno())
+        if self._owner == os.getpid():
+            self._loop.remove_reader(self._peer.fileno())
+            self._loop.remove_writer(self._peer.fileno())
         self._peer.close()
         self._inbox.close()
-        unheard = {channel for channel, _, _ in self._unsent}
+        error = error or ConnectionError("the other side went away before it answered")
+        unheard = {answer for answer, _, _ in self._unsent}
         for _, _, descriptors in self._unsent:
             close_all(descriptors)
         self._unsent.clear()
-        for channel, answer in self._asked.items():
+        for answer in self._asked.values():
             if not answer.done():
-                kind = NotSent if channel in unheard else ConnectionError
-                answer.set_exception(kind("the other side went away before it answered"))
+                answer.set_exception(NotSent(*error.args) if answer in unheard else error)
+                answer.exception()  # whoever waited may have left
         self._ended(self)
 
     def _write(self) -> None:
-        try:
-            while self._unsent:
-                channel, data, descriptors = self._unsent[0]
+        while self._unsent:
+            answer, data, descriptors = self._unsent[0]
+            try:
                 sent = send_some(self._peer, data, descriptors)
-                close_all(descriptors)
-                if sent < len(data):
-                    self._unsent[0] = (channel, data[sent:], ())
-                else:
-                    self._unsent.popleft()
-        except BlockingIOError:
-            self._loop.add_writer(self._peer.fileno(), self._write)
-            self._waits_for_room = True
-        except OSError:
-            self.close()
-        else:
-            if self._waits_for_room:
-                self._loop.remove_writer(self._peer.fileno())
-                self._waits_for_room = False
+            except BlockingIOError:
+                self._loop.add_writer(self._peer.fileno(), self._write)
+                self._waits_for_room = True
+                return
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS or answer is None:
+                    self.close()
+                    return
+                sent = len(data)  # the kernel has taken no byte of it (unix(7)): the connection is as it was
+                if not answer.done():
+                    answer.set_exception(error)
+            close_all(descriptors)
+            if sent < len(data):
+                self._unsent[0] = (answer, data[sent:], ())
+            else:
+                self._unsent.popleft()
+        if self._waits_for_room:
+            self._loop.remove_writer(self._peer.fileno())
+            self._waits_for_room = False
 
     def _readable(self) -> None:
         try:
@@ -136,14 +152,12 @@ class Duplex:
 
     def _take(self, frame: Frame) -> None:
         answer = self._asked.get(frame.channel) if frame.kind in _ANSWERS else None
-        if answer is None and frame.kind not in (Kind.REPLY, Kind.ERROR) and not frame.lost and not self.closed:
-            self._heard(self, frame)
-        elif answer is None or answer.done() or frame.lost:
-            close_all(frame.descriptors)
-            if answer is not None and not answer.done():
-                answer.set_exception(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-        else:
+        if answer is not None and not answer.done():
             answer.set_result(frame)
+        elif answer is not None or frame.kind in (Kind.REPLY, Kind.ERROR) or frame.lost or self.closed:
+            close_all(frame.descriptors)
+        else:
+            self._heard(self, frame)
 
 
 async def greet(

@@ -6,18 +6,19 @@ from __future__ import annotations
 import os
 import sys
 
-from paddock.client._async_calls import AsyncCalls, AsyncPipe
-from paddock.client._lease import Lease
-from paddock.client._session import handle_methods, lost, new_id, request_of, session, undo_of
+from paddock.client._async_lines import AsyncPipe
+from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
 from paddock.model import CreateSandbox, ExecId, KillSandbox, codec
 from paddock.wire import Frame, close_all
+
+from .calls import AsyncCalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from paddock.errors import DaemonLost
-    from paddock.model import Action, ExitStatus, FileChange, FileInfo, Promotion, PtySize, PullRequest, PushedBranch
+    from paddock.model import Action, ExitStatus, FileChange, FileInfo, PtySize
 
 
 class AsyncDaemonTransport:
@@ -51,10 +52,8 @@ class AsyncDaemonTransport:
                 return _Both(_opened(self._calls, frame))
             case "ChangeStream":
                 return _Changes(self._calls, frame)
-            case "Promotion":
-                return await _promote(self._calls, frame)
-            case "PushedBranch" | "PullRequest":
-                return await _publish(self._calls, frame, action)
+            case "Promotion" | "PushedBranch" | "PullRequest":
+                return await _carry_out(self._calls, frame, action)
             case _:
                 return codec.decode_result(frame.body, type(action))
 
@@ -72,41 +71,31 @@ def default_async_transport(state_dir: str | os.PathLike[str] | None = None) -> 
     return AsyncDaemonTransport(AsyncCalls(session(state_dir)))
 
 
-async def _promote(calls: AsyncCalls, frame: Frame) -> Promotion:
-    """Write on the host what the daemon's plan says, and tell the daemon that it is done."""
+async def _carry_out(calls: AsyncCalls, frame: Frame, action: Action[Any]) -> Any:
+    """Do as the caller what the daemon's plan says, and tell the daemon of it.
+
+    It writes a promotion on the host, or pushes to a remote with this process's credentials.
+    """
     from contextlib import suppress
 
     from paddock.client._blocking import arun_whole
-    from paddock.client._promote import promote
     from paddock.errors import DaemonLost
-    from paddock.model import Promotion
 
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    done: dict[str, Any] = {}
     try:
         try:
-            assert handle.plan is not None
-            await arun_whole(promote, handle.plan, *frame.descriptors)
+            if handle.plan is not None:
+                from paddock.client._promote import promote
+
+                await arun_whole(promote, handle.plan, *frame.descriptors)
+            else:
+                from paddock.client._publish import publish
+
+                done["published"] = await arun_whole(publish, handle, calls.state_dir)
         finally:
             close_all(frame.descriptors)
-        return codec.decode(await calls.call(handle.handle, "finish", cancels=False), Promotion)
-    finally:
-        with suppress(DaemonLost):  # it went with its daemon
-            await calls.call(handle.handle, "close", cancels=False)
-
-
-async def _publish(calls: AsyncCalls, frame: Frame, action: Action[Any]) -> PushedBranch | PullRequest:
-    """Do at the remote what the daemon's plan says, with this process's credentials, and tell the daemon of it."""
-    from contextlib import suppress
-
-    from paddock.client._blocking import arun_whole
-    from paddock.client._publish import publish
-    from paddock.errors import DaemonLost
-
-    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
-    try:
-        published = await arun_whole(publish, handle, calls.state_dir)
-        said = await calls.call(handle.handle, "finish", cancels=False, published=published)
-        return codec.decode_result(said, type(action))
+        return codec.decode_result(await calls.call(handle.handle, "finish", cancels=False, **done), type(action))
     finally:
         with suppress(DaemonLost):  # it went with its daemon
             await calls.call(handle.handle, "close", cancels=False)

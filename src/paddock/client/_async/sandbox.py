@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from paddock import model
-from paddock.client._command import absolute, absolute_template, checked, exec_spec
-from paddock.client._policy import policy_document
+from paddock.client._command import absolute, absolute_template, checked, exec_spec, policy_document
 from paddock.errors import InvalidArgument, SandboxDied
 from paddock.model import Level, Limits, State
 
@@ -21,7 +20,7 @@ else:
     from types import TracebackType
     from typing import Literal, Self, overload
 
-    from paddock.client._policy import PolicySource
+    from paddock.client._command import PolicySource
     from paddock.model import ExecInfo, ExecResult, Mount, MountDiff, Promotion, PtySize, Usage
     from paddock.model import Sandbox as SandboxInfo
     from paddock.model import Snapshot as SnapshotInfo

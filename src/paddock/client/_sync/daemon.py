@@ -7,18 +7,19 @@ from __future__ import annotations
 import os
 import sys
 
-from paddock.client._calls import Calls, Pipe
-from paddock.client._lease import Lease
-from paddock.client._session import handle_methods, lost, new_id, request_of, session, undo_of
+from paddock.client._lines import Pipe
+from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
 from paddock.model import CreateSandbox, ExecId, KillSandbox, codec
 from paddock.wire import Frame, close_all
+
+from .calls import Calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from paddock.errors import DaemonLost
-    from paddock.model import Action, ExitStatus, FileChange, FileInfo, Promotion, PtySize, PullRequest, PushedBranch
+    from paddock.model import Action, ExitStatus, FileChange, FileInfo, PtySize
 
 
 class DaemonTransport:
@@ -52,10 +53,8 @@ class DaemonTransport:
                 return _Both(_opened(self._calls, frame))
             case "ChangeStream":
                 return _Changes(self._calls, frame)
-            case "Promotion":
-                return _promote(self._calls, frame)
-            case "PushedBranch" | "PullRequest":
-                return _publish(self._calls, frame, action)
+            case "Promotion" | "PushedBranch" | "PullRequest":
+                return _carry_out(self._calls, frame, action)
             case _:
                 return codec.decode_result(frame.body, type(action))
 
@@ -73,41 +72,31 @@ def default_transport(state_dir: str | os.PathLike[str] | None = None) -> Daemon
     return DaemonTransport(Calls(session(state_dir)))
 
 
-def _promote(calls: Calls, frame: Frame) -> Promotion:
-    """Write on the host what the daemon's plan says, and tell the daemon that it is done."""
+def _carry_out(calls: Calls, frame: Frame, action: Action[Any]) -> Any:
+    """Do as the caller what the daemon's plan says, and tell the daemon of it.
+
+    It writes a promotion on the host, or pushes to a remote with this process's credentials.
+    """
     from contextlib import suppress
 
     from paddock.client._blocking import run_blocking
-    from paddock.client._promote import promote
     from paddock.errors import DaemonLost
-    from paddock.model import Promotion
 
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    done: dict[str, Any] = {}
     try:
         try:
-            assert handle.plan is not None
-            run_blocking(promote, handle.plan, *frame.descriptors)
+            if handle.plan is not None:
+                from paddock.client._promote import promote
+
+                run_blocking(promote, handle.plan, *frame.descriptors)
+            else:
+                from paddock.client._publish import publish
+
+                done["published"] = run_blocking(publish, handle, calls.state_dir)
         finally:
             close_all(frame.descriptors)
-        return codec.decode(calls.call(handle.handle, "finish", cancels=False), Promotion)
-    finally:
-        with suppress(DaemonLost):  # it went with its daemon
-            calls.call(handle.handle, "close", cancels=False)
-
-
-def _publish(calls: Calls, frame: Frame, action: Action[Any]) -> PushedBranch | PullRequest:
-    """Do at the remote what the daemon's plan says, with this process's credentials, and tell the daemon of it."""
-    from contextlib import suppress
-
-    from paddock.client._blocking import run_blocking
-    from paddock.client._publish import publish
-    from paddock.errors import DaemonLost
-
-    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
-    try:
-        published = run_blocking(publish, handle, calls.state_dir)
-        said = calls.call(handle.handle, "finish", cancels=False, published=published)
-        return codec.decode_result(said, type(action))
+        return codec.decode_result(calls.call(handle.handle, "finish", cancels=False, **done), type(action))
     finally:
         with suppress(DaemonLost):  # it went with its daemon
             calls.call(handle.handle, "close", cancels=False)

@@ -1,0 +1,77 @@
+"""Requests to the daemon, each sent once more where that is safe."""
+
+from __future__ import annotations
+
+import os
+
+from paddock.client._async_lines import AsyncLines
+from paddock.client._session import answered, handle_methods, lost_call, not_started, nothing, too_many_under_way
+from paddock.errors import DaemonLost, PaddockError
+from paddock.wire import AGAIN, Frame, NotSent, WireError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from paddock.client._session import Lost, Session, Undo
+
+
+class AsyncCalls:
+    """Any number of threads and tasks may use it. A call that is interrupted or cancelled has been undone when it ends:
+    a second interrupt does not wait for that."""
+
+    def __init__(self, session: Session) -> None:
+        self._lines = AsyncLines(session)
+        self.give_up, self.state_dir = session.give_up, session.state_dir
+
+    async def call(
+        self, handle: int, method: str, *, cancels: bool = True, lost: Lost = lost_call, **fields: Any
+    ) -> bytes:
+        """A method of a handle; what it returns, encoded."""
+        body = handle_methods(handle, method, id=os.urandom(16).hex(), **fields)
+        return (await self.ask(body, (), cancels=cancels, lost=lost)).body
+
+    async def ask(
+        self,
+        body: bytes,
+        descriptors: tuple[int, ...],
+        *,
+        again: bool = True,
+        repeatable: bool = False,
+        cancels: bool = True,
+        undo: Undo = nothing,
+        lost: Lost = lost_call,
+    ) -> Frame:
+        """Return the REPLY. Raise the daemon's error, or `lost` where its outcome is unknown.
+
+        A request whose connection ends is sent once more, on a new connection: the others may be those of a daemon
+        that is dying. If it had reached the daemon whole it is sent as `AGAIN`, unless not `again`: the daemon knows
+        what became of it, or says that it doesn't. A daemon that leaves says what it has not started, which is sent to
+        the next one. Of what it was working on only what is `repeatable` is asked of the next one.
+        """
+        problem, flags = "", 0  # a text: the exception would keep the callers' frames, and the streams in them, alive
+        line = None
+        for _ in range(2):
+            try:
+                line = await self._lines.take(line)
+            except (OSError, PaddockError) as error:
+                if not flags:
+                    raise
+                problem = str(error)
+                break
+            try:
+                frame = await line.perform(body, descriptors, cancels=cancels, undo=undo, flags=flags)
+                return answered(frame, self.give_up)
+            except NotSent as error:
+                problem = str(error)
+                continue
+            except (OSError, WireError) as error:
+                if (refused := too_many_under_way(error)) is not None:
+                    raise refused from None
+                problem = str(error)
+            except DaemonLost as error:  # it leaves, or it is the next one
+                problem, again = error.message, again and repeatable
+            flags = AGAIN
+            if not again:
+                break
+        raise lost(problem) if flags else not_started(problem)

@@ -1,0 +1,154 @@
+"""Connections on event loops: one for each loop, any number of calls on it at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from paddock.errors import InvalidState
+from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Kind, NotSent, close_all
+from paddock.wire.duplex import Duplex
+
+from ._session import Session, tell
+
+if TYPE_CHECKING:
+    from ._session import Undo
+
+
+class AsyncLines:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncLine] = weakref.WeakKeyDictionary()
+
+    async def take(self, before: AsyncLine | None) -> AsyncLine:
+        """Return the one of this loop, or a new one in the place of `before`."""
+        loop = asyncio.get_running_loop()
+        if before is not None:
+            before.leaves = True
+        if (found := self._open(loop)) is not None:
+            return found
+        # One of the session's own, which stays: what this process has made lives as long as it, not as this loop.
+        connection = await asyncio.to_thread(self._session.take)
+        self._session.give_back(connection)
+        opened = await asyncio.to_thread(self._session.open_socket)
+        if (found := self._open(loop)) is not None:
+            opened.close()
+            return found
+        for ended in [one for one in self._loops if one.is_closed()]:
+            self._loops.pop(ended).close(ConnectionResetError("the event loop was closed"))
+        found = self._loops[loop] = AsyncLine(opened)
+        return found
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncLine | None:
+        found = self._loops.get(loop)
+        return found if found is not None and found.is_open else None
+
+
+class AsyncLine(Duplex):
+    """A greeted connection on one event loop."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        super().__init__(peer, _hear, lambda line: None, MAX_REPLY)
+        self.leaves = False
+        """The daemon does: it answers what it has taken, and is asked nothing more."""
+        weakref.finalize(self, peer.close)  # not __del__: the collector may finalize the socket of a cycle first
+
+    @property
+    def is_open(self) -> bool:
+        return not self.closed and not self.leaves and self._owner == os.getpid()
+
+    async def perform(
+        self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, undo: Undo, flags: int
+    ) -> Frame:
+        """As `ask`, but a frame that lost descriptors is an answer too, and who is cancelled has undone what came."""
+        channel = next(self._channels)
+        answer = self._asked[channel] = self._loop.create_future()
+        try:
+            # The caller closes its own when it likes.
+            self.send(Kind.OPEN, channel, body, tuple(map(os.dup, descriptors)), flags=flags)
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                if not answer.done() and cancels:
+                    self.send(Kind.CLOSE, channel)
+                for body in undo(await answer) if cancels else ():
+                    self.send(Kind.OPEN, next(self._channels), body, flags=NO_REPLY)
+            raise
+        finally:
+            del self._asked[channel]
+
+
+def _hear(line: Duplex, frame: Frame) -> None:
+    close_all(frame.descriptors)
+    if frame.kind is Kind.CONTROL:
+        tell(frame.body)
+    elif frame.kind is Kind.CLOSE:
+        line.close(NotSent("the daemon leaves"))
+
+
+class AsyncPipe:
+    """A descriptor that does not block, whose other end is the daemon's. From any event loop."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._waiting: dict[asyncio.Future[None], Callable[[int], object]] = {}
+
+    async def read(self, size: int) -> bytes:
+        while True:
+            try:
+                return os.read(self._open(), size)
+            except BlockingIOError:
+                loop = asyncio.get_running_loop()
+                await self._ready(loop.add_reader, loop.remove_reader)
+
+    async def write(self, data: memoryview) -> int:
+        while True:
+            try:
+                return os.write(self._open(), data)
+            except BlockingIOError:
+                loop = asyncio.get_running_loop()
+                await self._ready(loop.add_writer, loop.remove_writer)
+
+    def close(self) -> bool:
+        """Whether it was open. Who waits for it is told InvalidState."""
+        if self._descriptor < 0:
+            return False
+        for waiting, remove in tuple(self._waiting.items()):
+            remove(self._descriptor)
+            if not waiting.done():
+                waiting.get_loop().call_soon_threadsafe(_wake, waiting)
+        os.close(self._descriptor)
+        self._descriptor = -1
+        return True
+
+    def _open(self) -> int:
+        if self._descriptor < 0:
+            raise InvalidState("this stream is closed")
+        return self._descriptor
+
+    async def _ready(self, add: Callable[..., object], remove: Callable[[int], object]) -> None:
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        descriptor = self._open()
+        add(descriptor, _wake, ready)
+        self._waiting[ready] = remove
+        try:
+            await ready
+        finally:
+            del self._waiting[ready]
+            if descriptor == self._descriptor:
+                remove(descriptor)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

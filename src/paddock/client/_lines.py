@@ -1,0 +1,138 @@
+"""Connections and pipes that block: no event loop and no thread."""
+
+from __future__ import annotations
+
+import os
+from _thread import allocate_lock
+
+from paddock.errors import InvalidState
+from paddock.wire import NO_REPLY, Connection, Frame, Kind, NotSent, WireError, close_all
+
+from ._session import tell, too_many_under_way
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ._session import Session, Undo
+
+
+class Lines:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def take(self, before: Line | None) -> Line:
+        """Return one for this call alone, a new one if `before` has failed."""
+        return Line(self._session, self._session.take() if before is None else self._session.open())
+
+
+class Line:
+    """A greeted connection of a session's, and one call on it.
+
+    A call that a signal handler's exception interrupts, Ctrl-C for one, is cancelled: the exception is raised when the
+    daemon has undone it. A second one does not wait for that.
+    """
+
+    def __init__(self, session: Session, connection: Connection) -> None:
+        self._session, self._connection = session, connection
+
+    def perform(self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, undo: Undo, flags: int) -> Frame:
+        """Return the answer, ERROR too. NotSent; OSError, WireError: the outcome is unknown."""
+        connection = self._connection
+        channel = connection.next_channel()
+        is_sent = False
+        try:
+            connection.send(Kind.OPEN, channel, body, descriptors=descriptors, flags=flags)
+            is_sent = True
+            frame = self._answer(channel)
+        except (OSError, WireError) as error:
+            if too_many_under_way(error) is not None:
+                self._session.give_back(connection)
+                raise
+            connection.close()
+            if is_sent:
+                raise
+            raise NotSent(str(error)) from None
+        except BaseException:
+            self._interrupted(channel, cancels, undo)
+            raise
+        self._session.give_back(connection)
+        return frame
+
+    def _answer(self, channel: int) -> Frame:
+        while (frame := self._connection.receive()) is not None:
+            if frame.channel == channel and frame.kind is not Kind.CONTROL:
+                return frame
+            if frame.kind is Kind.CONTROL and frame.channel == channel:
+                tell(frame.body)
+            if frame.kind is Kind.CLOSE:
+                raise NotSent("the daemon leaves")
+            close_all(frame.descriptors)
+        raise ConnectionResetError
+
+    def _interrupted(self, channel: int, cancels: bool, undo: Undo) -> None:
+        """Cancel what was asked and wait until it is undone. An exception in here ends the wait, and the connection."""
+        frame, connection = None, self._connection
+        try:
+            if cancels:
+                connection.unread()
+                connection.send(Kind.CLOSE, channel)
+                frame = self._answer(channel)
+        except (OSError, WireError):
+            pass
+        finally:
+            if frame is None:
+                connection.close()  # a request that the daemon is not told to cancel by name ends with its connection
+        if frame is not None:
+            for body in undo(frame):
+                connection.send(Kind.OPEN, connection.next_channel(), body, flags=NO_REPLY)
+            self._session.give_back(connection)
+
+
+class Pipe:
+    """A descriptor whose other end is the daemon's.
+
+    One thread may close it while another reads. The descriptor is closed when no thread uses it any more, so its number
+    never means another file in between.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = allocate_lock()
+        self._users = 0
+        self._closed = False
+
+    def read(self, size: int) -> bytes:
+        return self._used(lambda descriptor: os.read(descriptor, size))
+
+    def write(self, data: bytes | memoryview) -> int:
+        return self._used(lambda descriptor: os.write(descriptor, data))
+
+    def close(self) -> bool:
+        """Whether it was open."""
+        with self._lock:
+            was_open, self._closed = not self._closed, True
+            self._let_go()
+        return was_open
+
+    def _used(self, use: Callable[[int], Any]) -> Any:
+        with self._lock:
+            if self._closed:
+                raise InvalidState("this stream is closed")
+            self._users += 1
+        try:
+            return use(self._descriptor)
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if self._closed and not self._users and self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)

@@ -1,0 +1,157 @@
+"""What a sandbox gets while it runs: a way out, or the mounts and the name of a plan that it waited for.
+
+A sandbox that was made without exits may have taken the ports of the gateway's meanwhile: then it gets none. It has no
+power over its network or its mounts, so that nothing else is different from those that were made with exits.
+
+A vessel that waits (docs/design/levels.md, Waiting), complete and nobody's, becomes the sandbox of a plan when it is
+claimed. What runs in there are processes of ours, a wall, and what has been nobody's sandbox: nothing in its tree was
+written by anybody else. Its processes, group, sockets and exits stay as they are, and its mounts but for what the
+sandbox is over. Its names, and when and with whom it ends, are the plan's from then on. The claim is written in one
+step: until then the next keeper finds what waits. The keeper ends one whose claim fails.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from paddock.keeper import _exits, _places, _trust_places
+from paddock.keeper._door import visit
+from paddock.keeper._errors import JailError, Steps, as_jail_error, died_of
+from paddock.keeper._house import House
+from paddock.keeper._mounts import make_mounts, make_trees
+from paddock.keeper._plan import CLAIM, JailPlan
+from paddock.keeper._records import Record
+from paddock.keeper._supervised import Supervised, Way
+from paddock.linux.undo import UndoStack
+
+
+@contextmanager
+def _way_into(house: House, sandbox: Supervised, what: str) -> Generator[Way]:
+    """Its namespaces, until the end of the block. OSError, JailError."""
+    if sandbox.way is not None:
+        yield sandbox.way
+        return
+    if not house.root_mode:
+        raise JailError(f"the keeper that could {what} is dead, and an ordinary user's next one can't")
+    network = _exits.open_network(sandbox.record.pid)
+    try:
+        way = Way(network, os.open(f"/proc/{sandbox.record.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+    except BaseException:
+        os.close(network)
+        raise
+    try:
+        yield way
+    finally:
+        way.close()
+
+
+# -- exits
+
+
+def open_exits(house: House, sandbox: Supervised) -> bool:
+    """Make exits if it has none, or if they are lost. False: it has died meanwhile. OSError, JailError."""
+    try:
+        if not sandbox.record.exits:
+            _give_exits(house, sandbox)
+        if sandbox.exits is None:
+            reopen(house, sandbox)
+    except (OSError, JailError) as error:
+        if not died_of(error, sandbox.pidfd):
+            raise
+        return False
+    return True
+
+
+def reopen(house: House, sandbox: Supervised) -> None:
+    """Listens again for a sandbox whose keeper died, unless the gateway still does. OSError, JailError."""
+    if not house.root_mode:
+        raise JailError("the keeper that held its exits is dead, and an ordinary user's can't make them anew")
+    network = _exits.open_network(sandbox.record.pid)
+    try:
+        sandbox.exits = _exits.listen_again(network)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+    finally:
+        os.close(network)
+
+
+def _give_exits(house: House, sandbox: Supervised) -> None:
+    """Exits, and the certificates that go with them; its record says so. OSError, JailError."""
+    with _way_into(house, sandbox, "give it a network") as way:
+        _trust(house, sandbox.record.id, way)
+        sandbox.exits = _exits.make(way.network, may_return=house.root_mode)
+    sandbox.record.exits = sandbox.record.late = True
+    house.records.write(sandbox.record)
+    sandbox.close_way()
+
+
+def _trust(house: House, id: str, way: Way) -> None:
+    held: list[int] = []
+    try:
+        try:
+            made = _trust_places.make(house, id, held)
+        except FileExistsError:
+            return  # an attempt before has come so far
+        with visit(house.home, way.mounts):
+            os.chdir("/")
+            _trust_places.attach(made)
+    finally:
+        for mount in held:
+            os.close(mount)
+
+
+# -- the plan of what waits
+
+
+def claim(house: House, sandbox: Supervised, plan: JailPlan, late: Collection[str]) -> Record:
+    """Its record from now on. `late`: where those trees of the plan belong that it has not got yet. JailError."""
+    steps = Steps(plan.fault.removeprefix(CLAIM))
+    records, was = house.records, sandbox.record.id
+    try:
+        with UndoStack() as undo:
+            record = _settled(sandbox.record, plan, late)
+            if late or plan.mounts or plan.protect:
+                with steps("mounts"):
+                    _mount(house, sandbox, plan, late)
+            with steps("rename"):
+                records.adopt(plan.id, records.directory, was)
+                undo.push(records.adopt, was, records.directory, plan.id)
+            with steps("written"):
+                records.write(record)
+    except Exception as error:
+        raise as_jail_error(error, steps) from None
+    if record.exits:
+        sandbox.close_way()
+    return record
+
+
+def _settled(record: Record, plan: JailPlan, late: Collection[str]) -> Record:
+    """What is written about it from now on. JailError: it was made for others."""
+    limits = {name: getattr(plan, name) for name in record.limits}
+    if limits != record.limits or plan.exits != record.exits:
+        raise JailError("what waits has other limits, or another way out")
+    if any(tree.writable and tree.target not in late for tree in plan.trees):
+        raise JailError("what waits was made without what this one is to see")
+    return replace(record, **plan.recorded)
+
+
+def _mount(house: House, sandbox: Supervised, plan: JailPlan, targets: Collection[str]) -> None:
+    """Its mounts, those of its trees that belong at `targets`, and all that it protects. OSError, JailError."""
+    held: list[int] = []
+    slot = sandbox.record.slot
+    late = plan._replace(trees=tuple(tree for tree in plan.trees if tree.target in targets))
+    with _way_into(house, sandbox, "mount something into it") as way:
+        try:
+            made = [*make_mounts(house, late, slot, held), *make_trees(house, late, slot, held)]
+            with visit(house.home, way.mounts):  # its names are its own affair by now
+                os.chdir("/")
+                _places.attach(house.base(slot), made)
+                _places.protect(plan.protect)
+        finally:
+            for fd in held:
+                os.close(fd)

@@ -1,0 +1,263 @@
+"""Stopping a sandbox: for an instant, so that a copy of its files is of one instant; or until it is resumed, because a
+caller asks for it, or because nobody has kept it awake for so long as its plan says.
+
+By the freezer of its cgroup; without one by SIGSTOP to all its processes. Pid 1, which holds the deadline, is left out
+for an instant; else it stops with the others, which it would have go on, and the keeper alone holds the deadline. A
+process that had been stopped before goes on with the others then.
+
+The record says that a sandbox is to be paused before it is, so that the next keeper knows. The TTL stands still too:
+the rest of it is in the record, and the deadline is that of the retention. When it is resumed, the record has a new
+deadline, then pid 1's socket, and then it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from paddock.keeper._orders import send_deadline
+from paddock.keeper._records import Record, Records
+from paddock.keeper._supervised import Supervised
+from paddock.linux import pidfd, proc
+
+STOP_SECONDS = 0.5
+HOLD_SECONDS = 30.0
+_PAUSE_SECONDS = 0.0005
+Send = Callable[[int, int], None]
+"""Signals the process of a descriptor."""
+Holder = int
+"""A number of the daemon's."""
+_STANDING = frozenset("TtZX")  # stopped, traced, dead (proc_pid_stat(5))
+
+
+def stop(sandbox: Supervised, send: Send, *, with_init: bool = False) -> None:
+    """Returns when none of its processes runs. TimeoutError, and all go on, if that takes too long."""
+    if sandbox.group is not None and sandbox.group.base.freezes:
+        sandbox.group.freeze(STOP_SECONDS)
+        return
+    deadline = time.monotonic() + STOP_SECONDS
+    while running := [pid for pid in _processes(sandbox, with_init) if proc.state(pid) not in _STANDING]:
+        if time.monotonic() > deadline:
+            go_on(sandbox, send)
+            raise TimeoutError(f"processes {running} did not stop")
+        _signal(running, signal.SIGSTOP, send)
+        time.sleep(_PAUSE_SECONDS)
+        # Whoever has called vfork(2) stands in the kernel, but not still, until the child has called exec(2).
+        waiting = [pid for pid in running if proc.state(pid) == "D"]
+        _signal([child for pid in waiting for child in proc.descendants(pid)], signal.SIGCONT, send)
+
+
+def go_on(sandbox: Supervised, send: Send) -> None:
+    """Nothing if it was not stopped."""
+    if sandbox.group is not None and sandbox.group.base.freezes:
+        sandbox.group.thaw()
+        return
+    _signal([pid for pid in _processes(sandbox, with_init=True) if proc.state(pid) == "T"], signal.SIGCONT, send)
+
+
+def _stands(sandbox: Supervised) -> bool:
+    """What the kernel says: that none of its processes runs."""
+    if sandbox.group is not None and sandbox.group.base.freezes:
+        return sandbox.group.is_frozen()
+    return all(proc.state(pid) in _STANDING for pid in _processes(sandbox, with_init=True))
+
+
+def _processes(sandbox: Supervised, with_init: bool) -> list[int]:
+    """Pid 1 comes first: it starts others, and has them go on."""
+    pid = sandbox.record.pid
+    return [*([pid] if with_init else []), *proc.descendants(pid)]
+
+
+def _signal(pids: list[int], number: int, send: Send) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            process = pidfd.open(pid)
+            try:
+                send(process, number)
+            finally:
+                os.close(process)
+
+
+class Pauses:
+    """Who holds which sandbox still, nobody for longer than HOLD_SECONDS; which are paused, whoever comes or goes; and
+    who keeps awake those that may be paused for idleness.
+
+    `told(record, paused)` hears of every pause and of every end of one that is no death, `moved(record)` of each new
+    deadline.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        send: Send,
+        sandboxes: Mapping[str, Supervised],
+        told: Callable[[Record, bool], None],
+        moved: Callable[[Record], None],
+    ) -> None:
+        self._records, self._send, self._sandboxes, self._told, self._moved = records, send, sandboxes, told, moved
+        self._held: dict[str, dict[Holder, float]] = {}
+        self._paused: set[str] = set()
+        self._awake: dict[str, set[Holder]] = {}
+        self._idle_at: dict[str, float] = {}
+        """When they will have been idle for long enough, if nobody comes before."""
+
+    def begin(self, sandbox: Supervised) -> None:
+        """Whoever kept it awake when it had another keeper does so again, or is gone."""
+        if sandbox.record.idle_seconds:
+            self._awake[sandbox.record.id] = set()
+            self._settle(sandbox.record)
+
+    def end(self, sandbox: Supervised) -> None:
+        """It goes on, whoever held it: a process that stands cannot die everywhere (version 1 of cgroups)."""
+        id = sandbox.record.id
+        if self._held.pop(id, None) is not None or id in self._paused:
+            self._paused.discard(id)
+            self._go_on(sandbox)
+
+    def forget(self, sandbox: Supervised) -> None:
+        self.end(sandbox)
+        self._awake.pop(sandbox.record.id, None)
+        self._idle_at.pop(sandbox.record.id, None)
+
+    def gone(self) -> None:
+        """The daemon, and with it all that held any, or kept any awake."""
+        for id, holders in list(self._held.items()):
+            for who in list(holders):
+                self.let_go(id, who)
+        for id, awake in list(self._awake.items()):
+            for who in list(awake):
+                self.let_rest(id, who)
+
+    def deadlines(self) -> list[float]:
+        return [*self._idle_at.values(), *(until for holders in self._held.values() for until in holders.values())]
+
+    def expire(self, now: float) -> None:
+        for id, holders in list(self._held.items()):
+            for who in [who for who, until in holders.items() if until <= now]:
+                self.let_go(id, who)
+        for id in [id for id, at in self._idle_at.items() if at <= now]:
+            sandbox = self._sandboxes.get(id)
+            del self._idle_at[id]
+            if sandbox is None or sandbox.cause is not None:
+                continue
+            try:
+                self.pause(sandbox)
+            except OSError:  # one of its processes did not stop in time: it is tried again when its time has come again
+                self._settle(sandbox.record)
+
+    # -- for an instant
+
+    def hold(self, sandbox: Supervised, who: Holder) -> None:
+        """TimeoutError, OSError: it could not be stopped, and goes on."""
+        id = sandbox.record.id
+        if id not in self._held and id not in self._paused:
+            stop(sandbox, self._send)
+        self._held.setdefault(id, {})[who] = proc.boottime() + HOLD_SECONDS
+
+    def let_go(self, id: str, who: Holder) -> bool:
+        """False if `who` had not held it until now."""
+        holders = self._held.get(id, {})
+        was_held = holders.pop(who, None) is not None
+        if was_held and not holders:
+            del self._held[id]
+            if id not in self._paused:
+                self._go_on(self._sandboxes[id])
+        return was_held
+
+    # -- until it is resumed
+
+    def paused(self) -> list[Record]:
+        """Those that stand still, as the kernel says."""
+        return [self._sandboxes[id].record for id in self._paused if _stands(self._sandboxes[id])]
+
+    def pause(self, sandbox: Supervised) -> None:
+        """Whoever keeps it awake. TimeoutError, OSError: it could not be stopped, and goes on."""
+        record = sandbox.record
+        if record.paused:
+            return
+        now, deadline = proc.boottime(), record.deadline
+        record.paused, record.left_seconds = True, max(0.0, deadline - now)
+        record.deadline = now + record.retention_seconds
+        try:
+            self._records.write(record)
+            self._stop(sandbox)
+        except OSError:
+            self._not_paused(record, deadline)
+            raise
+        finally:
+            self._moved(record)
+        self._idle_at.pop(record.id, None)
+        self._told(record, True)
+
+    def take_over(self, sandbox: Supervised) -> None:
+        """One that was paused when the keeper before died, and may have been half of it."""
+        try:
+            self._stop(sandbox)
+        except OSError:
+            self._resumed(sandbox.record)
+            self._settle(sandbox.record)
+
+    def resume(self, sandbox: Supervised) -> bool:
+        """False if it was not paused. Where the record can't be written (a full disk) it goes on all the same."""
+        record = sandbox.record
+        if not record.paused:
+            return False
+        self._resumed(record)
+        if record.id in self._paused:
+            self._paused.remove(record.id)
+            if record.id not in self._held:
+                self._go_on(sandbox)
+        self._settle(record)
+        self._told(record, False)
+        return True
+
+    def keep_awake(self, sandbox: Supervised, who: Holder) -> bool:
+        """Until `let_rest`. Whether it was paused."""
+        self._awake.setdefault(sandbox.record.id, set()).add(who)
+        self._idle_at.pop(sandbox.record.id, None)
+        return self.resume(sandbox)
+
+    def let_rest(self, id: str, who: Holder) -> None:
+        awake, sandbox = self._awake.get(id), self._sandboxes.get(id)
+        if awake is not None and who in awake:
+            awake.remove(who)
+            if sandbox is not None:
+                self._settle(sandbox.record)
+
+    def _settle(self, record: Record) -> None:
+        """Its idle time begins, if it has any, runs, and nobody keeps it awake."""
+        if record.idle_seconds and not record.paused and not self._awake.get(record.id):
+            self._idle_at[record.id] = proc.boottime() + record.idle_seconds
+
+    def _stop(self, sandbox: Supervised) -> None:
+        stop(sandbox, self._send, with_init=True)
+        self._paused.add(sandbox.record.id)
+
+    def _go_on(self, sandbox: Supervised) -> None:
+        with suppress(FileNotFoundError):
+            go_on(sandbox, self._send)
+
+    def _resumed(self, record: Record) -> None:
+        """Its TTL goes on: pid 1, which stands still at this moment, finds the new deadline when it runs."""
+        # Without `left_seconds` it was paused by a keeper whose TTLs went on.
+        deadline = record.deadline if record.left_seconds is None else proc.boottime() + record.left_seconds
+        self._not_paused(record, deadline)
+        self._moved(record)
+        try:
+            send_deadline(self._records.directory, record.id, deadline)
+        except OSError:  # it is dead, or ends by the deadline that it has: never too late
+            traceback.print_exc()
+            sys.stderr.flush()
+
+    def _not_paused(self, record: Record, deadline: float) -> None:
+        record.paused, record.left_seconds, record.deadline = False, None, deadline
+        try:
+            self._records.write(record)
+        except OSError:
+            traceback.print_exc()
+            sys.stderr.flush()

@@ -1,0 +1,95 @@
+"""A sandbox that lives, as the supervisor holds it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from paddock.keeper._exits import Exits
+from paddock.keeper._records import Ended, Record
+from paddock.keeper._spare import Spare
+from paddock.linux import cgroups
+
+
+class Way(NamedTuple):
+    """Descriptors of namespaces of a sandbox, which an ordinary user's keeper can't open later."""
+
+    network: int
+    mounts: int
+
+    @classmethod
+    def of(cls, spare: Spare) -> Way | None:
+        """Of one that was just fitted out; None: they can be opened whenever they are needed."""
+        return None if spare.network is None else cls(os.dup(spare.network), os.dup(spare.door.mounts))
+
+    def close(self) -> None:
+        os.close(self.network)
+        os.close(self.mounts)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the watch knows of one sandbox."""
+
+    memory_bytes: int = 0
+    memory_peak_bytes: int = 0
+    processes: int = 0
+    disk_bytes: int | None = None
+    strikes: Counter[str] = field(default_factory=Counter[str])
+    over: int = 0
+    """How often in a row it was over its memory."""
+    walk: Generator[tuple[str, int, int], None, None] | None = None
+    walked: float = 0.0
+    """Seconds that the present or last walk took."""
+    walk_at: float = 0.0
+    worked: float = 0.0
+    """Processor time that it had used when it was last looked at."""
+    counts: dict[str, Count] = field(default_factory=dict[str, "Count"])
+    """Of its trees, by name."""
+
+    def close(self) -> None:
+        if self.walk is not None:
+            self.walk.close()
+
+
+@dataclass(slots=True)
+class Count:
+    start: int = 0
+    """The inode number from which on there may be too many files. Numbers only grow: below it nothing is counted."""
+    after: float = 0.0
+    """When to count again: counting takes a tenth of the keeper's time at most."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Supervised:
+    """`cause` is set before the supervisor ends it; without one it died by itself."""
+
+    record: Record
+    pidfd: int
+    group: cgroups.Group | None
+    exits: Exits | None = None
+    way: Way | None = None
+    """To make exits when they are asked for, and mounts when what waits is claimed."""
+    diag: int | None = None
+    """For `sock_diag.unix_bytes`, where the keeper counts its memory. None of an earlier keeper's."""
+    cause: Ended | None = None
+    waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    """Answers that its end brings."""
+    seen: Seen = field(default_factory=Seen)
+
+    def close_way(self) -> None:
+        if self.way is not None:
+            self.way.close()
+            self.way = None
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        self.close_way()
+        self.seen.close()
+        if self.diag is not None:
+            os.close(self.diag)
+        if self.exits is not None:
+            self.exits.close()
