@@ -18,7 +18,7 @@ from paddock.egress._gateway import Gateway
 from paddock.egress._handler import HandlerHost
 from paddock.egress._journal import AuditJournal, Flow
 from paddock.egress._open_door import Door, Limits, Pages
-from paddock.egress._package_cache import PackageCache
+from paddock.egress._package_cache import PackageStore
 from paddock.egress._registry import Known
 from paddock.egress._registry_reader import Reader
 from paddock.egress._secret_book import SecretBook
@@ -130,7 +130,7 @@ class Rig:
         self.inside = Authority.make("inside")
         self.journal, self.approvals = Journal(), Approvals()
         self.secrets = SecretBook()
-        self.packages: PackageCache | None = None
+        self.packages: PackageStore | None = None
         self.reads = False
         self.known: Known | None = None
         self.handlers: HandlerHost | None = None

@@ -124,8 +124,6 @@ class Gateway:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self._pages is not None and self._pages.packages is not None:
-            await self._pages.packages.close()
         if self._own_resolver is not None:
             self._own_resolver.close()
         if self._origins is not None:

@@ -24,7 +24,7 @@ from ._judged import Approvals
 from ._mocks import Handlers, Mocks
 from ._names import BadHost, canonical, is_address
 from ._origins import Maker
-from ._package_cache import PackageCache
+from ._package_cache import PackageStore
 from ._recorder import Recorder
 from ._refusal import Refused
 from ._registry import Known, Shelf
@@ -80,7 +80,7 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
 
     reader: Reader | None = None
     known: Known | None = None
-    packages: PackageCache | None = None
+    packages: PackageStore | None = None
 
 
 class OpenDoor:
@@ -99,7 +99,6 @@ class OpenDoor:
         self.names, self.pool = Synthetic(), Pool(loop.time)
         self.pages = pages or Pages()
         self.shelf = Shelf(self.pages.known)
-        self.is_shut = False
         self.links, self.streams = Links(loop), 0
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.recorder: Recorder | None = None
@@ -220,7 +219,6 @@ class OpenDoor:
             connection.recheck(policy)
 
     def shut(self, why: str) -> None:
-        self.is_shut = True
         self._tell_refused()
         self.mocks.end()
         self.pool.sweep(everything=True)

@@ -11,7 +11,7 @@ from paddock.model.egress import Target, Verdict
 
 from ._http1 import BadMessage, Body, Request, Response
 from ._judged import Judged
-from ._package_cache import OF_SOMEBODY, Packaged, Read, Remembered, wanted
+from ._package_cache import OF_SOMEBODY, Packaged, Read, Remembered, find_page, keep_page, wanted
 from ._refusal import Refused
 from ._registry import Unread, published, unread
 from ._registry_page import Kept, Page
@@ -157,8 +157,8 @@ class Look:
         self._accept = (request.get(b"accept") or b"").decode("latin-1").lower()
         packages = self._room.pages.packages
         anybodys = packages is not None and not gate.judged.depends_on_who_asks(OF_SOMEBODY)
-        self._memory = packages.pages if packages is not None and anybodys else None
-        self._found = None if self._memory is None else self._memory.find(page, self._item, self._accept)
+        self._store = packages if anybodys else None
+        self._found = None if self._store is None else find_page(self._store, page, self._item, self._accept)
         self.address = ""
         """Where the page comes from."""
         self.how: str | None = None
@@ -175,8 +175,8 @@ class Look:
 
     def recall(self, response: Response) -> bytes | None:
         """The body of a page that need not be asked for, with `response` made its head. Refused."""
-        memory, found = self._memory, self._found
-        if memory is None or found is None or not memory.is_fresh(found):
+        store, found = self._store, self._found
+        if store is None or found is None or not found.read.judged_at <= store.clock() <= found.read.until:
             return None
         if not self._room.may_dial(self._judged.target, found.address):
             return None
@@ -210,8 +210,8 @@ class Look:
             raise Refused("the policy has changed meanwhile", rule=self._verdict.rule, hint="try again")
 
     def _keep(self, response: Response, read: Read, body: bytes) -> None:
-        if self._memory is not None:
-            self._memory.keep(self._page, self._item, self._accept, response, read, body, self.address)
+        if self._store is not None:
+            keep_page(self._store, self._page, self._item, self._accept, response, read, body, self.address)
 
     def _written(self, response: Response, answer: Answer, body: bytes) -> bytes:
         self._put(answer, response.status)

@@ -23,8 +23,9 @@ from ._http1 import (
     write_response,
 )
 from ._judged import Judged
+from ._needles import Both, Filter
 from ._overrides import FormWatch
-from ._package_cache import Packaged, whole
+from ._package_cache import Broken, Packaged, whole
 from ._redact import Returned, redacted
 from ._refusal import Refused
 from ._swap import BUFFERED_BYTES, Swap
@@ -221,16 +222,13 @@ class Relay:
             sender = self._room.loop.create_task(self._send_rest(stream, server))
         try:
             response = await self._answer(server, before)
-            reading = None if self.file is None else self.file.keep(response, upstream)
-            goes_on = await self._receive(response, server) if reading is None else False
+            goes_on = await self._receive(response, upstream)
         finally:
             wire.guard(None)
             if sender is not None:
                 await _settle(sender)
             wire.watch(False)
         self._connection.upstream = None
-        if self.file is not None and reading is not None:
-            return await self.file.give(reading, self._request, self._returning)
         if stream.done and response.keep_alive:
             self._room.pool.give(upstream, tls=self._scheme == "https")
         else:
@@ -294,38 +292,46 @@ class Relay:
             return Refused(f"the server broke off: {lost}", status=502, rule="upstream")
         return _Stale(untouched=failed is not None)
 
-    async def _receive(self, response: Response, server: Wire) -> bool:
+    async def _receive(self, response: Response, upstream: Upstream) -> bool:
+        request, wire, server = self._request, self._wire, upstream.wire
         if response.status == 101:
-            return await switch(self._request, response, self._wire, server, self._room, self._swap)
+            return await switch(request, response, wire, server, self._room, self._swap)
         if self.look is not None:
-            return await self._look_through(self.look, response, server)
+            return await self._look_through(self.look, response, upstream)
         if self.admit is not None:
             try:
                 self.admit(response)
             except Exception:
                 server.reset()
                 raise
-        request, wire = self._request, self._wire
-        stream = self._returning(response, server)
+        kept = self.file if self.file is not None and self.file.keep(response, upstream.address) else None
+        stream = self._returning(response, server, kept)
         goes_on = request.keep_alive
         if not response.bodiless and response.length is None:
             response.chunked = request.minor > 0  # what has no length ends by itself only in chunks
             goes_on = goes_on and response.chunked
-        out = write_response(response, keep_alive=goes_on, minor=request.minor)
+        head = write_response(response, keep_alive=goes_on, minor=request.minor)
         stream.chunked = response.chunked and not response.bodiless
         try:
-            out += stream.take(server.buffer)
-            wire.write(out)
-            while not stream.done:
+            while True:
+                data = stream.take(server.buffer)
+                if data or stream.done or kept is None:  # of a file that is kept nothing is said before a part is right
+                    wire.write(head + data if head else data)
+                    head = bytearray()
+                if stream.done:
+                    break
                 await wire.drain()
                 if not await server.more():
                     stream.end()
-                wire.write(stream.take(server.buffer))
-        except (Lost, BadMessage, Undecodable) as error:
-            wire.reset()  # half of it is there: that it is half must be seen
+        except (Lost, BadMessage, Undecodable, Broken) as error:
             server.reset()
+            if head and wire.error is None:
+                raise Refused(str(error), status=502, rule="cache") from None
+            wire.reset()  # half of it is there: that it is half must be seen
             raise Lost(f"the answer was cut off: {error}") from None
         await wire.drain()
+        if kept is not None:
+            kept.gave()
         return goes_on
 
     @property
@@ -339,10 +345,9 @@ class Relay:
         body = look.recall(response)
         return None if body is None else await self._give_page(response, body)
 
-    async def _look_through(self, look: Look, response: Response, server: Wire) -> bool:
+    async def _look_through(self, look: Look, response: Response, upstream: Upstream) -> bool:
         """A page is passed on when all of it is there, and has been written anew."""
-        upstream = self._connection.upstream
-        look.address = "" if upstream is None else upstream.address
+        server, look.address = upstream.wire, upstream.address
         self._connection.limit(self._room.limits.response, server)
         try:
             body = await look.read(response, server)
@@ -368,12 +373,12 @@ class Relay:
         await wire.drain()
         return keep_alive
 
-    def _returning(self, response: Response, server: Wire | None = None) -> Stream:
-        """The answer's body; its head has lost what must not come back."""
+    def _returning(self, response: Response, server: Wire | None = None, kept: Packaged | None = None) -> Stream:
+        """The answer's body; its head has lost what must not come back. `kept` looks at it first."""
         book = self._room.door.secrets
         body = Body(response, to_the_end=True, extensions=True)
         if not book:
-            return Stream(body, filter=None, trailers=lambda fields: fields)
+            return Stream(body, filter=kept, trailers=lambda fields: fields)
         redaction = book.redaction(keep_length=True)
         try:
             returned = Returned(redaction, response.fields)
@@ -384,7 +389,8 @@ class Relay:
         response.fields = returned.fields
         if returned.rewrites:
             response.length = None
-        return Stream(body, filter=returned, trailers=redaction.fields)
+        filter: Filter = returned if kept is None else Both(kept, returned)
+        return Stream(body, filter=filter, trailers=redaction.fields)
 
 
 async def _head(server: Wire) -> bytes:
