@@ -15,6 +15,7 @@ import msgspec
 from paddock.model import Mock, Recorded
 
 from ._handler import LENGTH, HandlerHost, Loading, Said
+from ._http1 import Response
 from ._judged import Judged
 from ._refusal import Refused
 from ._secret_book import SecretBook
@@ -50,19 +51,20 @@ def checked(status: int, fields: Iterable[tuple[str, str]], body: bytes) -> Mock
     return MockAnswer(status=status, fields=fields, body=body)
 
 
-def write_mock(answer: MockAnswer, *, keep_alive: bool, head_only: bool) -> bytes:
-    """The whole response. Where its body ends is said by us, whatever the headers say."""
-    body = b"" if answer.status in _BODILESS else answer.body
+def response_of(answer: MockAnswer, *, head_only: bool) -> Response:
+    """Make the response's head. Where its body ends is said by us, whatever the headers say."""
     try:
         phrase = HTTPStatus(answer.status).phrase
     except ValueError:
         phrase = ""
-    lines = [f"HTTP/1.1 {answer.status} {phrase}"]
-    lines += [f"{name}: {value}" for name, value in answer.fields if name.lower() not in _FRAMING]
-    lines += [f"Content-Length: {len(body)}"] if answer.status not in _BODILESS else []
-    lines += [] if keep_alive else ["Connection: close"]
-    head = "".join(line + "\r\n" for line in lines) + "\r\n"
-    return head.encode("latin-1") + (b"" if head_only else body)
+    none = answer.status in _BODILESS
+    return Response(
+        status=answer.status,
+        phrase=phrase.encode("ascii"),
+        fields=[(n.encode("latin-1"), v.encode("latin-1")) for n, v in answer.fields if n.lower() not in _FRAMING],
+        length=None if none else len(answer.body),
+        bodiless=none or head_only,
+    )
 
 
 _MOST_NEAR = 3

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from ._http1 import Fields, Request, Response, Stream, write_response
+from ._http1 import Fields, Request, Response
 from ._judged import Judged
 from ._registry_page import Page
 from ._registry_protocols import Answer
@@ -29,6 +29,7 @@ from ._wire import Lost
 
 if TYPE_CHECKING:
     from ._connection import Connection
+    from ._relay import Relay
 
 _LENGTH = struct.Struct("=I")
 _MOST_META_BYTES = 64 << 10
@@ -412,7 +413,7 @@ class Packaged:
 
     # -- from the disk -------------------------------------------------------------------------------------------------
 
-    async def answer(self, request: Request, returning: Callable[[Response], Stream]) -> bool | None:
+    async def answer(self, request: Request, relay: Relay) -> bool | None:
         """Give out what there is already: whether the connection can go on. None: the upstream has to be asked."""
         connection, copy = self._connection, self._store.find(self._wanted.url, self._wanted.digest)
         if copy is None:
@@ -422,28 +423,26 @@ class Packaged:
                 return None
             self.how, connection.source = "hit", copy.entry.address
             connection.wire.watch(True)
-            return await self._read_out(copy, request, returning)
+            return await self._read_out(copy, request, relay)
         finally:
             copy.close()
             connection.wire.watch(False)
             connection.source = None
 
-    async def _read_out(self, copy: Copy, request: Request, returning: Callable[[Response], Stream]) -> bool | None:
+    async def _read_out(self, copy: Copy, request: Request, relay: Relay) -> bool | None:
         """None: it broke, and nothing was said yet."""
         wire, entry, sent, buffer = self._connection.wire, copy.entry, self._connection.wire.sent, bytearray()
         response = whole(entry.fields, entry.size)
-        stream = returning(response)
+        stream = relay.returning(response)
         if response.length is None:
             response.chunked = request.minor > 0
         goes_on = request.keep_alive and (response.chunked or response.length is not None)
-        stream.chunked = response.chunked
-        out = write_response(response, keep_alive=goes_on, minor=request.minor)
+        relay.respond(response, keep_alive=goes_on)
         try:
             for piece in _pieces(copy):
                 buffer += piece
-                wire.write(out + stream.take(buffer))
+                relay.send(stream.take(buffer), stream.last)
                 await wire.drain()
-                out = bytearray()
         except Broken as broken:
             self._store.drop(entry.key)
             if wire.sent == sent:

@@ -9,7 +9,7 @@ import msgspec
 
 from paddock.model.egress import Target, Verdict
 
-from ._http1 import BadMessage, Body, Request, Response
+from ._http1 import BadMessage, Request, Response
 from ._judged import Judged
 from ._package_cache import OF_SOMEBODY, Packaged, Read, Remembered, find_page, keep_page, wanted
 from ._refusal import Refused
@@ -18,7 +18,7 @@ from ._registry_page import Kept, Page
 from ._registry_protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job
 from ._registry_pypi import project_of
 from ._relay import Relay
-from ._wire import Wire
+from ._upstream import Upstream
 
 if TYPE_CHECKING:
     from ._connection import Connection
@@ -183,14 +183,14 @@ class Look:
         self.how = "page"
         return self._written(response, found.read.answer, found.body)
 
-    async def read(self, response: Response, server: Wire) -> bytes:
+    async def read(self, response: Response, upstream: Upstream) -> bytes:
         """The body as it may be seen, with `response` made its head. Refused; Lost."""
         if response.status == 304 and self._found is not None:
             return self._again(response, self._found, self._found.read.etag)
         redirects = response.status in (301, 302, 303, 307, 308)
         if response.status != 200 and not redirects and response.status < 400:
             raise self._refused(f"the index answered {response.status}, which can't be looked into")
-        content = await self._collect(response, server)
+        content = await self._collect(response, upstream)
         answer, body = Answer(), b""
         if response.status == 200 and not response.bodiless:
             answer, body = await self._look(response, content)
@@ -255,9 +255,9 @@ class Look:
             if answer.nothing is not None:
                 raise Refused(answer.nothing, rule=self._verdict.rule, number=number)
 
-    async def _collect(self, response: Response, server: Wire) -> bytes:
+    async def _collect(self, response: Response, upstream: Upstream) -> bytes:
         """All of it, as it came."""
-        body, content, shelf = Body(response, to_the_end=True, extensions=True), bytearray(), self._room.shelf
+        server, body, content, shelf = upstream.wire, upstream.http.body(response), bytearray(), self._room.shelf
         held = 0
         try:
             while True:

@@ -39,8 +39,6 @@ class Wire(asyncio.BufferedProtocol):
         self.on_room: Callable[[], None] | None = None
         """Called when what was full takes more."""
         self.received = self.sent = 0
-        self.tap: Callable[[bytes | bytearray | memoryview], None] | None = None
-        """Is shown what is written, in clear."""
         self._transport: asyncio.Transport | None = None
         self._sink: Wire | None = None
         self._source: Wire | None = None
@@ -173,8 +171,6 @@ class Wire(asyncio.BufferedProtocol):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._transport is None or self.error is not None or not data:
             return
-        if self.tap is not None:
-            self.tap(data)
         if self._tls is not None:
             self._tls.write(data)
             data = self._outgoing.read()
