@@ -23,7 +23,7 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
 from ._h2_frames import MAX_BLOCK_BYTES, PREFACE, Flood, Frames, GoAway
-from ._h2_text import is_grpc, read_request, read_response, read_trailers, request_fields, response_fields
+from ._h2_heads import is_grpc, read_request, read_response, read_trailers, request_fields, response_fields
 from ._http1 import BadMessage, Body, Ending, Fields, Request, Response
 from ._refusal import Refused, refusal_fields
 from ._wire import HIGH_WATER, Lost, Wire
@@ -356,7 +356,7 @@ class Session:
                 client_side=client,
                 validate_outbound_headers=False,
                 normalize_outbound_headers=False,
-                validate_inbound_headers=False,  # _h2_text does, and refuses one stream instead of all
+                validate_inbound_headers=False,  # _h2_heads does, and refuses one stream instead of all
                 normalize_inbound_headers=False,
             )
         )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paddock.egress import _http1
 from paddock.egress._h2_frames import BURST, PREFACE, Flood, Frames, GoAway
-from paddock.egress._h2_text import read_request, read_response, read_trailers, request_fields, response_fields
+from paddock.egress._h2_heads import read_request, read_response, read_trailers, request_fields, response_fields
 from paddock.egress._http1 import BadMessage, write_request
 from paddock.egress._refusal import Refused, refusal_fields
 
