@@ -23,7 +23,6 @@ from ._journal import AuditJournal, Flow
 from ._judged import Approvals
 from ._mocks import Handlers, Mocks
 from ._names import BadHost, canonical, is_address
-from ._origins import Maker
 from ._package_cache import PackageStore
 from ._recorder import Recorder
 from ._refusal import Refused
@@ -103,8 +102,8 @@ class OpenDoor:
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.recorder: Recorder | None = None
         self.live: set[Connection] = set()
-        self.makers: dict[int, Maker] = {}
-        """By flow, of those that nothing was decided on yet."""
+        self.origins: dict[int, dict[str, Any]] = {}
+        """By flow, who made those that nothing was decided on yet."""
         self.refused = self._told = 0
         self._tell_at = loop.time()
         self._flows = self._held = 0
@@ -120,9 +119,9 @@ class OpenDoor:
         door = self.door
         where = {"sandbox": door.sandbox, "incarnation": door.incarnation, "host": target.host, "port": target.port}
         number = door.journal.decision(Flow(kind=kind, number=flow, **where, **about), verdict)
-        maker = self.makers.pop(flow, None)
-        if maker is not None:
-            maker.decided(number)
+        origin = self.origins.pop(flow, None)
+        if origin is not None:
+            door.journal.origin(door.sandbox, door.incarnation, flow, number, origin)
         return number
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
