@@ -16,7 +16,6 @@ from paddock.model.egress import EgressPolicy
 from ._connection import Connection
 from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
 from ._handler import HandlerHost
-from ._mocks import Handlers
 from ._open_door import Door, Limits, OpenDoor, Pages
 from ._origins import Origins
 from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
@@ -65,7 +64,7 @@ class Gateway:
         resolve = resolver or self._own_resolver or HostResolver()
         self._dialer = Dialer(self._loop, self._scratch, resolve, trust, reach)
         self._origin, self._limits, self._origins = origin, limits or Limits(), origins
-        self._pages, self._handlers = pages, Handlers(handlers)
+        self._pages, self._handlers = pages, handlers or HandlerHost(None)
         self._doors: dict[str, OpenDoor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None

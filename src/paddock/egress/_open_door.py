@@ -19,14 +19,16 @@ from paddock.model.egress import EgressPolicy, Target, Verdict
 from ._authority import Authority
 from ._dns import Denied, Synthetic
 from ._h2_outside import Links
+from ._handler import HandlerHost
 from ._journal import AuditJournal, Flow
 from ._judged import Approvals
-from ._mocks import Handlers, Mocks
+from ._malware import Lists
+from ._mocks import Mocks
 from ._names import BadHost, canonical, is_address
 from ._package_cache import PackageStore
 from ._recorder import Recorder
 from ._refusal import Refused
-from ._registry import Known, Shelf
+from ._registry import Shelf
 from ._registry_reader import Reader
 from ._secret_book import SecretBook
 from ._upstream import Check, Dialer, Pool, Upstream
@@ -78,7 +80,7 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     """Who reads those of registries, what is known of packages, and their files: one for a gateway."""
 
     reader: Reader | None = None
-    known: Known | None = None
+    known: Lists | None = None
     packages: PackageStore | None = None
 
 
@@ -91,7 +93,7 @@ class OpenDoor:
         dialer: Dialer,
         limits: Limits,
         loop: asyncio.AbstractEventLoop,
-        handlers: Handlers,
+        handlers: HandlerHost,
         pages: Pages | None = None,
     ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
