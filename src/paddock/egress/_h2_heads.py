@@ -125,7 +125,8 @@ def _host(authority: bytes | None, rest: Fields) -> bytes:
 
 def response_fields(response: Response) -> Fields:
     fields: Fields = [(b":status", b"%d" % response.status)]
-    fields += [(name.lower(), value) for name, value in response.fields]
+    named = [(name.lower(), value.strip(b" \t")) for name, value in response.fields]
+    fields += [field for field in named if field[0] not in _OF_A_CONNECTION]
     if response.length is not None and not response.chunked and response.status >= 200 and response.status != 204:
         fields.append((b"content-length", b"%d" % response.length))
     return fields

@@ -30,6 +30,8 @@ from ._wire import HIGH_WATER, Lost, Wire
 
 _LOW_WATER = HIGH_WATER // 4
 _LAST_WORD_SECONDS = 5.0
+_MOST_UNREAD = 32
+"""Heads of answers that nobody has read yet."""
 
 
 class StreamFailed(ConnectionResetError):
@@ -95,6 +97,8 @@ class StreamTransport(asyncio.Transport):
             self._arrived.append(error)
 
     def answered(self, fields: Fields, *, ended: bool) -> None:
+        if len(self._arrived) >= _MOST_UNREAD:
+            return self._fail("the server does not come to an answer")
         try:
             self._take(read_response(fields, self._method, ended=ended), fields)
         except BadMessage as error:
