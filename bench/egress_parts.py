@@ -79,6 +79,7 @@ def authority(directory: Path, name: str) -> Authority:
 
 async def serve(directory: Path, *, h2: bool) -> None:
     context = authority(directory, "public").context(NAME, h2=h2)
+    context.set_alpn_protocols(["h2" if h2 else "http/1.1"])  # of both, the authority's context takes HTTP/1.1
     protocol = Answers2 if h2 else Answers
     server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0, ssl=context, backlog=600)
     await until_the_end(server.sockets[0].getsockname()[1])

@@ -16,7 +16,7 @@ PURE = {
     "backends": "connections hostile_guest pipes",
     "bench": "figures peers report",
     "client": "client_sandbox client_streams exports unasync values",
-    "egress": "certificates clients dns gateway git_push git_push_flow h2 h2_hostile h2_text hello hostile"
+    "egress": "certificates clients dns gateway git_push git_push_flow h2 h2_hostile h2_heads hello hostile"
     " http1 identity limits malware mock mock_cassettes names needles origins package_cache package_pages package_store"
     " recording refusal registry registry_crates registry_debian registry_filters resolver revisions secret_flow"
     " streaming swap synthetic websocket world",

@@ -168,16 +168,6 @@ def test_writers_at_once_have_a_segment_each_and_writers_in_turn_share_one(tmp_p
     assert verify(tmp_path).ok
 
 
-def test_power_durability_syncs_each_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    real = os.fdatasync
-    monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(fd), real(fd)))  # pyright: ignore
-    log = AuditLog(tmp_path, durability="power")
-    log.event("x")
-    assert len(synced) == 2
-    log.close()
-
-
 def test_a_directory_that_cannot_be_written_is_unrecorded(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Unrecorded):

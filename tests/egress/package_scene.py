@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from paddock.egress._package_cache import PackageCache, PackageStore
+from paddock.egress._package_cache import PackageStore
 from tests.egress.registry_files import Outside, world_of
 from tests.egress.rig import Rig, running
 
@@ -125,7 +125,7 @@ def play(
     async def run() -> None:
         world = world_of(terms)
         store = PackageStore(directory / "packages", most_bytes=most_bytes, spare_bytes=spare_bytes)
-        world.packages = PackageCache(store)
+        world.packages = store
         async with running(world):
             upstream = Upstream()
             upstream.more = pages

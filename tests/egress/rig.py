@@ -17,9 +17,9 @@ from paddock.egress._authority import Authority
 from paddock.egress._gateway import Gateway
 from paddock.egress._handler import HandlerHost
 from paddock.egress._journal import AuditJournal, Flow
+from paddock.egress._malware import Lists
 from paddock.egress._open_door import Door, Limits, Pages
-from paddock.egress._package_cache import PackageCache
-from paddock.egress._registry import Known
+from paddock.egress._package_cache import PackageStore
 from paddock.egress._registry_reader import Reader
 from paddock.egress._secret_book import SecretBook
 from paddock.errors import Unrecorded
@@ -130,9 +130,9 @@ class Rig:
         self.inside = Authority.make("inside")
         self.journal, self.approvals = Journal(), Approvals()
         self.secrets = SecretBook()
-        self.packages: PackageCache | None = None
+        self.packages: PackageStore | None = None
         self.reads = False
-        self.known: Known | None = None
+        self.known: Lists | None = None
         self.handlers: HandlerHost | None = None
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []

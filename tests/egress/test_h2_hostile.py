@@ -130,6 +130,20 @@ def test_a_body_that_is_not_as_long_as_it_said(said: tuple[bytes, ...]) -> None:
     through(work)
 
 
+def test_trailers_do_not_end_a_body_before_its_length() -> None:
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        number, message = peer.begin(request(host, "/a", "POST", (b"content-length", b"300")), end=False)
+        peer.engine.send_data(number, b"x" * 30)
+        peer.engine.send_headers(number, [(b"x-after", b"1")], end_stream=True)
+        peer.writer.write(peer.engine.data_to_send())
+        await message.ended.wait()
+        assert message.status != 200
+        assert SEEN == [] or all(not one.ended.is_set() for one in SEEN)
+        assert (await peer.ask(request(host))).status == 200
+
+    through(work)
+
+
 def frames(kind: str) -> bytes:
     head = HeadersFrame(3, b"\x82")
     if kind == "continuation":

@@ -11,8 +11,7 @@ from typing import Any
 
 from paddock.egress import _origins
 from paddock.egress._gateway import Gateway
-from paddock.egress._origins import MOST_WAITING, Maker, Origins
-from paddock.errors import Unrecorded
+from paddock.egress._origins import MOST_WAITING, Origins
 from paddock.linux import sock_diag
 
 Scene = Callable[["Table"], Coroutine[Any, Any, None]]
@@ -32,12 +31,16 @@ class Table:
         self.told: list[dict[str, Any]] = []
         self.heard = asyncio.Event()
 
-    def ask(self, sandbox: str = "sb_a") -> None:
-        self.origins.ask(self.diag, *self.ends, sandbox, (3, 4), self._hear)
+    async def ask(self, sandbox: str = "sb_a") -> None:
+        """Return when it is in line, or answered."""
+        asking = asyncio.ensure_future(self.origins.who(self.diag, *self.ends, sandbox, (3, 4)))
+        asking.add_done_callback(self._hear)
+        await asyncio.sleep(0)
 
-    def _hear(self, origin: dict[str, Any]) -> None:
-        self.told.append(origin)
-        self.heard.set()
+    def _hear(self, asking: asyncio.Future[dict[str, Any]]) -> None:
+        if not asking.cancelled():
+            self.told.append(asking.result())
+            self.heard.set()
 
     async def hear(self, count: int) -> None:
         while len(self.told) < count:
@@ -67,13 +70,14 @@ def play(scene: Scene) -> None:
 
 def test_one_question_of_a_sandbox_is_under_way_at_a_time_and_others_do_not_wait_for_it() -> None:
     async def scene(table: Table) -> None:
-        table.ask()
-        table.ask()
-        table.ask("sb_b")
+        await table.ask()
+        await table.ask()
+        await table.ask("sb_b")
         first, other = await table.question(), await table.question()
         assert (first["sandbox"], first["first"], other["sandbox"]) == ("sb_a", [3, 4], "sb_b")
         table.answer(first, pid=1)
         assert (await table.question())["sandbox"] == "sb_a"
+        await table.hear(1)
         assert table.told == [{"pid": 1}]
 
     play(scene)
@@ -82,7 +86,8 @@ def test_one_question_of_a_sandbox_is_under_way_at_a_time_and_others_do_not_wait
 def test_a_flood_is_told_that_it_is_one_and_costs_the_witness_nothing() -> None:
     async def scene(table: Table) -> None:
         for _ in range(MOST_WAITING + 5):
-            table.ask()
+            await table.ask()
+        await table.hear(5)
         assert table.told == [{"origin": "unknown", "why": "too many connections at once"}] * 5
 
     play(scene)
@@ -91,7 +96,8 @@ def test_a_flood_is_told_that_it_is_one_and_costs_the_witness_nothing() -> None:
 def test_a_connection_that_is_closed_already_is_told_so() -> None:
     async def scene(table: Table) -> None:
         table.client.close()
-        table.ask()
+        await table.ask()
+        await table.hear(1)
         assert table.told == [{"origin": "unknown", "why": "it was closed as soon as it was made"}]
 
     play(scene)
@@ -99,20 +105,20 @@ def test_a_connection_that_is_closed_already_is_told_so() -> None:
 
 def test_when_the_witness_dies_all_that_wait_are_told_and_so_are_later_ones() -> None:
     async def scene(table: Table) -> None:
-        table.ask()
-        table.ask()
+        await table.ask()
+        await table.ask()
         table.witness.close()
         await table.hear(2)
-        table.ask("sb_b")
+        await table.ask("sb_b")
+        await table.hear(3)
         assert {one["why"] for one in table.told} == {"the witness has died"}
-        assert len(table.told) == 3
 
     play(scene)
 
 
 def test_an_answer_to_nothing_is_nobodys() -> None:
     async def scene(table: Table) -> None:
-        table.ask()
+        await table.ask()
         question = await table.question()
         table.answer({"n": question["n"] + 7}, pid=7)
         table.answer(question, pid=1)
@@ -122,38 +128,22 @@ def test_an_answer_to_nothing_is_nobodys() -> None:
     play(scene)
 
 
-def test_it_is_recorded_once_whichever_comes_first(monkeypatch: Any) -> None:
-    recorded: list[tuple[int, dict[str, Any]]] = []
-    lost: list[str] = []
+def test_who_waits_for_a_witness_that_does_not_answer_waits_no_longer_than_a_moment(monkeypatch: Any) -> None:
+    monkeypatch.setattr(_origins, "PATIENCE_SECONDS", 0)
 
-    def refuse(number: int, origin: dict[str, Any]) -> None:
-        raise Unrecorded("full")
+    async def scene(table: Table) -> None:
+        await table.ask()
+        await table.hear(1)
+        assert table.told == [{"origin": "unknown", "why": "the witness did not answer in time"}]
 
-    async def act() -> None:
-        one = Maker(lambda *what: recorded.append(what), lambda: lost.append("one"))
-        one.told({"pid": 1})
-        await one.known()
-        one.decided(11)
-        monkeypatch.setattr(_origins, "PATIENCE_SECONDS", 0)
-        two = Maker(lambda *what: recorded.append(what), lambda: lost.append("two"))
-        await two.known()  # nobody has answered
-        two.decided(12)
-        two.told({"pid": 2})
-        three = Maker(refuse, lambda: lost.append("three"))
-        three.decided(13)
-        three.told({"pid": 3})
-
-    asyncio.run(act())
-    assert recorded == [(11, {"pid": 1}), (12, {"pid": 2})]
-    assert lost == ["three"]
+    play(scene)
 
 
 def test_a_gateway_without_a_witness_serves_and_says_that_there_is_none() -> None:
     async def scene(table: Table) -> None:
         nobody = Origins(None)
-        told: list[dict[str, Any]] = []
-        nobody.ask(table.diag, *table.ends, "sb_a", (1, 1), told.append)
-        assert told == [{"origin": "unknown", "why": "there is no witness"}]
+        told = await nobody.who(table.diag, *table.ends, "sb_a", (1, 1))
+        assert told == {"origin": "unknown", "why": "there is no witness"}
         gateway = Gateway(origins=nobody)
         await gateway.close_all()
 

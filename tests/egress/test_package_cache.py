@@ -81,42 +81,10 @@ def test_what_was_kept_is_there_for_the_next_gateway(tmp_path: Path) -> None:
     play(tmp_path, second)
 
 
-def test_two_at_once_are_one_download(tmp_path: Path) -> None:
+def test_a_download_ends_with_who_asked_for_it_and_nothing_of_it_is_left(tmp_path: Path) -> None:
     async def work(scene: Scene) -> None:
         scene.upstream.becomes(LARGE)
-        go_on = asyncio.Event()
-
-        async def slowly(writer: asyncio.StreamWriter) -> None:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE[:200_000])
-            await go_on.wait()
-            writer.write(LARGE[200_000:])
-
-        two = await scene.another()
-        assert (await scene.one.page(), await two.page()) == (200, 200)
-        scene.upstream.odd[PLACE] = slowly
-        streams = [await inside.start("files.test", FILE) for inside in (scene.one, two)]
-        for reader, _ in streams:  # both are under way
-            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
-            assert await reader.readexactly(100_000) == LARGE[:100_000]
-        go_on.set()
-        for reader, writer in streams:
-            assert await reader.readexactly(200_000) == LARGE[100_000:]
-            writer.close()
-        assert scene.upstream.fetched == 1
-        await eventually(lambda: sorted(scene.world.journal.caches) == ["kept", "shared"])
-
-    play(tmp_path, work)
-
-
-def test_who_began_a_download_can_leave_and_when_all_have_left_it_ends(tmp_path: Path) -> None:
-    async def work(scene: Scene) -> None:
-        scene.upstream.becomes(LARGE)
-        go_on, cut = asyncio.Event(), asyncio.Event()
-
-        async def slowly(writer: asyncio.StreamWriter) -> None:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE[:200_000])
-            await go_on.wait()
-            writer.write(LARGE[200_000:])
+        cut = asyncio.Event()
 
         async def never(writer: asyncio.StreamWriter) -> None:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE[:200_000])
@@ -126,26 +94,42 @@ def test_who_began_a_download_can_leave_and_when_all_have_left_it_ends(tmp_path:
                 writer.write(b"")
             cut.set()
 
-        two = await scene.another()
-        assert (await scene.one.page(), await two.page()) == (200, 200)
-        scene.upstream.odd[PLACE] = slowly
-        reader, _ = await scene.one.start("files.test", FILE)
-        assert await reader.readuntil(b"\r\n\r\n")
-        second, _ = await two.start("files.test", FILE)
-        assert await second.readuntil(b"\r\n\r\n")
-        await scene.world.gateway.close("sb_1")
-        go_on.set()
-        assert await second.readexactly(len(LARGE)) == LARGE
-        await eventually(lambda: scene.kept)
-        scene.store.drop(scene.kept[0].name)
+        assert await scene.one.page() == 200
         scene.upstream.odd[PLACE] = never
-        reader, writer = await two.start("files.test", FILE)
+        reader, writer = await scene.one.start("files.test", FILE)
         await reader.readuntil(b"\r\n\r\n")
         assert scene.drafts
         writer.transport.abort()
         await eventually(lambda: not scene.drafts)
         await asyncio.wait_for(cut.wait(), 60)
         assert not scene.kept
+
+    play(tmp_path, work)
+
+
+def test_two_who_fetch_the_same_at_once_both_have_it_and_it_is_kept_once(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        scene.upstream.becomes(LARGE)
+        two = await scene.another()
+        go_on = asyncio.Event()
+
+        async def slowly(writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE[:200_000])
+            await go_on.wait()
+            writer.write(LARGE[200_000:])
+
+        assert (await scene.one.page(), await two.page()) == (200, 200)
+        scene.upstream.odd[PLACE] = slowly
+        streams = [await inside.start("files.test", FILE) for inside in (scene.one, two)]
+        for reader, _ in streams:
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+        go_on.set()
+        for reader, writer in streams:
+            assert await reader.readexactly(len(LARGE)) == LARGE
+            writer.close()
+        await eventually(lambda: len(scene.kept) == 1)
+        await eventually(lambda: not scene.drafts)
+        assert scene.store.total_bytes == scene.kept[0].stat().st_size
 
     play(tmp_path, work)
 

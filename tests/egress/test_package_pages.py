@@ -19,7 +19,7 @@ class Clock:
     def __init__(self, scene: Scene) -> None:
         assert scene.world.packages is not None
         self.now = time.time()
-        scene.world.packages.pages._clock = lambda: self.now
+        scene.world.packages.clock = lambda: self.now
 
 
 def test_a_page_that_was_just_read_is_not_asked_for_again_but_by_the_same_rule_only(tmp_path: Path) -> None:

@@ -65,7 +65,6 @@ def keep(store: PackageStore, url: str, data: bytes) -> None:
     draft = begin(store, url, data)
     draft.write(data)
     draft.keep()
-    draft.close()
 
 
 def used(store: PackageStore, url: str, data: bytes | None = None) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 
-from paddock.egress._refusal import Refused, write_refusal
+from paddock.egress._http1 import write_response
+from paddock.egress._refusal import Refused, response_of
 
 REFUSAL = Refused("evil.test\x1b[2J is not allowed", rule="deny[0]", hint="ask", approval="ap_1", number=17)
 
 
 def test_in_words() -> None:
-    head, _, body = write_refusal(REFUSAL, accept=b"*/*", keep_alive=True).partition(b"\r\n\r\n")
+    response, body = response_of(REFUSAL, accept=b"*/*")
+    head = write_response(response, keep_alive=True)
     assert head.startswith(b"HTTP/1.1 403 Forbidden (paddock: evil.test?[2J is not allowed)\r\n")
     assert b"Connection" not in head
     assert f"Content-Length: {len(body)}".encode() in head
@@ -22,11 +24,10 @@ def test_in_words() -> None:
 
 
 def test_as_json() -> None:
-    head, _, body = write_refusal(REFUSAL, accept=b"application/json", keep_alive=False).partition(b"\r\n\r\n")
-    assert b"Connection: close" in head
+    _, body = response_of(REFUSAL, accept=b"application/json")
     assert json.loads(body)["approval_id"] == "ap_1"
     assert json.loads(body)["rule"] == "deny[0]"
 
 
 def test_to_head_it_has_no_body() -> None:
-    assert write_refusal(REFUSAL, accept=None, keep_alive=True, head_only=True).endswith(b"\r\n\r\n")
+    assert response_of(REFUSAL, accept=None, head_only=True)[0].bodiless

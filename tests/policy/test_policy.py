@@ -13,7 +13,6 @@ from paddock.model import (
     ExtendSandbox,
     GetSandbox,
     KillSandbox,
-    Level,
     Limits,
     Principal,
     SandboxSpec,
@@ -89,12 +88,6 @@ def test_ceilings_are_the_last_value_that_is_allowed() -> None:
     for ttl, allowed in ((60, True), (60.1, False), (float("nan"), False)):
         assert policy.decide(ME, CreateSandbox(spec=SandboxSpec(ttl_seconds=ttl))).allowed is allowed
         assert policy.decide(ME, ExtendSandbox(sandbox="x", ttl_seconds=ttl)).allowed is allowed
-
-
-def test_levels_can_be_closed() -> None:
-    policy = local_policy(1000, ceilings=Ceilings(levels=frozenset({Level.JAIL})))
-    assert policy.decide(ME, CreateSandbox(spec=SandboxSpec(level=Level.JAIL))).allowed
-    assert not policy.decide(ME, CreateSandbox(spec=SandboxSpec(level=Level.PROCESS))).allowed
 
 
 @given(st.text(), st.sampled_from([KILL, GetSandbox(sandbox="a"), CreateSandbox()]))

@@ -16,7 +16,6 @@ from ._export import record_prefix as record_prefix
 from ._heads import HeadSigner as HeadSigner
 from ._log import HEADS as HEADS
 from ._log import AuditLog as AuditLog
-from ._log import Durability as Durability
 from ._log import last_signed as last_signed
 from ._ocsf import to_ocsf as to_ocsf
 from ._parts import SUFFIX as SUFFIX

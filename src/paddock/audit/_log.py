@@ -12,12 +12,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from paddock.errors import Unrecorded
-from paddock.linux.descriptors import closing
 from paddock.linux.reserve import reserve
 from paddock.model import Action, Decision, Principal
 
@@ -31,17 +29,10 @@ _AHEAD_BYTES = 256 << 10
 _ENDS = frozenset({"sandbox.kill", "sandbox.ended", "audit.open", "audit.close"})
 
 
-class Durability(StrEnum):
-    """`kill`: a record survives the death of every process (it is in the page cache when the effect begins).
-    `power`: it survives the machine as well; each record costs an fsync."""
-
-    KILL = "kill"
-    POWER = "power"
-
-
 class AuditLog:
     """Appends records to one segment of `directory`. Every method that writes raises Unrecorded if it can't;
-    then the caller must not go on.
+    then the caller must not go on. A record survives the death of every process: it is in the page cache when the
+    effect begins.
 
     Room for the ends of sandboxes is kept ahead on the disk, so that on a full one too they can be killed, and that be
     recorded: what begins something is refused before that room is touched.
@@ -51,7 +42,6 @@ class AuditLog:
         self,
         directory: Path,
         *,
-        durability: Durability | str = Durability.KILL,
         redact: Redact = redact_secrets,
         wall: Callable[[], int] = time.time_ns,
         boottime: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
@@ -59,7 +49,6 @@ class AuditLog:
         self.directory = directory
         self.writer = f"{os.getpid()}-{os.urandom(6).hex()}"
         self._pid = os.getpid()
-        self._sync = Durability(durability) is Durability.POWER
         self.hide: Callable[[Sequence[str]], Sequence[str]] = lambda argv: argv
         """Take values that the service knows out of a command line, before what looks like a secret goes."""
         self._redact, self._wall, self._boottime = redact, wall, boottime
@@ -170,8 +159,6 @@ class AuditLog:
             written = os.write(self._fd, line)
             if written != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if self._sync:
-                os.fdatasync(self._fd)
         except OSError as error:
             try:
                 os.ftruncate(self._fd, self._size)
@@ -194,8 +181,6 @@ class AuditLog:
                 reserve(fd, 0, _AHEAD_BYTES)
             os.ftruncate(self._fd, self._size)  # gives its room back
             close_part(self.directory, path.name, self._begin, self._size, fresh)
-            if self._sync:
-                _sync(self.directory)
         except OSError:
             os.close(fd)
             if not (path.exists() and os.path.samestat(path.stat(), os.fstat(self._fd))):
@@ -229,11 +214,6 @@ def _hint(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "free disk space; nothing is done that cannot be recorded"
     return "nothing is done that cannot be recorded"
-
-
-def _sync(directory: Path) -> None:
-    with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
-        os.fsync(fd)
 
 
 def _take_segment(directory: Path) -> tuple[int, str, int, str, int]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,9 +25,9 @@ from ._signing import key_id
 class Faulty(Exception):
     """The first link that does not hold."""
 
-    def __init__(self, segment: str, line: int, cause: str, *, seq: int | None = None, place: str = "segment ") -> None:
+    def __init__(self, segment: str, line: int, cause: str, *, place: str = "segment ") -> None:
         super().__init__(f"{place}{segment}, line {line}: {cause}")
-        self.fault = AuditFault(segment=segment, line=line, seq=line - 1 if seq is None else seq, cause=cause)
+        self.fault = AuditFault(segment=segment, line=line, seq=line - 1, cause=cause)
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -44,57 +45,71 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Chain:
-    """Of all records of a segment, from the first that is there."""
+    """The records of a segment. `part`: some of them are left out."""
 
-    gaps = 0
-    begin = 0
-    """The number of that one, and the digest before it: of a record that is gone, unless it is 0."""
-    before = GENESIS
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, *, part: bool = False) -> None:
+        self.name, self._part = name, part
         self.links: list[Link] = []
         self.signed_links: list[tuple[int, int, str]] = []
         """Line, and which head (number, digest) its writer has seen."""
         self.head: str = GENESIS
         self.torn = False
-        self._digests = bytearray()  # 32 bytes for each record
-
-    @property
-    def records(self) -> int:
-        return len(self._digests) // 32
+        self.gaps = self.records = 0
+        self.begin, self.before = 0, GENESIS
+        """Of a whole one, the number of its first record, and the digest before it: of one that is gone, if not 0."""
+        self._runs: list[tuple[int, bytearray]] = []
+        """Where records follow each other without a gap: the number of the first, and 32 bytes for each."""
 
     @property
     def end(self) -> int:
         """The number after the last one."""
-        return self.begin + self.records
+        if not self._runs:
+            return self.begin
+        first, digests = self._runs[-1]
+        return first + len(digests) // 32
 
     def vouched(self, marks: list[int]) -> int:
-        """How many records those signed ones vouch for: themselves, and all that their digests cover."""
-        return max(0, max(marks, default=-1) + 1 - self.begin)
+        """How many records those signed ones vouch for: themselves, and all before them up to a gap. Behind a gap only
+        who has what was left out could tell."""
+        total = 0
+        for first, digests in self._runs:
+            after = first + len(digests) // 32
+            total += max((mark + 1 - first for mark in marks if first <= mark < after), default=0)
+        return total
 
     def accept(self, line: bytes) -> None:
         """Faulty with line and cause."""
-        number = self.end + 1
         try:
             opened = unseal(line)
         except Broken as error:
-            raise Faulty(self.name, number, str(error)) from None
-        if not self.records and opened.seq > 0:  # whether the rest may be gone, the signed heads tell
-            self.begin, self.before, self.head = opened.seq, opened.prev, opened.prev
-            number = self.end + 1
-        if opened.seq != number - 1:
-            raise Faulty(self.name, number, f"it is record {opened.seq}, not {number - 1}")
-        if opened.prev != self.head:
-            raise Faulty(self.name, number, "it does not follow the record before it")
-        self._note(number, opened.fields)
+            raise Faulty(self.name, self.end + 1, str(error)) from None
+        seq = opened.seq
+        if not self._runs and not self._part and seq > 0:  # whether the rest may be gone, the signed heads tell
+            self.begin, self.before, self.head = seq, opened.prev, opened.prev
+        end = self.end
+        if seq != end and not self._part:
+            raise Faulty(self.name, end + 1, f"it is record {seq}, not {end}")
+        if seq < end:
+            raise Faulty(self.name, seq + 1, f"it comes after record {end - 1}")
+        if seq == end and opened.prev != self.head:
+            raise Faulty(self.name, seq + 1, "it does not follow the record before it")
+        self._note(seq + 1, opened.fields)
+        if seq > end:
+            self.gaps += 1
+        if seq > end or not self._runs:
+            self._runs.append((seq, bytearray()))
         self.head = opened.own
-        self._digests += bytes.fromhex(opened.own)
+        self._runs[-1][1].extend(bytes.fromhex(opened.own))
+        self.records += 1
 
     def digest(self, seq: int) -> str | None:
         """None: it is not there."""
-        at = (seq - self.begin) * 32
-        return self._digests[at : at + 32].hex() or None
+        index = bisect_right(self._runs, seq, key=lambda run: run[0]) - 1
+        if index < 0:
+            return None
+        first, digests = self._runs[index]
+        at = (seq - first) * 32
+        return digests[at : at + 32].hex() or None
 
     def _note(self, line: int, fields: dict[str, Any]) -> None:
         if fields.get("action") != "audit.open":
@@ -106,55 +121,6 @@ class Chain:
                 self.signed_links.append((line, *_head(*signed)))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Faulty(self.name, line, f"its links cannot be read: {error}") from None
-
-
-class PartChain(Chain):
-    """Of some records of a segment: each by itself, and with the one before where that is there."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self._some: dict[int, bytes] = {}
-        self._runs: list[tuple[int, int]] = []
-        """Where records follow each other without a gap: the first, and how many."""
-        self._last = -1
-
-    @property
-    def records(self) -> int:
-        return len(self._some)
-
-    @property
-    def end(self) -> int:
-        return self._last + 1
-
-    def accept(self, line: bytes) -> None:
-        try:
-            opened = unseal(line)
-        except Broken as error:
-            raise Faulty(self.name, self._last + 2, str(error)) from None
-        seq = opened.seq
-        if seq <= self._last:
-            raise Faulty(self.name, seq + 1, f"it comes after record {self._last}", seq=seq)
-        if seq != self._last + 1:
-            self.gaps += 1
-            self._runs.append((seq, 0))
-        elif opened.prev != self.head:
-            raise Faulty(self.name, seq + 1, "it does not follow the record before it", seq=seq)
-        self._note(seq + 1, opened.fields)
-        first, length = self._runs.pop() if self._runs else (seq, 0)
-        self._runs.append((first, length + 1))
-        self.head, self._last = opened.own, seq
-        self._some[seq] = bytes.fromhex(opened.own)
-
-    def digest(self, seq: int) -> str | None:
-        found = self._some.get(seq)
-        return None if found is None else found.hex()
-
-    def vouched(self, marks: list[int]) -> int:
-        """Behind a gap nothing is: only who has what was left out could tell."""
-        total = 0
-        for first, length in self._runs:
-            total += max((mark - first for mark in marks if first <= mark < first + length), default=-1) + 1
-        return total
 
 
 def _head(seq: object, digest: object) -> tuple[int, str]:
@@ -372,9 +338,7 @@ class _Export(_Reading):
         self.check()
 
     def _chain(self, name: str) -> Chain:
-        if name not in self.chains:
-            self.chains[name] = PartChain(name) if self.part else Chain(name)
-        return self.chains[name]
+        return self.chains.setdefault(name, Chain(name, part=self.part))
 
 
 def verify(path: Path, keys: Sequence[bytes] = ()) -> AuditReport:

@@ -15,11 +15,12 @@ from ._dns import GATEWAY, is_synthetic
 from ._exchange import Exchange
 from ._git import Update
 from ._h2_inside import Inside
+from ._h2_session import StreamTransport
 from ._hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
-from ._http1 import BadMessage, head_end, read_request
+from ._http1 import BadMessage, Http, Http1, answer
 from ._names import BadHost, canonical, is_address
 from ._open_door import OpenDoor
-from ._refusal import Refused, write_refusal
+from ._refusal import Refused, response_of
 from ._upstream import Upstream
 from ._wire import Lost, Wire
 
@@ -40,6 +41,7 @@ class Connection:
     def __init__(self, room: OpenDoor, wire: Wire, origin: tuple[str, int], *, flow: int | None = None) -> None:
         """`flow`: the number of the connection that it is a stream of."""
         self.room, self.wire, self.origin = room, wire, origin
+        self.http: Http = Http1(wire)
         self.flow = room.next_flow() if flow is None else flow
         self.is_stream = self.is_grpc = False
         self._inside: Inside | None = None
@@ -91,11 +93,11 @@ class Connection:
             for stream in list(self._inside.branches):
                 stream.recheck(policy)
 
-    def branch(self, wire: Wire, *, grpc: bool) -> Connection:
+    def branch(self, stream: StreamTransport) -> Connection:
         """A stream of this one: all that was decided on it holds for the stream."""
-        branch = Connection(self.room, wire, self.origin, flow=self.flow)
+        branch = Connection(self.room, stream.wire, self.origin, flow=self.flow)
+        branch.http, branch.is_stream, branch.is_grpc = stream, True, stream.is_grpc
         branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
-        branch.is_stream, branch.is_grpc = True, grpc
         return branch
 
     def _still_allowed(self, target: Target, policy: EgressPolicy) -> bool:
@@ -300,28 +302,21 @@ class Connection:
         try:
             async with asyncio.timeout(_REFUSED_SECONDS):
                 opening = await self._opening(None)
-                head = await self._plain_head() if opening == "http" else None
+                head = await self.http.request(lambda: None) if opening == "http" else None
         except (TimeoutError, MalformedHello, BadMessage):
             opening, head = "raw", None
         if isinstance(opening, Hello):
             self.wire.write(ACCESS_DENIED)
         elif head is not None:
             refused = Refused(verdict.reason, rule=verdict.rule, number=self._decision)
-            read = read_request(head)
-            self.wire.write(
-                write_refusal(refused, accept=read.get(b"accept"), keep_alive=False, head_only=read.method == "HEAD")
+            answer(
+                self.http,
+                *response_of(refused, accept=head.get(b"accept"), head_only=head.method == "HEAD"),
+                keep_alive=False,
             )
         else:
             return self.wire.reset("refused")
         await self.last_word()
-
-    async def _plain_head(self) -> bytes | None:
-        while (end := head_end(self.wire.buffer)) < 0:
-            if not await self.wire.more():
-                return None
-        head = bytes(self.wire.buffer[:end])
-        read_request(head)
-        return head
 
     async def last_word(self) -> None:
         self.limit(_LINGER_SECONDS)

@@ -22,18 +22,18 @@ from ._git import (
     is_push,
     refusal,
 )
-from ._http1 import BadMessage, Request, head_end, read_request
+from ._http1 import BadMessage, Request, answer
 from ._judged import Judged, of_request
-from ._mocks import write_mock
+from ._mocks import response_of as mocked
 from ._names import PORTS, BadTarget, is_address, normal, read_authority, split_target
 from ._overrides import METHODS, FormWatch, readings
 from ._recorder import MOST_BODY_BYTES
-from ._refusal import Refused, wanted_form, write_refusal
+from ._refusal import Refused, response_of, wanted_form
 from ._registry import READING
 from ._registry_gate import RegistryGate
 from ._relay import Relay
 from ._websocket import Astray
-from ._wire import Lost, Wire
+from ._wire import Lost
 
 if TYPE_CHECKING:
     from ._connection import Connection
@@ -54,11 +54,10 @@ class Exchange:
         while goes_on:
             request = None
             try:
-                head = await self._head()
-                if head is None:
+                request = await connection.http.request(lambda: connection.limit(limits.head))
+                if request is None:
                     return None
                 connection.limit(None)
-                request = read_request(head)
                 if self._fixed is None and request.method == "CONNECT":
                     return self._tunnel(request)
                 goes_on = await self._pass(request)
@@ -71,17 +70,6 @@ class Exchange:
                 goes_on = await self.refuse(refused)
             connection.limit(limits.keep_alive)
         return None
-
-    async def _head(self) -> bytes | None:
-        """None: the client has ended."""
-        wire, begun = self._wire, False
-        while (end := head_end(wire.buffer)) < 0:
-            if wire.buffer and not begun:
-                begun = True
-                self._connection.limit(self._room.limits.head)
-            if not await wire.more():
-                return None
-        return _take(wire, end)
 
     # -- what a request names ------------------------------------------------------------------------------------------
 
@@ -253,7 +241,8 @@ class Exchange:
         recorder = self._room.recorder
         if recorder is None:
             return await relay.forward()
-        with recorder.recording(self._wire, judged) as exchanged:
+        with recorder.recording(judged) as exchanged:
+            relay.exchanged = exchanged
             exchanged.body = await relay.peek(MOST_BODY_BYTES)
             return await relay.forward()
 
@@ -262,9 +251,10 @@ class Exchange:
         room, wire, request = self._room, self._wire, judged.request
         body = await relay.collect()
         mock = room.door.policy.mock(judged.verdict.item or 0)
-        answer = await room.mocks.answer(mock, judged, body, room.limits.handler)
+        given = await room.mocks.answer(mock, judged, body, room.limits.handler)
         del wire.buffer[: len(body)]
-        wire.write(write_mock(answer, keep_alive=request.keep_alive, head_only=request.method == "HEAD"))
+        response = mocked(given, head_only=request.method == "HEAD")
+        answer(self._connection.http, response, given.body, keep_alive=request.keep_alive)
         await wire.drain()
         return request.keep_alive
 
@@ -312,7 +302,7 @@ class Exchange:
         goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
         accept = None if request is None else wanted_form(request.get(b"accept"), request.get(b"user-agent"))
         head_only = request is not None and request.method == "HEAD"
-        self._wire.write(write_refusal(refused, accept=accept, keep_alive=goes_on, head_only=head_only))
+        answer(connection.http, *response_of(refused, accept=accept, head_only=head_only), keep_alive=goes_on)
         await self._wire.drain()
         if not goes_on:
             await connection.last_word()
@@ -323,12 +313,6 @@ def _is_alike(verdict: RequestVerdict, other: RequestVerdict) -> bool:
     """Tell whether two readings of one request are both allowed, with the same secrets, and nothing looks further."""
     looks = any(one.approve or one.filtered or one.git for one in (verdict, other))
     return other.allowed and not looks and (verdict.secrets, verdict.mock) == (other.secrets, other.mock)
-
-
-def _take(wire: Wire, end: int) -> bytes:
-    taken = bytes(wire.buffer[:end])
-    del wire.buffer[:end]
-    return taken
 
 
 def _shown(target: Target) -> str:

@@ -16,9 +16,8 @@ from paddock.model.egress import EgressPolicy
 from ._connection import Connection
 from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
 from ._handler import HandlerHost
-from ._mocks import Handlers
 from ._open_door import Door, Limits, OpenDoor, Pages
-from ._origins import Maker, Origins
+from ._origins import Origins
 from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
 from ._witness import unknown
@@ -65,7 +64,7 @@ class Gateway:
         resolve = resolver or self._own_resolver or HostResolver()
         self._dialer = Dialer(self._loop, self._scratch, resolve, trust, reach)
         self._origin, self._limits, self._origins = origin, limits or Limits(), origins
-        self._pages, self._handlers = pages, Handlers(handlers)
+        self._pages, self._handlers = pages, handlers or HandlerHost(None)
         self._doors: dict[str, OpenDoor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -124,8 +123,6 @@ class Gateway:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self._pages is not None and self._pages.packages is not None:
-            await self._pages.packages.close()
         if self._own_resolver is not None:
             self._own_resolver.close()
         if self._origins is not None:
@@ -170,34 +167,26 @@ class Gateway:
             self._listen(door, listener, serve)
 
     async def _serve(self, door: OpenDoor, connection: Connection, sock: socket.socket) -> None:
-        maker = self._ask_who(door, connection, sock)
         try:
             await connection.wire.attach(sock)
-            if maker is not None:
-                await maker.known()
+            await self._ask_who(door, connection, sock)
             await connection.run()
         finally:
             door.live.discard(connection)
-            door.makers.pop(connection.flow, None)
+            door.origins.pop(connection.flow, None)
 
-    def _ask_who(self, door: OpenDoor, connection: Connection, sock: socket.socket) -> Maker | None:
-        """Has it found out who made the connection."""
-        diag, origins, flow = door.door.diag, self._origins, connection.flow
-        if diag is None or origins is None:
-            return None
-        about = door.door.sandbox, door.door.incarnation
-
-        def record(decision: int, origin: dict[str, Any]) -> None:
-            door.door.journal.origin(*about, flow, decision, origin)
-
-        maker = door.makers[flow] = Maker(record, lambda: connection.cut("unrecorded"))
+    async def _ask_who(self, opened: OpenDoor, connection: Connection, sock: socket.socket) -> None:
+        """Find out who made the connection, for the record of what is decided on it first."""
+        door, origins = opened.door, self._origins
+        if door.diag is None or origins is None:
+            return
         try:
-            caller = sock.getpeername()
+            caller = sock.getpeername()[:2]
         except OSError:
-            maker.told(unknown("it has gone"))
+            origin = unknown("it has gone")
         else:
-            origins.ask(diag, (caller[0], caller[1]), connection.origin, about[0], door.door.first, maker.told)
-        return maker
+            origin = await origins.who(door.diag, caller, connection.origin, door.sandbox, door.first)
+        opened.origins[connection.flow] = origin
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -11,9 +11,7 @@ from paddock.model.egress import Target
 
 from ._exchange import Exchange
 from ._h2_session import MOST_STREAMS, Broken, Session, StreamTransport
-from ._h2_text import NoTunnel, is_grpc
-from ._http1 import BadMessage
-from ._refusal import Refused
+from ._http1 import Fields
 from ._wire import Lost
 
 if TYPE_CHECKING:
@@ -73,23 +71,17 @@ class Inside:
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
-    def _opened(self, stream: StreamTransport, fields: list[tuple[bytes, bytes]], ended: bool) -> None:
+    def _opened(self, stream: StreamTransport, fields: Fields, ended: bool) -> None:
         room = self._room
         if room.streams >= room.limits.streams or len(self.branches) >= 2 * MOST_STREAMS:
             return stream.reset(ErrorCodes.REFUSED_STREAM)
-        refused: Refused | None = None
-        try:
-            stream.serve(fields, b"https", ended=ended, grpc=is_grpc(fields))
-        except NoTunnel as error:
-            refused = Refused(str(error), status=501, rule="http", hint="use HTTP/1.1 for it")
-        except BadMessage as error:
-            refused = Refused(str(error), status=400, rule="http")
-        branch = self._connection.branch(stream.wire, grpc=is_grpc(fields))
+        stream.asked(fields, ended=ended)
+        branch = self._connection.branch(stream)
         exchange = Exchange(branch, self._target, "https")
         self.branches.add(branch)
         room.streams += 1
         self._connection.limit(None)
-        task = room.loop.create_task(branch.run(exchange.run if refused is None else lambda: exchange.refuse(refused)))
+        task = room.loop.create_task(branch.run(exchange.run))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(branch, task))
 

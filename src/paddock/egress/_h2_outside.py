@@ -35,7 +35,8 @@ class Link:
         """None: it takes no more at present."""
         if self.retired or self._session.refused_above is not None or self._session.full:
             return None
-        stream = Upstream(self._session.open().wire, self._upstream.target, self._upstream.address)
+        opened = self._session.open()
+        stream = Upstream(opened.wire, self._upstream.target, self._upstream.address, opened)
         stream.reused, self._used = self._used, True
         stream.shared = True
         return stream

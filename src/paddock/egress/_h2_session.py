@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -22,13 +23,15 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
 from ._h2_frames import MAX_BLOCK_BYTES, PREFACE, Flood, Frames, GoAway
-from ._h2_text import Head, Piece, Pieces, Text
-from ._http1 import BadMessage
-from ._refusal import refusal_fields
-from ._wire import HIGH_WATER, Wire
+from ._h2_heads import is_grpc, read_request, read_response, read_trailers, request_fields, response_fields
+from ._http1 import BadMessage, Body, Ending, Fields, Request, Response
+from ._refusal import Refused, refusal_fields
+from ._wire import HIGH_WATER, Lost, Wire
 
 _LOW_WATER = HIGH_WATER // 4
 _LAST_WORD_SECONDS = 5.0
+_MOST_UNREAD = 32
+"""Heads of answers that nobody has read yet."""
 
 
 class StreamFailed(ConnectionResetError):
@@ -40,71 +43,101 @@ class StreamFailed(ConnectionResetError):
 
 
 class StreamTransport(asyncio.Transport):
-    """`wire` is who is at this end. `pieces` None: that of a server, which is given them with `serve`."""
+    """One stream: an `Http`, and what `wire`, which is who is at this end, reads from and closes."""
 
-    def __init__(self, session: Session, *, number: int | None, pieces: Pieces | None) -> None:
+    def __init__(self, session: Session, *, number: int | None) -> None:
+        """`number` None: this side begins it."""
         super().__init__()
-        self._session, self.number, self._pieces = session, number, pieces
-        self._serves = pieces is None
-        self._text = Text()
+        self._session, self.number = session, number
+        self._serves = number is not None
         self.wire: Wire = session.wire.branch(self)
         self._method = "GET"
+        self._arrived: deque[Request | Response | BadMessage | Refused] = deque()
+        self.ending = Ending()
+        self._left: int | None = None
+        """Bytes of content that are still to come; None: nobody has said."""
+        self._head: Fields | None = None
         self._out = bytearray()
-        self._last: Head | None = None
-        self._grpc = False
-        self._refusal: Head | None = None
+        self._last: Fields | None = None
+        self.is_grpc = False
         self._deaf = False
         """What comes is not wanted."""
         self._held = self._full = self._closing = self._eof = False
-        self._ended = self._sent = self._closed = self._lost = False
+        self._said = self._sent = self._closed = self._lost = False
         self._owed = 0
         self._timer: asyncio.TimerHandle | None = None
 
     # -- what comes ----------------------------------------------------------------------------------------------------
 
-    def serve(self, fields: list[tuple[bytes, bytes]], scheme: bytes, *, ended: bool, grpc: bool) -> None:
-        """The request. BadMessage; what is answered is sent all the same."""
-        method = next((value for name, value in fields if name == b":method"), b"GET")
-        self._pieces, self._grpc, self._ended = Pieces(answers=method.decode("latin-1")), grpc, ended
-        try:
-            text = self._text.request(fields, scheme, ended=ended)
-        except BadMessage:
-            self._deaf = True
-            raise
-        self._feed(text)
+    async def request(self, begun: Callable[[], None]) -> Request | None:
+        found = self._arrived.popleft() if self._arrived else None
+        if isinstance(found, Exception):
+            raise found
+        return found if isinstance(found, Request) else None
 
-    def response(self, fields: list[tuple[bytes, bytes]], *, ended: bool) -> None:
+    async def response(self, method: str) -> Response:
+        while not self._arrived:
+            if not await self.wire.more():
+                raise Lost("it ended before its answer did")
+        found = self._arrived.popleft()
+        assert isinstance(found, Response)
+        return found
+
+    def body(self, head: Request | Response) -> Body:
+        return Body(head, ending=self.ending)
+
+    def asked(self, fields: Fields, *, ended: bool) -> None:
+        """Take the request that begins the stream. One that is refused is answered all the same."""
+        self.is_grpc, self.ending.ended = is_grpc(fields), ended
+        self._method = next((value for name, value in fields if name == b":method"), b"GET").decode("latin-1")
         try:
-            text = self._text.response(fields, self._method, ended=ended)
+            self._take(read_request(fields, b"https", ended=ended), fields)
+        except (BadMessage, Refused) as error:
+            self._deaf = True
+            self._arrived.append(error)
+
+    def answered(self, fields: Fields, *, ended: bool) -> None:
+        if len(self._arrived) >= _MOST_UNREAD:
+            return self._fail("the server does not come to an answer")
+        try:
+            self._take(read_response(fields, self._method, ended=ended), fields)
         except BadMessage as error:
-            return self._fail(f"the server's answer is malformed: {error}")
-        self._feed(text)
+            self._fail(f"the server's answer is malformed: {error}")
+
+    def _take(self, message: Request | Response, fields: Fields) -> None:
+        bodiless = isinstance(message, Response) and message.bodiless
+        self._left = None if message.chunked else 0 if bodiless else message.length or 0
+        self._arrived.append(message)
+        self.wire.received += _size(fields)
+        self.wire.stir()
 
     def data(self, data: bytes, size: int) -> None:
         """`size` counts against the windows."""
         if self._deaf:
             return self._session.acknowledge(size, self.number or 0)
-        try:
-            text = self._text.data(data)
-        except BadMessage as error:
-            self._owed += size
-            return self._fail(str(error))
-        self._feed(text)
+        if self._left is not None:
+            if len(data) > self._left:
+                self._owed += size
+                return self._fail("more content than was said")
+            self._left -= len(data)
+        self._feed(data)
         if self._held:
             self._owed += size
         else:
             self._session.acknowledge(size, self.number or 0)
 
-    def end(self, trailers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        if self._ended:
+    def end(self, trailers: Fields | None = None) -> None:
+        if self.ending.ended:
             return
-        self._ended = True
         if not self._deaf:
             try:
-                text = self._text.end(trailers)
+                self.ending.trailers = read_trailers(trailers or [])
             except BadMessage as error:
                 return self._fail(str(error))
-            self._feed(text)
+            if self._left:
+                return self._fail("less content than was said")
+        self.ending.ended = True
+        self.wire.stir()
         self._settle()
 
     def lost(self, code: int | None) -> None:
@@ -153,23 +186,25 @@ class StreamTransport(asyncio.Transport):
     def backlog(self) -> bool:
         return bool(self._out) or self._last is not None
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._closed or self._session.over or self._pieces is None:
-            return
-        self._send(self._pieces.feed(data))
+    def ask(self, request: Request, target: str, host: str) -> None:
+        self._method, self._head = request.method, request_fields(request, target, host)
 
-    def _send(self, pieces: list[Piece]) -> None:
-        for piece in pieces:
-            if self._refusal is not None:
-                self._refuse(piece)
-            elif isinstance(piece, bytes):
-                self._out += piece
-            elif piece.trailers:
-                self._last = piece
-            elif self._grpc and any(name == b"paddock-refusal" for name, _ in piece.fields) and not piece.ended:
-                self._refusal = piece
-            else:
-                self._begin(piece)
+    def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
+        self._head = response_fields(response)
+
+    def send(self, data: bytes, last: Fields | None = None) -> None:
+        if self._closed or self._session.over or self._said:
+            return
+        head, self._head = self._head, None
+        if head is not None:
+            if self.is_grpc and last is not None and any(name == b"paddock-refusal" for name, _ in head):
+                head, data = refusal_fields(head, data), b""
+            self._said = last is not None and not (data or last)
+            self._begin(head, ended=self._said)
+        if not self._said:
+            self._out += data
+            self.wire.sent += len(data)
+            self._last, self._said = last, last is not None
         if self.backlog:
             self._session.wait(self)
         if len(self._out) > _LOW_WATER:
@@ -180,22 +215,12 @@ class StreamTransport(asyncio.Transport):
             self._full = True
             self.wire.pause_writing()
 
-    def _refuse(self, piece: Piece) -> None:
-        """In the form of gRPC, which needs all of the text."""
-        if isinstance(piece, bytes):
-            self._out += piece
-        elif self._refusal is not None:
-            fields = refusal_fields(self._refusal.fields, bytes(self._out))
-            self._out.clear()
-            self._refusal = None
-            self._begin(Head(fields, ended=True))
-
-    def _begin(self, head: Head) -> None:
+    def _begin(self, head: Fields, *, ended: bool) -> None:
         if self.number is None:
-            self._method = head.fields[0][1].decode("ascii")
             self.number = self._session.number(self)
-        self._session.engine.send_headers(self.number, head.fields, end_stream=head.ended)
-        if head.ended:
+        self._session.engine.send_headers(self.number, head, end_stream=ended)
+        self.wire.sent += _size(head)
+        if ended:
             self._sent = True
             self._settle()
 
@@ -211,12 +236,12 @@ class StreamTransport(asyncio.Transport):
             piece = bytes(memoryview(out)[:room])
             del out[: len(piece)]
             budget -= len(piece)
-            ended = not out and self._last is not None and not self._last.fields
+            ended = not out and self._last is not None and not self._last
             engine.send_data(number, piece, end_stream=ended)
             went_on, self._sent = True, ended
         if not out and self._last is not None:
-            if not self._sent and self._last.fields:
-                engine.send_headers(number, self._last.fields, end_stream=True)
+            if not self._sent and self._last:
+                engine.send_headers(number, [(name.lower(), value) for name, value in self._last], end_stream=True)
             elif not self._sent:
                 engine.end_stream(number)
             self._last, self._sent, went_on = None, True, True
@@ -232,7 +257,7 @@ class StreamTransport(asyncio.Transport):
         """Ends what has ended on this side, or on both."""
         if self._closed or not self._sent:
             return
-        if self._ended:
+        if self.ending.ended:
             self._forget()
         elif self._serves and (self._closing or (self._eof and not self.wire.discards)):
             # The answer does not need the rest of the request. Where that is thrown away, for a while, it is not cut:
@@ -245,15 +270,13 @@ class StreamTransport(asyncio.Transport):
 
     def write_eof(self) -> None:
         self._eof = True
-        if self._pieces is None or self._closed:
+        if self._closed:
             self._session.loop.call_soon(self.wire.eof_received)
             return
         if self.wire.discards and self.number is not None:
             self._deaf = True
             self._session.any_length(self.number)
-        try:
-            self._send(self._pieces.end())
-        except BadMessage:
+        if not self._said:
             return self.abort()
         self._settle()
 
@@ -264,9 +287,9 @@ class StreamTransport(asyncio.Transport):
         if self._closed or self._closing:
             return
         self._closing = True
-        if self._pieces is None or not self._pieces.done:
+        if not self._said:
             self.abort()
-        elif not self._serves and not self._ended:  # all that was to come is there, but for its end
+        elif not self._serves and not self.ending.ended:  # all that was to come is there, but for its end
             self._timer = self._session.loop.call_later(_LAST_WORD_SECONDS, self.abort)
         else:
             self._settle()
@@ -307,11 +330,15 @@ class StreamTransport(asyncio.Transport):
         """They are its own."""
 
 
+def _size(fields: Fields) -> int:
+    return sum(len(name) + len(value) for name, value in fields)
+
+
 MOST_STREAMS = 100
 _DEFAULT_WINDOW = 65_535
 _TURN_BYTES = 64 << 10
 
-Opened = Callable[[StreamTransport, list[tuple[bytes, bytes]], bool], None]
+Opened = Callable[[StreamTransport, Fields, bool], None]
 """A stream that the other side has begun, its fields, and whether that was all."""
 
 
@@ -333,7 +360,7 @@ class Session:
                 client_side=client,
                 validate_outbound_headers=False,
                 normalize_outbound_headers=False,
-                validate_inbound_headers=False,  # _h2_text does, and refuses one stream instead of all
+                validate_inbound_headers=False,  # _h2_heads does, and refuses one stream instead of all
                 normalize_inbound_headers=False,
             )
         )
@@ -384,7 +411,7 @@ class Session:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, RequestReceived):
-            stream = StreamTransport(self, number=event.stream_id, pieces=None)
+            stream = StreamTransport(self, number=event.stream_id)
             self._numbered[event.stream_id] = stream
             self.streams.add(stream)
             assert self._opened is not None
@@ -399,7 +426,7 @@ class Session:
         elif stream is None:
             return
         elif isinstance(event, ResponseReceived | InformationalResponseReceived):
-            stream.response(event.headers, ended=isinstance(event, ResponseReceived) and event.stream_ended is not None)
+            stream.answered(event.headers, ended=isinstance(event, ResponseReceived) and event.stream_ended is not None)
         elif isinstance(event, TrailersReceived):
             stream.end(event.headers)
         elif isinstance(event, StreamEnded):
@@ -428,7 +455,7 @@ class Session:
 
     def open(self) -> StreamTransport:
         """A stream of this side, which is begun with its first bytes."""
-        stream = StreamTransport(self, number=None, pieces=Pieces(answers=None))
+        stream = StreamTransport(self, number=None)
         self.streams.add(stream)
         return stream
 

@@ -203,6 +203,8 @@ class HandlerHost:
 
     def __init__(self, peer: socket.socket | None, pid: int = 0) -> None:
         self._peer, self._pid, self._next = peer, pid, 0
+        self.living = 0
+        """Handlers of all doors."""
 
     @property
     def available(self) -> bool:

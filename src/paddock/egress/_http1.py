@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
 from ._needles import Filter
+from ._wire import Lost, Wire
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_FIELDS = 200
@@ -98,26 +100,31 @@ def read_request(head: bytes) -> Request:
     if match is None:
         raise BadMessage("the request line is not of the form: method, target, HTTP/1.1")
     method, target, minor = match.groups()
-    fields, known = read_fields(rest)
+    return request_of(method.decode("ascii"), target.decode("ascii"), read_fields(rest), minor=minor[0] - 48)
+
+
+def request_of(method: str, target: str, fields: Fields, *, minor: int = 1) -> Request:
+    """Make a request of what was written. BadMessage: two could read its fields differently."""
+    known = _joined(fields)
     length, chunked = _framing(known, minor)
     connection = _tokens(known.get(b"connection", b""))
     expect = known.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":
         raise BadMessage("it expects something other than 100-continue")
     host = known.get(b"host")
-    if host is None and minor == b"1":
+    if host is None and minor:
         raise BadMessage("no Host field")
     return Request(
-        method=method.decode("ascii"),
-        target=target.decode("ascii"),
-        minor=minor[0] - 48,
+        method=method,
+        target=target,
+        minor=minor,
         fields=_end_to_end(fields, connection, b"host"),
         host=None if host is None else host.decode("latin-1"),
         length=length,
         chunked=chunked,
-        keep_alive=(b"keep-alive" in connection) if minor == b"0" else b"close" not in connection,
+        keep_alive=b"close" not in connection if minor else b"keep-alive" in connection,
         upgrade=known[b"upgrade"].lower() if b"upgrade" in connection and b"upgrade" in known else None,
-        expects=expect is not None and minor == b"1",
+        expects=expect is not None and minor > 0,
     )
 
 
@@ -128,17 +135,21 @@ def read_response(head: bytes, method: str) -> Response:
     if match is None:
         raise BadMessage("the status line is not of the form: HTTP/1.1, number, phrase")
     minor, code, phrase = match.groups()
-    status = int(code)
-    fields, known = read_fields(rest)
+    return response_of(int(code), read_fields(rest), method, phrase=phrase or b"", minor=minor[0] - 48)
+
+
+def response_of(status: int, fields: Fields, method: str, *, phrase: bytes = b"", minor: int = 1) -> Response:
+    """Make a response to a request with `method` of what was written. BadMessage."""
+    known = _joined(fields)
     length, chunked = _framing(known, minor)
     connection = _tokens(known.get(b"connection", b""))
     bodiless = method == "HEAD" or status < 200 or status in (204, 304)
-    keep_alive = (b"keep-alive" in connection) if minor == b"0" else b"close" not in connection
+    keep_alive = b"close" not in connection if minor else b"keep-alive" in connection
     return Response(
         status=status,
-        phrase=phrase or b"",
+        phrase=phrase,
         bodiless=bodiless,
-        minor=minor[0] - 48,
+        minor=minor,
         fields=_end_to_end(fields, connection, b""),
         length=length,
         chunked=chunked,
@@ -189,16 +200,20 @@ def _write_fields(head: bytearray, fields: Fields) -> None:
         head += b"\r\n"
 
 
-def read_fields(block: bytes) -> tuple[Fields, dict[bytes, bytes]]:
-    """In their order, and joined by their names in lower case. `block` ends with its empty line."""
+def read_fields(block: bytes) -> Fields:
+    """Read fields in their order. `block` ends with its empty line."""
     if _FIELDS.fullmatch(block, 0, len(block) - 2) is None:
         raise BadMessage("a header field is malformed: folded, without a name, or with control characters")
-    fields: Fields = []
+    lines = block[:-4].split(b"\r\n") if len(block) > 2 else ()
+    return [(name, value.strip(b" \t")) for name, _, value in (line.partition(b":") for line in lines)]
+
+
+def _joined(fields: Fields) -> dict[bytes, bytes]:
+    """Join fields by their names in lower case."""
+    if len(fields) > MAX_FIELDS:
+        raise BadMessage(f"more than {MAX_FIELDS} header fields")
     known: dict[bytes, bytes] = {}
-    for line in block[:-4].split(b"\r\n") if len(block) > 2 else ():
-        name, _, value = line.partition(b":")
-        value = value.strip(b" \t")
-        fields.append((name, value))
+    for name, value in fields:
         lower = name.lower()
         if lower in known:
             if lower in _SINGLE:
@@ -206,19 +221,17 @@ def read_fields(block: bytes) -> tuple[Fields, dict[bytes, bytes]]:
             known[lower] += b"," + value
         else:
             known[lower] = value
-    if len(fields) > MAX_FIELDS:
-        raise BadMessage(f"more than {MAX_FIELDS} header fields")
-    return fields, known
+    return known
 
 
-def _framing(known: dict[bytes, bytes], minor: bytes) -> tuple[int | None, bool]:
+def _framing(known: dict[bytes, bytes], minor: int) -> tuple[int | None, bool]:
     length, coding = known.get(b"content-length"), known.get(b"transfer-encoding")
     if coding is not None:
         if length is not None:
             raise BadMessage("both Content-Length and Transfer-Encoding")
         if coding.lower() != b"chunked":
             raise BadMessage("a Transfer-Encoding other than chunked")
-        if minor == b"0":
+        if not minor:
             raise BadMessage("Transfer-Encoding in HTTP/1.0")
         return None, True
     if length is None:
@@ -255,12 +268,31 @@ _NO_TRAILERS = frozenset(
 )
 
 
+def trailers_of(fields: Fields) -> Fields:
+    """Leave out of what follows a body what belongs before it."""
+    if len(fields) > MAX_FIELDS:
+        raise BadMessage(f"more than {MAX_FIELDS} header fields")
+    return [field for field in fields if field[0].lower() not in _NO_TRAILERS]
+
+
+class Ending:
+    """How far a stream of HTTP/2 has come: whether it has `ended`, and with which trailers."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.trailers: Fields = []
+
+
 class Body:
     """Takes what belongs to one body from the front of a buffer. `extensions`: those of chunks are skipped, not
-    refused (what comes from inside may not have any)."""
+    refused (what comes from inside may not have any). `ending`: all that is in the buffer belongs to it, until that
+    has come."""
 
-    def __init__(self, head: Head, *, to_the_end: bool = False, extensions: bool = False) -> None:
+    def __init__(
+        self, head: Head, *, to_the_end: bool = False, extensions: bool = False, ending: Ending | None = None
+    ) -> None:
         """`to_the_end`: without a length it goes on to the end of the connection."""
+        self._ending = ending
         none = isinstance(head, Response) and head.bodiless
         self._chunked = head.chunked and not none
         self._left: int | None = 0 if none or head.chunked or (head.length is None and not to_the_end) else head.length
@@ -270,6 +302,13 @@ class Body:
 
     def take(self, buffer: bytearray) -> bytes:
         """The next bytes of content, of those that are there; empty: more is needed, or it is `done`."""
+        if self.done:
+            return b""
+        if self._ending is not None:
+            taken = bytes(buffer)
+            buffer.clear()
+            self.done, self.trailers = self._ending.ended, self._ending.trailers
+            return taken
         if self._chunked:
             return self._take_chunks(buffer)
         if self._left is None:
@@ -284,7 +323,7 @@ class Body:
 
     def end(self) -> None:
         """The connection has ended."""
-        if self._left is None and not self._chunked:
+        if self._left is None and not self._chunked and self._ending is None:
             self.done = True
         if not self.done:
             raise BadMessage("the connection ended within a body")
@@ -341,8 +380,7 @@ class Body:
                 if len(buffer) - start > MAX_TRAILER_BYTES:
                     raise BadMessage(f"trailers of more than {MAX_TRAILER_BYTES} bytes")
                 return False
-            fields, _ = read_fields(bytes(buffer[start:end]))
-            self.trailers = [field for field in fields if field[0].lower() not in _NO_TRAILERS]
+            self.trailers = trailers_of(read_fields(bytes(buffer[start:end])))
             del buffer[:end]
         self.done = True
         return True
@@ -371,14 +409,17 @@ class Stream:
         """`begun`: what was taken of the body before. `watch` sees all of it, and may raise."""
         self._begun, self._watch = begun, watch
         self._body, self._filter, self._trailers = body, filter, trailers
-        self.chunked = False
-        """Whether it is framed in chunks; to be said before the first `take`."""
 
     @property
     def done(self) -> bool:
         return self._body.done
 
-    def content(self, buffer: bytearray) -> bytes:
+    @property
+    def last(self) -> Fields | None:
+        """The trailers, when all of it was taken; None: more follows."""
+        return self._trailers(self._body.trailers) if self._body.done else None
+
+    def take(self, buffer: bytearray) -> bytes:
         """What can go on of what came; not to be asked for again when it is `done`."""
         data = self._body.take(buffer)
         if self._begun:
@@ -391,15 +432,84 @@ class Stream:
                 data += self._filter.end()
         return data
 
-    def frame(self, data: bytes) -> bytes:
-        if not self.chunked:
-            return data
-        framed = chunk(data) if data else b""
-        return framed + last_chunk(self._trailers(self._body.trailers)) if self._body.done else framed
-
-    def take(self, buffer: bytearray) -> bytes:
-        return self.frame(self.content(buffer))
-
     def end(self) -> None:
         """The connection that it came on has ended. BadMessage: too early."""
         self._body.end()
+
+
+class Http(Protocol):
+    """One side's messages, whatever protocol carries them: read from it and written to it in one form."""
+
+    async def request(self, begun: Callable[[], None]) -> Request | None:
+        """Read the next one; None: there is none. `begun` is called when it has begun and is not whole. BadMessage."""
+        ...
+
+    async def response(self, method: str) -> Response:
+        """Read the next one, to a request with `method`. BadMessage; Lost."""
+        ...
+
+    def body(self, head: Request | Response) -> Body: ...
+
+    def ask(self, request: Request, target: str, host: str) -> None:
+        """Begin a request: `target` in origin form, `host` as it was checked. It goes out with its first content."""
+        ...
+
+    def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
+        """Begin a response, for a client that speaks HTTP/1.`minor`. It goes out with its first content."""
+        ...
+
+    def send(self, data: bytes, last: Fields | None = None) -> None:
+        """Write content of what was begun. `last`: it ends with that, and these trailers."""
+        ...
+
+
+class Http1:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._head, self._chunked = bytearray(), False
+
+    async def request(self, begun: Callable[[], None]) -> Request | None:
+        wire, told = self._wire, False
+        while (end := head_end(wire.buffer)) < 0:
+            if wire.buffer and not told:
+                told = True
+                begun()
+            if not await wire.more():
+                return None
+        return read_request(_taken(wire.buffer, end))
+
+    async def response(self, method: str) -> Response:
+        wire = self._wire
+        while (end := head_end(wire.buffer)) < 0:
+            if not await wire.more():
+                raise Lost("it ended before its answer did")
+        return read_response(_taken(wire.buffer, end), method)
+
+    def body(self, head: Request | Response) -> Body:
+        answers = isinstance(head, Response)
+        return Body(head, to_the_end=answers, extensions=answers)
+
+    def ask(self, request: Request, target: str, host: str) -> None:
+        self._head, self._chunked = write_request(request, target, host), request.chunked
+
+    def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
+        self._head = write_response(response, keep_alive=keep_alive, minor=minor)
+        self._chunked = response.chunked and minor > 0 and not response.bodiless
+
+    def send(self, data: bytes, last: Fields | None = None) -> None:
+        if self._chunked:
+            data = (chunk(data) if data else b"") + (b"" if last is None else last_chunk(last))
+        head, self._head = self._head, bytearray()
+        self._wire.write(head + data if head else data)
+
+
+def _taken(buffer: bytearray, end: int) -> bytes:
+    taken = bytes(buffer[:end])
+    del buffer[:end]
+    return taken
+
+
+def answer(http: Http, response: Response, body: bytes, *, keep_alive: bool, minor: int = 1) -> None:
+    """Write a whole response, whose length is that of its body."""
+    http.respond(response, keep_alive=keep_alive, minor=minor)
+    http.send(b"" if response.bodiless else body, [])

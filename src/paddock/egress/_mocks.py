@@ -15,6 +15,7 @@ import msgspec
 from paddock.model import Mock, Recorded
 
 from ._handler import LENGTH, HandlerHost, Loading, Said
+from ._http1 import Response
 from ._judged import Judged
 from ._refusal import Refused
 from ._secret_book import SecretBook
@@ -50,19 +51,20 @@ def checked(status: int, fields: Iterable[tuple[str, str]], body: bytes) -> Mock
     return MockAnswer(status=status, fields=fields, body=body)
 
 
-def write_mock(answer: MockAnswer, *, keep_alive: bool, head_only: bool) -> bytes:
-    """The whole response. Where its body ends is said by us, whatever the headers say."""
-    body = b"" if answer.status in _BODILESS else answer.body
+def response_of(answer: MockAnswer, *, head_only: bool) -> Response:
+    """Make the response's head. Where its body ends is said by us, whatever the headers say."""
     try:
         phrase = HTTPStatus(answer.status).phrase
     except ValueError:
         phrase = ""
-    lines = [f"HTTP/1.1 {answer.status} {phrase}"]
-    lines += [f"{name}: {value}" for name, value in answer.fields if name.lower() not in _FRAMING]
-    lines += [f"Content-Length: {len(body)}"] if answer.status not in _BODILESS else []
-    lines += [] if keep_alive else ["Connection: close"]
-    head = "".join(line + "\r\n" for line in lines) + "\r\n"
-    return head.encode("latin-1") + (b"" if head_only else body)
+    none = answer.status in _BODILESS
+    return Response(
+        status=answer.status,
+        phrase=phrase.encode("ascii"),
+        fields=[(n.encode("latin-1"), v.encode("latin-1")) for n, v in answer.fields if n.lower() not in _FRAMING],
+        length=None if none else len(answer.body),
+        bodiless=none or head_only,
+    )
 
 
 _MOST_NEAR = 3
@@ -118,18 +120,11 @@ MOST_TOGETHER = 128
 MOST_ANSWER_BYTES = 8 << 20
 
 
-class Handlers:
-    """Of all doors of a gateway. `living` counts them."""
-
-    def __init__(self, host: HandlerHost | None) -> None:
-        self.host, self.living = host, 0
-
-
 class Handler:
     """`ask` one after the other. After a failure of the process, the next request begins a new one."""
 
-    def __init__(self, handlers: Handlers, python: str, rule: str) -> None:
-        self._handlers, self._python, self._rule = handlers, python, rule
+    def __init__(self, host: HandlerHost, python: str, rule: str) -> None:
+        self._host, self._python, self._rule = host, python, rule
         self._number: int | None = None
         self._peer: socket.socket | None = None
         self._turn = asyncio.Lock()
@@ -162,8 +157,8 @@ class Handler:
         self._ended = True
         if not self._turn.locked():
             self._stop()
-        elif self._handlers.host is not None and self._number is not None:
-            self._handlers.host.end(self._number)
+        elif self._number is not None:
+            self._host.end(self._number)
 
     async def _converse(self, asked: Asked) -> Said:
         if self._peer is None:
@@ -176,27 +171,27 @@ class Handler:
         return msgspec.msgpack.decode(await self._receive(size), type=Said)
 
     def _begin(self) -> None:
-        handlers = self._handlers
+        host = self._host
         if self._ended:
             raise Refused("the policy has changed meanwhile", status=503, rule=self._rule, hint="try again")
-        if handlers.host is None or not handlers.host.available:
+        if not host.available:
             raise self._failed("cannot be confined on this machine (it has no Landlock), and is not run", 503)
-        if handlers.living >= MOST_TOGETHER:
+        if host.living >= MOST_TOGETHER:
             raise self._failed(f"would be one of more than {MOST_TOGETHER}", 503)
         try:
-            self._number, self._peer = handlers.host.start()
+            self._number, self._peer = host.start()
         except OSError as error:
             raise self._failed(f"cannot be begun: {error}", 503) from None
-        handlers.living += 1
+        host.living += 1
 
     def _stop(self) -> None:
         if self._peer is None:
             return
         self._peer.close()
         self._peer = None
-        self._handlers.living -= 1
-        if self._handlers.host is not None and self._number is not None:
-            self._handlers.host.end(self._number)
+        self._host.living -= 1
+        if self._number is not None:
+            self._host.end(self._number)
 
     async def _send(self, message: Loading | Asked) -> None:
         data = msgspec.msgpack.encode(message)
@@ -226,8 +221,8 @@ MOST_HANDLERS = 16
 class Mocks:
     """Begun anew with each revision: what handlers keep, and what cassettes have given out."""
 
-    def __init__(self, handlers: Handlers, book: Callable[[], SecretBook]) -> None:
-        self._shared, self._book = handlers, book
+    def __init__(self, host: HandlerHost, book: Callable[[], SecretBook]) -> None:
+        self._host, self._book = host, book
         self._handlers: dict[str, Handler] = {}
         self._cassettes: dict[str, Cassette] = {}
 
@@ -268,5 +263,5 @@ class Mocks:
             if len(self._handlers) >= MOST_HANDLERS:
                 reason = f"a sandbox has at most {MOST_HANDLERS} handlers of mocks at once"
                 raise Refused(reason, status=503, rule=rule)
-            found = self._handlers[rule] = Handler(self._shared, python, rule)
+            found = self._handlers[rule] = Handler(self._host, python, rule)
         return found

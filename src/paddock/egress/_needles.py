@@ -19,6 +19,19 @@ class Filter(Protocol):
     def end(self) -> bytes: ...
 
 
+class Both:
+    """One filter, and another behind it."""
+
+    def __init__(self, first: Filter, then: Filter) -> None:
+        self._first, self._then = first, then
+
+    def feed(self, data: bytes) -> bytes:
+        return self._then.feed(self._first.feed(data))
+
+    def end(self) -> bytes:
+        return self._then.feed(self._first.end()) + self._then.end()
+
+
 class Needles:
     """The first that begins is found first; of those that begin at one place, the longest."""
 

@@ -19,15 +19,16 @@ from paddock.model.egress import EgressPolicy, Target, Verdict
 from ._authority import Authority
 from ._dns import Denied, Synthetic
 from ._h2_outside import Links
+from ._handler import HandlerHost
 from ._journal import AuditJournal, Flow
 from ._judged import Approvals
-from ._mocks import Handlers, Mocks
+from ._malware import Lists
+from ._mocks import Mocks
 from ._names import BadHost, canonical, is_address
-from ._origins import Maker
-from ._package_cache import PackageCache
+from ._package_cache import PackageStore
 from ._recorder import Recorder
 from ._refusal import Refused
-from ._registry import Known, Shelf
+from ._registry import Shelf
 from ._registry_reader import Reader
 from ._secret_book import SecretBook
 from ._upstream import Check, Dialer, Pool, Upstream
@@ -79,8 +80,8 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     """Who reads those of registries, what is known of packages, and their files: one for a gateway."""
 
     reader: Reader | None = None
-    known: Known | None = None
-    packages: PackageCache | None = None
+    known: Lists | None = None
+    packages: PackageStore | None = None
 
 
 class OpenDoor:
@@ -92,20 +93,19 @@ class OpenDoor:
         dialer: Dialer,
         limits: Limits,
         loop: asyncio.AbstractEventLoop,
-        handlers: Handlers,
+        handlers: HandlerHost,
         pages: Pages | None = None,
     ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
         self.names, self.pool = Synthetic(), Pool(loop.time)
         self.pages = pages or Pages()
         self.shelf = Shelf(self.pages.known)
-        self.is_shut = False
         self.links, self.streams = Links(loop), 0
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.recorder: Recorder | None = None
         self.live: set[Connection] = set()
-        self.makers: dict[int, Maker] = {}
-        """By flow, of those that nothing was decided on yet."""
+        self.origins: dict[int, dict[str, Any]] = {}
+        """By flow, who made those that nothing was decided on yet."""
         self.refused = self._told = 0
         self._tell_at = loop.time()
         self._flows = self._held = 0
@@ -121,9 +121,9 @@ class OpenDoor:
         door = self.door
         where = {"sandbox": door.sandbox, "incarnation": door.incarnation, "host": target.host, "port": target.port}
         number = door.journal.decision(Flow(kind=kind, number=flow, **where, **about), verdict)
-        maker = self.makers.pop(flow, None)
-        if maker is not None:
-            maker.decided(number)
+        origin = self.origins.pop(flow, None)
+        if origin is not None:
+            door.journal.origin(door.sandbox, door.incarnation, flow, number, origin)
         return number
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
@@ -220,7 +220,6 @@ class OpenDoor:
             connection.recheck(policy)
 
     def shut(self, why: str) -> None:
-        self.is_shut = True
         self._tell_refused()
         self.mocks.end()
         self.pool.sweep(everything=True)

@@ -7,7 +7,6 @@ they were read, for whoever asks next by the same rule.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import re
@@ -15,22 +14,22 @@ import secrets
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from ._http1 import BadMessage, Body, Fields, Request, Response, Stream, write_response
+from ._http1 import Fields, Request, Response
 from ._judged import Judged
-from ._refusal import Refused
 from ._registry_page import Page
 from ._registry_protocols import Answer
-from ._upstream import Upstream
-from ._wire import Lost, Wire
+from ._wire import Lost
 
 if TYPE_CHECKING:
     from ._connection import Connection
+    from ._relay import Relay
 
 _LENGTH = struct.Struct("=I")
 _MOST_META_BYTES = 64 << 10
@@ -86,45 +85,50 @@ class Copy:
         """OSError."""
         return os.pread(self._fd, size, self._start + position)
 
-    def again(self) -> Copy:
-        return Copy(os.dup(self._fd), self.entry, self._start)
-
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
-class Draft(Copy):
-    """`written` bytes of the file are there. `keep` or `discard` ends it; reading goes on to work."""
+class Draft:
+    """A file that is being written. `keep` or `discard` ends it."""
 
     def __init__(self, store: PackageStore, name: str, fd: int, entry: Entry, start: int) -> None:
-        super().__init__(fd, entry, start)
-        self._store, self._name = store, name
-        self.written = 0
+        self._store, self._name, self._fd, self.entry = store, name, fd, entry
+        self._at, self._size = start, start + entry.size
 
     def write(self, data: bytes) -> None:
         """OSError."""
         view = memoryview(data)
         while view:
-            done = os.pwrite(self._fd, view, self._start + self.written)
-            self.written += done
+            done = os.pwrite(self._fd, view, self._at)
+            self._at += done
             view = view[done:]
 
     def keep(self) -> None:
-        """All of it is there, and is what it has to be. OSError: it is not kept."""
-        self._store.take(self._name, self.entry, self._start + self.entry.size)
+        """Make an entry of it: all of it is there, and has the right digest. OSError: then it is discarded."""
+        try:
+            self._store.take(self._name, self.entry, self._size)
+        except OSError:
+            self.discard()
+            raise
+        os.close(self._fd)
 
     def discard(self) -> None:
-        self._store.forget(self._name, self._start + self.entry.size)
+        self._store.forget(self._name, self._size)
+        os.close(self._fd)
 
 
 class PackageStore:
     """`most_bytes` of entries and drafts, those that were used last; `spare_bytes` of the disk stay free. The only
     writer of its directory, which it makes."""
 
-    def __init__(self, directory: Path, *, most_bytes: int, spare_bytes: int) -> None:
-        self._directory, self._most, self._spare = directory, most_bytes, spare_bytes
+    def __init__(
+        self, directory: Path, *, most_bytes: int, spare_bytes: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`clock` is the wall clock that the dates of pages are of."""
+        self._directory, self._most, self._spare, self.clock = directory, most_bytes, spare_bytes, clock
         self._drafted = 0
         directory.mkdir(mode=0o700, exist_ok=True)
         self._sizes = self._found()
@@ -264,7 +268,6 @@ _entry = msgspec.msgpack.Decoder(Entry).decode
 
 FRESH_SECONDS = 60.0
 JUDGED_SECONDS = 600.0
-_PAGE_LENGTH = struct.Struct("=I")
 _MOST_BYTES = 64 << 20
 OF_SOMEBODY = frozenset({b"authorization", b"cookie", b"x-api-key", b"private-token"})
 """Fields by which an answer depends on who asks; without them it is asked for in the gateway's own words."""
@@ -290,64 +293,57 @@ class Remembered(msgspec.Struct, frozen=True):
     address: str
 
 
-class PageMemory:
-    def __init__(self, store: PackageStore, clock: Callable[[], float] = time.time) -> None:
-        self._store, self._clock = store, clock
+def find_page(store: PackageStore, page: Page, item: int, accept: str) -> Remembered | None:
+    """Find what was read of a page, if it still holds: a cooldown goes on while nobody looks."""
+    copy = store.find(*_place(page, item, accept))
+    if copy is None:
+        return None
+    try:
+        content = copy.read(0, copy.entry.size)
+    except OSError:
+        return None
+    finally:
+        copy.close()
+    hasher = copy.entry.hasher()
+    hasher.update(content)
+    if not copy.entry.is_of(hasher) or len(content) < _LENGTH.size:
+        store.drop(copy.entry.key)
+        return None
+    end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+    try:
+        read = _decode(content[_LENGTH.size : end])
+    except msgspec.MsgspecError:
+        return None  # of another version
+    age = store.clock() - read.judged_at
+    if age < 0 or (page.rule.cooldown_days is not None and age > JUDGED_SECONDS):
+        return None
+    return Remembered(read, content[end:], copy.entry.address)
 
-    def find(self, page: Page, item: int, accept: str) -> Remembered | None:
-        """What still holds: a cooldown goes on while nobody looks."""
-        copy = self._store.find(*_place(page, item, accept))
-        if copy is None:
-            return None
-        try:
-            content = copy.read(0, copy.entry.size)
-        except OSError:
-            return None
-        finally:
-            copy.close()
-        hasher = copy.entry.hasher()
-        hasher.update(content)
-        if not copy.entry.is_of(hasher) or len(content) < _PAGE_LENGTH.size:
-            self._store.drop(copy.entry.key)
-            return None
-        end = _PAGE_LENGTH.size + _PAGE_LENGTH.unpack_from(content)[0]
-        try:
-            read = _decode(content[_PAGE_LENGTH.size : end])
-        except msgspec.MsgspecError:
-            return None  # of another version
-        age = self._clock() - read.judged_at
-        if age < 0 or (page.rule.cooldown_days is not None and age > JUDGED_SECONDS):
-            return None
-        return Remembered(read, content[end:], copy.entry.address)
 
-    def is_fresh(self, found: Remembered) -> bool:
-        return found.read.judged_at <= self._clock() <= found.read.until
-
-    def keep(
-        self, page: Page, item: int, accept: str, response: Response, read: Read, body: bytes, address: str
-    ) -> None:
-        """As `response` allows; where there is no room nothing is kept."""
-        control = response.get(b"cache-control") or b""
-        if _NEVER.search(control) or response.get(b"set-cookie") is not None or len(body) > _MOST_BYTES:
-            return
-        given = _MAX_AGE.search(control)
-        seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(given[1]) if given else FRESH_SECONDS)
-        meta = _encode(msgspec.structs.replace(read, until=self._clock() + seconds))
-        url, name = _place(page, item, accept)
-        content = b"".join((_PAGE_LENGTH.pack(len(meta)), meta, body))
-        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        entry = Entry(url=url, digest=digest, size=len(content), address=address, fields=[], name=name)
-        try:
-            draft = self._store.begin(entry)
-        except NoRoom:
-            return
-        try:
-            draft.write(content)
-            draft.keep()
-        except OSError:
-            draft.discard()
-        finally:
-            draft.close()
+def keep_page(
+    store: PackageStore, page: Page, item: int, accept: str, response: Response, read: Read, body: bytes, address: str
+) -> None:
+    """Keep a page as `response` allows; where there is no room nothing is kept."""
+    control = response.get(b"cache-control") or b""
+    if _NEVER.search(control) or response.get(b"set-cookie") is not None or len(body) > _MOST_BYTES:
+        return
+    given = _MAX_AGE.search(control)
+    seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(given[1]) if given else FRESH_SECONDS)
+    meta = _encode(msgspec.structs.replace(read, until=store.clock() + seconds))
+    url, name = _place(page, item, accept)
+    content = b"".join((_LENGTH.pack(len(meta)), meta, body))
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    entry = Entry(url=url, digest=digest, size=len(content), address=address, fields=[], name=name)
+    try:
+        draft = store.begin(entry)
+    except NoRoom:
+        return
+    try:
+        draft.write(content)
+    except OSError:
+        return draft.discard()
+    with suppress(OSError):
+        draft.keep()
 
 
 def _place(page: Page, item: int, accept: str) -> tuple[str, str]:
@@ -362,15 +358,12 @@ _decode = msgspec.msgpack.Decoder(Read).decode
 
 _PIECE_BYTES = 128 << 10
 _HELD_BYTES = 64 << 10
-_STALLED_SECONDS = 120.0
-_WAITING_SECONDS = 10.0
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
 _PERSONAL = frozenset(
     {b"authorization", b"cookie", b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-since"}
     | {b"if-unmodified-since", b"a-im", b"x-api-key", b"private-token"}
 )
 _KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
-_PRIVATE = re.compile(rb"\b(private|no-store)\b", re.IGNORECASE)
 
 
 class Broken(Exception):
@@ -394,94 +387,130 @@ def wanted(judged: Judged, digest: str | None) -> Wanted | None:
     return Wanted(url=f"https://{target.host}:{target.port}{judged.path}", digest=digest)
 
 
-class Reading(Protocol):
-    """One client's way through a file, piece by piece. `how` is for the records."""
+class Packaged:
+    """One file for one who asks: read from the disk, or kept while it passes.
 
-    entry: Entry
-    how: str
+    `how` is what the cache did, for the records; `given` URL and digest of what the client had to its end. As a filter
+    it holds the last bytes of a file back until all of it has the right digest.
+    """
 
-    async def next(self) -> bytes:
-        """Broken. Not to be asked for more than there is."""
-        ...
+    def __init__(self, connection: Connection, store: PackageStore, wanted: Wanted) -> None:
+        self._connection, self._store, self._wanted = connection, store, wanted
+        self._draft: Draft | None = None
+        self._held = bytearray()
+        self.how: str | None = None
+        self.given: tuple[str, str] | None = None
 
-    def reset(self) -> None:
-        """The client has gone: who waits for the next piece is told so."""
-        ...
+    def close(self) -> None:
+        """The request is over."""
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            draft.discard()
 
-    def close(self) -> None: ...
+    def gave(self) -> None:
+        """The client has all of it."""
+        self.given = self._wanted.url, self._wanted.digest
 
+    # -- from the disk -------------------------------------------------------------------------------------------------
 
-class PackageCache:
-    """One for a gateway. Used within one event loop."""
-
-    def __init__(self, store: PackageStore) -> None:
-        self._store, self.pages = store, PageMemory(store)
-        self._fetches: dict[str, _Fetch] = {}
-        self._asking: dict[str, asyncio.Future[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def open(self, wanted: Wanted, allowed: Callable[[str], bool]) -> Reading | None:
-        """`allowed`: whether it may come from an address. None: it is not here, for this one, who asks the upstream;
-        others wait a moment for what it says, up to `fetch` or `asked`."""
-        key = key_of(wanted.url, wanted.digest)
-        first = self._asking.get(key)
-        if first is not None:
-            await asyncio.wait((first,), timeout=_WAITING_SECONDS)
-        fetch = self._fetches.get(key)
-        if fetch is not None:
-            return fetch.reading("shared") if allowed(fetch.entry.address) else None
-        copy = self._store.find(wanted.url, wanted.digest)
+    async def answer(self, request: Request, relay: Relay) -> bool | None:
+        """Give out what there is already: whether the connection can go on. None: the upstream has to be asked."""
+        connection, copy = self._connection, self._store.find(self._wanted.url, self._wanted.digest)
         if copy is None:
-            self._asking.setdefault(key, asyncio.get_running_loop().create_future())
             return None
-        if not allowed(copy.entry.address):
+        try:
+            if connection.target is None or not connection.room.may_dial(connection.target, copy.entry.address):
+                return None
+            self.how, connection.source = "hit", copy.entry.address
+            connection.wire.watch(True)
+            return await self._read_out(copy, request, relay)
+        finally:
             copy.close()
-            return None
-        return _FromDisk(self._store, copy)
+            connection.wire.watch(False)
+            connection.source = None
 
-    def asked(self, wanted: Wanted) -> None:
-        """There was an answer, or there will be none."""
-        first = self._asking.pop(key_of(wanted.url, wanted.digest), None)
-        if first is not None and not first.done():
-            first.set_result(None)
+    async def _read_out(self, copy: Copy, request: Request, relay: Relay) -> bool | None:
+        """None: it broke, and nothing was said yet."""
+        wire, entry, sent, buffer = self._connection.wire, copy.entry, self._connection.wire.sent, bytearray()
+        response = whole(entry.fields, entry.size)
+        stream = relay.returning(response)
+        if response.length is None:
+            response.chunked = request.minor > 0
+        goes_on = request.keep_alive and (response.chunked or response.length is not None)
+        relay.respond(response, keep_alive=goes_on)
+        try:
+            for piece in _pieces(copy):
+                buffer += piece
+                relay.send(stream.take(buffer), stream.last)
+                await wire.drain()
+        except Broken as broken:
+            self._store.drop(entry.key)
+            if wire.sent == sent:
+                return None
+            wire.reset()
+            raise Lost(f"the answer was cut off: {broken}") from None
+        self.gave()
+        return goes_on
 
-    def fetch(
-        self, wanted: Wanted, response: Response, server: Wire, address: str, ended: Callable[[bool], None]
-    ) -> Reading:
-        """From now on `server` is the cache's, until `ended` says so, and whether it can be used again. NoRoom: it is
-        the caller's still."""
-        if key_of(wanted.url, wanted.digest) in self._fetches:
-            raise NoRoom("another fetches it, from elsewhere")
+    # -- from the upstream ---------------------------------------------------------------------------------------------
+
+    def keep(self, response: Response, address: str) -> bool:
+        """Whether an answer from `address` is to be kept while it passes."""
         why = _unfit(response)
-        if why is not None:
-            raise NoRoom(why)
-        assert response.length is not None
-        entry = Entry(
-            url=wanted.url,
-            digest=wanted.digest,
-            size=response.length,
-            address=address,
-            fields=[field for field in response.fields if field[0].lower() in _KEPT_FIELDS],
-        )
-        fetch = self._fetches[entry.key] = _Fetch(self._store.begin(entry))
-        reading = fetch.reading("kept")
-        body = Body(response, to_the_end=True, extensions=True)
-        task = fetch.task = asyncio.get_running_loop().create_task(fetch.run(body, server))
-        self._tasks.add(task)
+        if why is None:
+            fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
+            url, digest = self._wanted.url, self._wanted.digest
+            entry = Entry(url=url, digest=digest, size=response.length or 0, address=address, fields=fields)
+            try:
+                self._draft, self._hasher = self._store.begin(entry), entry.hasher()
+                self._entry, self.how = entry, "not kept: it was cut off"
+                return True
+            except NoRoom as error:
+                why = str(error)
+        self.how = f"not kept: {why}"
+        return False
 
-        def done(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            del self._fetches[entry.key]
-            ended(fetch.end() and response.keep_alive)
+    def feed(self, data: bytes) -> bytes:
+        self._hasher.update(data)
+        if self._draft is not None:
+            try:
+                self._draft.write(data)
+            except OSError as error:
+                self.how = f"not kept: nothing can be written: {error.strerror}"
+                self.close()
+        self._held += data
+        free = max(0, len(self._held) - _HELD_BYTES)
+        passed = bytes(self._held[:free])
+        del self._held[:free]
+        return passed
 
-        task.add_done_callback(done)
-        return reading
+    def end(self) -> bytes:
+        """Broken."""
+        if not self._entry.is_of(self._hasher):
+            raise Broken("the file is not the one that its page says: it has another digest")
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            try:
+                draft.keep()
+                self.how = "kept"
+            except OSError as error:
+                self.how = f"not kept: nothing can be written: {error.strerror}"
+        return bytes(self._held)
 
-    async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+
+def _pieces(copy: Copy) -> Iterator[bytes]:
+    """Of a file; the last one comes when all have the right digest. Broken."""
+    hasher, position = copy.entry.hasher(), 0
+    while position < copy.entry.size:
+        try:
+            data = copy.read(position, _PIECE_BYTES)
+        except OSError as error:
+            raise Broken(f"the disk can't be read: {error.strerror}") from None
+        hasher.update(data)
+        position += len(data)
+        if not data or (position >= copy.entry.size and not copy.entry.is_of(hasher)):
+            raise Broken("what is in the cache is not what was written")
+        yield data
 
 
 def _unfit(response: Response) -> str | None:
@@ -492,246 +521,9 @@ def _unfit(response: Response) -> str | None:
         return "the answer has no length"
     if (response.get(b"content-encoding") or b"identity").strip().lower() != b"identity":
         return "the answer is encoded"
-    if _PRIVATE.search(response.get(b"cache-control") or b"") or response.get(b"set-cookie") is not None:
+    if _NEVER.search(response.get(b"cache-control") or b"") or response.get(b"set-cookie") is not None:
         return "the answer is for one only"
     return None
-
-
-class _FromDisk:
-    how = "hit"
-
-    def __init__(self, store: PackageStore, copy: Copy) -> None:
-        self.entry = copy.entry
-        self._store, self._copy, self._hasher = store, copy, copy.entry.hasher()
-        self._position = 0
-
-    async def next(self) -> bytes:
-        data = b""
-        try:
-            data = self._copy.read(self._position, _PIECE_BYTES)
-        except OSError as error:
-            raise self._spoilt(f"the disk can't be read: {error.strerror}") from None
-        self._hasher.update(data)
-        self._position += len(data)
-        if not data or (self._position >= self.entry.size and not self.entry.is_of(self._hasher)):
-            raise self._spoilt("what is in the cache is not what was written")
-        return data
-
-    def _spoilt(self, why: str) -> Broken:
-        self._store.drop(self.entry.key)
-        return Broken(why)
-
-    def reset(self) -> None: ...
-
-    def close(self) -> None:
-        self._copy.close()
-
-
-class _Fetch:
-    """From an upstream into a draft; whoever wants it reads behind."""
-
-    task: asyncio.Task[None]
-
-    def __init__(self, draft: Draft) -> None:
-        self.draft, self.entry = draft, draft.entry
-        self.error: str | None = None
-        self._whole = False
-        self._readers = 0
-        self._waiting: set[asyncio.Future[None]] = set()
-
-    @property
-    def free(self) -> int:
-        """So many bytes may be given out: all of them when they are the right ones."""
-        return self.entry.size if self._whole else max(0, self.draft.written - _HELD_BYTES)
-
-    def reading(self, how: str) -> Reading:
-        self._readers += 1
-        return _Behind(self, how)
-
-    def left(self) -> None:
-        self._readers -= 1
-        if not self._readers and not self._whole and self.error is None:
-            self.task.cancel()
-
-    async def run(self, body: Body, server: Wire) -> None:
-        draft, hasher = self.draft, self.entry.hasher()
-        try:
-            while True:
-                piece = body.take(server.buffer)
-                if piece:
-                    hasher.update(piece)
-                    draft.write(piece)
-                    self.tell()
-                if body.done:
-                    break
-                async with asyncio.timeout(_STALLED_SECONDS):
-                    more = await server.more()
-                if not more:
-                    body.end()
-        except (Lost, BadMessage) as error:
-            self.error = f"the server broke off: {error}"
-        except TimeoutError:
-            self.error = "the server did not go on in time"
-        except OSError as error:
-            self.error = f"the cache can't be written: {error.strerror}"
-        else:
-            self._whole = self.entry.is_of(hasher)
-            self.error = None if self._whole else "the file is not the one that its page says: it has another digest"
-
-    def end(self) -> bool:
-        """It is kept, or it never was; whether all of it came, and was right."""
-        if self._whole:
-            try:
-                self.draft.keep()
-            except OSError:
-                self.draft.discard()
-        else:
-            self.error = self.error or "nobody fetches it any more"
-            self.draft.discard()
-        self.tell()
-        self.draft.close()
-        return self._whole
-
-    def tell(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
-    async def news(self) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
-        try:
-            await future
-        finally:
-            self._waiting.discard(future)
-
-
-class _Behind:
-    def __init__(self, fetch: _Fetch, how: str) -> None:
-        self.entry, self.how = fetch.entry, how
-        self._fetch, self._copy, self._position = fetch, fetch.draft.again(), 0
-        self._open, self._gone = True, False
-
-    async def next(self) -> bytes:
-        fetch = self._fetch
-        while (there := fetch.free - self._position) <= 0:
-            if self._gone or fetch.error is not None:
-                raise Broken(fetch.error or "the client has gone")
-            await fetch.news()
-        try:
-            data = self._copy.read(self._position, min(_PIECE_BYTES, there))
-        except OSError as error:
-            raise Broken(f"the disk can't be read: {error.strerror}") from None
-        if not data:
-            raise Broken("what was written is not there any more")
-        self._position += len(data)
-        return data
-
-    def reset(self) -> None:
-        self._gone = True
-        self._fetch.tell()
-
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._copy.close()
-            self._fetch.left()
-
-
-class Packaged:
-    """`how` is what the cache did, for the records; `given` URL and digest of what the client had to its end."""
-
-    def __init__(self, connection: Connection, packages: PackageCache, wanted: Wanted) -> None:
-        self._connection, self._room = connection, connection.room
-        self._packages, self._wanted = packages, wanted
-        self._asks, self._broken = False, ""
-        self.how: str | None = None
-        self.given: tuple[str, str] | None = None
-
-    def close(self) -> None:
-        """The request is over. Others who want the same need not wait for it any more."""
-        if self._asks:
-            self._asks = False
-            self._packages.asked(self._wanted)
-
-    async def answer(self, request: Request, returning: Callable[[Response], Stream]) -> bool | None:
-        """Gives out what there is already: whether the connection can go on. None: the upstream has to be asked."""
-        target = self._connection.target
-        for _ in range(2):  # what breaks before any of it was given out is no answer
-            reading = await self._packages.open(
-                self._wanted, lambda address: target is not None and self._room.may_dial(target, address)
-            )
-            if reading is None:
-                self._asks = True
-                return None
-            if (goes_on := await self._read_out(reading, request, returning)) is not None:
-                return goes_on
-        return None
-
-    def keep(self, response: Response, upstream: Upstream) -> Reading | None:
-        """Hands `upstream` over, if its answer is to be kept."""
-        room = self._room
-        revision = room.door.policy.revision
-
-        def ended(reusable: bool) -> None:
-            if reusable and not room.is_shut and room.door.policy.revision == revision:
-                room.pool.give(upstream, tls=True)
-            else:
-                upstream.wire.close()
-
-        try:
-            return self._packages.fetch(self._wanted, response, upstream.wire, upstream.address, ended)
-        except NoRoom as why:
-            self.how = f"not kept: {why}"
-            return None
-        finally:
-            self.close()
-
-    async def give(self, reading: Reading, request: Request, returning: Callable[[Response], Stream]) -> bool:
-        """What `keep` began: whether the connection can go on. Refused; Lost."""
-        goes_on = await self._read_out(reading, request, returning)
-        if goes_on is None:
-            raise Refused(self._broken, status=502, rule="cache")
-        return goes_on
-
-    async def _read_out(
-        self, reading: Reading, request: Request, returning: Callable[[Response], Stream]
-    ) -> bool | None:
-        """None: it broke, and nothing was said yet."""
-        connection, wire, entry = self._connection, self._connection.wire, reading.entry
-        self.how, connection.source, sent = reading.how, entry.address, wire.sent
-        wire.guard(reading)
-        wire.watch(True)
-        try:
-            buffer = bytearray(await reading.next())
-            response = whole(entry.fields, entry.size)
-            stream = returning(response)
-            if response.length is None:
-                response.chunked = request.minor > 0
-            goes_on = request.keep_alive and (response.chunked or response.length is not None)
-            stream.chunked = response.chunked
-            out = write_response(response, keep_alive=goes_on, minor=request.minor)
-            while True:
-                out += stream.take(buffer)
-                wire.write(out)
-                await wire.drain()
-                if stream.done:
-                    self.given = self._wanted.url, self._wanted.digest
-                    return goes_on
-                out = bytearray()
-                buffer += await reading.next()
-        except Broken as broken:
-            if wire.error is not None or wire.sent > sent:
-                wire.reset()
-                raise Lost(f"the answer was cut off: {broken}") from None
-            self._broken = str(broken)
-            return None
-        finally:
-            reading.close()
-            wire.guard(None)
-            wire.watch(False)
-            connection.source = None
 
 
 def whole(fields: Fields, size: int) -> Response:

@@ -29,7 +29,7 @@ from ._judged import Approvals
 from ._malware import Lists
 from ._open_door import Pages
 from ._origins import Origins
-from ._package_cache import PackageCache, PackageStore
+from ._package_cache import PackageStore
 from ._registry_reader import Reader
 from ._server import Plane, Server
 from ._upstream import over_tcp, system_trust
@@ -120,14 +120,13 @@ async def make_plane(
     return Plane(gateway, journal, approvals)
 
 
-def _packages(state: Path) -> PackageCache | None:
+def _packages(state: Path) -> PackageStore | None:
     """Without a cache all goes on, only slower: what is wrong with it is said in the gateway's log."""
     most = read_config(state).package_cache_mib
     if not most:
         return None
     try:
-        store = PackageStore(state / layout.PACKAGES, most_bytes=most << 20, spare_bytes=_SPARE_BYTES)
+        return PackageStore(state / layout.PACKAGES, most_bytes=most << 20, spare_bytes=_SPARE_BYTES)
     except OSError as error:
         print(f"packages are not kept: {error}", file=sys.stderr, flush=True)
         return None
-    return PackageCache(store)

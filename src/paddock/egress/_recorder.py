@@ -9,16 +9,14 @@ from contextlib import contextmanager
 
 from paddock.model import Recorded, Recording
 
-from ._http1 import BadMessage, Body, Response, head_end, read_response
+from ._http1 import Response
 from ._judged import Judged
 from ._mocks import anonymous
 from ._secret_book import SecretBook
-from ._wire import Wire
 
 MOST_BODY_BYTES = 1 << 20
 MOST_BYTES = 2 << 20
 MOST_OMITTED = 1000
-_ROOM_FOR_HEADS = 256 << 10
 _NOT_KEPT = frozenset({"connection", "keep-alive", "content-length", "transfer-encoding", "date", "paddock-refusal"})
 
 
@@ -35,35 +33,27 @@ class Recorder:
         return Recording(exchanges=tuple(self._exchanges), omitted=tuple(self._omitted))
 
     @contextmanager
-    def recording(self, wire: Wire, judged: Judged) -> Generator[Exchanged]:
-        """What is written to the client in the block is the answer. What fails is omitted."""
+    def recording(self, judged: Judged) -> Generator[Exchanged]:
+        """Keep what is answered in the block. What fails is omitted."""
         exchanged, method, url = Exchanged(), judged.request.method, judged.url
-        wire.tap = exchanged.tap
         try:
             yield exchanged
         except BaseException as error:
             self.omit(method, url, str(error) or "it was cut off")
             raise
-        else:
-            self.keep(method, url, exchanged.body, bytes(exchanged.answer))
-        finally:
-            wire.tap = None
+        self._keep(method, url, exchanged)
 
-    def keep(self, method: str, url: str, body: bytes | None, answer: bytes) -> None:
-        """`body`: None, it was larger than can be kept; `answer`: the bytes of a response of HTTP/1.1."""
-        book = self._book()
+    def _keep(self, method: str, url: str, exchanged: Exchanged) -> None:
+        book, body, response, content = self._book(), exchanged.body, exchanged.response, bytes(exchanged.content)
         shown = anonymous(url.encode(), book).decode()
-        if body is None or len(answer) > MOST_BODY_BYTES:
+        if body is None or len(content) > MOST_BODY_BYTES:
             return self.omit(method, url, f"a body of more than {MOST_BODY_BYTES >> 20} MiB")
-        if self._size + len(answer) > MOST_BYTES:
-            return self.omit(method, url, f"there is no room: {MOST_BYTES >> 20} MiB are kept already")
-        try:
-            response, content = _read(answer, method)
-        except BadMessage as error:
-            return self.omit(method, url, f"its answer was cut short: {error}")
-        if response.status == 101:
+        if response is None:
             return self.omit(method, url, "it became a WebSocket")
-        self._size += len(answer)
+        size = len(content) + sum(len(name) + len(value) for name, value in response.fields)
+        if self._size + size > MOST_BYTES:
+            return self.omit(method, url, f"there is no room: {MOST_BYTES >> 20} MiB are kept already")
+        self._size += size
         self._exchanges.append(
             _recorded(method, shown, anonymous(body, book), response, anonymous(content, book), book)
         )
@@ -81,30 +71,12 @@ class Exchanged:
     def __init__(self) -> None:
         self.body: bytes | None = None
         """Of the request; None: it is larger than can be kept."""
-        self.answer = bytearray()
+        self.response: Response | None = None
+        self.content = bytearray()
 
-    def tap(self, data: bytes | bytearray | memoryview) -> None:
-        if len(self.answer) <= MOST_BODY_BYTES + _ROOM_FOR_HEADS:
-            self.answer += data
-
-
-def _read(answer: bytes, method: str) -> tuple[Response, bytes]:
-    """The last response of it: interim ones are passed over. BadMessage."""
-    buffer = bytearray(answer)
-    while True:
-        end = head_end(buffer)
-        if end < 0:
-            raise BadMessage("there is no head")
-        response = read_response(bytes(buffer[:end]), method)
-        del buffer[:end]
-        if response.status >= 200 or response.status == 101:
-            break
-    body, content = Body(response, to_the_end=True), b""
-    if not response.bodiless:
-        content = body.take(buffer)
-        if not body.done:
-            body.end()
-    return response, content
+    def take(self, data: bytes) -> None:
+        if len(self.content) <= MOST_BODY_BYTES:
+            self.content += data
 
 
 def _recorded(method: str, url: str, body: bytes, response: Response, content: bytes, book: SecretBook) -> Recorded:

@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus
 
 from ._coding import Gzip, Undecodable
 from ._http1 import Fields
-from ._needles import Filter, Needles, Replacer, UnescapedReplacer
+from ._needles import Both, Filter, Needles, Replacer, UnescapedReplacer
 
 _PIECE_BYTES = 1 << 20
 _LEAST = 8
@@ -103,20 +103,7 @@ class Redaction:
         """Redact one stream, in pieces: `feed` and, after the last, `end`. `escapes` False: only the forms that are
         known by their bytes, so that no beginning of an escape waits for its end."""
         known = Replacer(self._needles, self._table.__getitem__)
-        return _Both(known, self._unescaped()) if escapes else known
-
-
-class _Both:
-    """One filter, and another behind it."""
-
-    def __init__(self, first: Filter, then: Filter) -> None:
-        self._first, self._then = first, then
-
-    def feed(self, data: bytes) -> bytes:
-        return self._then.feed(self._first.feed(data))
-
-    def end(self) -> bytes:
-        return self._then.feed(self._first.end()) + self._then.end()
+        return Both(known, self._unescaped()) if escapes else known
 
 
 class Returned:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from ._http1 import Response
 
 _PHRASES = {
     400: "Bad Request",
@@ -45,20 +49,22 @@ class Refused(Exception):
         return "none" if self.number is None else str(self.number)
 
 
-def write_refusal(refused: Refused, *, accept: bytes | None, keep_alive: bool, head_only: bool = False) -> bytes:
-    """A whole response: JSON for who asks for it, plain text for everybody else."""
+def response_of(refused: Refused, *, accept: bytes | None, head_only: bool = False) -> tuple[Response, bytes]:
+    """Make a whole response: JSON for who asks for it, plain text for everybody else."""
+    from ._http1 import Response
+
     as_json = accept is not None and b"json" in accept.lower() and not refused.as_type
     body = _json(refused) if as_json else _text(refused)
     kind = "application/problem+json" if as_json else "text/plain; charset=utf-8"
-    phrase = f"{refused.status} {_PHRASES.get(refused.status, 'Refused')} (paddock: {_ascii(refused.reason)})"
+    status, phrase = refused.status, f"{_PHRASES.get(refused.status, 'Refused')} (paddock: {_ascii(refused.reason)})"
     if refused.as_type:
-        kind, phrase = f'text/plain; refused="{_ascii(refused.reason)}"', "200 OK"
-    head = (
-        f"HTTP/1.1 {phrase}\r\n"
-        f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nCache-Control: no-store\r\n"
-        f"Paddock-Refusal: {refused.id}\r\n{'' if keep_alive else 'Connection: close' + chr(13) + chr(10)}\r\n"
+        status, phrase, kind = 200, "OK", f'text/plain; refused="{_ascii(refused.reason)}"'
+    fields = [(b"Content-Type", kind.encode("ascii")), (b"Cache-Control", b"no-store")]
+    fields.append((b"Paddock-Refusal", refused.id.encode("ascii")))
+    response = Response(
+        status=status, phrase=phrase.encode("ascii"), fields=fields, length=len(body), bodiless=head_only
     )
-    return head.encode("ascii") + (b"" if head_only else body)
+    return response, body
 
 
 def wanted_form(accept: bytes | None, user_agent: bytes | None) -> bytes | None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import msgspec
 
@@ -16,6 +15,7 @@ from . import _registry_crates as crates
 from . import _registry_debian as debian
 from ._judged import Judged
 from ._malicious import Malicious
+from ._malware import Lists
 from ._refusal import Refused
 from ._registry_page import File, Kept, Page, is_listed, malicious, too_young
 from ._registry_protocols import PROTOCOLS, key_of, normalised
@@ -30,18 +30,6 @@ _kept = msgspec.msgpack.Decoder(Kept).decode
 _READ_FIRST = "its page has to be read through this gateway first, as installers do; then what it kept can be fetched"
 
 
-class Known(Protocol):
-    """Lists of malware, by their path on the host."""
-
-    def about(self, path: str, registry: str, package: str) -> tuple[Malicious, ...]:
-        """Refused: there is no such list."""
-        ...
-
-    def digest(self, path: str) -> str:
-        """The first digits of the list's; what a decision was made with. Refused."""
-        ...
-
-
 class Unread(msgspec.Struct, frozen=True):
     """No page has led to a file yet; that of `package`, which is at `path` of the rule's first host, should."""
 
@@ -52,7 +40,7 @@ class Unread(msgspec.Struct, frozen=True):
 class Shelf:
     """The files that pages have led to, of one sandbox and under one revision: those that were named last."""
 
-    def __init__(self, known: Known | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, known: Lists | None = None, clock: Callable[[], float] = time.time) -> None:
         self._known, self._clock, self._revision = known, clock, ""
         self._files: dict[bytes, bytes] = {}
         self._downloads: dict[tuple[int, str, int, str], str | None] = {}

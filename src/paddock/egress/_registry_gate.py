@@ -9,16 +9,16 @@ import msgspec
 
 from paddock.model.egress import Target, Verdict
 
-from ._http1 import BadMessage, Body, Request, Response
+from ._http1 import BadMessage, Request, Response
 from ._judged import Judged
-from ._package_cache import OF_SOMEBODY, Packaged, Read, Remembered, wanted
+from ._package_cache import OF_SOMEBODY, Packaged, Read, Remembered, find_page, keep_page, wanted
 from ._refusal import Refused
 from ._registry import Unread, published, unread
 from ._registry_page import Kept, Page
 from ._registry_protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job
 from ._registry_pypi import project_of
 from ._relay import Relay
-from ._wire import Wire
+from ._upstream import Upstream
 
 if TYPE_CHECKING:
     from ._connection import Connection
@@ -157,8 +157,8 @@ class Look:
         self._accept = (request.get(b"accept") or b"").decode("latin-1").lower()
         packages = self._room.pages.packages
         anybodys = packages is not None and not gate.judged.depends_on_who_asks(OF_SOMEBODY)
-        self._memory = packages.pages if packages is not None and anybodys else None
-        self._found = None if self._memory is None else self._memory.find(page, self._item, self._accept)
+        self._store = packages if anybodys else None
+        self._found = None if self._store is None else find_page(self._store, page, self._item, self._accept)
         self.address = ""
         """Where the page comes from."""
         self.how: str | None = None
@@ -175,22 +175,22 @@ class Look:
 
     def recall(self, response: Response) -> bytes | None:
         """The body of a page that need not be asked for, with `response` made its head. Refused."""
-        memory, found = self._memory, self._found
-        if memory is None or found is None or not memory.is_fresh(found):
+        store, found = self._store, self._found
+        if store is None or found is None or not found.read.judged_at <= store.clock() <= found.read.until:
             return None
         if not self._room.may_dial(self._judged.target, found.address):
             return None
         self.how = "page"
         return self._written(response, found.read.answer, found.body)
 
-    async def read(self, response: Response, server: Wire) -> bytes:
+    async def read(self, response: Response, upstream: Upstream) -> bytes:
         """The body as it may be seen, with `response` made its head. Refused; Lost."""
         if response.status == 304 and self._found is not None:
             return self._again(response, self._found, self._found.read.etag)
         redirects = response.status in (301, 302, 303, 307, 308)
         if response.status != 200 and not redirects and response.status < 400:
             raise self._refused(f"the index answered {response.status}, which can't be looked into")
-        content = await self._collect(response, server)
+        content = await self._collect(response, upstream)
         answer, body = Answer(), b""
         if response.status == 200 and not response.bodiless:
             answer, body = await self._look(response, content)
@@ -210,8 +210,8 @@ class Look:
             raise Refused("the policy has changed meanwhile", rule=self._verdict.rule, hint="try again")
 
     def _keep(self, response: Response, read: Read, body: bytes) -> None:
-        if self._memory is not None:
-            self._memory.keep(self._page, self._item, self._accept, response, read, body, self.address)
+        if self._store is not None:
+            keep_page(self._store, self._page, self._item, self._accept, response, read, body, self.address)
 
     def _written(self, response: Response, answer: Answer, body: bytes) -> bytes:
         self._put(answer, response.status)
@@ -255,9 +255,9 @@ class Look:
             if answer.nothing is not None:
                 raise Refused(answer.nothing, rule=self._verdict.rule, number=number)
 
-    async def _collect(self, response: Response, server: Wire) -> bytes:
+    async def _collect(self, response: Response, upstream: Upstream) -> bytes:
         """All of it, as it came."""
-        body, content, shelf = Body(response, to_the_end=True, extensions=True), bytearray(), self._room.shelf
+        server, body, content, shelf = upstream.wire, upstream.http.body(response), bytearray(), self._room.shelf
         held = 0
         try:
             while True:

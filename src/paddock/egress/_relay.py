@@ -11,26 +11,18 @@ import msgspec
 
 from ._coding import Undecodable
 from ._h2_session import StreamFailed
-from ._http1 import (
-    BadMessage,
-    Body,
-    Request,
-    Response,
-    Stream,
-    head_end,
-    read_response,
-    write_request,
-    write_response,
-)
+from ._http1 import BadMessage, Body, Fields, Request, Response, Stream
 from ._judged import Judged
+from ._needles import Both, Filter
 from ._overrides import FormWatch
-from ._package_cache import Packaged, whole
+from ._package_cache import Broken, Packaged, whole
+from ._recorder import Exchanged
 from ._redact import Returned, redacted
 from ._refusal import Refused
 from ._swap import BUFFERED_BYTES, Swap
 from ._upstream import Upstream
 from ._websocket import EXTENSIONS, switch
-from ._wire import Lost, Wire
+from ._wire import Lost
 
 if TYPE_CHECKING:
     from ._connection import Connection
@@ -43,7 +35,6 @@ _ASKED = frozenset({b"accept", b"range", b"if-range", b"if-match", b"if-none-mat
 }
 """Fields that a judged registry is sent."""
 _MOST_ASKED_BYTES = 256
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _Stale(Exception):
@@ -54,13 +45,22 @@ class _Stale(Exception):
         self.untouched = untouched
 
 
+class Opening(msgspec.Struct, frozen=True):
+    """What a server is sent first, and once more if it ended a connection that was kept."""
+
+    request: Request
+    path: str
+    content: bytes
+    last: Fields | None
+
+
 class Relay:
     def __init__(self, connection: Connection, judged: Judged, *, silent: bool = False) -> None:
         """`silent`: a page is read for what it says of files; nobody inside has asked for it."""
         self._connection, self._room, self._wire, self._judged = connection, connection.room, connection.wire, judged
         self._request, self._target, self._scheme = judged.request, judged.target, judged.scheme
-        self._held = 0
-        self._body, self._begun = Body(self._request), bytearray()
+        self._http, self._held = connection.http, 0
+        self._body, self._begun = self._http.body(self._request), bytearray()
         """What was read of the body before it is sent on."""
         self.look: Look | None = None
         """The answer is a page of a registry, which has to be looked through."""
@@ -73,6 +73,8 @@ class Relay:
         """The request goes to a judged registry: in the gateway's own words."""
         self.admit: Callable[[Response], None] | None = None
         """Looks at the answer's head before anything of it is passed on. Raises Refused."""
+        self.exchanged: Exchanged | None = None
+        """Keeps the answer."""
         self._silent = silent
         self._broken: Refused | None = None
         """Why this side could not go on with the request's body."""
@@ -112,7 +114,8 @@ class Relay:
         False. What was taken is sent on with the rest."""
         request, wire, body = self._request, self._wire, self._body
         if request.expects and not body.done:
-            wire.write(CONTINUE)
+            self._http.respond(Response(status=100, phrase=b"Continue", fields=[]), keep_alive=True)
+            self._http.send(b"")
             request.expects = False
             request.fields = [field for field in request.fields if field[0].lower() != b"expect"]
         while True:
@@ -147,14 +150,11 @@ class Relay:
             await self.collect()
         begun, watch = bytes(self._begun), None if self.watch is None else self.watch.feed
         stream = Stream(self._body, filter=filter, trailers=swap.trailers, begun=begun, watch=watch)
-        content = stream.content(wire.buffer)
+        content = stream.take(wire.buffer)
         if rewrites and (request.chunked or request.length is not None):
             request.chunked, request.length = not stream.done, len(content) if stream.done else None
-        stream.chunked = request.chunked
         sent = self._written_anew(swap) if self.anew else request
-        out = write_request(sent, path, self._judged.host)
-        out += stream.frame(content)
-        return await self._send_to_one(stream, out)
+        return await self._send_to_one(stream, Opening(sent, path, content, stream.last))
 
     def _written_anew(self, swap: Swap) -> Request:
         """Return the request with what its answer needs, and with credentials where a secret is bound to them."""
@@ -166,9 +166,9 @@ class Relay:
                 fields.append((name, value))
         return msgspec.structs.replace(self._request, fields=fields)
 
-    async def _send_to_one(self, stream: Stream, out: bytearray) -> bool:
+    async def _send_to_one(self, stream: Stream, opening: Opening) -> bool:
         connection, target, tls = self._connection, self._target, self._scheme == "https"
-        if self.file is not None and (goes_on := await self.file.answer(self._request, self._returning)) is not None:
+        if self.file is not None and (goes_on := await self.file.answer(self._request, self)) is not None:
             return goes_on
         if self.look is not None and (goes_on := await self._recall(self.look)) is not None:
             return goes_on
@@ -179,7 +179,7 @@ class Relay:
                 upstream = await self._dial(tls=tls)
             connection.upstream = upstream
             try:
-                return await self._converse(stream, upstream, out)
+                return await self._converse(stream, upstream, opening)
             except _Stale as stale:
                 if not (upstream.reused and (repeatable or (stale.untouched and stream.done))):
                     raise Refused(
@@ -210,40 +210,38 @@ class Relay:
             )
         return upstream
 
-    async def _converse(self, stream: Stream, upstream: Upstream, out: bytearray) -> bool:
+    async def _converse(self, stream: Stream, upstream: Upstream, opening: Opening) -> bool:
         wire, server, before = self._wire, upstream.wire, upstream.wire.received
         wire.guard(server)
-        server.write(out)
+        upstream.http.ask(opening.request, opening.path, self._judged.host)
+        upstream.http.send(opening.content, opening.last)
         sender: asyncio.Task[None] | None = None
         if stream.done:
             wire.watch(True)
         else:
-            sender = self._room.loop.create_task(self._send_rest(stream, server))
+            sender = self._room.loop.create_task(self._send_rest(stream, upstream))
         try:
-            response = await self._answer(server, before)
-            reading = None if self.file is None else self.file.keep(response, upstream)
-            goes_on = await self._receive(response, server) if reading is None else False
+            response = await self._answer(upstream, before)
+            goes_on = await self._receive(response, upstream)
         finally:
             wire.guard(None)
             if sender is not None:
                 await _settle(sender)
             wire.watch(False)
         self._connection.upstream = None
-        if self.file is not None and reading is not None:
-            return await self.file.give(reading, self._request, self._returning)
         if stream.done and response.keep_alive:
             self._room.pool.give(upstream, tls=self._scheme == "https")
         else:
             server.close()
         return goes_on and stream.done
 
-    async def _send_rest(self, stream: Stream, server: Wire) -> None:
-        wire = self._wire
+    async def _send_rest(self, stream: Stream, upstream: Upstream) -> None:
+        wire, server = self._wire, upstream.wire
         try:
             while not stream.done:
                 if not await wire.more():
                     stream.end()
-                server.write(stream.take(wire.buffer))
+                upstream.http.send(stream.take(wire.buffer), stream.last)
                 await server.drain()
             wire.watch(True)
         except BadMessage as error:
@@ -257,12 +255,13 @@ class Relay:
 
     # -- and back ------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, server: Wire, before: int) -> Response:
+    async def _answer(self, upstream: Upstream, before: int) -> Response:
         """The final response's head; interim ones are passed on. `before`: bytes that it had sent before."""
+        server = upstream.wire
         self._connection.limit(self._room.limits.response, server)
         for _ in range(_MOST_INTERIM):
             try:
-                response = read_response(await _head(server), self._request.method)
+                response = await upstream.http.response(self._request.method)
             except Lost as lost:
                 raise self._unanswered(lost, begun=server.received > before) from None
             except BadMessage as error:
@@ -277,7 +276,8 @@ class Relay:
             if book:
                 response.fields = book.redaction(keep_length=True).fields(response.fields)
             if self._request.minor and not self._silent:
-                self._wire.write(write_response(response, keep_alive=True))
+                self._http.respond(response, keep_alive=True)
+                self._http.send(b"")
                 await self._wire.drain()
         server.reset()
         raise Refused("the server does not come to an answer", status=502, rule="upstream")
@@ -294,38 +294,46 @@ class Relay:
             return Refused(f"the server broke off: {lost}", status=502, rule="upstream")
         return _Stale(untouched=failed is not None)
 
-    async def _receive(self, response: Response, server: Wire) -> bool:
+    async def _receive(self, response: Response, upstream: Upstream) -> bool:
+        request, wire, server = self._request, self._wire, upstream.wire
         if response.status == 101:
-            return await switch(self._request, response, self._wire, server, self._room, self._swap)
+            return await switch(request, response, wire, server, self._room, self._swap)
         if self.look is not None:
-            return await self._look_through(self.look, response, server)
+            return await self._look_through(self.look, response, upstream)
         if self.admit is not None:
             try:
                 self.admit(response)
             except Exception:
                 server.reset()
                 raise
-        request, wire = self._request, self._wire
-        stream = self._returning(response, server)
+        kept = self.file if self.file is not None and self.file.keep(response, upstream.address) else None
+        stream = self.returning(response, upstream, kept)
         goes_on = request.keep_alive
         if not response.bodiless and response.length is None:
             response.chunked = request.minor > 0  # what has no length ends by itself only in chunks
             goes_on = goes_on and response.chunked
-        out = write_response(response, keep_alive=goes_on, minor=request.minor)
-        stream.chunked = response.chunked and not response.bodiless
+        self.respond(response, keep_alive=goes_on)
+        begun = False
         try:
-            out += stream.take(server.buffer)
-            wire.write(out)
-            while not stream.done:
+            while True:
+                data = stream.take(server.buffer)
+                if data or stream.done or kept is None:  # of a file that is kept nothing is said before a part is right
+                    self.send(data, stream.last)
+                    begun = True
+                if stream.done:
+                    break
                 await wire.drain()
                 if not await server.more():
                     stream.end()
-                wire.write(stream.take(server.buffer))
-        except (Lost, BadMessage, Undecodable) as error:
-            wire.reset()  # half of it is there: that it is half must be seen
+        except (Lost, BadMessage, Undecodable, Broken) as error:
             server.reset()
+            if not begun and wire.error is None:
+                raise Refused(str(error), status=502, rule="cache") from None
+            wire.reset()  # half of it is there: that it is half must be seen
             raise Lost(f"the answer was cut off: {error}") from None
         await wire.drain()
+        if kept is not None:
+            kept.gave()
         return goes_on
 
     @property
@@ -339,13 +347,12 @@ class Relay:
         body = look.recall(response)
         return None if body is None else await self._give_page(response, body)
 
-    async def _look_through(self, look: Look, response: Response, server: Wire) -> bool:
+    async def _look_through(self, look: Look, response: Response, upstream: Upstream) -> bool:
         """A page is passed on when all of it is there, and has been written anew."""
-        upstream = self._connection.upstream
-        look.address = "" if upstream is None else upstream.address
+        server, look.address = upstream.wire, upstream.address
         self._connection.limit(self._room.limits.response, server)
         try:
-            body = await look.read(response, server)
+            body = await look.read(response, upstream)
         except Lost as lost:
             raise self._unanswered(lost, begun=True) from None
         except Refused:
@@ -364,36 +371,39 @@ class Relay:
             body = await redacted(redaction, body)
             response.fields = redaction.fields(response.fields)
         keep_alive = request.keep_alive
-        wire.write(write_response(response, keep_alive=keep_alive, minor=request.minor) + body)
+        self.respond(response, keep_alive=keep_alive)
+        self.send(body, [])
         await wire.drain()
         return keep_alive
 
-    def _returning(self, response: Response, server: Wire | None = None) -> Stream:
-        """The answer's body; its head has lost what must not come back."""
+    def respond(self, response: Response, *, keep_alive: bool) -> None:
+        if self.exchanged is not None:
+            self.exchanged.response = response
+        self._http.respond(response, keep_alive=keep_alive, minor=self._request.minor)
+
+    def send(self, data: bytes, last: Fields | None) -> None:
+        if self.exchanged is not None:
+            self.exchanged.take(data)
+        self._http.send(data, last)
+
+    def returning(self, response: Response, upstream: Upstream | None = None, kept: Packaged | None = None) -> Stream:
+        """The answer's body; its head has lost what must not come back. `kept` looks at it first."""
         book = self._room.door.secrets
-        body = Body(response, to_the_end=True, extensions=True)
+        body = Body(response) if upstream is None else upstream.http.body(response)
         if not book:
-            return Stream(body, filter=None, trailers=lambda fields: fields)
+            return Stream(body, filter=kept, trailers=lambda fields: fields)
         redaction = book.redaction(keep_length=True)
         try:
             returned = Returned(redaction, response.fields)
         except Undecodable as error:
-            if server is not None:
-                server.reset()
+            if upstream is not None:
+                upstream.wire.reset()
             raise Refused(f"the answer can't be looked into: {error}", status=502, rule="secret") from None
         response.fields = returned.fields
         if returned.rewrites:
             response.length = None
-        return Stream(body, filter=returned, trailers=redaction.fields)
-
-
-async def _head(server: Wire) -> bytes:
-    while (end := head_end(server.buffer)) < 0:
-        if not await server.more():
-            raise Lost("it ended before its answer did")
-    head = bytes(server.buffer[:end])
-    del server.buffer[:end]
-    return head
+        filter: Filter = returned if kept is None else Both(kept, returned)
+        return Stream(body, filter=filter, trailers=redaction.fields)
 
 
 async def _settle(task: asyncio.Task[None]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from paddock.model.egress import Target, Verdict
 
+from ._http1 import Http, Http1
 from ._refusal import Refused
 from ._wire import Lost, Wire
 
@@ -65,8 +66,9 @@ def _in_hosts_file(name: str) -> list[str]:
 class Upstream:
     """A connection to `target`, of which `address` was checked."""
 
-    def __init__(self, wire: Wire, target: Target, address: str) -> None:
+    def __init__(self, wire: Wire, target: Target, address: str, http: Http | None = None) -> None:
         self.wire, self.target, self.address = wire, target, address
+        self.http = http or Http1(wire)
         self.reused = False
         self.shared = False
         """Whether it is a stream of a connection of HTTP/2."""

@@ -11,7 +11,6 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
-from typing import Protocol
 
 HIGH_WATER = 64 << 10
 SCRATCH_BYTES = 128 << 10
@@ -20,10 +19,6 @@ _RECORD_BYTES = 16 << 10
 
 class Lost(Exception):
     """The connection broke, or was broken off by us."""
-
-
-class Breakable(Protocol):
-    def reset(self) -> None: ...
 
 
 class Wire(asyncio.BufferedProtocol):
@@ -39,12 +34,10 @@ class Wire(asyncio.BufferedProtocol):
         self.on_room: Callable[[], None] | None = None
         """Called when what was full takes more."""
         self.received = self.sent = 0
-        self.tap: Callable[[bytes | bytearray | memoryview], None] | None = None
-        """Is shown what is written, in clear."""
         self._transport: asyncio.Transport | None = None
         self._sink: Wire | None = None
         self._source: Wire | None = None
-        self._guarded: Breakable | None = None
+        self._guarded: Wire | None = None
         self._more: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._held = self._full = self.discards = self._alone = self._news = False
@@ -173,8 +166,6 @@ class Wire(asyncio.BufferedProtocol):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._transport is None or self.error is not None or not data:
             return
-        if self.tap is not None:
-            self.tap(data)
         if self._tls is not None:
             self._tls.write(data)
             data = self._outgoing.read()
@@ -241,7 +232,7 @@ class Wire(asyncio.BufferedProtocol):
         await self.drain()
         await other.drain()
 
-    def guard(self, other: Breakable | None) -> None:
+    def guard(self, other: Wire | None) -> None:
         """If this one breaks, `other` is broken off."""
         self._guarded = other
 

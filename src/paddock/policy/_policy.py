@@ -18,7 +18,6 @@ from paddock.model import (
     ExtendSandbox,
     ForkSandbox,
     KillSandbox,
-    Level,
     Limits,
     ListSandboxes,
     PauseSandbox,
@@ -106,8 +105,6 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
         output_mib=65_536,
     )
     ttl_seconds: float = 30 * 86_400
-    levels: frozenset[Level] = frozenset(Level)
-    """Levels that may be asked for by name. `process` isolates nothing and is never chosen unasked."""
 
 
 def local_policy(uid: int, *, ceilings: Ceilings = Ceilings()) -> Policy:  # noqa: B008 (a frozen value)
@@ -116,7 +113,6 @@ def local_policy(uid: int, *, ceilings: Ceilings = Ceilings()) -> Policy:  # noq
     return Policy(
         (
             deny("ceilings", lambda _, action: _above(ceilings, action)),
-            deny("levels", lambda _, action: _forbidden_level(ceilings, action)),
             allow("nested", "a program inside a sandbox may have children of it", _is_of_children),
             allow("own-uid", f"the state directory belongs to uid {uid}", lambda principal, _: principal.id == owner),
         )
@@ -157,9 +153,3 @@ def _above(ceilings: Ceilings, action: AnyAction) -> str | None:
             return f"ttl_seconds={ttl:.10g} is above the ceiling of {ceilings.ttl_seconds:.10g}"
         case _:
             return None
-
-
-def _forbidden_level(ceilings: Ceilings, action: AnyAction) -> str | None:
-    if isinstance(action, CreateSandbox) and action.spec.level is not None and action.spec.level not in ceilings.levels:
-        return f"level {action.spec.level.value!r} is not allowed here"
-    return None
