@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from .actions import StartExec as StartExec
     from .actions import StreamAudit as StreamAudit
     from .actions import VerifyAudit as VerifyAudit
-    from .any_action import AnyAction as AnyAction
     from .approval import APPROVAL_MOVES as APPROVAL_MOVES
     from .approval import Approval as Approval
     from .approval import ApprovalAnswer as ApprovalAnswer
@@ -205,7 +204,6 @@ HOMES = {
             "KillSandbox ListAudit ListExecs ListProcesses ListSandboxes ListSnapshots PauseSandbox PromoteChild "
             "ReadOutput ResumeSandbox RollbackSandbox RunExec SignalExec StartExec StreamAudit VerifyAudit"
         ),
-        "any_action": "AnyAction",
         "approval": (
             "APPROVAL_MOVES Approval ApprovalAnswer ApprovalRequest ApprovalState DenyApproval GrantApproval "
             "ListApprovals"

@@ -1,6 +1,6 @@
 """Everything that can be asked of paddock.
 
-One closed union. It is the HTTP body, the policy's subject and the audit record,
+An action is the HTTP body, the policy's subject and the audit record,
 so the three can never use different words. `Action[R]` says what `perform` returns.
 `sandbox` takes an id, a unique prefix of one, or a name.
 """
