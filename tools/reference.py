@@ -52,8 +52,7 @@ PAGES = {
             "loop/_sync/toolbox.py": ("Toolbox",),
             "loop/_tools.py": ("Observation",),
             "loop/_sync/model.py": ("Model",),
-            "loop/_sync/openai.py": ("OpenAIModel",),
-            "loop/_sync/anthropic.py": ("AnthropicModel",),
+            "loop/_sync/endpoint.py": ("OpenAIModel", "AnthropicModel"),
             "loop/_sync/script.py": ("ScriptModel",),
             "loop/_sync/checkout.py": ("Checkout",),
             "loop/_attempt.py": (

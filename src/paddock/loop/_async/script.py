@@ -17,16 +17,7 @@ class AsyncScriptModel:
 
     def __init__(self, replies: Sequence[Reply], *, name: str = "script", price: Price | None = None) -> None:
         self._replies = tuple(replies)
-        self._name = name
-        self._price = price
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def price(self) -> Price | None:
-        return self._price
+        self.name, self.price = name, price
 
     async def complete(
         self,
@@ -38,5 +29,5 @@ class AsyncScriptModel:
     ) -> Reply:
         said = sum(message.role is Role.ASSISTANT for message in messages)
         if said >= len(self._replies):
-            raise ModelFailed(f"{self._name} has no more than {len(self._replies)} replies")
+            raise ModelFailed(f"{self.name} has no more than {len(self._replies)} replies")
         return self._replies[said]
