@@ -177,8 +177,6 @@ if TYPE_CHECKING:
     from .streams import ByteWriter as ByteWriter
     from .streams import ChangeStream as ChangeStream
     from .streams import ExecHandle as ExecHandle
-    from .streams import PromotionHandle as PromotionHandle
-    from .streams import PublicationHandle as PublicationHandle
     from .template import Template as Template
     from .template import User as User
     from .value import Value as Value
@@ -242,7 +240,7 @@ HOMES = {
         "sandbox": "LEGAL Level Sandbox SandboxSpec State",
         "secret": "ListSecrets RemoveSecret RotateVaultKey Secret SecretValue SetSecret",
         "snapshot": "Snapshot",
-        "streams": "ByteReader ByteStream ByteWriter ChangeStream ExecHandle PromotionHandle PublicationHandle",
+        "streams": "ByteReader ByteStream ByteWriter ChangeStream ExecHandle",
         "template": "Template User",
         "value": "Value replace",
         "workspace": "MOST_NAMES Workspace WorkspaceState WorkspaceStatus",
