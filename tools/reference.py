@@ -51,9 +51,7 @@ PAGES = {
             "loop/_budget.py": ("Budget", "Stop", "Tokens", "Price", "Meter"),
             "loop/_sync/toolbox.py": ("Toolbox",),
             "loop/_tools.py": ("Observation",),
-            "loop/_sync/model.py": ("Model",),
-            "loop/_sync/endpoint.py": ("OpenAIModel", "AnthropicModel"),
-            "loop/_sync/script.py": ("ScriptModel",),
+            "loop/_sync/model.py": ("Model", "OpenAIModel", "AnthropicModel", "ScriptModel"),
             "loop/_sync/checkout.py": ("Checkout",),
             "loop/_attempt.py": (
                 *("Test", "Verdict", "Counts", "Comparison", "Attempt", "DiffSize", "Effort"),

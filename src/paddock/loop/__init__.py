@@ -5,10 +5,10 @@ from ._async.checkout import AsyncCheckout as AsyncCheckout
 from ._async.compare import aagent_attempt as aagent_attempt
 from ._async.compare import abest_of as abest_of
 from ._async.compare import acompare as acompare
-from ._async.endpoint import AsyncAnthropicModel as AsyncAnthropicModel
-from ._async.endpoint import AsyncOpenAIModel as AsyncOpenAIModel
+from ._async.model import AsyncAnthropicModel as AsyncAnthropicModel
 from ._async.model import AsyncModel as AsyncModel
-from ._async.script import AsyncScriptModel as AsyncScriptModel
+from ._async.model import AsyncOpenAIModel as AsyncOpenAIModel
+from ._async.model import AsyncScriptModel as AsyncScriptModel
 from ._async.search import atree_search as atree_search
 from ._async.toolbox import AsyncToolbox as AsyncToolbox
 from ._attempt import Attempt as Attempt
@@ -39,10 +39,10 @@ from ._sync.checkout import Checkout as Checkout
 from ._sync.compare import agent_attempt as agent_attempt
 from ._sync.compare import best_of as best_of
 from ._sync.compare import compare as compare
-from ._sync.endpoint import AnthropicModel as AnthropicModel
-from ._sync.endpoint import OpenAIModel as OpenAIModel
+from ._sync.model import AnthropicModel as AnthropicModel
 from ._sync.model import Model as Model
-from ._sync.script import ScriptModel as ScriptModel
+from ._sync.model import OpenAIModel as OpenAIModel
+from ._sync.model import ScriptModel as ScriptModel
 from ._sync.search import tree_search as tree_search
 from ._sync.toolbox import Toolbox as Toolbox
 from ._tools import Observation as Observation
