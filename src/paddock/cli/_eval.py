@@ -91,7 +91,7 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="sandboxes of each level (default: 5)")
     parser.add_argument("--template", default="host", metavar="NAME", help="default: host")
-    parser.add_argument("-o", "--output", metavar="FILE", help="a report, by its name: .md, .json or .svg")
+    parser.add_argument("-o", "--output", metavar="FILE", help="a report, by its name: .md or .json")
     add_json(parser, bench)
 
 
