@@ -28,7 +28,7 @@ Now: TypeAlias = Annotated[T, "at once"]
 _Ended: TypeAlias = tuple[int, T | None, BaseException | None]
 """Which call has ended, and its result or what it raised."""
 
-_LINGER_SECONDS = 5.0
+_LINGER_SECONDS = 2.0
 """For threads whose sandboxes are dead; one that waits for somebody else's answer is left to its end."""
 _TURN_SECONDS = 0.5
 """So often a waiting thread looks whether a signal has come."""
