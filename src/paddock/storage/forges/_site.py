@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import ssl
-import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import msgspec
@@ -27,6 +26,7 @@ from paddock.errors import (
     Unsupported,
 )
 from paddock.model import PullRequest
+from paddock.storage._https import TooLong, ask, opener
 from paddock.storage.repositories import ADVICE, Credential, Remote, authorities
 
 _SECONDS = 30.0
@@ -67,9 +67,7 @@ class Http:
 
     def __init__(self, base: str, authorization: str | None) -> None:
         self.base, self._authorization = base, authorization
-        trusted = authorities()
-        context = ssl.create_default_context(cafile=trusted)
-        self._opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
+        self._opener = opener(authorities=authorities())
 
     async def get(self, path: str, **query: str) -> Answer:
         return await asyncio.to_thread(self._ask, "GET", path + (f"?{urlencode(query)}" if query else ""), None)
@@ -83,30 +81,14 @@ class Http:
             headers["Authorization"] = self._authorization
         request = urllib.request.Request(self.base + path, data=data, headers=headers, method=method)  # noqa: S310 (checked: http or https)
         try:
-            with self._opener.open(request, timeout=_SECONDS) as response:
-                return Answer(response.status, _read(response))
-        except urllib.error.HTTPError as error:
-            with error:
-                return Answer(error.code, _read(error))
+            return Answer(*ask(self._opener, request, seconds=_SECONDS, most_bytes=_BODY_BYTES))
+        except TooLong:
+            raise PlatformError(f"the forge answered with more than {_BODY_BYTES >> 20} MiB") from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             untrusted = isinstance(reason, ssl.SSLCertVerificationError)
             hint = ADVICE if untrusted else "try again"
             raise PlatformError(f"{self.base} cannot be reached: {reason}", hint=hint) from None
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Whoever is redirected takes the credential along: to whom, the forge's owner would choose."""
-
-    def redirect_request(self, *arguments: Any, **options: Any) -> None:
-        return None
-
-
-def _read(response: IO[bytes]) -> bytes:
-    body = response.read(_BODY_BYTES + 1)
-    if len(body) > _BODY_BYTES:
-        raise PlatformError(f"the forge answered with more than {_BODY_BYTES >> 20} MiB")
-    return body
 
 
 _PAGE = 50
