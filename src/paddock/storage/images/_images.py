@@ -41,7 +41,6 @@ class Images:
         self._pool, self._limits, self._clock = pool, limits, clock
         self._versions = Versions(pool)
         self._records = Records(state_dir / IMAGES)
-        self._sources: dict[str, Source] = {}
         self._known: dict[str, tuple[object, Record]] = {}
 
     def get(self, text: str, progress: Progress) -> Record:
@@ -167,12 +166,6 @@ class Images:
         return notes
 
     def _source(self, reference: Reference) -> Source:
-        known = self._sources.get(reference.text)
-        if known is None:
-            known = self._sources[reference.text] = self._new_source(reference)
-        return known
-
-    def _new_source(self, reference: Reference) -> Source:
         match reference.transport:
             case "oci":
                 return Layout(reference, Directory(reference.path))
