@@ -64,10 +64,8 @@ PAGES = {
         "Values",
         "All are frozen, and made with keywords.",
         {
-            "model/limits.py": ("Limits", "Limit", "Usage"),
             "model/exec.py": ("ExecResult", "ExitStatus", "Output", "PtySize", "ExecInfo"),
-            "model/sandbox.py": ("Sandbox", "Level", "State"),
-            "model/mounts.py": ("Mount", "MountMode"),
+            "model/sandbox.py": ("Sandbox", "Level", "State", "Limits", "Limit", "Usage", "Mount", "MountMode"),
             "model/files.py": ("FileInfo", "FileKind", "GrepMatch", "FileChange"),
             "model/policy_actions.py": ("PolicyRevision",),
             "model/policy.py": (
@@ -188,12 +186,11 @@ def actions_page() -> str:
         "model/approval.py",
         "model/file_actions.py",
         "model/policy_actions.py",
-        "model/recording.py",
         "model/repository.py",
         "model/image.py",
         "model/result_actions.py",
         "model/secret.py",
-        "model/workspace_actions.py",
+        "model/workspace.py",
     )
     for node in (node for one in files for node in classes_of(one).values()):
         tag = next((keyword.value for keyword in node.keywords if keyword.arg == "tag"), None)

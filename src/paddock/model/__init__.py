@@ -99,11 +99,6 @@ if TYPE_CHECKING:
     from .image import PullImage as PullImage
     from .image import RemoveImage as RemoveImage
     from .image import is_image as is_image
-    from .limits import Limit as Limit
-    from .limits import Limits as Limits
-    from .limits import Usage as Usage
-    from .mounts import Mount as Mount
-    from .mounts import MountMode as MountMode
     from .policy import Allow as Allow
     from .policy import Approve as Approve
     from .policy import Binding as Binding
@@ -118,10 +113,10 @@ if TYPE_CHECKING:
     from .policy import SecretSource as SecretSource
     from .policy_actions import GetPolicy as GetPolicy
     from .policy_actions import PolicyRevision as PolicyRevision
+    from .policy_actions import Recording as Recording
     from .policy_actions import SetPolicy as SetPolicy
-    from .recording import Recording as Recording
-    from .recording import StartRecording as StartRecording
-    from .recording import TakeRecording as TakeRecording
+    from .policy_actions import StartRecording as StartRecording
+    from .policy_actions import TakeRecording as TakeRecording
     from .reports import AuditFault as AuditFault
     from .reports import AuditKey as AuditKey
     from .reports import AuditRecord as AuditRecord
@@ -162,9 +157,14 @@ if TYPE_CHECKING:
     from .results import WorkspaceDiff as WorkspaceDiff
     from .sandbox import LEGAL as LEGAL
     from .sandbox import Level as Level
+    from .sandbox import Limit as Limit
+    from .sandbox import Limits as Limits
+    from .sandbox import Mount as Mount
+    from .sandbox import MountMode as MountMode
     from .sandbox import Sandbox as Sandbox
     from .sandbox import SandboxSpec as SandboxSpec
     from .sandbox import State as State
+    from .sandbox import Usage as Usage
     from .secret import ListSecrets as ListSecrets
     from .secret import RemoveSecret as RemoveSecret
     from .secret import RotateVaultKey as RotateVaultKey
@@ -182,15 +182,15 @@ if TYPE_CHECKING:
     from .value import Value as Value
     from .value import replace as replace
     from .workspace import MOST_NAMES as MOST_NAMES
+    from .workspace import DeleteWorkspace as DeleteWorkspace
+    from .workspace import GetWorkspace as GetWorkspace
+    from .workspace import InspectWorkspace as InspectWorkspace
+    from .workspace import ListWorkspaces as ListWorkspaces
+    from .workspace import OpenWorkspace as OpenWorkspace
+    from .workspace import PinWorkspace as PinWorkspace
     from .workspace import Workspace as Workspace
     from .workspace import WorkspaceState as WorkspaceState
     from .workspace import WorkspaceStatus as WorkspaceStatus
-    from .workspace_actions import DeleteWorkspace as DeleteWorkspace
-    from .workspace_actions import GetWorkspace as GetWorkspace
-    from .workspace_actions import InspectWorkspace as InspectWorkspace
-    from .workspace_actions import ListWorkspaces as ListWorkspaces
-    from .workspace_actions import OpenWorkspace as OpenWorkspace
-    from .workspace_actions import PinWorkspace as PinWorkspace
 
 HOMES = {
     name: module
@@ -217,14 +217,11 @@ HOMES = {
         "garbage": "GarbageItem GarbageReport PoolSpace",
         "ids": "ApprovalId BaseId ExecId Noun RepositoryId SandboxId SnapshotId WorkspaceId mint",
         "image": "Image LOCAL_IMAGES ListImages ListTemplates PullImage RemoveImage is_image",
-        "limits": "Limit Limits Usage",
-        "mounts": "Mount MountMode",
         "policy": (
             "Allow Approve Binding Deny EgressRules GitHubApp Mock MockSource PolicyDocument Recorded SecretRule "
             "SecretSource"
         ),
-        "policy_actions": "GetPolicy PolicyRevision SetPolicy",
-        "recording": "Recording StartRecording TakeRecording",
+        "policy_actions": "GetPolicy PolicyRevision Recording SetPolicy StartRecording TakeRecording",
         "reports": (
             "AuditFault AuditKey AuditRecord AuditReport AuditStatement Check Diagnosis Inspection LevelReport Process"
         ),
@@ -237,15 +234,15 @@ HOMES = {
             "Artifact Change ChangeKind MountDiff PlannedChange PlannedNode Promotion PromotionPlan Published "
             "PullRequest PullRequestPlan PushPlan PushedBranch WorkspaceDiff"
         ),
-        "sandbox": "LEGAL Level Sandbox SandboxSpec State",
+        "sandbox": "LEGAL Level Limit Limits Mount MountMode Sandbox SandboxSpec State Usage",
         "secret": "ListSecrets RemoveSecret RotateVaultKey Secret SecretValue SetSecret",
         "snapshot": "Snapshot",
         "streams": "ByteReader ByteStream ByteWriter ChangeStream ExecHandle",
         "template": "Template User",
         "value": "Value replace",
-        "workspace": "MOST_NAMES Workspace WorkspaceState WorkspaceStatus",
-        "workspace_actions": (
-            "DeleteWorkspace GetWorkspace InspectWorkspace ListWorkspaces OpenWorkspace PinWorkspace"
+        "workspace": (
+            "DeleteWorkspace GetWorkspace InspectWorkspace ListWorkspaces MOST_NAMES OpenWorkspace PinWorkspace "
+            "Workspace WorkspaceState WorkspaceStatus"
         ),
     }.items()
     for name in names.split()

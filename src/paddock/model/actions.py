@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     from .exec import ExecInfo, ExecResult, ExecSpec
     from .garbage import GarbageReport
-    from .limits import Usage
     from .reports import AuditKey, AuditRecord, AuditReport, AuditStatement, Check, Diagnosis, Inspection, Process
-    from .sandbox import Level, Sandbox
+    from .sandbox import Level, Sandbox, Usage
     from .snapshot import Snapshot
     from .streams import ByteReader, ExecHandle
 
