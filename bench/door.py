@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 from paddock.audit import AuditLog
 from paddock.backends._base import SandboxPlan
@@ -38,6 +39,7 @@ from paddock.model import (
 from paddock.policy import local_policy
 from paddock.service import Service
 from paddock.service._store import Row, Store
+from paddock.storage import Pool
 from tests.service.service_world import ME, FolderPool, Held, OneTemplate, Place, Rig, WorldBackend
 
 
@@ -126,7 +128,7 @@ def parts(directory: Path, rounds: int) -> None:
 
 async def door(directory: Path, rounds: int) -> None:
     rig = Rig(directory / "state")
-    pool = NoPool(directory / "pool")
+    pool = cast("Pool", NoPool(directory / "pool"))
     service = Service(
         rig.state_dir,
         backends=[NoBackend(rig.world)],

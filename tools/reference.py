@@ -51,10 +51,7 @@ PAGES = {
             "loop/_budget.py": ("Budget", "Stop", "Tokens", "Price", "Meter"),
             "loop/_sync/toolbox.py": ("Toolbox",),
             "loop/_tools.py": ("Observation",),
-            "loop/_sync/model.py": ("Model",),
-            "loop/_sync/openai.py": ("OpenAIModel",),
-            "loop/_sync/anthropic.py": ("AnthropicModel",),
-            "loop/_sync/script.py": ("ScriptModel",),
+            "loop/_sync/model.py": ("Model", "OpenAIModel", "AnthropicModel", "ScriptModel"),
             "loop/_sync/checkout.py": ("Checkout",),
             "loop/_attempt.py": (
                 *("Test", "Verdict", "Counts", "Comparison", "Attempt", "DiffSize", "Effort"),
@@ -67,10 +64,8 @@ PAGES = {
         "Values",
         "All are frozen, and made with keywords.",
         {
-            "model/limits.py": ("Limits", "Limit", "Usage"),
             "model/exec.py": ("ExecResult", "ExitStatus", "Output", "PtySize", "ExecInfo"),
-            "model/sandbox.py": ("Sandbox", "Level", "State"),
-            "model/mounts.py": ("Mount", "MountMode"),
+            "model/sandbox.py": ("Sandbox", "Level", "State", "Limits", "Limit", "Usage", "Mount", "MountMode"),
             "model/files.py": ("FileInfo", "FileKind", "GrepMatch", "FileChange"),
             "model/policy_actions.py": ("PolicyRevision",),
             "model/policy.py": (
@@ -191,12 +186,11 @@ def actions_page() -> str:
         "model/approval.py",
         "model/file_actions.py",
         "model/policy_actions.py",
-        "model/recording.py",
         "model/repository.py",
         "model/image.py",
         "model/result_actions.py",
         "model/secret.py",
-        "model/workspace_actions.py",
+        "model/workspace.py",
     )
     for node in (node for one in files for node in classes_of(one).values()):
         tag = next((keyword.value for keyword in node.keywords if keyword.arg == "tag"), None)

@@ -30,6 +30,7 @@ NAMES = {
     "AsyncChanges": "Changes",
     "AsyncCheckout": "Checkout",
     "AsyncContent": "Content",
+    "AsyncEndpoint": "Endpoint",
     "AsyncFilesystem": "Filesystem",
     "AsyncGenerator": "Generator",
     "AsyncIterator": "Iterator",

@@ -21,7 +21,7 @@ from paddock.model import User
 from paddock.storage import Pool
 from paddock.storage.images import ImageLimits, Images, _tar
 from paddock.storage.images._documents import Config, Manifest, SavedImage, decode, decode_config, decode_index
-from paddock.storage.images._records import Record
+from paddock.storage.images._images import Record
 from paddock.storage.images._reference import parse
 from tests.conformance.trees import Root
 from tests.images.layouts import (

@@ -10,9 +10,11 @@ import pytest
 
 from paddock.model.caller import ENVIRONMENT
 from paddock.storage.repositories import Credential, parse
-from paddock.storage.repositories._ambient import ambient
+from paddock.storage.repositories._ambient import (
+    _login,  # pyright: ignore[reportPrivateUsage]
+    ambient,
+)
 from paddock.storage.repositories._process import _environment  # pyright: ignore[reportPrivateUsage]
-from paddock.storage.repositories._ssh import _login  # pyright: ignore[reportPrivateUsage]
 
 REMOTE, _ = parse("https://git.example/app", local=True)
 

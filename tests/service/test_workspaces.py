@@ -68,7 +68,7 @@ class CopiedKeeping:
             await asyncio.sleep(0)
             archive.write(content.getvalue()[100:])
         self.trip("kept")
-        return Kept(archive.digest, archive.bytes, status)
+        return Kept(archive.digest, archive.size, status)
 
     async def lay(self, row: WorkspaceRow, entry: object) -> None:
         assert row.kept is not None

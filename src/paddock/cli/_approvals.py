@@ -9,28 +9,26 @@ from paddock import client, model
 
 from . import _render
 from ._answer import answer, listing, perform
-from ._values import add_json
+from ._values import Verbs
 
 _LOOK_SECONDS = 0.5
 
 
 def add_approvals(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(title="verbs; without one, as ls", metavar="VERB")
+    verbs = Verbs(parser, title="verbs; without one, as ls", required=False)
     parser.set_defaults(run=_list, all=False, watch=False, json=False)
-    one = verbs.add_parser("ls", help="what waits for an answer", allow_abbrev=False)
+    one = verbs.add("ls", _list, "what waits for an answer")
     one.add_argument("-a", "--all", action="store_true", help="what was answered, too")
     one.add_argument("--watch", action="store_true", help="and what comes, until Ctrl-C")
-    add_json(one, _list)
     for verb, run, purpose in (
         ("show", _show, "all of one"),
         ("approve", _approve, "yes: once, to exactly what was asked"),
         ("deny", _deny, "no"),
     ):
-        two = verbs.add_parser(verb, help=purpose, allow_abbrev=False)
+        two = verbs.add(verb, run, purpose)
         two.add_argument("approval", metavar="APPROVAL", help="id or unique prefix of one")
         if verb == "deny":
             two.add_argument("--reason", metavar="WORDS", help="for whoever asked")
-        add_json(two, run)
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -10,30 +10,26 @@ from paddock import client, model
 
 from . import _render
 from ._answer import answer, listing, perform
-from ._values import add_json, add_workspace
+from ._values import Verbs, add_workspace
 
 _CHUNK = 1 << 20
 
 
 def add_artifact(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    one = verbs.add_parser("add", help="keep a file, or a directory as a tar archive; prints its SHA-256")
+    verbs = Verbs(parser)
+    one = verbs.add("add", _add, "keep a file, or a directory as a tar archive; prints its SHA-256")
     add_workspace(one)
     one.add_argument("path", metavar="PATH", help="inside")
     one.add_argument("--name", help="default: the last part of PATH")
-    add_json(one, _add)
-    two = verbs.add_parser("list", help="what is kept")
+    two = verbs.add("list", _list, "what is kept")
     two.add_argument("workspace", nargs="?", metavar="TASK", help="only of this one")
-    add_json(two, _list)
-    three = verbs.add_parser("get", help="write it to stdout or to a new file")
+    three = verbs.add("get", _get, "write it to stdout or to a new file")
     add_workspace(three)
     three.add_argument("name", metavar="NAME")
     three.add_argument("-o", "--output", metavar="FILE", help="a file that is not there yet")
-    add_json(three, _get)
-    four = verbs.add_parser("rm", help="keep it no longer")
+    four = verbs.add("rm", _remove, "keep it no longer")
     add_workspace(four)
     four.add_argument("name", metavar="NAME")
-    add_json(four, _remove)
 
 
 def _add(options: argparse.Namespace) -> int:

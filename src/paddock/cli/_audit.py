@@ -16,7 +16,7 @@ from paddock.errors import InvalidArgument, NotFound
 
 from . import _render
 from ._answer import answer, perform
-from ._values import add_json, add_sandbox, moment, positive
+from ._values import Verbs, add_sandbox, moment, positive
 from ._why import command_of, verdict_of
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 16
 _WORDS = ("path", "source", "host", "address", "port", "method", "exec", "name", "reason")
 _CHARS = 100
+_ERRORS = "errors as JSON too; what is printed always is"
 
 
-def add_tail(parser: argparse.ArgumentParser) -> None:
+def _add_tail(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "The last records as they stand in the log, decisions and outcomes apart; with -f those to come."
     )
@@ -35,10 +36,9 @@ def add_tail(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--last", type=int, default=10, metavar="N", help="the last N (default: 10)")
     parser.add_argument("--sandbox", metavar="ID", help="of this sandbox only")
     parser.add_argument("--kind", metavar="KIND", help="egress.connect, or egress; or decision, outcome, event")
-    add_json(parser, tail)
 
 
-def add_export(parser: argparse.ArgumentParser) -> None:
+def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Writes the log as lines of JSON, signed heads included: what `audit verify FILE` checks anywhere. With"
         " --sandbox or --since it is a part, of which only what is there can be checked."
@@ -48,8 +48,6 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", type=moment, metavar="TIME", help="10m (ago), or 2026-01-31T12:00")
     parser.add_argument("-o", "--output", metavar="FILE", help="instead of stdout; a new one, but with --cursor-file")
     parser.add_argument("--cursor-file", metavar="FILE", help="go on where it says, and note there how far it came")
-    parser.add_argument("--json", action="store_true", help="errors as JSON too; what is written always is")
-    parser.set_defaults(run=export)
 
 
 def tail(options: argparse.Namespace) -> int:
@@ -180,21 +178,18 @@ def _write_place(path: Path, cursor: str | None, output: int | None) -> None:
 
 
 def add_audit(parser: argparse.ArgumentParser) -> None:
-    audit = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    _add_list(audit.add_parser("ls", help="what was asked, decided and done, the newest last", allow_abbrev=False))
-    add_tail(audit.add_parser("tail", help="the last records as they are; -f: and those to come", allow_abbrev=False))
-    add_export(audit.add_parser("export", help="the record for other programs, or as proof", allow_abbrev=False))
-    show = audit.add_parser("show", help="all of one record", allow_abbrev=False)
+    audit = Verbs(parser)
+    _add_list(audit.add("ls", list_some, "what was asked, decided and done, the newest last"))
+    _add_tail(audit.add("tail", tail, "the last records as they are; -f: and those to come"))
+    _add_export(audit.add("export", export, "the record for other programs, or as proof", json=_ERRORS))
+    show = audit.add("show", show_one, "all of one record")
     show.add_argument("ref", metavar="REF", help="as `audit ls` shows it")
-    add_json(show, show_one)
-    check = audit.add_parser(
+    check = audit.add(
         "verify",
-        help="whether the record is whole",
-        description=(
-            "Follows every link of every segment, and checks the signatures. With PATH, a copy of the directory or what"
-            " `audit export` wrote, it needs nothing else of this machine. Exit code 1 if one is broken."
-        ),
-        allow_abbrev=False,
+        verify,
+        "whether the record is whole",
+        "Follows every link of every segment, and checks the signatures. With PATH, a copy of the directory or what"
+        " `audit export` wrote, it needs nothing else of this machine. Exit code 1 if one is broken.",
     )
     check.add_argument("path", nargs="?", metavar="PATH", help="a copied directory of segments, or an export")
     check.add_argument(
@@ -204,19 +199,16 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="whose signatures count; without it, those of any key (may be given again)",
     )
-    add_json(check, verify)
-    key = audit.add_parser("key", help="the public key of the signatures, in PEM", allow_abbrev=False)
-    add_json(key, show_key)
-    statement = audit.add_parser(
+    audit.add("key", show_key, "the public key of the signatures, in PEM")
+    statement = audit.add(
         "statement",
-        help="what a sandbox's session was, signed",
-        description="Prints an in-toto Statement in a DSSE envelope, which `audit key` verifies.",
-        allow_abbrev=False,
+        show_statement,
+        "what a sandbox's session was, signed",
+        "Prints an in-toto Statement in a DSSE envelope, which `audit key` verifies.",
+        json=_ERRORS,
     )
     add_sandbox(statement)
     statement.add_argument("--payload", action="store_true", help="the statement itself, without its envelope")
-    statement.add_argument("--json", action="store_true", help="errors as JSON too; what is printed always is")
-    statement.set_defaults(run=show_statement)
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
@@ -227,7 +219,6 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", type=moment, metavar="TIME", help="10m (ago), or 2026-01-31T12:00")
     parser.add_argument("--until", type=moment, metavar="TIME")
     parser.add_argument("-n", "--limit", type=positive, default=50, metavar="N", help="the last N (default: 50)")
-    add_json(parser, list_some)
 
 
 def list_some(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from paddock.keeper.layout import default_state_dir
 
 from . import _render
 from ._answer import answer
-from ._values import add_json, positive
+from ._values import Verbs, positive
 
 _LOG_LINES = 50
 
@@ -21,46 +21,38 @@ def add_daemon(parser: argparse.ArgumentParser) -> None:
         "The daemon owns this state directory: it makes sandboxes, decides and records. The first use starts it. It"
         " leaves by itself, ten minutes after the last program and the last running sandbox."
     )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    status = actions.add_parser(
+    actions = Verbs(parser, title="actions", metavar="ACTION")
+    actions.add(
         "status",
-        help="whether it runs, and how many programs use it; starts none",
-        description="Say whether the daemon runs, and how many programs use it. Starts none. The exit code is 0"
-        " either way.",
-        allow_abbrev=False,
+        _status,
+        "whether it runs, and how many programs use it; starts none",
+        "Say whether the daemon runs, and how many programs use it. Starts none. The exit code is 0 either way.",
     )
-    status.set_defaults(run=_status)
-    stop = actions.add_parser(
+    actions.add(
         "stop",
-        help="end it, and all sandboxes that aren't persistent",
-        description="End the daemon, and all sandboxes that aren't persistent. Persistent ones and their background"
-        " commands go on. Returns when it has ended; the next use starts another one.",
-        allow_abbrev=False,
+        _stop,
+        "end it, and all sandboxes that aren't persistent",
+        "End the daemon, and all sandboxes that aren't persistent. Persistent ones and their background commands go on."
+        " Returns when it has ended; the next use starts another one.",
     )
-    stop.set_defaults(run=_stop)
-    restart = actions.add_parser(
+    actions.add(
         "restart",
-        help="replace it; sandboxes and background commands go on",
-        description="Replace the daemon, after a change of config.toml, of its environment or of paddock itself."
-        " Sandboxes and background commands go on; calls that are under way are repeated where that is safe, or fail"
-        " with DaemonLost.",
-        allow_abbrev=False,
+        _restart,
+        "replace it; sandboxes and background commands go on",
+        "Replace the daemon, after a change of config.toml, of its environment or of paddock itself. Sandboxes and"
+        " background commands go on; calls under way are repeated where that is safe, or fail with DaemonLost.",
     )
-    restart.set_defaults(run=_restart)
-    logs = actions.add_parser(
+    logs = actions.add(
         "logs",
-        help="what it has logged; starts none",
-        description="Print what the daemons of this state directory have logged. Starts none. With -f it prints what"
-        " they log from now on too, those that start later included, until Ctrl-C.",
-        allow_abbrev=False,
+        _logs,
+        "what it has logged; starts none",
+        "Print what the daemons of this state directory have logged. Starts none. With -f it prints what they log from"
+        " now on too, those that start later included, until Ctrl-C.",
     )
     logs.add_argument(
         "-n", "--lines", type=positive, default=_LOG_LINES, metavar="N", help=f"the last N lines ({_LOG_LINES})"
     )
     logs.add_argument("-f", "--follow", action="store_true", help="and what is logged from now on")
-    logs.set_defaults(run=_logs)
-    for action in (status, stop, restart, logs):
-        add_json(action)
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from paddock import client
 
 from . import _render
 from ._answer import listing
-from ._values import add_json
+from ._values import Verbs, add_json
 
 if TYPE_CHECKING:
     from paddock.eval import Outcome
@@ -20,10 +20,8 @@ _MARKS = {"stopped": "ok", "not tried": "weak"}
 
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    injection = verbs.add_parser(
-        "injection", help="poisoned repositories, and an agent that obeys them", allow_abbrev=False
-    )
+    verbs = Verbs(parser)
+    injection = verbs.add("injection", run_injection, "poisoned repositories, and an agent that obeys them")
     injection.description = (
         "Plays scenarios of prompt injection in real sandboxes: an agent does whatever it reads, everybody outside is "
         "played too, and what is to be stolen is made up. Nothing leaves this machine, whatever the policy allows. "
@@ -39,7 +37,6 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FILE", help="a report with all records: Markdown, or JSON by its name"
     )
     injection.add_argument("--list", action="store_true", help="the scenarios there are")
-    add_json(injection, run_injection)
 
 
 def run_injection(options: argparse.Namespace) -> int:
@@ -94,7 +91,7 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="sandboxes of each level (default: 5)")
     parser.add_argument("--template", default="host", metavar="NAME", help="default: host")
-    parser.add_argument("-o", "--output", metavar="FILE", help="a report, by its name: .md, .json or .svg")
+    parser.add_argument("-o", "--output", metavar="FILE", help="a report, by its name: .md or .json")
     add_json(parser, bench)
 
 

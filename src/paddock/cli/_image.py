@@ -9,26 +9,23 @@ from paddock import client, model
 from . import _render
 from ._answer import answer, listing, perform
 from ._progress import progress
-from ._values import add_json
+from ._values import Verbs
 
 _FORMS = "oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:NAME] or docker://HOST/NAME[:TAG][@DIGEST]"
 
 
 def add_image(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    pull = verbs.add_parser(
+    verbs = Verbs(parser)
+    pull = verbs.add(
         "pull",
-        help="fetch one, or what is new of it, and make it a template; prints its digest",
-        description=f"Fetches an image and makes it a template: `paddock run --template IMAGE`. IMAGE is {_FORMS}.",
-        allow_abbrev=False,
+        _pull,
+        "fetch one, or what is new of it, and make it a template; prints its digest",
+        f"Fetches an image and makes it a template: `paddock run --template IMAGE`. IMAGE is {_FORMS}.",
     )
     pull.add_argument("image", metavar="IMAGE")
-    add_json(pull, _pull)
-    every = verbs.add_parser("ls", help="which are here", allow_abbrev=False)
-    add_json(every, _list)
-    remove = verbs.add_parser("rm", help="those that sandboxes live on stay until they end", allow_abbrev=False)
+    verbs.add("ls", _list, "which are here")
+    remove = verbs.add("rm", _remove, "those that sandboxes live on stay until they end")
     remove.add_argument("image", nargs="+", metavar="IMAGE", help="as it is listed, or its digest")
-    add_json(remove, _remove)
 
 
 def _pull(options: argparse.Namespace) -> int:
@@ -59,9 +56,8 @@ def _size(count: int | None) -> str:
 
 
 def add_template(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    every = verbs.add_parser("ls", help="which there are; images that are here, too", allow_abbrev=False)
-    add_json(every, _list_templates)
+    verbs = Verbs(parser)
+    verbs.add("ls", _list_templates, "which there are; images that are here, too")
 
 
 def _list_templates(options: argparse.Namespace) -> int:

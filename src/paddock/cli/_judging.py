@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
 import math
 import os
-import signal
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from paddock import client, model
 from paddock.errors import InvalidArgument
@@ -21,39 +18,12 @@ from ._progress import Progress, progress
 from ._values import add_json, add_spec, limits, mounts, positive, seconds
 
 if TYPE_CHECKING:
-    from paddock.loop import AsyncAgent, AsyncCheckout, AsyncModel, Attempt, Budget, Comparison, Price, Test, Trace
-
-R = TypeVar("R")
-
-
-def run_until_signal(work: Coroutine[None, None, R]) -> R:
-    """SystemExit with 128 + the signal's number, after `work` was cancelled and has ended."""
-    received: list[int] = []
-    try:
-        return asyncio.run(_run(work, received))
-    except asyncio.CancelledError:
-        raise SystemExit(128 + received[0]) from None
-
-
-async def _run(work: Coroutine[None, None, R], received: list[int]) -> R:
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-
-    def end(number: int) -> None:
-        received.append(number)
-        task.cancel()
-
-    # The loop's own handlers: one of Python's runs only when the loop wakes up, which a signal that comes just before
-    # it goes to sleep does not bring about.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, end, number)
-    return await work
-
+    from paddock.loop import Agent, Attempt, Budget, Checkout, Comparison, Model, Price, Test, Trace
 
 TTL_SECONDS = 3600.0
 NONE_PASSES = 1
 
-Judge = Callable[["AsyncCheckout", "Test", Progress], Coroutine[None, None, "Comparison"]]
+Judge = Callable[["Checkout", "Test", Progress], "Comparison"]
 
 
 def add_judging(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +48,10 @@ def judge(options: argparse.Namespace, work: Judge) -> int:
     if not Path(options.repo).is_dir():
         raise InvalidArgument(f"{options.repo!r} is no directory", hint="--repo DIR")
     test = Test(options.test, options.test_timeout, options.junit)
-    found = run_until_signal(_judge(options, test, work))
+    with progress("making the sandbox") as shown, _warm(options, shown) as checkout:
+        for note in checkout.notes:
+            _render.note(note)
+        found = work(checkout, test, shown)
     if options.json:
         _render.document(_described(found))
     else:
@@ -91,20 +64,12 @@ def judge(options: argparse.Namespace, work: Judge) -> int:
     return 0 if found.best is not None else NONE_PASSES
 
 
-async def _judge(options: argparse.Namespace, test: Test, work: Judge) -> Comparison:
-    with progress("making the sandbox") as shown:
-        async with _warm(options, shown) as checkout:
-            for note in checkout.notes:
-                _render.note(note)
-            return await work(checkout, test, shown)
-
-
-@asynccontextmanager
-async def _warm(options: argparse.Namespace, shown: Progress) -> AsyncGenerator[AsyncCheckout]:
-    from paddock.loop import AsyncCheckout
+@contextmanager
+def _warm(options: argparse.Namespace, shown: Progress) -> Generator[Checkout]:
+    from paddock.loop import Checkout
 
     repo = model.Mount(source=options.repo)
-    async with await client.AsyncSandbox.create(
+    with client.Sandbox.create(
         options.template,
         level=options.level,
         ttl_seconds=options.ttl,
@@ -114,9 +79,9 @@ async def _warm(options: argparse.Namespace, shown: Progress) -> AsyncGenerator[
     ) as sandbox:
         if options.setup is not None:
             shown.said = "setting up"
-            await sandbox.exec(options.setup, cwd=repo.target, check=True)
+            sandbox.exec(options.setup, cwd=repo.target, check=True)
         shown.said = "recording the state of the directory"
-        yield await AsyncCheckout.of(sandbox, repo.target)
+        yield Checkout.of(sandbox, repo.target)
 
 
 def told(shown: Progress, count: int) -> Callable[[Attempt], None]:
@@ -208,10 +173,10 @@ def add_try(parser: argparse.ArgumentParser) -> None:
 def try_patches(options: argparse.Namespace) -> int:
     patches = {name: _read(name) for name in options.patches}
 
-    async def work(checkout: AsyncCheckout, test: Test, shown: Progress) -> Comparison:
-        from paddock.loop import acompare
+    def work(checkout: Checkout, test: Test, shown: Progress) -> Comparison:
+        from paddock.loop import compare
 
-        return await acompare(
+        return compare(
             checkout,
             patches,
             test,
@@ -283,14 +248,12 @@ def agent(options: argparse.Namespace) -> int:
         return judge(options, _worker(options, budget, choose, trace))
 
 
-def _worker(
-    options: argparse.Namespace, budget: Budget, choose: Callable[[int], AsyncModel], trace: Trace | None
-) -> Judge:
-    async def work(checkout: AsyncCheckout, test: Test, shown: Progress) -> Comparison:
-        from paddock.loop import AsyncAgent, aagent_attempt, abest_of
+def _worker(options: argparse.Namespace, budget: Budget, choose: Callable[[int], Model], trace: Trace | None) -> Judge:
+    def work(checkout: Checkout, test: Test, shown: Progress) -> Comparison:
+        from paddock.loop import Agent, agent_attempt, best_of
 
-        def agent(number: int) -> AsyncAgent:
-            return AsyncAgent(
+        def agent(number: int) -> Agent:
+            return Agent(
                 choose(number),
                 budget=budget,
                 directory=checkout.directory,
@@ -305,10 +268,10 @@ def _worker(
             if trace is not None:
                 trace.text("diff", attempt.name, attempt.diff.decode("utf-8", "replace"), outcome=attempt.outcome)
 
-        return await abest_of(
+        return best_of(
             options.best_of,
             checkout,
-            aagent_attempt(agent, f"{options.task}\n\nThe tests are run by: {options.test}", test=test),
+            agent_attempt(agent, f"{options.task}\n\nThe tests are run by: {options.test}", test=test),
             test,
             parallel=options.parallel or min(options.best_of, _AT_ONCE),
             first_passing=options.first,
@@ -318,24 +281,24 @@ def _worker(
     return work
 
 
-def _models(text: str, price: Price | None) -> Callable[[int], AsyncModel]:
+def _models(text: str, price: Price | None) -> Callable[[int], Model]:
     """By the number of the attempt. InvalidArgument, NotConfigured."""
-    from paddock.loop import AsyncAnthropicModel, AsyncOpenAIModel, AsyncScriptModel, read_script
+    from paddock.loop import AnthropicModel, OpenAIModel, ScriptModel, read_script
 
     kind, _, name = text.partition(":")
-    model: AsyncModel
+    model: Model
     if not name or kind not in ("openai", "anthropic", "script"):
         raise InvalidArgument(f"{text!r} is no model", hint="--model openai:NAME, anthropic:NAME or script:FILE")
     if kind == "script":
-        scripts = [AsyncScriptModel(replies, name=text, price=price) for replies in read_script(name)]
+        scripts = [ScriptModel(replies, name=text, price=price) for replies in read_script(name)]
         if not scripts:
             raise InvalidArgument(f"{name} holds no replies")
         return lambda number: scripts[number % len(scripts)]
-    model = AsyncOpenAIModel(name, price=price) if kind == "openai" else AsyncAnthropicModel(name, price=price)
+    model = OpenAIModel(name, price=price) if kind == "openai" else AnthropicModel(name, price=price)
     return lambda _: model
 
 
-@contextlib.contextmanager
+@contextmanager
 def _traced(path: str | None) -> Generator[Trace | None]:
     if path is None:
         yield None

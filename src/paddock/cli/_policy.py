@@ -9,7 +9,7 @@ from paddock import model
 
 from . import _render
 from ._answer import answer, perform
-from ._values import add_json, add_sandbox
+from ._values import Verbs, add_sandbox
 
 if TYPE_CHECKING:
     from paddock.model.policy import CommandRules
@@ -19,24 +19,19 @@ DENIED = 1
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    check = verbs.add_parser("check", help="whether a file says one thing, and which", allow_abbrev=False)
+    verbs = Verbs(parser)
+    check = verbs.add("check", run_check, "whether a file says one thing, and which")
     check.add_argument("file", metavar="FILE")
-    add_json(check, run_check)
-    _add_explain(verbs.add_parser("explain", help="which rule decides on a request, and why", allow_abbrev=False))
-    diff = verbs.add_parser(
-        "diff", help="what a second file allows that the first does not, and the reverse", allow_abbrev=False
-    )
+    _add_explain(verbs.add("explain", run_explain, "which rule decides on a request, and why"))
+    diff = verbs.add("diff", run_diff, "what a second file allows that the first does not, and the reverse")
     diff.add_argument("before", metavar="A")
     diff.add_argument("after", metavar="B")
-    add_json(diff, run_diff)
-    schema = verbs.add_parser("schema", help="the JSON Schema of such files, for editors", allow_abbrev=False)
-    schema.add_argument("--json", action="store_true", help="of errors; what is printed is JSON")
-    schema.set_defaults(run=run_schema)
-    _add_set(verbs.add_parser("set", help="a sandbox is held to another one from now on", allow_abbrev=False))
-    show = verbs.add_parser("show", help="what a sandbox is held to", allow_abbrev=False)
+    verbs.add(
+        "schema", run_schema, "the JSON Schema of such files, for editors", json="of errors; what is printed is JSON"
+    )
+    _add_set(verbs.add("set", run_set, "a sandbox is held to another one from now on"))
+    show = verbs.add("show", run_show, "what a sandbox is held to")
     add_sandbox(show)
-    add_json(show, run_show)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +42,6 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--command", metavar="LINE", help="instead of a request: a shell line")
     parser.add_argument("--write", metavar="PATH", help="or a file that is to be written")
     parser.add_argument("--delete", metavar="PATH", help="or one that is to be deleted")
-    add_json(parser, run_explain)
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +49,6 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
     add_sandbox(parser)
     parser.add_argument("file", nargs="?", metavar="FILE", help="left out: no network from now on")
     parser.add_argument("--expect", metavar="REVISION", help="refuse if it has another one by now")
-    add_json(parser, run_set)
 
 
 def run_check(options: argparse.Namespace) -> int:

@@ -9,18 +9,16 @@ from paddock import model
 
 from . import _render
 from ._answer import answer, perform
-from ._values import add_json
+from ._values import Verbs
 
 
 def add_record(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    one = verbs.add_parser("start", help="from now on", allow_abbrev=False)
+    verbs = Verbs(parser)
+    one = verbs.add("start", _start, "from now on")
     one.add_argument("sandbox", metavar="SANDBOX", help="id, unique prefix of one, or name")
-    add_json(one, _start)
-    two = verbs.add_parser("take", help="end it, and write the cassette", allow_abbrev=False)
+    two = verbs.add("take", _take, "end it, and write the cassette")
     two.add_argument("sandbox", metavar="SANDBOX", help="id, unique prefix of one, or name")
     two.add_argument("file", metavar="FILE", help="a new one, that ends in .yaml or .json")
-    add_json(two, _take)
 
 
 def _start(options: argparse.Namespace) -> int:

@@ -10,24 +10,22 @@ from paddock import model
 from . import _render
 from ._answer import answer, listing, perform
 from ._progress import progress
-from ._values import add_json, age
+from ._values import Verbs, age
 
 
 def add_repos(parser: argparse.ArgumentParser) -> None:
-    repos = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    every = repos.add_parser("ls", help="what is cached", allow_abbrev=False)
-    add_json(every, list_all)
+    repos = Verbs(parser)
+    repos.add("ls", list_all, "what is cached")
     _add_fetch(
-        repos.add_parser(
+        repos.add(
             "fetch",
-            help="bring one up to date, and print the commit that a name leads to",
-            description="Fetches a repository into the cache, or only what is new, and prints the commit.",
-            allow_abbrev=False,
+            fetch,
+            "bring one up to date, and print the commit that a name leads to",
+            "Fetches a repository into the cache, or only what is new, and prints the commit.",
         )
     )
-    remove = repos.add_parser("rm", help="from the cache, unless something needs it", allow_abbrev=False)
+    remove = repos.add("rm", remove_some, "from the cache, unless something needs it")
     remove.add_argument("repository", nargs="+", metavar="REPOSITORY", help="id, unique prefix of one, or URL")
-    add_json(remove, remove_some)
 
 
 def _add_fetch(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +34,6 @@ def _add_fetch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-age", type=age, default=0.0, metavar="TIME", help="what was seen that long ago is new enough"
     )
-    add_json(parser, fetch)
 
 
 def list_all(options: argparse.Namespace) -> int:

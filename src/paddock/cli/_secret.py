@@ -9,28 +9,24 @@ from paddock import model
 
 from . import _render
 from ._answer import answer, listing, perform
-from ._values import add_json
+from ._values import Verbs
 
 _MOST_BYTES = 1 << 20
 
 
 def add_secret(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    one = verbs.add_parser(
+    verbs = Verbs(parser)
+    one = verbs.add(
         "set",
-        help="keep a value, or another one",
-        description="Reads the value from stdin, or asks for it on a terminal. A newline at its end is not part of it.",
-        allow_abbrev=False,
+        _set,
+        "keep a value, or another one",
+        "Reads the value from stdin, or asks for it on a terminal. A newline at its end is not part of it.",
     )
     one.add_argument("name", metavar="NAME", help="as a variable is named")
-    add_json(one, _set)
-    two = verbs.add_parser("ls", help="what is kept; never values", allow_abbrev=False)
-    add_json(two, _list)
-    three = verbs.add_parser("rm", help="revoke: no sandbox can use it from now on", allow_abbrev=False)
+    verbs.add("ls", _list, "what is kept; never values")
+    three = verbs.add("rm", _remove, "revoke: no sandbox can use it from now on")
     three.add_argument("name", nargs="+", metavar="NAME")
-    add_json(three, _remove)
-    four = verbs.add_parser("rekey", help="a new key for the keys of all secrets", allow_abbrev=False)
-    add_json(four, _rekey)
+    verbs.add("rekey", _rekey, "a new key for the keys of all secrets")
 
 
 def _set(options: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from paddock.model import Limits, Mount
 
 _SIZE = re.compile(r"(\d+)(m|mib|g|gib)?", re.IGNORECASE)
+_JSON = "print one JSON document"
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 
 
@@ -79,9 +80,33 @@ def add_workspace(parser: argparse.ArgumentParser) -> None:
 
 def add_json(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int] | None = None) -> None:
     """Take `--json`; and have `run` carry out what was parsed, if it is given."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--json", action="store_true", help=_JSON)
     if run is not None:
         parser.set_defaults(run=run)
+
+
+class Verbs:
+    """The verbs of a verb: `paddock audit ls`."""
+
+    def __init__(
+        self, parser: argparse.ArgumentParser, *, title: str = "verbs", metavar: str = "VERB", required: bool = True
+    ) -> None:
+        self._verbs = parser.add_subparsers(title=title, metavar=metavar, required=required)
+
+    def add(
+        self,
+        name: str,
+        run: Callable[[argparse.Namespace], int],
+        help: str,
+        description: str | None = None,
+        *,
+        json: str = _JSON,
+    ) -> argparse.ArgumentParser:
+        """Add one that `run` carries out. `json` says what its `--json` does."""
+        one = self._verbs.add_parser(name, help=help, description=description, allow_abbrev=False)
+        one.add_argument("--json", action="store_true", help=json)
+        one.set_defaults(run=run)
+        return one
 
 
 def add_idle(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ import signal
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paddock.backends._pump import Flow, Pump, draw, pour
 from paddock.errors import InvalidArgument, PaddockError
@@ -24,11 +24,13 @@ from paddock.model import (
     ByteWriter,
     ChangeStream,
     ExecHandle,
-    PromotionHandle,
-    PublicationHandle,
 )
 from paddock.model.codec import Call
 from paddock.model.codec import Handle as HandleReply
+
+if TYPE_CHECKING:
+    from paddock.service._mount_results import Promoting
+    from paddock.service._publication import Publishing
 
 Method = Callable[[Call], Coroutine[Any, Any, object]]
 
@@ -206,7 +208,7 @@ class OpenedStream(Opened):
 
 
 class OpenedPromotion(Opened):
-    def __init__(self, number: int, inner: PromotionHandle, pump: Pump) -> None:
+    def __init__(self, number: int, inner: Promoting, pump: Pump) -> None:
         super().__init__()
         self._inner = inner
         self.reply = HandleReply(handle=number, streams=("layer", "journal"), plan=inner.plan)
@@ -224,7 +226,7 @@ class OpenedPromotion(Opened):
 
 
 class OpenedPublication(Opened):
-    def __init__(self, number: int, inner: PublicationHandle, pump: Pump) -> None:
+    def __init__(self, number: int, inner: Publishing, pump: Pump) -> None:
         super().__init__()
         self._inner = inner
         self.reply = HandleReply(handle=number, push=inner.push, pull_request=inner.pull_request)

@@ -1,14 +1,14 @@
 """The agent loop, and search over forks. The asynchronous side is written, the synchronous one generated from it."""
 
 from ._async.agent import AsyncAgent as AsyncAgent
-from ._async.anthropic import AsyncAnthropicModel as AsyncAnthropicModel
 from ._async.checkout import AsyncCheckout as AsyncCheckout
 from ._async.compare import aagent_attempt as aagent_attempt
 from ._async.compare import abest_of as abest_of
 from ._async.compare import acompare as acompare
+from ._async.model import AsyncAnthropicModel as AsyncAnthropicModel
 from ._async.model import AsyncModel as AsyncModel
-from ._async.openai import AsyncOpenAIModel as AsyncOpenAIModel
-from ._async.script import AsyncScriptModel as AsyncScriptModel
+from ._async.model import AsyncOpenAIModel as AsyncOpenAIModel
+from ._async.model import AsyncScriptModel as AsyncScriptModel
 from ._async.search import atree_search as atree_search
 from ._async.toolbox import AsyncToolbox as AsyncToolbox
 from ._attempt import Attempt as Attempt
@@ -35,14 +35,14 @@ from ._messages import ToolResult as ToolResult
 from ._messages import ToolSpec as ToolSpec
 from ._messages import read_script as read_script
 from ._sync.agent import Agent as Agent
-from ._sync.anthropic import AnthropicModel as AnthropicModel
 from ._sync.checkout import Checkout as Checkout
 from ._sync.compare import agent_attempt as agent_attempt
 from ._sync.compare import best_of as best_of
 from ._sync.compare import compare as compare
+from ._sync.model import AnthropicModel as AnthropicModel
 from ._sync.model import Model as Model
-from ._sync.openai import OpenAIModel as OpenAIModel
-from ._sync.script import ScriptModel as ScriptModel
+from ._sync.model import OpenAIModel as OpenAIModel
+from ._sync.model import ScriptModel as ScriptModel
 from ._sync.search import tree_search as tree_search
 from ._sync.toolbox import Toolbox as Toolbox
 from ._tools import Observation as Observation

@@ -11,7 +11,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from functools import partial
+from itertools import islice
+from queue import Empty, SimpleQueue
+from typing import Annotated, Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from paddock.errors import InvalidState, PaddockError
 
@@ -22,8 +25,10 @@ Later: TypeAlias = Awaitable[T]
 """What a caller's function gives back on the asynchronous side."""
 Now: TypeAlias = Annotated[T, "at once"]
 """The same on the synchronous side: the value itself."""
+_Ended: TypeAlias = tuple[int, T | None, BaseException | None]
+"""Which call has ended, and its result or what it raised."""
 
-_LINGER_SECONDS = 5.0
+_LINGER_SECONDS = 2.0
 """For threads whose sandboxes are dead; one that waits for somebody else's answer is left to its end."""
 _TURN_SECONDS = 0.5
 """So often a waiting thread looks whether a signal has come."""
@@ -105,77 +110,58 @@ def gather(
     enough: Callable[[T], bool] = lambda _: False,
 ) -> list[T | None]:
     """The same on threads."""
-    crew = _Crew(calls, enough)
+    results: list[T | None] = [None] * len(calls)
+    scope, ended, threads = Scope(), SimpleQueue[_Ended[T]](), list[threading.Thread]()
+    waiting = iter(enumerate(calls))
+    working = 0
     try:
-        crew.start(min(limit, len(calls)))
-        crew.wait()
+        while True:
+            for index, call in islice(waiting, limit - working):
+                threads.append(_begin(index, partial(call, scope), ended))
+                working += 1
+            if not working:
+                return results  # what they leave is the caller's
+            index, result = _next(ended, None)
+            working -= 1
+            results[index] = result
+            if enough(result):
+                return results
     finally:
-        crew.end()
-    return crew.results
-
-
-class _Crew(Generic[T]):
-    def __init__(self, calls: Sequence[Callable[[Scope], T]], enough: Callable[[T], bool]) -> None:
-        self.results: list[T | None] = [None] * len(calls)
-        self._waiting = iter(enumerate(calls))
-        self._enough = enough
-        self._scope = Scope()
-        self._changed = threading.Condition()
-        self._threads: list[threading.Thread] = []
-        self._working = 0
-        self._over = False
-        self._failure: BaseException | None = None
-
-    def start(self, count: int) -> None:
-        self._working = count
-        for _ in range(count):
-            thread = threading.Thread(target=self._work, daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def wait(self) -> None:
-        with self._changed:
-            while self._working and not self._over:
-                self._changed.wait(_TURN_SECONDS)
-        if self._failure is not None:
-            raise self._failure
-
-    def end(self) -> None:
-        """What still works is ended. When all have come to their own end, what they leave is the caller's."""
-        with self._changed:
-            if not self._working and not self._over:
-                return
-            self._over = True
-        self._scope.end()
-        until = time.monotonic() + _LINGER_SECONDS
-        for thread in self._threads:
-            if thread.ident is not None:
+        if working:
+            scope.end()
+            until = time.monotonic() + _LINGER_SECONDS
+            for thread in threads:
                 thread.join(max(0.0, until - time.monotonic()))
 
-    def _work(self) -> None:
-        try:
-            while (taken := self._take()) is not None:
-                index, call = taken
-                result = call(self._scope)
-                with self._changed:
-                    if self._over:
-                        return
-                    self.results[index] = result
-                    if self._enough(result):
-                        self._over = True
-                        return
-        except BaseException as failure:
-            with self._changed:
-                if not self._over:
-                    self._over, self._failure = True, failure
-        finally:
-            with self._changed:
-                self._working -= 1
-                self._changed.notify_all()
 
-    def _take(self) -> tuple[int, Callable[[Scope], T]] | None:
-        with self._changed:
-            return None if self._over else next(self._waiting, None)
+def _begin(index: int, call: Callable[[], T], ended: SimpleQueue[_Ended[T]]) -> threading.Thread:
+    """Make the call on a thread of its own."""
+
+    def run() -> None:
+        try:
+            ended.put((index, call(), None))
+        except BaseException as failure:
+            ended.put((index, None, failure))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def _next(ended: SimpleQueue[_Ended[T]], until: float | None) -> tuple[int, T]:
+    """Wait for the next call that ends, and raise what it has raised. TimeoutError."""
+    while True:
+        try:
+            index, result, failure = ended.get(
+                timeout=_TURN_SECONDS if until is None else min(_TURN_SECONDS, max(0.0, until - time.monotonic()))
+            )
+        except Empty:
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError from None
+        else:
+            if failure is not None:
+                raise failure
+            return index, cast("T", result)
 
 
 async def awithin(seconds: float | None, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -186,26 +172,10 @@ async def awithin(seconds: float | None, call: Callable[P, Awaitable[T]], *args:
 
 def within(seconds: float | None, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """The same; the call is left to its end on a thread of its own, and its result dropped."""
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-    done = threading.Event()
-
-    def run() -> None:
-        try:
-            outcome.append(call(*args, **kwargs))
-        except BaseException as error:
-            failure.append(error)
-        finally:
-            done.set()
-
-    threading.Thread(target=run, daemon=True).start()
+    ended = SimpleQueue[_Ended[T]]()
     until = None if seconds is None else time.monotonic() + seconds
-    while not done.wait(_TURN_SECONDS if until is None else min(_TURN_SECONDS, max(0.0, until - time.monotonic()))):
-        if until is not None and time.monotonic() >= until:
-            raise TimeoutError
-    if failure:
-        raise failure[0]
-    return outcome[0]
+    _begin(0, partial(call, *args, **kwargs), ended)
+    return _next(ended, until)[1]
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

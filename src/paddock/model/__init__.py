@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from .actions import StartExec as StartExec
     from .actions import StreamAudit as StreamAudit
     from .actions import VerifyAudit as VerifyAudit
-    from .any_action import AnyAction as AnyAction
     from .approval import APPROVAL_MOVES as APPROVAL_MOVES
     from .approval import Approval as Approval
     from .approval import ApprovalAnswer as ApprovalAnswer
@@ -100,11 +99,6 @@ if TYPE_CHECKING:
     from .image import PullImage as PullImage
     from .image import RemoveImage as RemoveImage
     from .image import is_image as is_image
-    from .limits import Limit as Limit
-    from .limits import Limits as Limits
-    from .limits import Usage as Usage
-    from .mounts import Mount as Mount
-    from .mounts import MountMode as MountMode
     from .policy import Allow as Allow
     from .policy import Approve as Approve
     from .policy import Binding as Binding
@@ -119,10 +113,10 @@ if TYPE_CHECKING:
     from .policy import SecretSource as SecretSource
     from .policy_actions import GetPolicy as GetPolicy
     from .policy_actions import PolicyRevision as PolicyRevision
+    from .policy_actions import Recording as Recording
     from .policy_actions import SetPolicy as SetPolicy
-    from .recording import Recording as Recording
-    from .recording import StartRecording as StartRecording
-    from .recording import TakeRecording as TakeRecording
+    from .policy_actions import StartRecording as StartRecording
+    from .policy_actions import TakeRecording as TakeRecording
     from .reports import AuditFault as AuditFault
     from .reports import AuditKey as AuditKey
     from .reports import AuditRecord as AuditRecord
@@ -163,9 +157,14 @@ if TYPE_CHECKING:
     from .results import WorkspaceDiff as WorkspaceDiff
     from .sandbox import LEGAL as LEGAL
     from .sandbox import Level as Level
+    from .sandbox import Limit as Limit
+    from .sandbox import Limits as Limits
+    from .sandbox import Mount as Mount
+    from .sandbox import MountMode as MountMode
     from .sandbox import Sandbox as Sandbox
     from .sandbox import SandboxSpec as SandboxSpec
     from .sandbox import State as State
+    from .sandbox import Usage as Usage
     from .secret import ListSecrets as ListSecrets
     from .secret import RemoveSecret as RemoveSecret
     from .secret import RotateVaultKey as RotateVaultKey
@@ -178,22 +177,20 @@ if TYPE_CHECKING:
     from .streams import ByteWriter as ByteWriter
     from .streams import ChangeStream as ChangeStream
     from .streams import ExecHandle as ExecHandle
-    from .streams import PromotionHandle as PromotionHandle
-    from .streams import PublicationHandle as PublicationHandle
     from .template import Template as Template
     from .template import User as User
     from .value import Value as Value
     from .value import replace as replace
     from .workspace import MOST_NAMES as MOST_NAMES
+    from .workspace import DeleteWorkspace as DeleteWorkspace
+    from .workspace import GetWorkspace as GetWorkspace
+    from .workspace import InspectWorkspace as InspectWorkspace
+    from .workspace import ListWorkspaces as ListWorkspaces
+    from .workspace import OpenWorkspace as OpenWorkspace
+    from .workspace import PinWorkspace as PinWorkspace
     from .workspace import Workspace as Workspace
     from .workspace import WorkspaceState as WorkspaceState
     from .workspace import WorkspaceStatus as WorkspaceStatus
-    from .workspace_actions import DeleteWorkspace as DeleteWorkspace
-    from .workspace_actions import GetWorkspace as GetWorkspace
-    from .workspace_actions import InspectWorkspace as InspectWorkspace
-    from .workspace_actions import ListWorkspaces as ListWorkspaces
-    from .workspace_actions import OpenWorkspace as OpenWorkspace
-    from .workspace_actions import PinWorkspace as PinWorkspace
 
 HOMES = {
     name: module
@@ -205,7 +202,6 @@ HOMES = {
             "KillSandbox ListAudit ListExecs ListProcesses ListSandboxes ListSnapshots PauseSandbox PromoteChild "
             "ReadOutput ResumeSandbox RollbackSandbox RunExec SignalExec StartExec StreamAudit VerifyAudit"
         ),
-        "any_action": "AnyAction",
         "approval": (
             "APPROVAL_MOVES Approval ApprovalAnswer ApprovalRequest ApprovalState DenyApproval GrantApproval "
             "ListApprovals"
@@ -221,14 +217,11 @@ HOMES = {
         "garbage": "GarbageItem GarbageReport PoolSpace",
         "ids": "ApprovalId BaseId ExecId Noun RepositoryId SandboxId SnapshotId WorkspaceId mint",
         "image": "Image LOCAL_IMAGES ListImages ListTemplates PullImage RemoveImage is_image",
-        "limits": "Limit Limits Usage",
-        "mounts": "Mount MountMode",
         "policy": (
             "Allow Approve Binding Deny EgressRules GitHubApp Mock MockSource PolicyDocument Recorded SecretRule "
             "SecretSource"
         ),
-        "policy_actions": "GetPolicy PolicyRevision SetPolicy",
-        "recording": "Recording StartRecording TakeRecording",
+        "policy_actions": "GetPolicy PolicyRevision Recording SetPolicy StartRecording TakeRecording",
         "reports": (
             "AuditFault AuditKey AuditRecord AuditReport AuditStatement Check Diagnosis Inspection LevelReport Process"
         ),
@@ -241,15 +234,15 @@ HOMES = {
             "Artifact Change ChangeKind MountDiff PlannedChange PlannedNode Promotion PromotionPlan Published "
             "PullRequest PullRequestPlan PushPlan PushedBranch WorkspaceDiff"
         ),
-        "sandbox": "LEGAL Level Sandbox SandboxSpec State",
+        "sandbox": "LEGAL Level Limit Limits Mount MountMode Sandbox SandboxSpec State Usage",
         "secret": "ListSecrets RemoveSecret RotateVaultKey Secret SecretValue SetSecret",
         "snapshot": "Snapshot",
-        "streams": "ByteReader ByteStream ByteWriter ChangeStream ExecHandle PromotionHandle PublicationHandle",
+        "streams": "ByteReader ByteStream ByteWriter ChangeStream ExecHandle",
         "template": "Template User",
         "value": "Value replace",
-        "workspace": "MOST_NAMES Workspace WorkspaceState WorkspaceStatus",
-        "workspace_actions": (
-            "DeleteWorkspace GetWorkspace InspectWorkspace ListWorkspaces OpenWorkspace PinWorkspace"
+        "workspace": (
+            "DeleteWorkspace GetWorkspace InspectWorkspace ListWorkspaces MOST_NAMES OpenWorkspace PinWorkspace "
+            "Workspace WorkspaceState WorkspaceStatus"
         ),
     }.items()
     for name in names.split()

@@ -18,8 +18,12 @@ else:
         __class_getitem__ = classmethod(GenericAlias)
 
 
+TAGGED: dict[str, type[Action[Any]]] = {}
+"""The actions that were imported. `any_action.BY_TAG` has all of them."""
+
+
 class Action(Value, Generic[R_co]):
-    """Something asked. Subclasses are the closed union `AnyAction`.
+    """Something asked.
 
     `TAG` is its name in messages, policies and records, `RESULT` the R, or the text of it. `REPEATABLE`: it may be
     asked twice, because it changes nothing, or the second time nothing more. To open a stream changes nothing: what is
@@ -35,4 +39,5 @@ class Action(Value, Generic[R_co]):
     def __init_subclass__(cls, *, tag: str, repeatable: bool = False) -> None:
         super().__init_subclass__(forbid_unknown_fields=True)
         cls.TAG, cls.REPEATABLE = tag, repeatable
+        TAGGED[tag] = cls
         cls.RESULT = cls.__orig_bases__[0].__args__[0]

@@ -1,6 +1,6 @@
 """Everything that can be asked of paddock.
 
-One closed union. It is the HTTP body, the policy's subject and the audit record,
+An action is the HTTP body, the policy's subject and the audit record,
 so the three can never use different words. `Action[R]` says what `perform` returns.
 `sandbox` takes an id, a unique prefix of one, or a name.
 """
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     from .exec import ExecInfo, ExecResult, ExecSpec
     from .garbage import GarbageReport
-    from .limits import Usage
     from .reports import AuditKey, AuditRecord, AuditReport, AuditStatement, Check, Diagnosis, Inspection, Process
-    from .sandbox import Level, Sandbox
+    from .sandbox import Level, Sandbox, Usage
     from .snapshot import Snapshot
     from .streams import ByteReader, ExecHandle
 

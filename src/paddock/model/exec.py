@@ -7,7 +7,7 @@ from .value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .ids import ExecId
-    from .limits import Limit
+    from .sandbox import Limit
 
 
 class PtySize(Value):

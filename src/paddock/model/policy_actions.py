@@ -1,4 +1,4 @@
-"""Verbs of policies."""
+"""Verbs of policies, and of recording what the requests of a sandbox were answered, as a cassette."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .policy import PolicyDocument
+    from .policy import PolicyDocument, Recorded
     from .sandbox import Sandbox
 
 
@@ -29,4 +29,25 @@ class SetPolicy(Action["Sandbox"], tag="policy.set"):
 
 
 class GetPolicy(Action[PolicyRevision], tag="policy.get", repeatable=True):
+    sandbox: str
+
+
+class Recording(Value):
+    """`exchanges` in the order of their answers' ends, as the sandbox saw them: without values of secrets, and
+    with `paddock-secret-` and the name of one in the place of its placeholder. `omitted`: those that
+    are not there, and why."""
+
+    exchanges: tuple[Recorded, ...] = ()
+    omitted: tuple[str, ...] = ()
+
+
+class StartRecording(Action[None], tag="recording.start"):
+    """From now on, and from the beginning if it was under way."""
+
+    sandbox: str
+
+
+class TakeRecording(Action[Recording], tag="recording.take"):
+    """And ends it. InvalidState: nothing was being recorded, or the gateway that did has died."""
+
     sandbox: str

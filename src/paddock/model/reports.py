@@ -8,8 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .limits import Limit, Usage
-    from .sandbox import Sandbox
+    from .sandbox import Limit, Sandbox, Usage
 
 
 class Check(Value):

@@ -10,15 +10,6 @@ from typing import Protocol
 from paddock.model.exec import ExitStatus, PtySize
 from paddock.model.files import FileChange, FileInfo
 from paddock.model.ids import ExecId
-from paddock.model.results import (
-    Promotion,
-    PromotionPlan,
-    Published,
-    PullRequest,
-    PullRequestPlan,
-    PushedBranch,
-    PushPlan,
-)
 
 
 class ByteReader(Protocol):
@@ -77,41 +68,6 @@ class ExecHandle(Protocol):
     async def resize(self, size: PtySize) -> None: ...
     async def aclose(self) -> None:
         """Lets go: a foreground command is killed, a background one lives on."""
-        ...
-
-
-class PromotionHandle(Protocol):
-    """A promotion that its caller carries out: he writes what `plan` says from the directory `layer`, and notes each
-    step in the file `journal`. Both descriptors are the handle's."""
-
-    @property
-    def plan(self) -> PromotionPlan: ...
-    @property
-    def layer(self) -> int: ...
-    @property
-    def journal(self) -> int: ...
-    async def finish(self) -> Promotion:
-        """What was taken over. PlatformError: not all of the plan is in the journal."""
-        ...
-
-    async def aclose(self) -> None:
-        """The caller gave up, or is gone; what he noted is remembered."""
-        ...
-
-
-class PublicationHandle(Protocol):
-    """A push or a pull request that its caller carries out, with his credentials. Without a plan nothing is to do."""
-
-    @property
-    def push(self) -> PushPlan | None: ...
-    @property
-    def pull_request(self) -> PullRequestPlan | None: ...
-    async def finish(self, published: Published) -> PushedBranch | PullRequest:
-        """Record what the caller says of it. Raises the error that he met."""
-        ...
-
-    async def aclose(self) -> None:
-        """The caller gave up, or is gone: what became of it is unknown."""
         ...
 
 

@@ -7,12 +7,12 @@ children of that one need.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
 from paddock.model import (
-    AnyAction,
+    Action,
     CreateSandbox,
     Decision,
     ExtendSandbox,
@@ -29,7 +29,7 @@ from paddock.model import (
     WriteFile,
 )
 
-Judge: TypeAlias = Callable[[Principal, AnyAction], Decision | None]
+Judge: TypeAlias = Callable[[Principal, Action[Any]], Decision | None]
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Rule(msgspec.Struct, frozen=True):
 class Policy(msgspec.Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
 
-    def decide(self, principal: Principal, action: AnyAction) -> Decision:
+    def decide(self, principal: Principal, action: Action[Any]) -> Decision:
         """Never raises (but for what ends the program): no rule, a broken rule and a strange answer all deny."""
         for rule in self.rules:
             try:
@@ -62,16 +62,16 @@ class Policy(msgspec.Struct, frozen=True):
         return Decision(allowed=False, reason="no rule allows this", rule="default")
 
 
-def allow(name: str, reason: str, applies: Callable[[Principal, AnyAction], bool]) -> Rule:
+def allow(name: str, reason: str, applies: Callable[[Principal, Action[Any]], bool]) -> Rule:
     """Allows what `applies` says True to."""
     verdict = Decision(allowed=True, reason=reason, rule=name)
     return Rule(name, lambda principal, action: verdict if applies(principal, action) else None)
 
 
-def deny(name: str, objection: Callable[[Principal, AnyAction], str | None]) -> Rule:
+def deny(name: str, objection: Callable[[Principal, Action[Any]], str | None]) -> Rule:
     """Denies with the sentence that `objection` returns; None is no objection."""
 
-    def judge(principal: Principal, action: AnyAction) -> Decision | None:
+    def judge(principal: Principal, action: Action[Any]) -> Decision | None:
         reason = objection(principal, action)
         return None if reason is None else Decision(allowed=False, reason=reason, rule=name)
 
@@ -119,7 +119,7 @@ def local_policy(uid: int, *, ceilings: Ceilings = Ceilings()) -> Policy:  # noq
     )
 
 
-def _is_of_children(principal: Principal, action: AnyAction) -> bool:
+def _is_of_children(principal: Principal, action: Action[Any]) -> bool:
     """What a program inside a sandbox needs for children; that they are its own, the service sees to."""
     outer = principal.sandbox
     match action:
@@ -139,7 +139,7 @@ def _is_of_children(principal: Principal, action: AnyAction) -> bool:
             return False
 
 
-def _above(ceilings: Ceilings, action: AnyAction) -> str | None:
+def _above(ceilings: Ceilings, action: Action[Any]) -> str | None:
     match action:
         case CreateSandbox(spec=spec):
             if not spec.ttl_seconds <= ceilings.ttl_seconds:

@@ -105,7 +105,7 @@ class ArtifactResults(Component):
                 created_at=self._clock.wall(),
             )
             async with self._changing:
-                await in_thread(incoming.keep)
+                await in_thread(incoming.keep, incoming.digest)
                 if not self._rows.keep(entry.principal.id, artifact, source.name):
                     await self._refuse_other(entry.principal.id, artifact)
         finally:

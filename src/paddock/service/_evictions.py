@@ -172,7 +172,7 @@ class Keeping:
             with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:
                 argv = _sh(_KEEP_ALL) if row.repository is None else _sh(_KEEP, _commit(row))
                 await shop.stream(argv, user=shop.owner, sink=archive.write)
-            return Kept(archive.digest, archive.bytes, status)
+            return Kept(archive.digest, archive.size, status)
 
     async def lay(self, row: WorkspaceRow, entry: Entry | None) -> None:
         """Over what the tree begins with, as it was. PaddockError: it is not, and the tree is of no use."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 from paddock.audit import AuditLog
 from paddock.errors import PaddockError, PolicyDenied, Unrecorded
-from paddock.model import Action, AnyAction, Principal
+from paddock.model import Action, Principal
 from paddock.policy import Policy
 
 
@@ -94,7 +94,7 @@ class Gate:
 
     def open(self, principal: Principal, action: Action[Any]) -> Entry:
         """PolicyDenied if the policy says no. Unrecorded if the decision cannot be kept: then nothing may happen."""
-        verdict = self._policy.decide(principal, cast("AnyAction", action))
+        verdict = self._policy.decide(principal, action)
         number = self.audit.decision(principal, action, verdict)
         if not verdict.allowed:
             raise PolicyDenied(verdict.reason, rule=verdict.rule)

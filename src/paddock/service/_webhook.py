@@ -13,15 +13,15 @@ import http.client
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from paddock.errors import NotConfigured
 from paddock.model import Approval
+from paddock.storage._https import opener
 
-from ._context import Component, Context
+from ._context import Component
 
 PAUSES = (1.0, 4.0, 16.0)
 _SECONDS = 10.0
@@ -31,10 +31,6 @@ _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 class Webhook(Component):
     """The address that `approval_webhook` names. Where it can't be used, the record says so."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._opener = urllib.request.build_opener(_NoRedirect)
 
     def asked(self, approval: Approval) -> None:
         self._tasks.start(self._tell(approval), name=f"webhook {approval.id}")
@@ -62,7 +58,7 @@ class Webhook(Component):
         headers = {"Content-Type": "application/json", "Paddock-Signature": f"t={at},v1={signature}"}
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 (checked)
         try:
-            with self._opener.open(request, timeout=_SECONDS):
+            with opener().open(request, timeout=_SECONDS):
                 return ""
         except urllib.error.HTTPError as error:
             with error:
@@ -84,8 +80,3 @@ class Webhook(Component):
                 f"approval_webhook_key_file has to have {_LEAST_KEY} characters or more: what is sent is signed with it"
             )
         return url, key
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *arguments: Any, **options: Any) -> None:
-        return None

@@ -12,9 +12,8 @@ from paddock.errors import InvalidState, PaddockError, PlatformError
 from paddock.linux import btrfs, loop
 from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
-from paddock.storage._base import TreeUsage
+from paddock.storage._base import Pool, TreeUsage
 from paddock.storage._config import PoolConfig, check, pool_checks
-from paddock.storage._directories import Directories
 from paddock.storage._image import MIB, Image
 from paddock.storage._removal import remove
 from paddock.storage._trees import (
@@ -117,7 +116,7 @@ _ROOM_BYTES = 64 << 20
 _PAUSES_SECONDS = (0.0, 0.2, 1.0)
 
 
-class BtrfsPool(Directories):
+class BtrfsPool(Pool):
     """Quotas need root. Where they are off (a file system of the machine's own), they are left off."""
 
     driver = "btrfs"

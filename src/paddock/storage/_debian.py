@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from paddock.errors import NotConfigured, PlatformError, Unsupported
+from paddock.linux import subordinate_ids
 from paddock.storage._probe import find_tool
 from paddock.storage._recipe import ENV, PATH, PIP, Progress, Recipe
 from paddock.storage._worker import Worker
@@ -42,10 +43,9 @@ def recipe(machine: Path) -> Recipe:
             "the template debian is built from a Debian machine's package sources, and this machine is none",
             hint="use the template host",
         )
-    if os.geteuid() != 0 and not _has_subordinate_ids(machine):
+    if os.geteuid() != 0 and isinstance(why := subordinate_ids.granted(), str):
         raise Unsupported(
-            "an ordinary user builds the template debian with subordinate ids, and /etc/subuid gives this one none",
-            hint="use the template host",
+            f"an ordinary user builds the template debian with subordinate ids: {why}", hint="use the template host"
         )
     sources = [path.read_text() for path in _sources(machine)]
     if not sources:
@@ -140,16 +140,3 @@ def _os_release(machine: Path) -> dict[str, str]:
     except OSError:
         return {}
     return {key: value.strip("\"'") for key, _, value in (line.partition("=") for line in text.splitlines())}
-
-
-def _has_subordinate_ids(machine: Path) -> bool:
-    user = str(os.geteuid())
-    names = {user}
-    try:
-        import pwd
-
-        names.add(pwd.getpwuid(os.geteuid()).pw_name)
-        lines = (machine / "etc/subuid").read_text().splitlines()
-    except (OSError, KeyError):
-        return False
-    return any(line.partition(":")[0] in names for line in lines)

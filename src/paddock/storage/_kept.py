@@ -11,34 +11,51 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from paddock.errors import InvalidState, NotFound, PlatformError, ResourceExhausted
-from paddock.linux.descriptors import closing
+from paddock.errors import InvalidState, NotFound, PaddockError, PlatformError, ResourceExhausted
 from paddock.storage._whole import sync_directory
 
 _PART = ".part"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Archive:
-    """One that is being written."""
+class Incoming:
+    """Bytes on their way in, at `part`. `digest` and `size` are of what came until now. `over` is raised beyond `most`
+    bytes: what comes from inside has no end by itself."""
 
-    def __init__(self, fd: int, most_bytes: int) -> None:
-        self._fd, self._most = fd, most_bytes
-        self._digest = hashlib.sha256()
-        self.bytes = 0
+    def __init__(self, part: Path, most: int, over: PaddockError) -> None:
+        self._part, self._most, self._over = part, most, over
+        self._fd = -1
+        self._sum = hashlib.sha256()
+        self.size = 0
 
     @property
     def digest(self) -> str:
-        return self._digest.hexdigest()
+        return self._sum.hexdigest()
+
+    def open(self) -> None:
+        """Make the file, which is gone at `close` unless it was kept."""
+        self._part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = os.open(self._part, _NEW, 0o600)
 
     def write(self, data: bytes) -> None:
-        """ResourceExhausted beyond what there is room for: what comes from inside has no end by itself."""
-        self.bytes += len(data)
-        if self.bytes > self._most:
-            raise ResourceExhausted(f"the archive is larger than {self._most >> 20} MiB")
-        self._digest.update(data)
+        self.size += len(data)
+        if self.size > self._most:
+            raise self._over
+        self._sum.update(data)
         view = memoryview(data)
         while view:
             view = view[os.write(self._fd, view) :]
+
+    def keep(self, name: str) -> None:
+        """Give it that name: through a loss of power too, when this returns."""
+        os.fsync(self._fd)
+        self._part.rename(self._part.with_name(name))
+        sync_directory(self._part.parent)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._part.unlink(missing_ok=True)
 
 
 class KeptArchives:
@@ -48,20 +65,16 @@ class KeptArchives:
         self._directory = directory
 
     @contextmanager
-    def writing(self, name: str, most_bytes: int) -> Generator[Archive]:
-        """An archive that is there when the block has ended, through a loss of power too; not if it raises."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = self._directory / f"{name}{_PART}"
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    def writing(self, name: str, most_bytes: int) -> Generator[Incoming]:
+        """An archive that is there when the block has ended; not if it raises. ResourceExhausted: it is larger."""
+        over = ResourceExhausted(f"the archive is larger than {most_bytes >> 20} MiB")
+        archive = Incoming(self._directory / f"{name}{_PART}", most_bytes, over)
         try:
-            with closing(fd):
-                yield Archive(fd, most_bytes)
-                os.fsync(fd)
-            part.rename(self._directory / name)
-            sync_directory(self._directory)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+            archive.open()
+            yield archive
+            archive.keep(name)
+        finally:
+            archive.close()
 
     def reading(self, name: str, size: int) -> Generator[bytes]:
         """Its content, in pieces of `size` bytes."""
@@ -98,52 +111,14 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INCOMING = ".incoming-"
 
 
-class Incoming:
-    """Bytes on their way in. `digest` and `size` are of what came until now."""
-
-    def __init__(self, directory: Path, most: int) -> None:
-        self._directory, self._most = directory, most
-        self._path, self._fd = directory / f"{_INCOMING}{os.urandom(8).hex()}", -1
-        self._sum = hashlib.sha256()
-        self.size = 0
-
-    def open(self) -> None:
-        """To be closed."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-
-    def keep(self) -> None:
-        """What was written is there, and on the disk, when this returns."""
-        os.fsync(self._fd)
-        self._path.rename(self._directory / self.digest)
-        sync_directory(self._directory)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._path.unlink(missing_ok=True)
-
-    def write(self, data: bytes) -> None:
-        """InvalidState: it is more than was agreed."""
-        self.size += len(data)
-        if self.size > self._most:
-            raise InvalidState(f"an artifact has at most {self._most >> 20} MiB", hint="take a part of it")
-        self._sum.update(data)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
-
-    @property
-    def digest(self) -> str:
-        return self._sum.hexdigest()
-
-
 class Artifacts:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def incoming(self, most: int) -> Incoming:
-        return Incoming(self._directory, most)
+        """To be kept by its digest. InvalidState: it is more than `most`."""
+        over = InvalidState(f"an artifact has at most {most >> 20} MiB", hint="take a part of it")
+        return Incoming(self._directory / f"{_INCOMING}{os.urandom(8).hex()}", most, over)
 
     def open(self, digest: str) -> int:
         """A descriptor of its content. NotFound."""

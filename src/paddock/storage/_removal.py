@@ -11,12 +11,15 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from paddock.errors import PlatformError
 from paddock.linux import btrfs, openat2
 from paddock.linux.descriptors import closing
-from paddock.storage._base import Pool
 from paddock.storage._trees import DIRECTORY, ROOT, within
+
+if TYPE_CHECKING:
+    from paddock.storage._base import Pool
 
 _SHOWN = 5
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)

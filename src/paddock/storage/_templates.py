@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 from paddock.errors import NotFound, PaddockError
 from paddock.model import Template, User
-from paddock.storage import _host, _kit
+from paddock.storage import _kit
 from paddock.storage._base import Pool
 from paddock.storage._recipe import Progress, Recipe, Versions
 
@@ -19,23 +19,8 @@ _USERS = (
 )
 
 
-def _interpreter(machine: Path) -> Recipe:
-    from paddock.storage import _interpreter  # importlib.metadata alone takes as long as two sandboxes
-
-    return _interpreter.recipe(machine)
-
-
-def _debian(machine: Path) -> Recipe:
-    from paddock.storage import _debian
-
-    return _debian.recipe(machine)
-
-
-_RECIPES: dict[str, Callable[[Path], Recipe]] = {
-    "code-interpreter": _interpreter,
-    "debian": _debian,
-    "host": _host.recipe,
-}
+_RECIPES = {"code-interpreter": "_interpreter", "debian": "_debian", "host": "_host"}
+"""The module of each template. They are imported when one is built: `importlib.metadata` takes as long as a sandbox."""
 _VERSION = re.compile(r"t[pb]_([a-z0-9_]+)_[0-9a-f]{12}", re.ASCII)
 
 
@@ -64,10 +49,9 @@ class Templates:
         """
         if (known := self._resolved.get(name)) is not None:
             return known
-        make = _RECIPES.get(name)
-        if make is None:
+        if name not in _RECIPES:
             raise NotFound(f"there is no template {name!r}", hint=f"one of {', '.join(_RECIPES)}", name=name)
-        recipe = make(self._machine)
+        recipe = self._recipe(name)
         template = Template(
             name=name,
             digest=recipe.digest,
@@ -92,9 +76,9 @@ class Templates:
     def versions(self) -> frozenset[str]:
         """The trees that templates would be made of now. What this machine cannot build has none."""
         found: set[str] = set()
-        for make in (*_RECIPES.values(), _kit_recipe):
+        for name in (*_RECIPES, "kit"):
             with suppress(PaddockError):
-                recipe: Recipe | None = make(self._machine)
+                recipe: Recipe | None = _kit.recipe() if name == "kit" else self._recipe(name)
                 while recipe is not None:
                     found.add(recipe.tree)
                     recipe = recipe.below
@@ -111,6 +95,9 @@ class Templates:
         """Deletes one version, or what its builder has begun. False: it is in use, or being built."""
         return self._versions.discard(tree)
 
+    def _recipe(self, name: str) -> Recipe:
+        return import_module(f"{__package__}.{_RECIPES[name]}").recipe(self._machine)
+
     def _layers(self, recipe: Recipe, progress: Progress) -> tuple[str, ...]:
         below = self._layers(recipe.below, progress) if recipe.below else ()
         self._versions.have(
@@ -120,10 +107,6 @@ class Templates:
             progress,
         )
         return (recipe.tree, *below)
-
-
-def _kit_recipe(machine: Path) -> Recipe:
-    return _kit.recipe()
 
 
 def _silent(_: str) -> None: ...

@@ -7,8 +7,9 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from paddock.errors import (
@@ -170,51 +171,30 @@ _BLOCK = 512
 def measure(top: int) -> int:
     """Bytes of all that is below the directory `top`; of hard links one counts. At least: what lies deeper than a
     hundred directories, and what may not be looked at, is not counted."""
+    blocks = os.fstat(top).st_blocks
     seen: set[tuple[int, int]] = set()
-    return _measure(top, seen, 0)
+    for info in _below(top):
+        linked = info.st_nlink > 1 and not stat.S_ISDIR(info.st_mode)
+        if not linked or (info.st_dev, info.st_ino) not in seen:
+            blocks += info.st_blocks
+        if linked:
+            seen.add((info.st_dev, info.st_ino))
+    return blocks * _BLOCK
 
 
-def _measure(directory: int, seen: set[tuple[int, int]], depth: int) -> int:
-    total = os.fstat(directory).st_blocks * _BLOCK
+def look_at(top: int, most: int) -> int:
+    """Have the kernel know what is below the directory `top`, at most `most` entries. Return how many it was."""
+    return sum(1 for _ in islice(_below(top), most))
+
+
+def _below(directory: int, depth: int = 0) -> Iterator[os.stat_result]:
     with os.scandir(directory) as entries:
         for entry in entries:
             try:
                 info = entry.stat(follow_symlinks=False)
-                if entry.is_dir(follow_symlinks=False):
-                    total += _below(directory, entry.name, seen, depth)
-                elif info.st_nlink == 1 or (info.st_dev, info.st_ino) not in seen:
-                    total += info.st_blocks * _BLOCK
-                    if info.st_nlink > 1:
-                        seen.add((info.st_dev, info.st_ino))
+                yield info
+                if depth < _DEEPEST and stat.S_ISDIR(info.st_mode):
+                    with closing(os.open(entry.name, DIRECTORY, dir_fd=directory)) as fd:
+                        yield from _below(fd, depth + 1)
             except (FileNotFoundError, PermissionError, NotADirectoryError):
                 continue  # whoever owns the tree goes on with it
-    return total
-
-
-def _below(directory: int, name: str, seen: set[tuple[int, int]], depth: int) -> int:
-    if depth == _DEEPEST:
-        return 0
-    with closing(os.open(name, DIRECTORY, dir_fd=directory)) as fd:
-        return _measure(fd, seen, depth + 1)
-
-
-def look_at(top: int, most: int) -> int:
-    """Has the kernel know what is below the directory `top`, at most `most` entries: how many it was."""
-    left = _look_at(top, most, 0)
-    return most - left
-
-
-def _look_at(directory: int, left: int, depth: int) -> int:
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if left <= 0:
-                break
-            left -= 1
-            try:
-                entry.stat(follow_symlinks=False)
-                if depth < _DEEPEST and entry.is_dir(follow_symlinks=False):
-                    with closing(os.open(entry.name, DIRECTORY, dir_fd=directory)) as fd:
-                        left = _look_at(fd, left, depth + 1)
-            except (FileNotFoundError, PermissionError, NotADirectoryError):
-                continue
-    return left

@@ -13,9 +13,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -23,6 +23,9 @@ from paddock.errors import BY_CODE, InternalError, NotConfigured, PlatformError
 from paddock.keeper.layout import TREE_ID_BASE
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.storage._config import PoolConfig
+
+if TYPE_CHECKING:
+    from paddock.storage._base import Pool
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -142,22 +145,11 @@ def worker_for(config: PoolConfig) -> Worker:
     return Worker(None) if config.subordinate_ids is None else Worker(0, config.subordinate_ids)
 
 
-class Worked(Protocol):
-    """A pool whose methods its worker does, with another object of the same class over the same directory."""
-
-    worker: Worker
-
-    def __init__(self, fd: int, config: PoolConfig, path: str) -> None: ...
-    def fileno(self) -> int: ...
-    def opened(self) -> tuple[PoolConfig, str]: ...
-    def working(self) -> AbstractContextManager[None]: ...
-
-
-C = TypeVar("C", bound=Worked)
+C = TypeVar("C", bound="Pool")
 
 
 def by_worker(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
-    """The method is done by the worker of its object, as a whole."""
+    """Have the method done by the worker of its pool, with another object of the same class over the same directory."""
 
     @wraps(method)
     def do(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -180,7 +172,7 @@ def _on_pool(
 ) -> object:
     from paddock.storage._jobs import named  # the worker's: the daemon has no use for the rest of it
 
-    pool: Worked = named(kind)(fd, msgspec.convert(config, PoolConfig), path)
+    pool: Pool = named(kind)(fd, msgspec.convert(config, PoolConfig), path)
     pool.worker = Worker(0)
     return named(method)(pool, *args, **kwargs)
 

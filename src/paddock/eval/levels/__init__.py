@@ -11,7 +11,6 @@ from ._compare import Figure as Figure
 from ._compare import LevelResult as LevelResult
 from ._compare import as_json as as_json
 from ._compare import as_markdown as as_markdown
-from ._compare import as_svg as as_svg
 from ._compare import check_name as check_name
 from ._compare import compare as compare
 from ._compare import headings as headings

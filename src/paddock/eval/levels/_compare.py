@@ -4,7 +4,6 @@ lives, and work inside beside the same work outside.
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 import subprocess
@@ -12,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from html import escape
 from pathlib import Path
 
 import msgspec
@@ -79,27 +77,27 @@ class Taken:
 
     def __init__(self, create: Callable[[], Sandbox]) -> None:
         self._create = create
-        self._values: dict[tuple[str, str], list[float]] = {}
-        self._why: dict[tuple[str, str], str] = {}
+        self._values: dict[str, list[float]] = {}
+        self._why: dict[str, str] = {}
 
     def life(self) -> None:
         """One sandbox from its making to its end."""
         start = time.perf_counter()
         sandbox = self._create()
         try:
-            self._keep("create", "ms", time.perf_counter() - start)
+            self._keep("create", time.perf_counter() - start)
             self._timed("first exec", lambda: _true(sandbox))
             for _ in range(WARM):
                 self._timed("exec", lambda: _true(sandbox))
             self._timed("fork", lambda: self._fork(sandbox))
             self._timed("pause", sandbox.pause)
             self._timed("resume", sandbox.resume)
-            self._timed("file in", lambda: sandbox.filesystem.write("/tmp/file", bytes(FILE_MIB << 20)), "MB/s")  # noqa: S108 - inside
-            self._timed("file out", lambda: sandbox.filesystem.read("/tmp/file"), "MB/s")  # noqa: S108
+            self._timed("file in", lambda: sandbox.filesystem.write("/tmp/file", bytes(FILE_MIB << 20)))  # noqa: S108 - inside
+            self._timed("file out", lambda: sandbox.filesystem.read("/tmp/file"))  # noqa: S108
             start = time.perf_counter()
         finally:
             sandbox.kill()
-        self._keep("kill", "ms", time.perf_counter() - start)
+        self._keep("kill", time.perf_counter() - start)
 
     def work(self, name: str, outside_seconds: float) -> None:
         """Some of `WORK`, beside what it took outside."""
@@ -108,44 +106,39 @@ class Taken:
             with self._create() as sandbox:
                 done = sandbox.exec(argv, check=True, timeout_seconds=_SECONDS)
         except PaddockError as error:
-            self._why[name, "x"] = str(error)
+            self._why[name] = str(error)
         else:
-            self._values.setdefault((name, "x"), []).append(float(done.stdout) / outside_seconds)
+            self._values.setdefault(name, []).append(float(done.stdout) / outside_seconds)
 
     def figures(self) -> tuple[Figure, ...]:
-        keys = dict.fromkeys([*self._values, *self._why])
         return tuple(
-            Figure(
-                name=name,
-                unit=unit,
-                values=tuple(self._values.get((name, unit), ())),
-                why=self._why.get((name, unit), ""),
-            )
-            for name, unit in keys
+            Figure(name=name, unit=_unit(name), values=tuple(self._values.get(name, ())), why=self._why.get(name, ""))
+            for name in dict.fromkeys([*self._values, *self._why])
         )
 
     def _fork(self, sandbox: Sandbox) -> None:
         """Until the child has done something."""
-        child = sandbox.fork()
-        try:
+        with sandbox.fork() as child:
             _true(child)
-        finally:
-            child.kill()
 
-    def _timed(self, name: str, act: Callable[[], object], unit: str = "ms") -> None:
-        if (name, unit) in self._why:
+    def _timed(self, name: str, act: Callable[[], object]) -> None:
+        if name in self._why:
             return
         start = time.perf_counter()
         try:
             act()
         except PaddockError as error:
-            self._why[name, unit] = str(error)
+            self._why[name] = str(error)
         else:
-            self._keep(name, unit, time.perf_counter() - start)
+            self._keep(name, time.perf_counter() - start)
 
-    def _keep(self, name: str, unit: str, seconds: float) -> None:
-        value = seconds * 1000 if unit == "ms" else (FILE_MIB << 20) / 1e6 / seconds
-        self._values.setdefault((name, unit), []).append(value)
+    def _keep(self, name: str, seconds: float) -> None:
+        value = seconds * 1000 if _unit(name) == "ms" else (FILE_MIB << 20) / 1e6 / seconds
+        self._values.setdefault(name, []).append(value)
+
+
+def _unit(name: str) -> str:
+    return "MB/s" if name.startswith("file ") else "x" if name in WORK else "ms"
 
 
 def outside(name: str, directory: str) -> float:
@@ -264,9 +257,7 @@ def _attacked(level: str, template: str, transport: Transport, state: Path) -> t
         return attack(sandbox, host)
 
 
-_WIDTH, _LABELS, _RIGHT, _BAR, _GAP, _HEAD = 900, 120, 90, 15, 4, 26
-_COLOURS = ("#b9b4a7", "#2f6f4f", "#3c6e9f", "#a0522d", "#6b5b95", "#888")
-FORMATS = ("json", "md", "svg")
+FORMATS = ("json", "md")
 
 
 def headings(found: Comparison) -> tuple[str, ...]:
@@ -275,9 +266,8 @@ def headings(found: Comparison) -> tuple[str, ...]:
 
 def rows(found: Comparison) -> list[tuple[str, ...]]:
     """A line for each figure, and the last for the attacks."""
-    units = {figure.name: figure.unit for one in found.levels for figure in one.figures}
-    names = [name for name in ORDER if name in units]
-    lines = [(_label(name, units[name]), *(_cell(one, name) for one in found.levels)) for name in names]
+    taken = {figure.name for one in found.levels for figure in one.figures}
+    lines = [(_label(name), *(_cell(one, name) for one in found.levels)) for name in ORDER if name in taken]
     return [*lines, ("attacks that got through", *(_contained(one) for one in found.levels))]
 
 
@@ -309,10 +299,8 @@ def as_markdown(found: Comparison) -> str:
 
 
 def write(found: Comparison, file: Path) -> None:
-    """JSON, Markdown or SVG, by its name. InvalidArgument."""
-    kind = check_name(file)
-    text = {"json": lambda: as_json(found).decode(), "md": lambda: as_markdown(found), "svg": lambda: as_svg(found)}
-    file.write_text(text[kind]())
+    """JSON or Markdown, by its name. InvalidArgument."""
+    file.write_text(as_json(found).decode() if check_name(file) == "json" else as_markdown(found))
 
 
 def check_name(file: Path) -> str:
@@ -322,55 +310,12 @@ def check_name(file: Path) -> str:
     return kind
 
 
-def as_svg(found: Comparison) -> str:
-    """Bars on a logarithmic scale, one group for each figure: times, and work as a multiple of outside."""
-    units = {figure.name: figure.unit for one in found.levels for figure in one.figures}
-    groups = [
-        (_label(name, units[name]), [(one.level, _median(one, name)) for one in found.levels])
-        for name in ORDER
-        if name in units
-    ]
-    values = [value for _, bars in groups for _, value in bars if value]
-    low, high = (min(values) / 2, max(values)) if values else (1.0, 10.0)
-    height = 50 + sum(_HEAD + len(bars) * (_BAR + _GAP) for _, bars in groups)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-family="sans-serif" '
-        f'font-size="12"><rect width="{_WIDTH}" height="{height}" fill="#fff"/>'
-        f'<text x="12" y="24" font-size="15" font-weight="bold">levels: medians, logarithmic scale</text>'
-    ]
-    top = 40
-    for label, bars in groups:
-        parts.append(f'<text x="12" y="{top + 16}" font-weight="bold">{escape(label)}</text>')
-        top += _HEAD
-        for number, (level, value) in enumerate(bars):
-            share = math.log(value / low) / math.log(high / low) if value else 0.0
-            length = (_WIDTH - _LABELS - _RIGHT) * share
-            parts.append(
-                f'<text x="{_LABELS - 8}" y="{top + 12}" text-anchor="end">{escape(level)}</text>'
-                f'<rect x="{_LABELS}" y="{top}" width="{length:.1f}" height="{_BAR}" fill="{_colour(number)}"/>'
-                f'<text x="{_LABELS + length + 6:.1f}" y="{top + 12}">{_number(value)}</text>'
-            )
-            top += _BAR + _GAP
-    return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def _colour(number: int) -> str:
-    return _COLOURS[number % len(_COLOURS)]
-
-
-def _label(name: str, unit: str) -> str:
-    return f"{name} ({'x outside' if unit == 'x' else unit})"
-
-
-def _median(one: LevelResult, name: str) -> float | None:
-    return next((figure.median for figure in one.figures if figure.name == name), None)
+def _label(name: str) -> str:
+    return f"{name} ({'x outside' if name in WORK else _unit(name)})"
 
 
 def _cell(one: LevelResult, name: str) -> str:
-    return _number(_median(one, name))
-
-
-def _number(value: float | None) -> str:
+    value = next((figure.median for figure in one.figures if figure.name == name), None)
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

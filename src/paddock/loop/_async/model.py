@@ -1,12 +1,15 @@
-"""What thinks: one verb."""
+"""What thinks: one verb. Models behind an API, through an SDK, and one that says what it was told to say."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
+from paddock.errors import ModelFailed
+from paddock.loop import _anthropic, _openai
 from paddock.loop._budget import Price
-from paddock.loop._messages import Message, Reply, ToolSpec
+from paddock.loop._endpoint import MAX_OUTPUT_TOKENS, MAX_RETRIES, TIMEOUT_SECONDS, failure, missing, unusable
+from paddock.loop._messages import Message, Reply, Role, ToolSpec
 
 
 class AsyncModel(Protocol):
@@ -30,3 +33,148 @@ class AsyncModel(Protocol):
     ) -> Reply:
         """The next message. ModelFailed when the endpoint does not give one."""
         ...
+
+
+class AsyncEndpoint:
+    """What the models below have in common: limits, and errors of the SDK that become ours."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        price: Price | None = None,
+        max_output_tokens: int = MAX_OUTPUT_TOKENS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        max_retries: int = MAX_RETRIES,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name, self.price = name, price
+        self._client = self._connect(
+            api_key=api_key, base_url=base_url, max_retries=max_retries, timeout=timeout_seconds
+        )
+        self._max_output_tokens, self._timeout_seconds = max_output_tokens, timeout_seconds
+        self._options = dict(options or {})
+
+    def _connect(self, **settings: Any) -> Any:
+        """Make the SDK's client. NotConfigured."""
+        raise NotImplementedError
+
+    def _request(self, messages: Sequence[Message], tools: Sequence[ToolSpec], max_tokens: int) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _create(self) -> Any:
+        """Return the SDK's method that sends a request."""
+        raise NotImplementedError
+
+    def _reply(self, body: bytes) -> Reply:
+        raise NotImplementedError
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        *,
+        max_tokens: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Reply:
+        length = min(max_tokens or self._max_output_tokens, self._max_output_tokens)
+        fields = self._request(messages, tools, length) | self._options
+        seconds = min(timeout_seconds or self._timeout_seconds, self._timeout_seconds)
+        try:
+            answer = await self._create()(**fields, timeout=seconds)
+            body: bytes = answer.http_response.content
+        except Exception as error:  # whatever the SDK and what is below it raise, it is the endpoint's answer
+            raise failure(self.name, error, self._client.api_key) from error
+        return self._reply(body)
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._client.close()
+
+
+class AsyncOpenAIModel(AsyncEndpoint):
+    """A model of OpenAI, or of what speaks its chat completions: vLLM, llama.cpp, Ollama, and most others.
+
+    Needs the SDK: `pip install openai`. Without `api_key` and `base_url` the SDK takes OPENAI_API_KEY and
+    OPENAI_BASE_URL. Retries are the SDK's. `options` are fields of each request: `{"temperature": 0.7}`.
+    NotConfigured: no SDK, or no key.
+    """
+
+    def _connect(self, **settings: Any) -> Any:
+        try:
+            from openai import AsyncOpenAI, OpenAIError
+        except ImportError:
+            raise missing("openai") from None
+        try:
+            return AsyncOpenAI(**settings)
+        except OpenAIError as error:
+            raise unusable("openai", error, "OPENAI_API_KEY") from None
+
+    def _request(self, messages: Sequence[Message], tools: Sequence[ToolSpec], max_tokens: int) -> dict[str, Any]:
+        official = self._client.base_url.host == "api.openai.com"
+        return _openai.request(self.name, messages, tools, max_tokens, official=official)
+
+    def _create(self) -> Any:
+        return self._client.chat.completions.with_raw_response.create
+
+    def _reply(self, body: bytes) -> Reply:
+        return _openai.reply(self.name, body)
+
+
+class AsyncAnthropicModel(AsyncEndpoint):
+    """A model behind Anthropic's messages API.
+
+    Needs the SDK: `pip install anthropic`. Without `api_key` and `base_url` the SDK takes ANTHROPIC_API_KEY and
+    ANTHROPIC_BASE_URL. Retries are the SDK's. `options` are fields of each request. NotConfigured: no SDK, or no key.
+    """
+
+    def _connect(self, **settings: Any) -> Any:
+        try:
+            from anthropic import AnthropicError, AsyncAnthropic
+        except ImportError:
+            raise missing("anthropic") from None
+        try:
+            client = AsyncAnthropic(**settings)
+        except AnthropicError as error:
+            raise unusable("anthropic", error, "ANTHROPIC_API_KEY") from None
+        # The SDK would say so at the first request, which is after everything was set up.
+        if not any(getattr(client, name, None) for name in ("api_key", "auth_token", "credentials")):
+            raise unusable("anthropic", "it has no key", "ANTHROPIC_API_KEY")
+        return client
+
+    def _request(self, messages: Sequence[Message], tools: Sequence[ToolSpec], max_tokens: int) -> dict[str, Any]:
+        return _anthropic.request(self.name, messages, tools, max_tokens)
+
+    def _create(self) -> Any:
+        return self._client.messages.with_raw_response.create
+
+    def _reply(self, body: bytes) -> Reply:
+        return _anthropic.reply(self.name, body)
+
+
+class AsyncScriptModel:
+    """A model for tests, demonstrations, and runs without a model.
+
+    `replies` in their order, in each run from the start: which comes next is counted in the messages.
+
+    After the last one it fails.
+    """
+
+    def __init__(self, replies: Sequence[Reply], *, name: str = "script", price: Price | None = None) -> None:
+        self._replies = tuple(replies)
+        self.name, self.price = name, price
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        *,
+        max_tokens: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Reply:
+        said = sum(message.role is Role.ASSISTANT for message in messages)
+        if said >= len(self._replies):
+            raise ModelFailed(f"{self.name} has no more than {len(self._replies)} replies")
+        return self._replies[said]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import ssl
-import urllib.error
 import urllib.request
-from typing import IO, Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import msgspec
@@ -26,6 +26,7 @@ from paddock.errors import (
     Unsupported,
 )
 from paddock.model import PullRequest
+from paddock.storage._https import TooLong, ask, opener
 from paddock.storage.repositories import ADVICE, Credential, Remote, authorities
 
 _SECONDS = 30.0
@@ -66,9 +67,7 @@ class Http:
 
     def __init__(self, base: str, authorization: str | None) -> None:
         self.base, self._authorization = base, authorization
-        trusted = authorities()
-        context = ssl.create_default_context(cafile=trusted)
-        self._opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
+        self._opener = opener(authorities=authorities())
 
     async def get(self, path: str, **query: str) -> Answer:
         return await asyncio.to_thread(self._ask, "GET", path + (f"?{urlencode(query)}" if query else ""), None)
@@ -82,30 +81,14 @@ class Http:
             headers["Authorization"] = self._authorization
         request = urllib.request.Request(self.base + path, data=data, headers=headers, method=method)  # noqa: S310 (checked: http or https)
         try:
-            with self._opener.open(request, timeout=_SECONDS) as response:
-                return Answer(response.status, _read(response))
-        except urllib.error.HTTPError as error:
-            with error:
-                return Answer(error.code, _read(error))
+            return Answer(*ask(self._opener, request, seconds=_SECONDS, most_bytes=_BODY_BYTES))
+        except TooLong:
+            raise PlatformError(f"the forge answered with more than {_BODY_BYTES >> 20} MiB") from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             untrusted = isinstance(reason, ssl.SSLCertVerificationError)
             hint = ADVICE if untrusted else "try again"
             raise PlatformError(f"{self.base} cannot be reached: {reason}", hint=hint) from None
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Whoever is redirected takes the credential along: to whom, the forge's owner would choose."""
-
-    def redirect_request(self, *arguments: Any, **options: Any) -> None:
-        return None
-
-
-def _read(response: IO[bytes]) -> bytes:
-    body = response.read(_BODY_BYTES + 1)
-    if len(body) > _BODY_BYTES:
-        raise PlatformError(f"the forge answered with more than {_BODY_BYTES >> 20} MiB")
-    return body
 
 
 _PAGE = 50
@@ -132,61 +115,75 @@ class _Repository(msgspec.Struct):
     default_branch: str
 
 
-class Forge(Protocol):
+class Forge(ABC):
     """One repository of one forge. NotFound, PolicyDenied (the credential does not let), PlatformError."""
 
-    async def default_branch(self) -> str: ...
-    async def find(self, branch: str, base: str) -> PullRequest | None:
-        """The open pull request of `branch` into `base`."""
-        ...
+    name: ClassVar[str]
 
+    def __init__(self, base: str, owner: str, repository: str, credential: Credential | None) -> None:
+        self._http = Http(base, None if credential is None else self._authorization(credential))
+        self._owner = owner
+        self._path = f"/repos/{quote(owner, safe='')}/{quote(repository, safe='')}"
+
+    async def default_branch(self) -> str:
+        return (await self._get(self._path)).json(_Repository).default_branch
+
+    @abstractmethod
+    async def find(self, branch: str, base: str) -> PullRequest | None:
+        """Return the open pull request of `branch` into `base`."""
+
+    @abstractmethod
     async def create(self, branch: str, base: str, *, title: str, body: str, draft: bool) -> PullRequest:
         """InvalidState: there is one already, or there is nothing to pull. InvalidArgument."""
-        ...
+
+    @staticmethod
+    @abstractmethod
+    def _authorization(credential: Credential) -> str: ...
+
+    async def _get(self, path: str, **query: str) -> Answer:
+        answer = await self._http.get(path, **query)
+        if answer.status != 200:
+            raise _problem(answer)
+        return answer
+
+    async def _post(self, branch: str, base: str, **content: object) -> PullRequest:
+        answer = await self._http.post(f"{self._path}/pulls", {"head": branch, "base": base, **content})
+        if answer.status == 201:
+            return _told(answer.json(_Pull), created=True)
+        if answer.status == 409 or (answer.status == 422 and "already exists" in answer.words()):
+            raise InvalidState(f"there is a pull request of {branch!r} into {base!r}: {answer.words()}")
+        raise _problem(answer)
 
 
-class GitHub:
+class GitHub(Forge):
     """github.com, and GitHub Enterprise Server below /api/v3."""
 
     name = "github"
 
-    def __init__(self, base: str, owner: str, repository: str, credential: Credential | None) -> None:
-        self._http = Http(base, None if credential is None else f"Bearer {credential.password}")
-        self._owner = owner
-        self._path = _path(owner, repository)
-
-    async def default_branch(self) -> str:
-        return (await _get(self._http, self._path)).json(_Repository).default_branch
-
     async def find(self, branch: str, base: str) -> PullRequest | None:
         # A filter that it does not understand it ignores: what comes is looked at.
         head = f"{self._owner}:{branch}"
-        answer = await _get(self._http, f"{self._path}/pulls", state="open", head=head, base=base, per_page=str(_PAGE))
+        answer = await self._get(f"{self._path}/pulls", state="open", head=head, base=base, per_page=str(_PAGE))
         pulls: list[_Pull] = answer.json(list[_Pull])
         return _pick([pull for pull in pulls if pull.head.label == head], branch, base)
 
     async def create(self, branch: str, base: str, *, title: str, body: str, draft: bool) -> PullRequest:
-        content = {"title": title, "body": body, "head": branch, "base": base, "draft": draft}
-        return _made(await self._http.post(f"{self._path}/pulls", content), branch, base)
+        return await self._post(branch, base, title=title, body=body, draft=draft)
+
+    @staticmethod
+    def _authorization(credential: Credential) -> str:
+        return f"Bearer {credential.password}"
 
 
-class Gitea:
+class Gitea(Forge):
     """Gitea and Forgejo, below /api/v1."""
 
     name = "gitea"
 
-    def __init__(self, base: str, owner: str, repository: str, credential: Credential | None) -> None:
-        # A token is taken in the place of the password.
-        self._http = Http(base, None if credential is None else credential.header())
-        self._path = _path(owner, repository)
-
-    async def default_branch(self) -> str:
-        return (await _get(self._http, self._path)).json(_Repository).default_branch
-
     async def find(self, branch: str, base: str) -> PullRequest | None:
         # It has no filter by branch.
         for page in range(1, _PAGES + 1):
-            answer = await _get(self._http, f"{self._path}/pulls", state="open", page=str(page), limit=str(_PAGE))
+            answer = await self._get(f"{self._path}/pulls", state="open", page=str(page), limit=str(_PAGE))
             pulls: list[_Pull] = answer.json(list[_Pull])
             if found := _pick([pull for pull in pulls if pull.head.repo_id == pull.base.repo_id], branch, base):
                 return found
@@ -195,36 +192,20 @@ class Gitea:
         raise PlatformError(f"{self._http.base} has more than {_PAGES * _PAGE} open pull requests")
 
     async def create(self, branch: str, base: str, *, title: str, body: str, draft: bool) -> PullRequest:
-        content = {"title": f"WIP: {title}" if draft else title, "body": body, "head": branch, "base": base}
-        return _made(await self._http.post(f"{self._path}/pulls", content), branch, base)
+        return await self._post(branch, base, title=f"WIP: {title}" if draft else title, body=body)
+
+    @staticmethod
+    def _authorization(credential: Credential) -> str:
+        return credential.header()  # a token is taken in the place of the password
 
 
 DIALECTS = (GitHub.name, Gitea.name)
-
-
-def _path(owner: str, repository: str) -> str:
-    return f"/repos/{quote(owner, safe='')}/{quote(repository, safe='')}"
-
-
-async def _get(http: Http, path: str, **query: str) -> Answer:
-    answer = await http.get(path, **query)
-    if answer.status != 200:
-        raise _problem(answer)
-    return answer
 
 
 def _pick(own: list[_Pull], branch: str, base: str) -> PullRequest | None:
     """`own` are of this repository's branches: one in a fork may have the same name."""
     found = next((pull for pull in own if pull.head.ref == branch and pull.base.ref == base), None)
     return None if found is None else _told(found, created=False)
-
-
-def _made(answer: Answer, branch: str, base: str) -> PullRequest:
-    if answer.status == 201:
-        return _told(answer.json(_Pull), created=True)
-    if answer.status == 409 or (answer.status == 422 and "already exists" in answer.words()):
-        raise InvalidState(f"there is a pull request of {branch!r} into {base!r}: {answer.words()}")
-    raise _problem(answer)
 
 
 def _told(pull: _Pull, *, created: bool) -> PullRequest:

@@ -24,9 +24,10 @@ from paddock.storage._trees import DIRECTORY, ROOT
 from . import _layer
 from ._finish import Finish, accounts, knows
 from ._limits import Budget, ImageLimits
-from ._records import VERSION
 from ._source import Found, Layer, Piece, Source, Stored, Unpacked
 
+VERSION = 1
+"""Of how trees are made of images. With another one all are made anew."""
 _LEFT = "left.json"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -2,26 +2,79 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+import msgspec
 
 from paddock.errors import ImageInvalid, InvalidArgument, NotFound
 from paddock.keeper.layout import IMAGES
 from paddock.model import Image, Template
 from paddock.storage._base import Pool
 from paddock.storage._recipe import PATH, Progress, Versions
+from paddock.storage._whole import keep_file
 
 from ._archive import Archive, Directory, Layout, SavedArchive
-from ._building import People, build, people, workdir_of
+from ._building import VERSION, People, build, people, workdir_of
 from ._limits import ImageLimits
-from ._records import Record, Records
 from ._reference import Reference, parse
 from ._source import Found, Source
 
 _TREES = ("tp_oci_", "tb_oci_")
 _ENVIRONMENT_BYTES = 64 << 10
 _LEAST_PREFIX = len("sha256:") + 6
+
+
+_SUFFIX = ".json"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """`tree` is the image's; `chain` are those of its layers, each with all below it, where the pool keeps them."""
+
+    image: Image
+    template: Template
+    tree: str
+    chain: tuple[str, ...] = ()
+    version: int = VERSION
+
+
+_decode = msgspec.json.Decoder(Record).decode
+
+
+class Records:
+    """Which images are here: a small file for each reference, written whole or not at all."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def find(self, reference: str) -> Record | None:
+        return self._load(self._path(reference))
+
+    def all(self) -> tuple[Record, ...]:
+        found = [self._load(path) for path in sorted(self.directory.glob(f"*{_SUFFIX}"))]
+        return tuple(record for record in found if record is not None)
+
+    def write(self, record: Record) -> None:
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        keep_file(self._path(record.image.reference), msgspec.json.encode(record))
+
+    def remove(self, reference: str) -> None:
+        with suppress(FileNotFoundError):
+            self._path(reference).unlink()
+
+    def _path(self, reference: str) -> Path:
+        return self.directory / (hashlib.sha256(reference.encode()).hexdigest()[:40] + _SUFFIX)
+
+    def _load(self, path: Path) -> Record | None:
+        """None: it is not there, or of another version of ours: then the image is made anew."""
+        try:
+            record = _decode(path.read_bytes())
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+        return record if record.version == VERSION else None
 
 
 class Images:
@@ -41,7 +94,6 @@ class Images:
         self._pool, self._limits, self._clock = pool, limits, clock
         self._versions = Versions(pool)
         self._records = Records(state_dir / IMAGES)
-        self._sources: dict[str, Source] = {}
         self._known: dict[str, tuple[object, Record]] = {}
 
     def get(self, text: str, progress: Progress) -> Record:
@@ -167,12 +219,6 @@ class Images:
         return notes
 
     def _source(self, reference: Reference) -> Source:
-        known = self._sources.get(reference.text)
-        if known is None:
-            known = self._sources[reference.text] = self._new_source(reference)
-        return known
-
-    def _new_source(self, reference: Reference) -> Source:
         match reference.transport:
             case "oci":
                 return Layout(reference, Directory(reference.path))

@@ -27,6 +27,7 @@ from typing import IO, Any, cast
 import msgspec
 
 from paddock.errors import ImageInvalid, NotFound, PlatformError, RequestError
+from paddock.storage._https import opener
 from paddock.storage.repositories import ADVICE, authorities
 
 from ._documents import INDEXES, MANIFESTS, Descriptor
@@ -118,11 +119,9 @@ class Http:
         self.base = f"{'http' if _is_own(host) else 'https'}://{host}"
         self._host, self._repository, self._environment = host, repository, environment
         self._authorization: str | None = None
-        context = ssl.create_default_context(cafile=authorities())
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), urllib.request.HTTPSHandler(context=context)]
-        if _is_own(host):
-            handlers.append(urllib.request.ProxyHandler({}))  # what is on this machine is not asked by way of another
-        self._opener = urllib.request.build_opener(*handlers)
+        # What is on this machine is not asked by way of another. Where a redirect leads to is looked at first.
+        direct = (urllib.request.ProxyHandler({}),) if _is_own(host) else ()
+        self._opener = opener(*direct, authorities=authorities())
 
     def open(self, path: str, accept: str) -> AbstractContextManager[Answer]:
         """The answer to GET, a success. NotFound, RequestError: it wants a credential; PlatformError."""
@@ -213,13 +212,6 @@ class Http:
         if not token or not token.isascii() or not token.isprintable():
             raise ImageInvalid(f"registry {self._host} gives a token that is none")
         return token
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Where to, is looked at first."""
-
-    def redirect_request(self, *arguments: Any, **options: Any) -> None:
-        return None
 
 
 def _is_own(host: str) -> bool:

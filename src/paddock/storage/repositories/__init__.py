@@ -2,6 +2,7 @@
 
 from . import pins as pins
 from ._addresses import located as located
+from ._ambient import Login as Login
 from ._ambient import ambient as ambient
 from ._git import HostGit as HostGit
 from ._git import Listing as Listing
@@ -19,4 +20,3 @@ from ._remote import check_ref as check_ref
 from ._remote import is_commit as is_commit
 from ._remote import parse as parse
 from ._remote import web as web
-from ._ssh import Login as Login

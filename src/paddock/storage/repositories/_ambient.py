@@ -1,15 +1,190 @@
-"""What a user of this machine has told his git to prove himself with."""
+"""How a user's git and ssh prove who he is, and what of that the host's git gets."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
+import pwd
 import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
 
+import msgspec
+
+from paddock.errors import NotConfigured
 from paddock.model import caller
 
+from ._confined import AGENT
 from ._remote import SSH, Credential, Remote
-from ._ssh import Login, own_login, say
+
+_SECONDS = 30.0
+
+
+async def say(argv: Sequence[str], environment: Mapping[str, str], input: str = "") -> str:
+    """What it prints; nothing, if it fails or takes long. It starts in /: no workspace is there to be believed."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        return ""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            out, _ = await process.communicate(input.encode())
+    except TimeoutError:
+        return ""
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return out.decode(errors="replace").strip() if process.returncode == 0 else ""
+
+
+PROGRAM = "/usr/bin/ssh"
+DIRECTORY = "/run/ssh"
+_KEYS, _KEY_BYTES, _HOSTS_BYTES = 16, 64 << 10, 8 << 20
+_KEPT = ("hostname", "port", "hostkeyalias", "identitiesonly")
+_ADVICE = "ssh keys are named as for git: ~/.ssh/config, or GIT_SSH_COMMAND='ssh -i FILE'"
+
+# All that ssh reads. What would start a program, open a port or wait for a person is off.
+_CONFIG = """\
+BatchMode yes
+PreferredAuthentications publickey
+StrictHostKeyChecking yes
+UserKnownHostsFile {directory}/known_hosts
+GlobalKnownHostsFile none
+UpdateHostKeys no
+CheckHostIP no
+ClearAllForwardings yes
+ForwardAgent no
+PermitLocalCommand no
+ControlPath none
+RequestTTY no
+ConnectTimeout 30
+ServerAliveInterval 15
+ServerAliveCountMax 4
+LogLevel ERROR
+"""
+
+
+class Login(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host is shown over ssh, and what it has to show. It is kept nowhere, and no `repr` shows it.
+
+    `agent` is the socket of an agent, of which identities and signatures are asked and nothing else. `settings` are
+    lines of ssh_config(5).
+    """
+
+    user: str
+    keys: tuple[str, ...] = ()
+    known_hosts: str = ""
+    agent: str | None = None
+    settings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return "Login(…)"
+
+    def files(self, id: int) -> Mapping[str, str]:
+        """All that ssh reads, and whom it takes itself for."""
+        names = [f"{DIRECTORY}/key{number}" for number in range(len(self.keys))]
+        lines = [f"User {self.user}", *self.settings, *(f"IdentityFile {name}" for name in names or ["none"])]
+        lines.append(f"IdentityAgent {AGENT if self.agent else 'none'}")
+        return {
+            "/etc/passwd": f"git:x:{id}:{id}::/home:/bin/false\n",
+            f"{DIRECTORY}/config": _CONFIG.format(directory=DIRECTORY) + "".join(f"{line}\n" for line in lines),
+            f"{DIRECTORY}/known_hosts": self.known_hosts,
+            **dict(zip(names, self.keys, strict=True)),
+        }
+
+
+async def own_login(remote: Remote, environment: Mapping[str, str]) -> Login:
+    """Asks the ssh of the user who runs this program what his configuration says of that host (`ssh -G`).
+
+    His GIT_SSH_COMMAND or core.sshCommand counts as far as it is `ssh` with options. NotConfigured.
+    """
+    command = caller.environment().get("GIT_SSH_COMMAND") or await say(
+        ("git", "config", "core.sshCommand"), environment
+    )
+    user, host, port = target(remote)
+    login = ("-l", user) if user else ()
+    asked = (*_options(command), *login, *(("-p", str(port)) if port else ()), "-G", "--", host)
+    said = _settings(await say(asked, environment))
+    if "hostname" not in said:
+        raise NotConfigured(f"ssh cannot say how to reach {host}", hint=shlex.join(asked))
+    for name in ("proxycommand", "proxyjump"):
+        if said.get(name, ["none"]) != ["none"]:
+            raise NotConfigured(f"{host} is reached by a {name}, which is not used for repositories", hint=_ADVICE)
+    return await asyncio.to_thread(_login, said)
+
+
+def _login(said: Mapping[str, Sequence[str]]) -> Login:
+    agent = said.get("identityagent", ("SSH_AUTH_SOCK",))[0]
+    agent = caller.environment().get("SSH_AUTH_SOCK", "") if agent == "SSH_AUTH_SOCK" else _path(agent)
+    hosts = " ".join((*said.get("userknownhostsfile", ()), *said.get("globalknownhostsfile", ())))
+    return Login(
+        user=said["user"][0],
+        keys=tuple(filter(None, (_key(_path(name)) for name in said.get("identityfile", ())[:_KEYS]))),
+        known_hosts="".join(_text(_path(name), _HOSTS_BYTES) for name in hosts.split()),
+        agent=agent if os.path.exists(agent) else None,
+        settings=tuple(f"{name} {said[name][0]}" for name in _KEPT if name in said),
+    )
+
+
+def target(remote: Remote) -> tuple[str, str, int | None]:
+    """User, host and port that the URL names."""
+    if "://" in remote.url:
+        parts = urlsplit(remote.url)
+        return parts.username or "", parts.hostname or "", parts.port
+    user, _, host = remote.url.partition(":")[0].rpartition("@")
+    return user, host, None
+
+
+def _options(command: str) -> Sequence[str]:
+    if not os.path.exists(PROGRAM):
+        raise NotConfigured("what is behind ssh needs it on this machine, in /usr", hint="apt install openssh-client")
+    try:
+        words = shlex.split(command) or ["ssh"]
+    except ValueError:
+        words = [command]
+    if os.path.basename(words[0]) != "ssh" or not shutil.which(words[0]):
+        raise NotConfigured(f"git is told to reach hosts by {words[0][:100]!r}, which is not ssh", hint=_ADVICE)
+    return words
+
+
+def _settings(text: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _path(name: str) -> str:
+    """ssh means the home of the account, whatever HOME says."""
+    return pwd.getpwuid(os.getuid()).pw_dir + name[1:] if name.startswith("~/") else name
+
+
+def _key(path: str) -> str:
+    text = _text(path, _KEY_BYTES)
+    return text if "PRIVATE KEY" in text or text.startswith(("ssh-", "ecdsa-", "sk-")) else ""
+
+
+def _text(path: str, most: int) -> str:
+    try:
+        text = Path(path).read_bytes()[:most].decode()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return text if text.endswith("\n") or not text else f"{text}\n"
+
 
 _AUTHORIZATION = re.compile(r"Authorization: *(?P<scheme>Basic|Bearer) +(?P<value>\S+)", re.IGNORECASE)
 _NOT_HERE = ("GIT_", "SSH_ASKPASS")

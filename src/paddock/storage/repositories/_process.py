@@ -34,8 +34,8 @@ from paddock.linux import processes
 from paddock.model.caller import environment
 
 from . import _confined
+from ._ambient import target
 from ._remote import Remote
-from ._ssh import target
 
 _OURS, _EVERYBODYS = "GIT_SSL_CAINFO", ("SSL_CERT_FILE", "CURL_CA_BUNDLE")
 

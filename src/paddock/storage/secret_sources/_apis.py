@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import http.client
 import os
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from datetime import datetime
@@ -22,6 +21,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from paddock.model import GitHubApp
+from paddock.storage import _https
 
 from ._local import Refused, from_file
 
@@ -38,31 +38,13 @@ def ask(source: str, url: str, headers: Mapping[str, str], *, body: object = Non
     data = None if body is None else msgspec.json.encode(body)
     known = {"User-Agent": "paddock", **({} if data is None else {"Content-Type": "application/json"}), **headers}
     request = urllib.request.Request(url, data=data, headers=known)  # noqa: S310 (checked above)
-    # What proxies the environment names is the operator's affair, as with every client.
-    opener = urllib.request.build_opener(_NoRedirect)
     try:
-        with opener.open(request, timeout=_SECONDS) as response:
-            return response.status, _read(source, response)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, _read(source, error)
+        return _https.ask(_https.opener(), request, seconds=_SECONDS, most_bytes=_BODY_BYTES)
+    except _https.TooLong:
+        raise Refused(source, f"it answered with more than {_BODY_BYTES >> 20} MiB") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise Refused(source, f"{parts.netloc} cannot be reached: {type(reason).__name__}: {reason}") from None
-
-
-def _read(source: str, response: Any) -> bytes:
-    body: bytes = response.read(_BODY_BYTES + 1)
-    if len(body) > _BODY_BYTES:
-        raise Refused(source, f"it answered with more than {_BODY_BYTES >> 20} MiB")
-    return body
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Whoever is redirected takes the credential along: to whom, the answer would choose."""
-
-    def redirect_request(self, *arguments: Any, **options: Any) -> None:
-        return None
 
 
 _SAYS = {

@@ -1,0 +1,40 @@
+"""Requests over HTTPS: verified, bounded, and never redirected. A redirect would take the credential along."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+
+class TooLong(Exception):
+    """The answer has more bytes than were asked for."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *arguments: Any, **options: Any) -> None:
+        return None
+
+
+def opener(*handlers: urllib.request.BaseHandler, authorities: Path | None = None) -> urllib.request.OpenerDirector:
+    """Take the proxies of the environment. `authorities` stands in place of the machine's certificates."""
+    context = ssl.create_default_context(cafile=authorities)
+    return urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context), *handlers)
+
+
+def ask(
+    opener: urllib.request.OpenerDirector, request: urllib.request.Request, *, seconds: float, most_bytes: int
+) -> tuple[int, bytes]:
+    """Return the status, whichever it is, and the body. TooLong; OSError, HTTPException: there is no answer."""
+    response: Any
+    try:
+        response = opener.open(request, timeout=seconds)
+    except urllib.error.HTTPError as error:
+        response = error
+    with response:
+        body: bytes = response.read(most_bytes + 1)
+        if len(body) > most_bytes:
+            raise TooLong
+        return response.status, body
