@@ -14,6 +14,7 @@ import pytest
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._guest_frames import pack
+from paddock.backends.guest import PING
 from paddock.backends.jail import JailBackend
 from paddock.backends.vessel import VesselInstance, ask
 from paddock.errors import PaddockError, SandboxDied, SandboxError
@@ -330,7 +331,7 @@ def test_a_guest_that_lies_makes_errors_of_ours_and_the_pilot_serves_on(harness:
             try:
                 connection = await instance.connection("user")
                 connection.patience_seconds = 0.5  # it may be silent as well
-                await connection.open(connection.dialect.ping).call(PingReply)
+                await connection.open(PING).call(PingReply)
             except PaddockError:
                 instance.close_connections()
         with pytest.raises(PaddockError):  # an answer with nothing in it

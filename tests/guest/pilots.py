@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import paddock.guest
 from paddock.backends import _guest_frames as frames
-from paddock.backends._guest import GuestConnection
+from paddock.backends._guest_connection import GuestConnection
 from paddock.backends._guest_exec import start_foreground
-from paddock.backends.guest import NativeDialect, Nothing, Place, orders, program
+from paddock.backends.guest import PING, Nothing, Place, orders, program
 from paddock.backends.vessel import ask
 from paddock.model import ExecId, ExecSpec, Noun, User, mint
 from paddock.wire.guest import VERSION, HostHello, Kind, PingReply
@@ -27,7 +27,7 @@ HELLO = frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack())
 GUEST = Path(paddock.guest.__file__).parent
 SRC = GUEST.parent.parent
 IDENTITIES = ("init", "user", "root")
-DIALECT = NativeDialect(Place(workdir="/", env={"PATH": "/usr/bin:/bin"}))
+HERE = Place(workdir="/", env={"PATH": "/usr/bin:/bin"})
 
 
 class Told(NamedTuple):
@@ -75,7 +75,7 @@ class PilotProcess:
         return ours
 
     def dial(self, say: str) -> GuestConnection:
-        connection = GuestConnection(self.hand(say), DIALECT)
+        connection = GuestConnection(self.hand(say), HERE)
         connection.descriptors = False
         return connection
 
@@ -90,7 +90,7 @@ class PilotProcess:
         """Who answers."""
         connection = self.dial(say)
         try:
-            return (await connection.open(DIALECT.ping).call(PingReply)).pid
+            return (await connection.open(PING).call(PingReply)).pid
         finally:
             connection.close()
 

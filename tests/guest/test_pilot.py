@@ -8,11 +8,11 @@ import signal
 
 import pytest
 
-from paddock.backends.guest import orders
+from paddock.backends.guest import PING, orders
 from paddock.backends.vessel import ask
 from paddock.errors import SandboxDied
 from paddock.wire.guest import PingReply
-from tests.guest.pilots import DIALECT, HELLO, PilotProcess, Told, alive, collect, start, until
+from tests.guest.pilots import HELLO, PilotProcess, Told, alive, collect, start, until
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_when_the_child_ends_the_pilot_says_how_and_ends(tmp_path):
         answer = (await channel.result(Told)).said
         assert (answer["signal"], answer["log"]) == (15, "last words\n")
         with pytest.raises(SandboxDied):
-            await user.open(DIALECT.ping).reply(PingReply)
+            await user.open(PING).reply(PingReply)
         control.close()
 
     asyncio.run(main())

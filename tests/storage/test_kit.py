@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from paddock.backends._guest import GuestConnection
+from paddock.backends._guest_connection import GuestConnection
 from paddock.backends.guest import program
 from paddock.backends.vessel import ask
 from paddock.guest._orders import pack_orders
@@ -21,7 +21,7 @@ from paddock.storage import Templates, open_pool, prepare
 from paddock.storage._kit import COMMAND, PLACE, manifest, recipe
 from paddock.storage._recipe import Manifest
 from tests.conformance.trees import Root
-from tests.guest.pilots import DIALECT, Told
+from tests.guest.pilots import HERE, Told
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_the_pilot_serves_where_there_is_nothing_but_the_kit(files: Manifest, tm
         with theirs:
             pilot = await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno())
         ours.sendall(pack_orders(told))
-        control = GuestConnection(ours, DIALECT)
+        control = GuestConnection(ours, HERE)
         try:
             async with asyncio.timeout(60):
                 return (await control.open(ask("ping")).call(Told)).said

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import SandboxPlan, TreeMount
-from paddock.backends._guest import GuestConnection
-from paddock.backends._guest_files import FileWriter
-from paddock.backends.guest import pack_whole, unpack_exact
+from paddock.backends._guest_connection import GuestConnection
+from paddock.backends.guest import FileWriter, pack_whole, unpack_exact
 from paddock.backends.jail import JailBackend
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import ErrandFailed, FileError, InvalidArgument, PlatformError, SandboxError

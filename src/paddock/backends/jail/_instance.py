@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from paddock.backends._base import Ending
-from paddock.backends._guest import GuestConnection
-from paddock.backends.guest import NativeDialect, Nothing, Place, orders, variables
+from paddock.backends._guest_connection import GuestConnection
+from paddock.backends.guest import Nothing, Place, orders, variables
 from paddock.backends.jail._rest import Resting
 from paddock.errors import KeeperUnavailable, SandboxDied
 from paddock.linux.foreign_cgroup import Refusals
@@ -52,13 +52,12 @@ class JailInstance(Resting):
         """To an agent of the jail's own, or to its pid 1."""
         return await GuestConnection.connect(self._backend.socket(self.id, identity), self.native(identity))
 
-    def native(self, identity: str) -> NativeDialect:
-        """How an agent of the jail's own is spoken with."""
+    def native(self, identity: str) -> Place:
+        """Return what an agent of the jail's own is not told."""
         user = self.template.user("root" if identity == "root" else None)
         assert user is not None
         env = {**self._env, **variables(user)}
-        place = Place(workdir=self.template.workdir, env=env, users=self.template.users)
-        return NativeDialect(place, oom_score=_OOM_SCORE)
+        return Place(workdir=self.template.workdir, env=env, users=self.template.users, oom_score=_OOM_SCORE)
 
     async def set_deadline(self, deadline: float) -> None:
         await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)

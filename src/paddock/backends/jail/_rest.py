@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from paddock.backends._base import Paused
-from paddock.backends._guest import GuestInstance
+from paddock.backends._guest_instance import GuestInstance
 from paddock.backends._stillness import Stillness
 from paddock.backends.jail._keeper import KeeperClient, Message
 from paddock.errors import PaddockError

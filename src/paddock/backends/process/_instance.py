@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from paddock.backends._base import Ending, SandboxPlan
-from paddock.backends._guest import GuestConnection, GuestInstance
+from paddock.backends._guest_connection import GuestConnection
+from paddock.backends._guest_instance import GuestInstance
 from paddock.backends._look import process
-from paddock.backends.guest import NativeDialect
+from paddock.backends.guest import Place
 from paddock.errors import PaddockError, SandboxDied, Unsupported
 from paddock.linux import processes
 from paddock.model import Action, ByteStream, Check, ConnectPort, Limit, Process, Usage
@@ -39,11 +40,11 @@ class ProcessInstance(GuestInstance):
         run: Path,
         entrance: socket.socket,
         path: Path,
-        dialect: NativeDialect,
+        place: Place,
         start: Callable[[], Guest],
     ) -> None:
         super().__init__(plan.id, plan.template, self._dial, root_user=False)
-        self._run, self._entrance, self._path, self._dialect, self._start = run, entrance, path, dialect, start
+        self._run, self._entrance, self._path, self._place, self._start = run, entrance, path, place, start
         self._deadline = plan.deadline
         self._reason: Ending | None = None
         """Why it is being ended."""
@@ -58,7 +59,7 @@ class ProcessInstance(GuestInstance):
         self._start_again()
         if self.ending is not None:
             raise FileNotFoundError(f"sandbox {self.id} has ended")
-        return await GuestConnection.connect(self._path, self._dialect)
+        return await GuestConnection.connect(self._path, self._place)
 
     async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
         guest = self._guest  # another one is not made before this is told

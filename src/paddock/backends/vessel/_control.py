@@ -14,7 +14,7 @@ from paddock.wire import WireError
 from paddock.wire.guest import Limit, Stream
 
 if TYPE_CHECKING:
-    from paddock.backends._guest import GuestConnection
+    from paddock.backends._guest_connection import GuestConnection
 
 _OP = 0
 """None of the guest's."""

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from paddock.backends._base import Ending
-from paddock.backends._guest import GuestConnection
-from paddock.backends.guest import NativeDialect, Nothing, Place, Request, orders, variables
+from paddock.backends._guest_connection import GuestConnection
+from paddock.backends._guest_exec import exec_request
+from paddock.backends.guest import PING, Nothing, Place, Request, hand, orders, variables
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import InvalidState, PaddockError, SandboxDied, SandboxError
 from paddock.guest._orders import pack_orders
 from paddock.model import ExecHandle, ExecId, ExecSpec, Noun, SandboxId, Template, User, mint, replace
 from paddock.storage._kit import COMMAND
+from paddock.wire.guest import ExecReply, PingReply, Renew, RenewReply
 from paddock.wire.guest import PartFlags as Part
-from paddock.wire.guest import PingReply, Renew, RenewReply
 
 from ._control import Said, ask, environment
 from ._orders import FOREVER, Orders
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Said)
 _PILOT = "paddock_pilot"
-_PID_1 = NativeDialect(Place(workdir="/", env={}))
 _NO_PART = Part(0)
 _ORDERS_COME = json.dumps({"pilot": {"orders": 0}})
 _LAST_WORDS_SECONDS = 2.0
@@ -131,14 +131,13 @@ class VesselInstance(JailInstance):
                 raise self.lost_error() from None
         return self._control
 
-    def dialect(self, identity: str) -> NativeDialect:
-        """How who is behind the wall is spoken with, and the pilot (`control`)."""
+    def _place(self, identity: str) -> Place:
+        """Return what an agent behind the wall is not told."""
         if identity not in ("user", "root"):
-            return _PID_1
+            return Place()
         others = self.template.users if identity == "root" else ()
         env = {**self.template.env, **variables(self._user(identity))}
-        place = Place(workdir=self.template.workdir, env=env, users=others)
-        return NativeDialect(place, oom_score=self._level.oom_score)
+        return Place(workdir=self.template.workdir, env=env, users=others, oom_score=self._level.oom_score)
 
     async def dial(self, identity: str) -> GuestConnection:
         try:
@@ -198,12 +197,12 @@ class VesselInstance(JailInstance):
         try:
             with theirs:
                 spec = ExecSpec(argv=(*COMMAND, _ORDERS_COME), cwd="/", stdin=True)
-                request = self._native.exec(spec, ExecId(mint(Noun.EXEC)), None, background=True, vital=True)
+                request = exec_request(agent.place, spec, ExecId(mint(Noun.EXEC)), None, background=True, vital=True)
                 channel = agent.open(request, fds=[theirs.fileno()])
-            await channel.call(self._native.started)
+            await channel.call(ExecReply)
             ours.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(ours, pack_orders(config))
-            control = GuestConnection(ours, _PID_1)
+            control = GuestConnection(ours, Place())
         except OSError:
             ours.close()
             raise self.lost_error() from None
@@ -293,7 +292,7 @@ class VesselInstance(JailInstance):
     async def _greeted(self) -> None:
         # The pilot may make disks first, on a busy machine for long: nobody is asked meanwhile whether it is there.
         pinged = await (await self.control()).open(ask("ping")).reply(_Pinged)  # then it has opened its door
-        await (await self._init()).open(_PID_1.ping).reply(PingReply)
+        await (await self._init()).open(PING).reply(PingReply)
         if not pinged.restored:
             await self.begin()
 
@@ -325,10 +324,6 @@ class VesselInstance(JailInstance):
     def _jail_identity(self) -> str:
         return "root" if self._level.as_root and self._level.whole else "user"
 
-    @property
-    def _native(self) -> NativeDialect:
-        return self.native(self._jail_identity)
-
     async def _handed(self, say: str) -> GuestConnection:
         """A connection whose other end the pilot has been given. OSError: there is no pilot."""
         for _ in range(_TRIES):
@@ -336,9 +331,9 @@ class VesselInstance(JailInstance):
             try:
                 with theirs:
                     agent = await self._jail_agent()
-                    channel = agent.open(self._native.hand(_PILOT, say), fds=[theirs.fileno()])
-                await channel.call(self._native.nothing)
-                connection = GuestConnection(ours, self.dialect(say))
+                    channel = agent.open(hand(_PILOT, say), fds=[theirs.fileno()])
+                await channel.call(Nothing)
+                connection = GuestConnection(ours, self._place(say))
                 connection.descriptors = False
                 connection.tells = self._level.tells
                 return connection
