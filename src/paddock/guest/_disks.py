@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ._frames import Json
+from ._control import Json
 from ._place import Place
 from ._view import Owner, Source, write_view
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, NoReturn
 
 from . import _fuse_state as state
 from . import _fuse_wire as wire
-from ._faults import report
 from ._fuse_nodes import Export, Nodes
 from ._fuse_session import Session
 from ._kernel import set_parent_death_signal
+from ._loop import report
 
 _PIECE = 1 << 20
 _MAX_DESCRIPTORS = 32768

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable
 
 from . import _fuse_wire as wire
-from ._faults import report
 from ._fuse_data import Data
 from ._fuse_files import Files
 from ._fuse_listing import Listings
 from ._fuse_nodes import Nodes
 from ._fuse_wire import Request
+from ._loop import report
 
 _FIRST_ERRNO, _LAST_ERRNO = 1, 133
 

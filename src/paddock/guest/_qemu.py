@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import _own_pages
 from ._blocks import BlockServer, View
-from ._frames import Json
-from ._freeze import NO_ROOM
+from ._control import Json
 from ._lending import Lending
+from ._pilot import NO_ROOM
 from ._place import Done, Place
 from ._qmp import Awaited, Command, Failed, Monitor, Script
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
 from paddock.backends.jail import KeeperClient
-from paddock.backends.vessel import GUEST, Orders, Said, VesselBackend, VesselInstance, ask, nobodys
+from paddock.backends.vessel import GUEST, Orders, VesselBackend, VesselInstance, nobodys
 from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError, Unsupported
 from paddock.keeper._plan import KVM, JailPlan, Tree
 from paddock.linux import proc
@@ -277,8 +277,7 @@ class GvisorBackend(VesselBackend):
             await instance.embark(orders)
             for identity in self.identities:  # so that its agent runs
                 (await instance.dial(identity)).close()
-            channel = (await instance.control()).open(ask("freeze", for_good=True))
-            await channel.reply(Said)
+            await (await instance.control()).ask("freeze", seconds=None, for_good=True)
         finally:
             await asyncio.shield(self.start(self.put_out(instance)))
 
@@ -316,18 +315,11 @@ class GvisorInstance(VesselInstance):
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """What is in memory is in its tree as well, where it can be saved."""
-        async with self.copying, self.roused():
-            channel = (await self.control()).open(ask("freeze"))
-            try:
-                with contextlib.suppress(Unsupported):
-                    await channel.reply(Said)
-                async with super().frozen():
-                    yield
-            finally:
-                channel.close()
-                if not self.stillness.now:  # paused in the block, the pilot doesn't answer
-                    with contextlib.suppress(PaddockError):  # the next who copies it finds it running
-                        await channel.ended()
+        async with self.copying, self.roused(), contextlib.AsyncExitStack() as saved:
+            with contextlib.suppress(Unsupported):
+                await saved.enter_async_context(self.saved())
+            async with super().frozen():
+                yield
 
 
 def _told(found: _probe.Found, asked: str | None) -> str:

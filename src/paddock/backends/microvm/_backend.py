@@ -8,7 +8,8 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,11 @@ from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
 from paddock.backends.microvm._qemu import PLACE, Machine, processors
 from paddock.backends.microvm._trust import Trust
-from paddock.backends.vessel import Orders, Said, VesselBackend, VesselInstance, ask, nobodys
+from paddock.backends.vessel import Orders, VesselBackend, VesselInstance, nobodys
 from paddock.errors import (
     FileError,
     LevelUnavailable,
     PaddockError,
-    ResourceExhausted,
     SandboxError,
     Unsupported,
 )
@@ -175,7 +175,7 @@ class MicrovmBackend(VesselBackend):
 
     async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         if exports := _shares.exports(plan):
-            await instance.control_call(ask("show", exports=exports), Said)
+            await (await instance.control()).ask("show", exports=exports)
         await super().become(plan, instance)
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
@@ -279,8 +279,7 @@ class MicrovmBackend(VesselBackend):
                 await instance.embark(orders)
                 await instance.furnish(made_of.directories())
                 await instance.warm(_WARM)
-                channel = (await instance.control()).open(ask("freeze", for_good=True))
-                await channel.reply(Said)
+                await (await instance.control()).ask("freeze", seconds=None, for_good=True)
         except TimeoutError:
             raise SandboxError("it greeted, and was not ready to be saved in time", hint="paddock doctor") from None
         finally:
@@ -350,28 +349,8 @@ class MicrovmInstance(VesselInstance):
         ):
             yield
 
-    async def _save(self, name: str, fd: int) -> Callable[[], Awaitable[None]]:
-        channel = (await self.control()).open(ask("freeze", memory=name), fds=[fd])
-        try:
-            await channel.reply(Said)
-        except BaseException as error:
-            channel.close()
-            if isinstance(error, PaddockError):
-                raise await self._unsaved(error) from None
-            raise
-
-        async def go_on() -> None:
-            channel.close()
-            if not self.stillness.now:  # paused in the block, the pilot doesn't answer
-                with contextlib.suppress(PaddockError):  # the next who copies it finds it running
-                    await channel.ended()
-
-        return go_on
-
-    async def _unsaved(self, error: PaddockError) -> PaddockError:
-        if error.details.get("errno") == "ENOSPC":
-            return ResourceExhausted(error.message, hint="`paddock gc` makes room; df -h; paddock doctor --storage")
-        return await self.last_words() or error  # that it has died says more
+    def _save(self, name: str, fd: int) -> AbstractAsyncContextManager[None]:
+        return self.saved(fds=(fd,), memory=name)
 
 
 def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> JailPlan:
