@@ -29,21 +29,17 @@ from paddock.model import Check, Level, Limit, Noun, SandboxId
 from paddock.storage._worker import Worker
 
 from . import _birth, _life, _probe
-from ._carry import owner
-from ._engine import Engine, missing
-from ._engine_state import create, how_it_ended, owned, remove
-from ._exits import exits
-from ._guest_directory import guest_directory
+from ._carry import Storage, owner
+from ._engine import Engine, create, how_it_ended, missing, owned, remove
 from ._images import Images, shown_of_usr
 from ._instance import HOLD_SECONDS, ContainerInstance
 from ._life import Life
 from ._mounted import mounted, require_apart, require_own_ids
-from ._options import options
+from ._options import guest_directory, options
 from ._records import BIRTH, Record, Records, maker, name_of
 from ._remains import Remains
 from ._sizes import Size
-from ._storage import Storage
-from ._ways import Ways, show_trust
+from ._ways import Ways, exits, show_trust
 
 R = TypeVar("R")
 _OVERDUE_SECONDS = 2.0

@@ -6,6 +6,7 @@ does the work on that side, where all that comes from inside a container is read
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
@@ -15,14 +16,13 @@ from typing import Any
 
 from paddock.backends._base import SandboxPlan, TreeMount
 from paddock.backends._guest_connection import GuestConnection
-from paddock.backends.guest import FileWriter, pack_whole, unpack_exact
-from paddock.backends.jail import JailBackend
+from paddock.backends.guest import FileReader, FileWriter, pack_whole, unpack_exact
+from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.backends.jail._backend import JailInstance
-from paddock.errors import ErrandFailed, FileError, InvalidArgument, PlatformError, SandboxError
+from paddock.errors import ErrandFailed, FileError, InvalidArgument, PaddockError, PlatformError, SandboxError
 from paddock.linux import proc
 from paddock.model import (
     DownloadTree,
-    ExecHandle,
     ExecId,
     ExecSpec,
     Limits,
@@ -35,11 +35,13 @@ from paddock.model import (
     UploadTree,
     mint,
 )
-from paddock.storage import Pool
+from paddock.storage import Pool, Templates
 
 _LIMITS = Limits(memory_mib=1024, disk_mib=256, processes=64, tmp_mib=64)
 _SECONDS = 3600.0
 _TREE = "nc_"
+_TOOLS = "host"
+"""The template of the jails that carry: it has a Python with a library."""
 _READ = 256 << 10
 _END = bytes(1024)
 """What an archive ends with that is whole (POSIX, pax): two blocks of nothing."""
@@ -50,8 +52,8 @@ Owner = tuple[str, int, int]
 
 
 @cache
-def _program(name: str) -> str:
-    return Path(__file__).with_name(name).read_text()
+def _layer() -> str:
+    return Path(__file__).with_name("_lay.py").read_text()
 
 
 def owner(template: Template) -> Owner:
@@ -107,7 +109,7 @@ class Carrier:
     async def _lay(
         self, jail: JailInstance, target: str, owner: tuple[int, int] | None, parts: AsyncIterable[bytes]
     ) -> None:
-        argv = ("python3", "-I", "-S", "-c", _program("_lay.py"), target, *(map(str, owner) if owner else ("-",)))
+        argv = ("python3", "-I", "-S", "-c", _layer(), target, *(map(str, owner) if owner else ("-",)))
         spec = ExecSpec(argv=argv, user=self._root(jail), stdin=True, env={"LC_ALL": "C.UTF-8"})
         handle = await jail.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
         assert handle.stdin is not None
@@ -143,14 +145,11 @@ class Carrier:
     async def back(self, id: SandboxId, root: TreeMount, trees: tuple[TreeMount, ...], inside: GuestConnection) -> None:
         """The other way, for the root file system: those of `trees` are left out. ErrandFailed."""
         async with self._jail(id, (root,)) as jail:
-            argv = ("python3", "-I", "-S", "-c", _program("_pack.py"), root.target)
-            packing = await jail.start(
-                ExecSpec(argv=argv, user=self._root(jail)), id=ExecId(mint(Noun.EXEC)), background=False
-            )
+            reader = await pack_whole(await jail.connection("root" if self._porters.whole else "user"), root.target)
             try:
-                await _pump(packing, await unpack_exact(inside, "/", _below("/", [tree.target for tree in trees])))
+                await _pump(reader, await unpack_exact(inside, "/", _below("/", [tree.target for tree in trees])))
             finally:
-                await packing.aclose()
+                await reader.aclose()
 
     @contextlib.asynccontextmanager
     async def _jail(self, id: SandboxId, trees: tuple[TreeMount, ...]) -> AsyncGenerator[JailInstance]:
@@ -192,6 +191,32 @@ class Carrier:
         return "root" if self._porters.whole else None
 
 
+class Storage:
+    """The pool as containers need it: opened for the first image of a template, or the first tree that is carried."""
+
+    def __init__(self, porters: Porters, descriptor: int, templates: Templates) -> None:
+        self.porters, self._templates = porters, templates
+        self.descriptor, self.pool = descriptor, templates.pool
+        self.carrier = Carrier(porters, self.pool, self._tools)
+
+    @classmethod
+    async def open(cls, state_dir: Path, keeper: KeeperClient | None) -> Storage:
+        """PaddockError."""
+        porters = Porters(state_dir, keeper=keeper)
+        try:
+            templates = await porters.keeper.templates()
+            return cls(porters, await porters.pool(), templates)
+        except BaseException:
+            await porters.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        await self.porters.aclose()
+
+    async def _tools(self) -> Template:
+        return await asyncio.to_thread(self._templates.get, _TOOLS)
+
+
 def _below(path: str, others: Sequence[str]) -> list[str]:
     return [os.path.relpath(other, path) for other in others]
 
@@ -209,17 +234,20 @@ async def _packed(inside: GuestConnection, path: str, left_out: Sequence[str]) -
         raise ErrandFailed(f"{path} of the sandbox could not be read: {error.message}") from None
 
 
-async def _pump(packing: ExecHandle, laying: FileWriter) -> None:
-    assert packing.stdout is not None
+async def _pump(packed: FileReader, laying: FileWriter) -> None:
+    async def read() -> bytes:
+        try:
+            return await packed.read(_READ)
+        except PaddockError as error:
+            await laying.abort()
+            raise PlatformError(f"its files could not be read from the pool: {error}", hint="paddock doctor") from None
+
     try:
-        while data := await packing.stdout.read(_READ):
+        while data := await read():
             await laying.write(data)
-        whole = (await packing.wait()).code == 0
-        await (laying.aclose() if whole else laying.abort())
+        await laying.aclose()
     except (FileError, SandboxError, InvalidArgument) as error:
         raise ErrandFailed(f"its files could not be brought into the container: {error.message}") from None
-    if not whole:
-        raise PlatformError("its files could not be read from the pool", hint="paddock doctor")
 
 
 def _last(words: bytes) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import SandboxPlan
-
-from ._guest_directory import NAME
+from paddock.backends.guest import program
 
 HOST = "/.paddock-host"
 """Where the directory is seen in which pid 1 calls the host."""
@@ -18,6 +19,7 @@ GUEST = "/.paddock"
 """Where the directory is seen in which the guest's program is."""
 OWNER = "paddock.owner"
 SANDBOX = "paddock.sandbox"
+_PROGRAM = "paddock-guest"
 GUEST_BYTES = 48 << 20
 GUEST_PROCESSES = 2
 """The guest's own, beside what the caller asked for: pid 1 and the agent of the default user."""
@@ -43,7 +45,7 @@ def options(
     memory = limits.memory_mib * _MIB + GUEST_BYTES
     return {
         "Image": image,
-        "Entrypoint": [f"{GUEST}/{NAME}"],
+        "Entrypoint": [f"{GUEST}/{_PROGRAM}"],
         "Cmd": [],
         "Hostname": plan.hostname[:63],
         "User": "0:0",
@@ -104,3 +106,23 @@ def _ulimits(limits: dict[str, int]) -> list[Any]:
     processes = _MOST_PROCESSES if own < 0 else min(own, _MOST_PROCESSES)
     values = {**limits, "nproc": processes}
     return [{"Name": name, "Soft": value, "Hard": value} for name, value in values.items()]
+
+
+def guest_directory(directory: Path) -> Path:
+    """Return the directory in which the guest's program is alone, for an engine to show. NotConfigured.
+
+    It is `directory/guest/<digest>`, made if it is not there: whole or not at all.
+    """
+    source = program()
+    place = directory / "guest" / hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    if place.is_dir():
+        return place
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    scratch = place.with_suffix(".new")
+    shutil.rmtree(scratch, ignore_errors=True)  # a killed builder's
+    scratch.mkdir(mode=0o755)
+    shutil.copyfile(source, scratch / _PROGRAM)
+    (scratch / _PROGRAM).chmod(0o555)
+    scratch.chmod(0o755)  # whatever the umask
+    scratch.rename(place)
+    return place
