@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
-from paddock.backends._base import Ending
+from paddock.backends._base import Ending, Paused
 from paddock.backends._guest_connection import GuestConnection
+from paddock.backends._guest_instance import GuestInstance
+from paddock.backends._stillness import Stillness
 from paddock.backends.guest import Nothing, Place, orders, variables
-from paddock.backends.jail._rest import Resting
 from paddock.errors import KeeperUnavailable, SandboxDied
 from paddock.linux.foreign_cgroup import Refusals
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
@@ -23,7 +24,7 @@ _OOM_SCORE = 500
 """Of commands: they die of lack of memory before their agent does."""
 
 
-class JailInstance(Resting):
+class JailInstance(GuestInstance):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
     def __init__(
@@ -97,6 +98,19 @@ class JailInstance(Resting):
         from paddock.backends.jail import _look
 
         return await asyncio.to_thread(_look.posture, await self._backend.record(self.id))
+
+    async def pause(self) -> Paused:
+        return await self._rest.pause(self.id, self._incarnation)
+
+    async def resume(self) -> float:
+        return await self._rest.resume(self.id, self._incarnation)
+
+    async def stay_awake(self) -> Callable[[], None]:
+        return await self._rest.stay_awake(self.id, self._incarnation)
+
+    @property
+    def stillness(self) -> Stillness:
+        return self._rest.stillness(self.id)
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:

@@ -21,7 +21,7 @@ from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
 from paddock.backends.microvm._qemu import PLACE, Machine, processors
 from paddock.backends.microvm._trust import Trust
-from paddock.backends.vessel import Orders, VesselBackend, VesselInstance, nobodys
+from paddock.backends.vessel import Orders, VesselBackend, VesselInstance
 from paddock.errors import (
     FileError,
     LevelUnavailable,
@@ -220,11 +220,7 @@ class MicrovmBackend(VesselBackend):
             return baked, made_of
 
     async def _baked(self, plan: SandboxPlan, made_of: Ingredients, *, trial: bool = False) -> str:
-        loop = asyncio.get_running_loop()
-
-        def boot(tree: str) -> None:
-            asyncio.run_coroutine_threadsafe(self._bake(tree, made_of, plan, trial=trial), loop).result()
-
+        boot = self.booting(lambda tree: self._bake(tree, made_of, plan, trial=trial))
         return await self.baked(made_of.recipe(boot))
 
     async def _ingredients(self, plan: SandboxPlan, accelerator: str | None = None) -> Ingredients:
@@ -254,42 +250,21 @@ class MicrovmBackend(VesselBackend):
 
     async def _bake(self, tree: str, made_of: Ingredients, plan: SandboxPlan, *, trial: bool) -> None:
         """Boots a machine in the tree, has it run something, so that it knows how, and leaves its state there."""
-        own = replace(
-            plan,
-            id=SandboxId(mint(Noun.SANDBOX)),
-            hostname="sandbox",
-            tree=tree,
-            deadline=proc.boottime() + _BAKING_SECONDS,
-            incarnation=0,
-            parent=None,
-            trees=(),
-            spec=nobodys(plan.spec),
-            exits=False,
-            protect=(),
-        )
-        jail = _dressed(await self.furnish(self.jail_plan(own)), made_of, ())
-        # No backend takes it for one of its sandboxes.
-        instance = await self.make(own, jail._replace(kind="oven"))
-        assert isinstance(instance, MicrovmInstance)
+        own = self.unbaked(plan, tree, _BAKING_SECONDS)
         orders = _orders(made_of, own, {}, boot=True)
         if trial:
             orders = replace(orders, greeting_seconds=_TRIAL_SECONDS)
-        try:
-            async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
-                await instance.embark(orders)
-                await instance.furnish(made_of.directories())
-                await instance.warm(_WARM)
-                await (await instance.control()).ask("freeze", seconds=None, for_good=True)
-        except TimeoutError:
-            raise SandboxError("it greeted, and was not ready to be saved in time", hint="paddock doctor") from None
-        finally:
-            await asyncio.shield(self.start(self._put_out(instance)))
-
-    async def _put_out(self, instance: VesselInstance) -> None:
-        with contextlib.suppress(PaddockError):
-            await instance.kill()
-            await self.forget(instance.id)
-        await instance.aclose()
+        async with self.oven(own, _dressed(await self.furnish(self.jail_plan(own)), made_of, ())) as instance:
+            assert isinstance(instance, MicrovmInstance)
+            try:
+                async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
+                    await instance.embark(orders)
+                    await instance.furnish(made_of.directories())
+                    await instance.warm(_WARM)
+                    await (await instance.control()).ask("freeze", seconds=None, for_good=True)
+            except TimeoutError:
+                words = "it greeted, and was not ready to be saved in time"
+                raise SandboxError(words, hint="paddock doctor") from None
 
 
 class MicrovmInstance(VesselInstance):

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,6 @@ class Ingredients:
             [size, template.layers, _installed() if template.host_usr else None, self.whole, self._who(), self.boot_id]
         )
         facts = (_VERSION, self.stamp, _digest(self.guest), *self.host.layers, built)
-        recipe = Recipe(name="kit-machine", facts=facts, fill=_nothing, host_usr=False, env={})
 
         def fill(root: int, worker: Worker, progress: Progress) -> None:
             progress(f"a virtual machine boots, once for template {template.name}")
@@ -73,7 +72,8 @@ class Ingredients:
             boot("tb" + recipe.tree.removeprefix("tp"))
             worker.do(_remove_boot_files, (root,))
 
-        return replace(recipe, fill=fill)
+        recipe = Recipe(name="kit-machine", facts=facts, fill=fill, host_usr=False, env={})
+        return recipe
 
     def disks(self) -> dict[str, Any]:
         """What the pilot is told to make."""
@@ -138,6 +138,3 @@ def _remove_boot_files(root: int) -> None:
     for path in BOOT:
         os.unlink(path.lstrip("/"), dir_fd=root)
     os.rmdir(os.path.dirname(BOOT[0]).lstrip("/"), dir_fd=root)
-
-
-def _nothing(root: int, worker: Worker, progress: Progress) -> None: ...

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TypeVar, cast
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._guest_connection import GuestConnection
@@ -19,12 +18,10 @@ from paddock.backends._look import process
 from paddock.backends.guest import Place
 from paddock.errors import PaddockError, SandboxDied, Unsupported
 from paddock.linux import processes
-from paddock.model import Action, ByteStream, Check, ConnectPort, Limit, Process, Usage
+from paddock.model import ByteStream, Check, Limit, Process, Usage
 
 from ._guest import Guest
-from ._ports import connect
 
-R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
 _LOOK_SECONDS = 5.0
@@ -77,13 +74,6 @@ class ProcessInstance(GuestInstance):
         reason = self.ending.reason if self.ending is not None else "its guest went away"
         return SandboxDied(f"sandbox {self.id} is gone: {reason}")
 
-    async def file(self, action: Action[R]) -> R:
-        if isinstance(action, ConnectPort):
-            if self.ending is not None:
-                raise self.lost_error()
-            return cast("R", await connect(action))
-        return await super().file(action)
-
     async def accept(self, path: str) -> ByteStream:
         raise Unsupported("backend 'process' has no doors: nothing is nested in it", hint="use an isolating level")
 
@@ -103,8 +93,7 @@ class ProcessInstance(GuestInstance):
         if self.ending is not None:
             raise self.lost_error()
         found = await asyncio.to_thread(processes.below, self._guest.pid)
-        boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        return tuple(process(one, pid=one.pid, parent=one.parent, uid=one.uid, boot=boot) for one in found)
+        return tuple(process(one, pid=one.pid, parent=one.parent, uid=one.uid) for one in found)
 
     async def posture(self) -> tuple[Check, ...]:
         return (

@@ -18,23 +18,51 @@ from paddock.backends.guest import PING, Nothing, Place, Request, hand, orders, 
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied, SandboxError, Unsupported
 from paddock.guest._control import pack_orders
-from paddock.model import ExecHandle, ExecId, ExecSpec, Noun, SandboxId, Template, User, mint, replace
+from paddock.model import ExecHandle, ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, User, mint, replace
 from paddock.storage._kit import COMMAND
 from paddock.wire.guest import ExecReply, PingReply, Renew, RenewReply
 from paddock.wire.guest import PartFlags as Part
 
 from ._control import Control, Environment, Said
-from ._orders import FOREVER, Orders
 
 if TYPE_CHECKING:
     from ._backend import VesselBackend
 
+OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})  # each agent has its own, whatever a spec says
+FOREVER = 1e15  # the keeper and the jail's pid 1 hold the deadline
 _PILOT = "paddock_pilot"
 _NO_PART = Part(0)
 _LAST_WORDS_SECONDS = 2.0
 _MOST_WORDS = 2000
 _TRIES = 200
 _PAUSE_SECONDS = 0.005
+
+
+class Child(msgspec.Struct, frozen=True, kw_only=True):
+    """The program that is the wall: the guest's line is its standard input and output."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    cwd: str = "/"
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """`course` names the module `guest/_pilot_<course>.py`, made with `options`, that starts the wall in place of
+    `child`. `env`: what is the sandbox's own of its environment, which comes with each command. `waiting`: it ends with
+    the service, until it is claimed."""
+
+    child: Child | None = None
+    course: str | None = None
+    options: dict[str, Any] = {}
+    env: dict[str, str] = {}
+    waiting: bool = False
+    greeting_seconds: float = 60.0
+    """How long the guest may take until it says its first word."""
+
+
+def nobodys(spec: SandboxSpec) -> SandboxSpec:
+    """Of what is made for many by way of one: all that is this one's own. Nor is it idle while nobody uses it."""
+    return replace(spec, mounts=(), env={}, idle_seconds=None)
 
 
 class _Farewell(Said, frozen=True):
