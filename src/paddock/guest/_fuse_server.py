@@ -25,9 +25,8 @@ from typing import Any, NamedTuple, NoReturn
 from . import _fuse_wire as wire
 from ._fuse_nodes import Export, Node, Nodes
 from ._fuse_session import Session
-from ._kernel import set_parent_death_signal
 from ._loop import report
-from ._process import close_others
+from ._process import close_others, set_parent_death_signal
 
 _PIECE = 1 << 20
 _MAX_DESCRIPTORS = 32768

@@ -29,10 +29,9 @@ from struct import unpack
 from typing import Any, NoReturn, Protocol
 
 from ._control import Control, Fault, Json, read_orders
-from ._kernel import set_parent_death_signal
 from ._loop import IN, ChildWatch, Loop, described, report
 from ._peer import Stream
-from ._process import prepare_process
+from ._process import prepare_process, set_parent_death_signal
 from ._trunk import Done, Trunk
 
 NO_ROOM = "there is no room"
@@ -78,7 +77,9 @@ def main(arguments: list[str]) -> NoReturn:
     try:
         config: Json = json.loads(arguments[0]) if arguments else read_orders(0)
         pilot = Pilot(config)
-        prepare_process(keep=pilot.descriptors(), fatal_imports=config.get("fatal_imports") is True)
+        prepare_process(
+            keep=tuple(map(int, os.listdir("/proc/self/fd"))), fatal_imports=config.get("fatal_imports") is True
+        )
         pilot.run()
         code = 0
     except BaseException as error:
@@ -115,10 +116,6 @@ class Pilot:
             return _Plain(self, self._config["child"])
         module: Any = import_module(f"{__package__}._pilot_{name}")
         return module.Course(self, self._config.get("options", {}))
-
-    def descriptors(self) -> tuple[int, ...]:
-        """All that it has before it starts."""
-        return tuple(int(name) for name in os.listdir("/proc/self/fd"))
 
     def run(self) -> None:
         try:

@@ -15,9 +15,9 @@ from struct import pack
 from typing import TYPE_CHECKING, Any
 
 from ._control import Fault
-from ._kernel import install_filter
 from ._loop import IN
 from ._pilot import LINE, OUT
+from ._process import install_filter
 from ._saved import Saved
 from ._sentry import Call, Script, Sentry
 from ._trunk import Done

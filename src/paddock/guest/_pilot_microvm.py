@@ -1,4 +1,4 @@
-"""What the pilot of a virtual machine does beside its lines: has its disks made (`_disks`) and its files served
+"""What the pilot of a virtual machine does beside its lines: has its disks made (`_view`) and its files served
 (`_shares`), and has QEMU (`_qemu`) load a state or save one.
 
 Files of the machine, in the sandbox's own tree (`_place.Place`): `disk`, `view` and `table` (see `_view`), its memory;
@@ -35,14 +35,14 @@ class Course:
         pilot.restored = self._make is None
         self._shares: Shares | None = None
         # What not every machine needs is imported, before imports are sealed, by those that do: a create waits for it.
-        self._disks: Any = None if self._make is None else import_module(f"{__package__}._disks")
+        self._disks: Any = None if self._make is None else import_module(f"{__package__}._view")
         shows = bool(options.get("exports")) or pilot.waits
         self._files: Any = import_module(f"{__package__}._shares") if shows else None
         self._qemu = Qemu(pilot, self._place, options, boots=self._make is not None)
 
     def start(self, ends: dict[str, int]) -> list[int]:
         if self._make is not None:
-            self._disks.make(self._pilot, self._place, self._make)
+            self._disks.make_disks(self._pilot, self._place, self._make)
         else:
             self._place.check()
         pid = self._qemu.start(ends)

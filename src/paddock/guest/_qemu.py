@@ -53,7 +53,7 @@ class Qemu:
         for end in theirs.values():
             end.close()
         view = View(self._place.path("view"), self._place.path("table"))
-        BlockServer(self._pilot.loop, self._ours["blocks"], view, lambda: None)
+        BlockServer(self._pilot.loop, self._ours["blocks"], view)
         self._monitor = Monitor(self._pilot.loop, self._ours["monitor"])
         return self._pid
 
