@@ -101,7 +101,6 @@ def left(incarnation: int) -> Record:
         deadline=0.0,
         template=Template(name="t", digest="", layers=(), host_usr=True, users=(user,), default_user="user"),
         boot="another",
-        maker=(1, 1),
         trees=(TreeMount(tree="ws_1", target="/workspace", writable=True),),
         loaded=True,
     )

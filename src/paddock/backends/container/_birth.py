@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import SandboxPlan
+from paddock.backends._environment import certificates, hints
 from paddock.backends._guest_connection import GuestConnection
-from paddock.backends._hints import hints
-from paddock.backends._trusted import environment
 from paddock.backends.guest import Nothing, Place, Request, variables
 from paddock.backends.guest import orders as pid1
 from paddock.errors import PaddockError, PlatformError
@@ -155,7 +154,7 @@ def place_of(identity: str, template: Template, env: Mapping[str, str]) -> Place
 
 def environment_of(plan: SandboxPlan) -> dict[str, str]:
     """What every command of a sandbox has."""
-    trusted = environment(TRUSTED) if plan.exits else {}
+    trusted = certificates(TRUSTED) if plan.exits else {}
     return {**hints(plan.spec.limits), **trusted, **plan.template.env, **plan.spec.env}
 
 

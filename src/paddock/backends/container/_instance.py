@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
 from paddock.backends._base import Ending, Paused
+from paddock.backends._environment import certificates
 from paddock.backends._guest_connection import GuestConnection
 from paddock.backends._guest_instance import GuestInstance
 from paddock.backends._stillness import Stillness
-from paddock.backends._trusted import environment
 from paddock.backends.guest import Nothing, Place
 from paddock.backends.guest import orders as pid1
 from paddock.errors import PaddockError, SandboxDied
@@ -51,7 +51,7 @@ class ContainerInstance(GuestInstance):
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         if self._life.late:  # its environment says nothing of them
-            spec = replace(spec, env={**environment(TRUSTED), **spec.env})
+            spec = replace(spec, env={**certificates(TRUSTED), **spec.env})
         return await super().start(spec, id=id, background=background)
 
     async def set_deadline(self, deadline: float) -> None:

@@ -16,8 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paddock.backends.microvm import _initramfs
-from paddock.backends.microvm._kernel import Kernel
+from paddock.backends.microvm._kernel import Kernel, initramfs
 from paddock.backends.microvm._qemu import BOOT, PLACE, Machine, Qemu
 from paddock.keeper._plan import Tree
 from paddock.model import Limits, Template
@@ -106,7 +105,7 @@ class Ingredients:
             ".": Entry("directory", 0o755),
             "vm": Entry("directory", 0o700),
             "vm/boot": Entry("directory", 0o700),
-            "vm/boot/initrd": Entry("file", 0o600, _initramfs.build(self.guest.read_bytes(), modules)),
+            "vm/boot/initrd": Entry("file", 0o600, initramfs(self.guest.read_bytes(), modules)),
             "vm/boot/kernel": Entry("file", 0o600, self.kernel.image.read_bytes()),
         }
 
