@@ -13,9 +13,8 @@ from typing import Any
 
 from paddock.backends import _guest_frames as frames
 from paddock.backends._guest_connection import GuestConnection
-from paddock.backends._guest_exec import attach, output, start_background, start_foreground
-from paddock.backends._guest_ports import accept
-from paddock.backends.guest import NativeDialect, Place
+from paddock.backends._guest_exec import attach, execs, output, signal_exec, start_background, start_foreground
+from paddock.backends.guest import Place, accept, perform
 from paddock.model import (
     ConnectPort,
     CopyFile,
@@ -83,7 +82,7 @@ Call = Callable[[GuestConnection], Awaitable[Any]]
 
 
 def file(kind: Any, **fields: Any) -> Call:
-    return lambda connection: connection.dialect.perform(connection, kind(sandbox="sb_1", **fields))
+    return lambda connection: perform(connection, kind(sandbox="sb_1", **fields))
 
 
 async def foreground(connection: GuestConnection, **spec: Any) -> Any:
@@ -112,8 +111,8 @@ CALLS: dict[str, Call] = {
     "output": lambda connection: output(connection, ID, 1),
     "connect": file(ConnectPort, port=80),
     "accept": lambda connection: accept(connection, "/door"),
-    "execs": lambda connection: connection.dialect.execs(connection),
-    "signal": lambda connection: connection.open(connection.dialect.signal(ID, 1)).call(connection.dialect.nothing),
+    "execs": execs,
+    "signal": lambda connection: signal_exec(connection, ID, 1),
 }
 
 
@@ -200,7 +199,7 @@ async def lying(
     serve: Callable[[Peer, int, int], Awaitable[None]], greeting: bytes = b"", *, descriptors: bool = False
 ) -> AsyncGenerator[tuple[GuestConnection, Peer]]:
     ours, theirs = socket.socketpair()
-    connection = GuestConnection(ours, NativeDialect(Place(workdir="/w", env={}, root="/box")))
+    connection = GuestConnection(ours, Place(workdir="/w", env={}, root="/box"))
     connection.descriptors = descriptors
     peer = Peer(theirs, serve)
     running = asyncio.ensure_future(peer.run(greeting or hello()))

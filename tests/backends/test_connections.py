@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from paddock.backends import _guest_frames as frames
-from paddock.backends._guest import GuestConnection, GuestInstance
-from paddock.backends.guest import NativeDialect, Place
+from paddock.backends._guest_connection import GuestConnection
+from paddock.backends._guest_instance import GuestInstance
+from paddock.backends.guest import PING, Place
 from paddock.backends.process import ProcessBackend
 from paddock.errors import NotFound, SandboxDied, Unsupported
 from paddock.model import SandboxId, StatFile, User
@@ -20,7 +21,7 @@ from paddock.wire.guest import Kind
 from tests.backends.boxes import TEMPLATE, plan
 from tests.orphans import descendants, descriptors, wait_until
 
-DIALECT = NativeDialect(Place(workdir="/", env={}))
+HERE = Place()
 
 
 def test_a_connection_that_is_being_made_when_all_are_closed_is_closed_too() -> None:
@@ -32,7 +33,7 @@ def test_a_connection_that_is_being_made_when_all_are_closed_is_closed_too() -> 
 
         async def connect(identity: str) -> GuestConnection:
             await go.wait()
-            made.append(GuestConnection(ours, DIALECT))
+            made.append(GuestConnection(ours, HERE))
             return made[0]
 
         instance = GuestInstance(SandboxId("sb_x"), TEMPLATE, connect, root_user=False)
@@ -57,7 +58,7 @@ def test_a_connection_that_is_lost_while_it_is_made_is_not_the_one_of_the_next_c
         async def connect(identity: str) -> GuestConnection:
             if identity == "init":
                 raise ConnectionRefusedError
-            return GuestConnection(made.pop(0), DIALECT)
+            return GuestConnection(made.pop(0), HERE)
 
         instance = GuestInstance(SandboxId("sb_x"), TEMPLATE, connect, root_user=False)
         with pytest.raises(SandboxDied, match="went away"):
@@ -73,7 +74,7 @@ def test_a_connection_that_is_lost_while_it_is_made_is_not_the_one_of_the_next_c
 def test_a_request_that_cannot_be_copied_for_later_leaves_no_descriptor() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
-        connection = GuestConnection(ours, DIALECT)
+        connection = GuestConnection(ours, HERE)
         while not connection._out:  # until nothing more can be sent at once
             connection.send(frames.pack(Kind.CONTROL, 1, bytes(60_000)))
         fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(4)]
@@ -85,7 +86,7 @@ def test_a_request_that_cannot_be_copied_for_later_leaves_no_descriptor() -> Non
         resource.setrlimit(resource.RLIMIT_NOFILE, (free[2], hard))  # room for two copies
         try:
             with pytest.raises(OSError, match="Too many open files"):
-                connection.open(DIALECT.ping, fds=fds)
+                connection.open(PING, fds=fds)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert wait_until(lambda: descriptors() <= before)

@@ -13,11 +13,10 @@ import pytest
 
 from paddock.backends._base import TreeMount
 from paddock.backends.container import ContainerBackend
-from paddock.backends.container._engine import Engine
-from paddock.backends.container._engine_state import ending_of
-from paddock.backends.container._exits import exits
+from paddock.backends.container._engine import Engine, ending_of
 from paddock.backends.container._records import Record, Records
 from paddock.backends.container._remains import Remains
+from paddock.backends.container._ways import exits
 from paddock.errors import PlatformError
 from paddock.linux import proc
 from paddock.model import SandboxId, Template, User
@@ -102,7 +101,6 @@ def left(incarnation: int) -> Record:
         deadline=0.0,
         template=Template(name="t", digest="", layers=(), host_usr=True, users=(user,), default_user="user"),
         boot="another",
-        maker=(1, 1),
         trees=(TreeMount(tree="ws_1", target="/workspace", writable=True),),
         loaded=True,
     )

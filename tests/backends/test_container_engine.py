@@ -56,14 +56,13 @@ def left(harness: ContainerHarness) -> list[str]:
     return sorted(name for name in os.listdir(harness.state_dir / "containers") if name.startswith("sb_"))
 
 
-def record(plan: SandboxPlan, *, maker: tuple[int, int]) -> Record:
+def record(plan: SandboxPlan) -> Record:
     return Record(
         id=plan.id,
         incarnation=0,
         deadline=plan.deadline,
         template=plan.template,
         boot=proc.boot_id(),
-        maker=maker,
     )
 
 
@@ -268,7 +267,7 @@ def test_what_a_killed_service_had_half_made_is_removed_by_the_next(
             labels = [f"--label={OWNER}={containers.state_dir}/containers", f"--label={SANDBOX}=sb_unknown"]
             engine.run("create", "--network=none", "--name=paddock-sb_unknown", *labels, image, "true")
             plan = await containers.plan(SandboxSpec())
-            containers.backend().records.make(record(plan, maker=(2**22 + 1, 1)))
+            containers.backend().records.make(record(plan))
             async with backend_of(containers) as later:
                 ending = (await later.living())[plan.id]
                 assert ending is not None

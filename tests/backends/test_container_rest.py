@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddock.backends.container import _life
-from paddock.backends.container._records import Record, Records, maker
+from paddock.backends.container._records import Record, Records
 from paddock.errors import SandboxError
 from paddock.linux import proc
 from paddock.model import SandboxId, Template, User
@@ -112,7 +112,6 @@ def test_a_record_has_it_end_when_its_pid_1_does_at_the_latest(tmp_path: Path) -
             name="host", digest="", layers=(), host_usr=True, users=(user,), default_user="user", workdir="/", env={}
         ),
         boot=proc.boot_id(),
-        maker=maker(),
     )
     records.make(record)
     noted = records.note_times(record.id, 1, 99.0, now + 59.5)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from paddock.backends import _guest_frames as frames
 from paddock.backends._guest_connection import _MOST_REQUESTS, GuestConnection
-from paddock.backends._guest_exec import start_background, start_foreground
-from paddock.backends.guest import NativeDialect, Place
+from paddock.backends._guest_exec import execs, signal_request, start_background, start_foreground
+from paddock.backends.guest import PING, Place
 from paddock.backends.guest._files import MAX_RESULT_BYTES
 from paddock.errors import (
     FileError,
@@ -254,7 +254,7 @@ def test_more_data_than_was_granted_is_refused() -> None:
 
     async def unread(connection: GuestConnection) -> Any:
         reader = await CALLS["download"](connection)
-        await connection.dialect.execs(connection)
+        await execs(connection)
         return reader
 
     with pytest.raises(GuestProtocolError, match="beyond what was granted"):
@@ -337,12 +337,11 @@ def test_no_call_waits_for_ever(
 def test_one_request_more_than_the_guest_takes_is_refused_and_costs_nobody_the_connection() -> None:
     async def main() -> None:
         async with lying(pings) as (connection, _):
-            dialect = connection.dialect
             for _ in range(_MOST_REQUESTS):
-                connection.open(dialect.signal(ID, 1))
+                connection.open(signal_request(ID, 1))
             with pytest.raises(SandboxError, match="requests to one sandbox"):
-                connection.open(dialect.signal(ID, 1))
-            await connection.open(dialect.ping).call(PingReply)
+                connection.open(signal_request(ID, 1))
+            await connection.open(PING).call(PingReply)
 
     asyncio.run(main())
 
@@ -478,7 +477,7 @@ def test_descriptors_from_a_guest_never_arrive() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
         reader, writer = os.pipe()
-        connection = GuestConnection(ours, NativeDialect(Place(workdir="/w", env={}, root="/box")))
+        connection = GuestConnection(ours, Place(workdir="/w", env={}, root="/box"))
         socket.send_fds(theirs, [hello() + reply(INFO) + CLOSE], [writer])
         os.close(writer)
         await CALLS["stat"](connection)
@@ -544,11 +543,11 @@ def test_requests_that_are_never_ended_are_so_many_at_most(way: str) -> None:
     async def main() -> None:
         async with lying(serve) as (connection, peer):
             for _ in range(_MOST_REQUESTS):
-                channel = connection.open(connection.dialect.signal(ID, 1))
+                channel = connection.open(signal_request(ID, 1))
                 channel.give_up(GuestLost("x")) if way == "give_up" else channel.close()
                 await connection.drain()
             with pytest.raises(SandboxError, match="requests to one sandbox"):
-                connection.open(connection.dialect.signal(ID, 1))
+                connection.open(signal_request(ID, 1))
             assert len(peer.opened) <= _MOST_REQUESTS
 
     asyncio.run(main())
@@ -566,7 +565,7 @@ def test_what_is_said_to_a_request_that_was_let_go_of_is_not_kept() -> None:
                 await peer.answer(channel, INFO)
 
         async with lying(serve) as (connection, _):
-            channel = connection.open(connection.dialect.signal(ID, 1))
+            channel = connection.open(signal_request(ID, 1))
             channel.close()
             told.set()
             await CALLS["stat"](connection)
@@ -579,8 +578,8 @@ def test_what_is_said_to_a_request_that_was_let_go_of_is_not_kept() -> None:
 def test_requests_that_a_guest_does_not_read_wait_up_to_a_bound() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
-        connection = GuestConnection(ours, NativeDialect(Place(workdir="/w", env={})))
-        request = connection.dialect.ping._replace(op=Op.EXEC, body=bytes(2 << 20))
+        connection = GuestConnection(ours, Place(workdir="/w", env={}))
+        request = PING._replace(op=Op.EXEC, body=bytes(2 << 20))
         with theirs:
             for _ in range(33):
                 connection.open(request)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from paddock.backends._guest_patience import Patience
+from paddock.backends._guest_channel import Patience
 from paddock.backends._stillness import Stillness, Stopwatch
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._guest_frames import pack
+from paddock.backends.guest import PING
 from paddock.backends.jail import JailBackend
-from paddock.backends.vessel import VesselInstance, ask
+from paddock.backends.vessel import VesselInstance
 from paddock.errors import PaddockError, SandboxDied, SandboxError
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
@@ -29,7 +30,6 @@ from tests.conformance import (
     eventually,
 )
 from tests.conftest import private_state
-from tests.guest.pilots import Told
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_what_stands_still_goes_on_for_what_its_pilot_has_to_do_and_no_longer(ha
     async def body(backend: PlainVessel, instance: VesselInstance) -> None:
         await instance.pause()
         async with instance.roused():
-            assert (await instance.control_call(ask("ping"), Told)).said["children"]
+            assert (await (await instance.control()).ask("ping", dict))["children"]
         assert instance.id in await backend.paused()
         await instance.resume()
         async with instance.roused():
@@ -330,12 +330,12 @@ def test_a_guest_that_lies_makes_errors_of_ours_and_the_pilot_serves_on(harness:
             try:
                 connection = await instance.connection("user")
                 connection.patience_seconds = 0.5  # it may be silent as well
-                await connection.open(connection.dialect.ping).call(PingReply)
+                await connection.open(PING).call(PingReply)
             except PaddockError:
                 instance.close_connections()
         with pytest.raises(PaddockError):  # an answer with nothing in it
             await instance.tell(Renew(parts=Part.HOSTNAME, hostname=b"honest"))
-        assert (await instance.control_call(ask("ping"), Told)).said["children"]
+        assert (await (await instance.control()).ask("ping", dict))["children"]
 
     async def ready(plan: SandboxPlan, instance: VesselInstance) -> None:
         """It would lie to that."""

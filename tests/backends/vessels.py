@@ -69,7 +69,7 @@ def processes(id: str) -> dict[str, int]:
     """Host process ids of the pilot and of the guest's pid 1, which is its child, and has the id in its name."""
     for pid in _host.processes(id):
         parent = proc.parent(pid)
-        if b'{"pilot":' in Path(f"/proc/{parent}/cmdline").read_bytes():
+        if b"guest/__main__.pyc" in Path(f"/proc/{parent}/cmdline").read_bytes():
             return {"pilot": parent, "child": pid}
     raise AssertionError(f"no pilot of {id} lives")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from paddock.guest import _fuse_state as state
 from paddock.guest._fuse_nodes import Export
+from paddock.guest._fuse_server import load_state, save_state
 from paddock.keeper._places import protect
 from tests.guest.fuse_client import Client, Refused, export
 
@@ -32,9 +32,9 @@ def main(directory: Path, saved: Path) -> None:
         _nobody_changes_it(client)
         _all_else_is_as_before(client)
         place = os.open(saved, os.O_RDONLY)
-        assert state.save(client.nodes, place) == 0
+        assert save_state(client.nodes, place) == 0
         copy = Client(_across(directory))
-        state.load(copy.nodes, place)
+        load_state(copy.nodes, place)
         _a_copy_keeps_it(client, copy)
         copy.close()
         os.close(place)

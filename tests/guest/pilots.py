@@ -12,14 +12,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import paddock.guest
 from paddock.backends import _guest_frames as frames
-from paddock.backends._guest import GuestConnection
+from paddock.backends._guest_connection import GuestConnection
 from paddock.backends._guest_exec import start_foreground
-from paddock.backends.guest import NativeDialect, Nothing, Place, orders, program
-from paddock.backends.vessel import ask
+from paddock.backends.guest import PING, Nothing, Place, orders, program
+from paddock.backends.vessel import Control
 from paddock.model import ExecId, ExecSpec, Noun, User, mint
 from paddock.wire.guest import VERSION, HostHello, Kind, PingReply
 
@@ -27,15 +27,7 @@ HELLO = frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack())
 GUEST = Path(paddock.guest.__file__).parent
 SRC = GUEST.parent.parent
 IDENTITIES = ("init", "user", "root")
-DIALECT = NativeDialect(Place(workdir="/", env={"PATH": "/usr/bin:/bin"}))
-
-
-class Told(NamedTuple):
-    said: dict[str, Any]
-
-    @classmethod
-    def unpack(cls, body: bytes) -> Told:
-        return cls(json.loads(body))
+HERE = Place(workdir="/", env={"PATH": "/usr/bin:/bin"})
 
 
 class PilotProcess:
@@ -48,7 +40,7 @@ class PilotProcess:
         self.name = f"paddock_test_{secrets.token_hex(8)}"
         child = {"argv": argv or [sentry(directory)]}
         config = {"name": self.name, "identities": IDENTITIES, "child": child, **fields}
-        command = [sys.executable, "-I", "-S", str(GUEST), json.dumps({"pilot": config, "fatal_imports": True})]
+        command = [sys.executable, "-I", "-S", str(GUEST), json.dumps({**config, "fatal_imports": True})]
         self.process = subprocess.Popen(command, env={}, stdin=subprocess.DEVNULL if first is None else first)
 
     async def begin(self) -> None:
@@ -75,22 +67,22 @@ class PilotProcess:
         return ours
 
     def dial(self, say: str) -> GuestConnection:
-        connection = GuestConnection(self.hand(say), DIALECT)
+        connection = GuestConnection(self.hand(say), HERE)
         connection.descriptors = False
         return connection
 
-    async def control(self, **request: Any) -> dict[str, Any]:
-        connection = self.dial("control")
+    async def control(self, op: str, **fields: Any) -> dict[str, Any]:
+        control = Control(self.hand("control"))
         try:
-            return (await connection.open(ask(**request)).call(Told)).said
+            return await control.ask(op, dict, **fields)
         finally:
-            connection.close()
+            control.close()
 
     async def ping(self, say: str) -> int:
         """Who answers."""
         connection = self.dial(say)
         try:
-            return (await connection.open(DIALECT.ping).call(PingReply)).pid
+            return (await connection.open(PING).call(PingReply)).pid
         finally:
             connection.close()
 

@@ -18,7 +18,7 @@ from collections import deque
 from typing import NamedTuple, NoReturn
 
 from paddock.guest import _fuse_wire as wire
-from paddock.guest._faults import report
+from paddock.guest._loop import report
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
 _PR_SET_IO_FLUSHER = 57
@@ -97,7 +97,7 @@ class Relay:
         os.set_blocking(device, False)
         os.set_blocking(port, False)
         self._poll = select.poll()
-        self._answers = wire.reply_splitter()
+        self._answers = wire.Splitter(16)
         self._unsent: deque[memoryview] = deque()
         self._open = 0  # requests that are not answered
         self._paused = False
@@ -140,7 +140,7 @@ class Relay:
                 self._running = False
                 return
             raise
-        if wire.opcode_of(memoryview(buffer)[:length]) not in wire.UNANSWERED:
+        if wire.parse(memoryview(buffer)[:length]).opcode not in wire.UNANSWERED:
             self._open += 1
         self._queue(bytes(memoryview(buffer)[:length]))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.guest import _fuse_state as state
+from paddock.guest._fuse_server import load_state, save_state
 from tests.guest.fuse_client import Client, Refused, export
 
 
@@ -19,14 +19,14 @@ def handed_over(parent: Client, scratch: Path, copy: Path, **changes: object) ->
     saved = scratch / "saved"
     saved.mkdir()
     place = os.open(saved, os.O_RDONLY)
-    lost = state.save(parent.nodes, place)
+    lost = save_state(parent.nodes, place)
     shutil.copytree(scratch / "work", copy, symlinks=True)
     if changes:
         known = json.loads((saved / "files.json").read_text())
         (saved / "files.json").write_text(json.dumps(known | changes))
     child = Client(export(copy))
     try:
-        state.load(child.nodes, place)
+        load_state(child.nodes, place)
     finally:
         os.close(place)
     return child, lost

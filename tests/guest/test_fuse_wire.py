@@ -19,7 +19,7 @@ messages = st.lists(st.builds(message, st.integers(0, 60), st.integers(0, 9), bo
 
 @given(messages, st.lists(st.integers(1, 64), min_size=1, max_size=50))
 def test_messages_come_out_as_they_went_in_however_they_are_cut(sent: list[bytes], sizes: list[int]) -> None:
-    splitter, stream, got = wire.request_splitter(), b"".join(sent), list[bytes]()
+    splitter, stream, got = wire.Splitter(), b"".join(sent), list[bytes]()
     while stream:
         size = sizes[len(got) % len(sizes)]
         got += [bytes(one) for one in splitter.feed(stream[:size])]
@@ -30,7 +30,7 @@ def test_messages_come_out_as_they_went_in_however_they_are_cut(sent: list[bytes
 
 @given(st.binary(max_size=200))
 def test_what_is_no_message_is_refused_or_waited_for(data: bytes) -> None:
-    splitter = wire.request_splitter()
+    splitter = wire.Splitter()
     try:
         for one in splitter.feed(data):
             assert wire.word(one) is not None or len(one) >= 40
@@ -42,11 +42,11 @@ def test_what_is_no_message_is_refused_or_waited_for(data: bytes) -> None:
 @pytest.mark.parametrize("length", [0, 7, 9, 39, wire.MAX_MESSAGE + 1, 0xFFFF_FFFF])
 def test_a_length_that_no_message_has_ends_the_stream(length: int) -> None:
     with pytest.raises(wire.BadMessage):
-        wire.request_splitter().feed(struct.pack("=I", length) + bytes(36))
+        wire.Splitter().feed(struct.pack("=I", length) + bytes(36))
 
 
 def test_words_of_ours_pass_between_the_kernels_messages() -> None:
-    got = wire.request_splitter().feed(message(1, 1) + wire.say(wire.PAUSE) + message(3, 1))
+    got = wire.Splitter().feed(message(1, 1) + wire.say(wire.PAUSE) + message(3, 1))
     assert [wire.word(one) for one in got] == [None, wire.PAUSE, None]
 
 

@@ -8,11 +8,11 @@ import signal
 
 import pytest
 
-from paddock.backends.guest import orders
-from paddock.backends.vessel import ask
+from paddock.backends.guest import PING, orders
+from paddock.backends.vessel import Control
 from paddock.errors import SandboxDied
 from paddock.wire.guest import PingReply
-from tests.guest.pilots import DIALECT, HELLO, PilotProcess, Told, alive, collect, start, until
+from tests.guest.pilots import HELLO, PilotProcess, alive, collect, start, until
 
 
 @pytest.fixture
@@ -114,17 +114,16 @@ def test_when_the_child_ends_the_pilot_says_how_and_ends(tmp_path):
     pilot = PilotProcess(tmp_path, ["/bin/sh", "-c", "echo last words >&2; exec sleep 1000"])
 
     async def main():
-        control = pilot.dial("control")
-        channel = control.open(ask("end"))
-        assert (await channel.reply(Told)).said == {}
+        control = Control(pilot.hand("control"))
+        end = asyncio.ensure_future(control.ask("end", dict))
         user = pilot.dial("user")
-        while (await pilot.control(op="log"))["log"] != "last words\n":
+        while (await pilot.control("log"))["log"] != "last words\n":
             pass
-        os.kill((await pilot.control(op="ping"))["children"][0], signal.SIGTERM)
-        answer = (await channel.result(Told)).said
+        os.kill((await pilot.control("ping"))["children"][0], signal.SIGTERM)
+        answer = await end
         assert (answer["signal"], answer["log"]) == (15, "last words\n")
         with pytest.raises(SandboxDied):
-            await user.open(DIALECT.ping).reply(PingReply)
+            await user.open(PING).reply(PingReply)
         control.close()
 
     asyncio.run(main())
@@ -132,7 +131,7 @@ def test_when_the_child_ends_the_pilot_says_how_and_ends(tmp_path):
 
 
 def test_the_child_dies_with_the_pilot(pilot):
-    (child,) = asyncio.run(pilot.control(op="ping"))["children"]
+    (child,) = asyncio.run(pilot.control("ping"))["children"]
     pilot.stop()
     until(lambda: not alive(child))
 
@@ -144,7 +143,7 @@ def test_of_a_flood_of_words_the_last_are_kept(tmp_path):
     async def main():
         log = ""
         while not log.endswith("29999\n"):
-            log = (await pilot.control(op="log"))["log"]
+            log = (await pilot.control("log"))["log"]
         assert len(log) <= 16 * 1024
 
     asyncio.run(main())
@@ -155,7 +154,7 @@ def test_a_guest_that_never_greets_is_served_to_nobody(tmp_path):
     pilot = PilotProcess(tmp_path, ["/bin/sleep", "1000"])
     with pilot.hand("user") as ours:
         ours.sendall(HELLO)
-        assert not asyncio.run(pilot.control(op="ping"))["restored"]
+        assert not asyncio.run(pilot.control("ping"))["restored"]
         ours.setblocking(False)
         with pytest.raises(BlockingIOError):
             ours.recv(1)
@@ -166,10 +165,7 @@ def test_a_guest_that_breaks_the_rules_of_the_line_ends_with_its_wall(tmp_path):
     pilot = PilotProcess(tmp_path, ["/bin/sh", "-c", "echo a word of a command; exec sleep 1000"])
 
     async def main():
-        control = pilot.dial("control")
-        channel = control.open(ask("end"))
-        assert "none of ours says" in (await channel.result(Told)).said["words"]
-        control.close()
+        assert "none of ours says" in (await pilot.control("end"))["words"]
 
     asyncio.run(main())
     assert pilot.process.wait(60) == 0

@@ -7,7 +7,9 @@ import sys
 
 from tests.guest.pilots import SRC
 
-BEFORE = f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.guest._entry; import paddock.guest._seal as g; "
+BEFORE = (
+    f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.guest._pilot; import paddock.guest._process as g; "
+)
 
 
 def run(code):

@@ -12,7 +12,7 @@ from tests.guest.pilots import GUEST
 
 @pytest.mark.parametrize(
     "modules",
-    [("_entry",), ("_pilot", "_pilot_microvm", "_qemu", "_shares"), ("_pilot", "_pilot_gvisor")],
+    [("_pilot", "_pilot_microvm", "_qemu", "_shares"), ("_pilot", "_pilot_gvisor")],
     ids=lambda m: m[-1],
 )
 def test_it_loads_nothing_of_the_library_that_costs_more_than_it_gives(modules: tuple[str, ...]) -> None:

@@ -71,7 +71,7 @@ def test_a_kernel_finds_in_a_view_what_is_in_the_directories(tmp_path: Path) -> 
     view = _make(
         tmp_path,
         Source(place=str(first), path="/", owners=owners),
-        Source(place=str(second), path="/usr", without=frozenset({"local"}), nobody=0),
+        Source(place=str(second), path="/usr", without=frozenset({"local"})),
     )
     with _mounted(view, tmp_path) as place:
         for name in ("many", "deep/er", "usr/many", "usr/deep"):
@@ -112,14 +112,17 @@ def test_a_file_that_changed_is_an_error_and_never_other_bytes(tmp_path: Path) -
 
 @contextmanager
 def _served(view: View) -> Generator[tuple[socket.socket, threading.Event]]:
-    loop, over = Loop(), threading.Event()
+    over = threading.Event()
+
+    class UntilItHangsUp(Loop):
+        def unwatch(self, fd: int) -> None:
+            super().unwatch(fd)
+            over.set()
+            self.stop()
+
+    loop = UntilItHangsUp()
     ours, theirs = socket.socketpair()
-
-    def ended() -> None:
-        over.set()
-        loop.stop()
-
-    BlockServer(loop, theirs, view, ended)
+    BlockServer(loop, theirs, view)
     thread = threading.Thread(target=loop.run)
     thread.start()
     ours.settimeout(60)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paddock.backends.jail import _scope, _userns
+from paddock.backends.jail import _scope, _trials, _userns
 from tests.keeper.conftest import Yard, run
 from tests.orphans import wait_until
 
@@ -68,5 +68,5 @@ def test_the_profile_that_doctor_prints_names_the_program_that_runs_us() -> None
 
 
 def test_whoever_may_make_user_namespaces_is_not_refused() -> None:
-    assert _userns._try() is None
+    assert _trials.attempt(_userns._CODE) is None
     assert _userns.refused() is None

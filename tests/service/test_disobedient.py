@@ -16,7 +16,7 @@ from test_over_guest import make, opened, sh
 from paddock.backends import _guest_frames as frames
 from paddock.backends._guest_connection import GuestConnection
 from paddock.backends._guest_instance import GuestInstance
-from paddock.backends.guest import NativeDialect, Place
+from paddock.backends.guest import Place
 from paddock.errors import SandboxDied
 from paddock.model import ExecSpec, GetSandbox, RunExec, StartExec, State
 from paddock.service import Service
@@ -63,7 +63,7 @@ async def test_a_command_whose_time_is_over_ends_with_its_sandbox(
             ours, theirs = socket.socketpair()
             peer = Peer(theirs, serve)
             peers.append((peer, asyncio.ensure_future(peer.run(hello()))))
-            self._hold(identity, GuestConnection(ours, NativeDialect(Place(workdir="/", env={}))))
+            self._hold(identity, GuestConnection(ours, Place()))
             self._connections[identity].descriptors = False
         return self._connections[identity]
 

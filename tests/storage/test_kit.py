@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import socket
@@ -13,15 +12,13 @@ from typing import cast
 
 import pytest
 
-from paddock.backends._guest import GuestConnection
 from paddock.backends.guest import program
-from paddock.backends.vessel import ask
-from paddock.guest._orders import pack_orders
+from paddock.backends.vessel import Control
+from paddock.guest._control import pack_orders
 from paddock.storage import Templates, open_pool, prepare
 from paddock.storage._kit import COMMAND, PLACE, manifest, recipe
 from paddock.storage._recipe import Manifest
 from tests.conformance.trees import Root
-from tests.guest.pilots import DIALECT, Told
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +43,21 @@ def test_the_pilot_serves_where_there_is_nothing_but_the_kit(files: Manifest, tm
     for name in ("dev", "proc"):
         (tmp_path / name).mkdir()
     (tmp_path / "dev/null").touch()
-    shutil.copy(program(), tmp_path / "child")
-    told = {"name": f"paddock-kit-{os.urandom(8).hex()}", "identities": (), "child": {"argv": ["/child"]}}
-    config = json.dumps({"pilot": {"orders": 0}, "fatal_imports": True})
+    shutil.copy(program(), tmp_path / "sentry")  # by this name it serves, and does not end
+    told = {"name": f"paddock-kit-{os.urandom(8).hex()}", "identities": (), "child": {"argv": ["/sentry"]}}
+    told["fatal_imports"] = True
     bound = 'mount --rbind /proc "$0/proc" && exec chroot "$0" "$@"'
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", bound, str(tmp_path), *COMMAND, config]
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", bound, str(tmp_path), *COMMAND]
 
     async def main() -> dict[str, object]:
         ours, theirs = socket.socketpair()
         with theirs:
             pilot = await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno())
         ours.sendall(pack_orders(told))
-        control = GuestConnection(ours, DIALECT)
+        control = Control(ours)
         try:
             async with asyncio.timeout(60):
-                return (await control.open(ask("ping")).call(Told)).said
+                return await control.ask("ping", dict)
         finally:
             control.close()
             pilot.kill()

@@ -12,9 +12,7 @@ SOURCE = Path(paddock.__file__).parent
 READERS = {
     "audit/_log.py": "the time of a record, beside its boot time; the order of segments",
     "audit/_heads.py": "when a head was signed",
-    "backends/container/_life.py": "`started_at` of processes, which the kernel counts from the machine's start",
-    "backends/jail/_look.py": "`started_at` of processes, which the kernel counts from the machine's start",
-    "backends/process/_instance.py": "the same",
+    "backends/_look.py": "`started_at` of processes, which the kernel counts from the machine's start",
     "cli/_sandboxes.py": "how long ago and how long until, in words",
     "cli/_logs.py": "the same",
     "cli/_render.py": "times as a person reads them",

@@ -20,9 +20,10 @@ from . import _guest_frames as frames
 from ._guest_channel import Channel
 from ._guest_frames import Frame, Kind, ProtocolError
 from ._stillness import Stillness
+from .guest._requests import PING
 
 if TYPE_CHECKING:
-    from .guest import NativeDialect, Request
+    from .guest import Place, Request
 
 _MAX_ADDRESS = 107  # bytes of sun_path without its NUL, unix(7)
 _HIGH = 4 * 1024 * 1024
@@ -72,10 +73,10 @@ class GuestConnection:
     work_seconds = 3600.0
     """For what it has a worker do: walks, copies, archives."""
 
-    def __init__(self, stream: socket.socket, dialect: NativeDialect) -> None:
+    def __init__(self, stream: socket.socket, place: Place) -> None:
         stream.setblocking(False)
         self._socket = stream
-        self.dialect = dialect
+        self.place = place
         self._loop = asyncio.get_running_loop()
         self._decoder = frames.Decoder()
         self._greeted = False
@@ -103,7 +104,7 @@ class GuestConnection:
         self.send(frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack()))
 
     @classmethod
-    async def connect(cls, path: Path, dialect: NativeDialect) -> GuestConnection:
+    async def connect(cls, path: Path, place: Place) -> GuestConnection:
         """OSError as connect(2) has it. The path may be longer than a socket address holds."""
         with contextlib.ExitStack() as opened:
             address = os.fspath(path)
@@ -117,7 +118,7 @@ class GuestConnection:
                 for _ in range(_CONNECT_TRIES):
                     try:
                         stream.connect(address)
-                        return cls(stream, dialect)
+                        return cls(stream, place)
                     except BlockingIOError:
                         await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
                 raise OSError(errno.ETIMEDOUT, "the guest accepts no connection", os.fspath(path))
@@ -172,7 +173,7 @@ class GuestConnection:
 
     def _require_room(self, request: Request) -> None:
         """One more request is one more to remember, until the guest has read it and said its last word about it."""
-        if len(self._channels) >= _MOST_REQUESTS and request is not self.dialect.ping:
+        if len(self._channels) >= _MOST_REQUESTS and request is not PING:
             raise SandboxError(
                 f"more than {_MOST_REQUESTS} requests to one sandbox at one time",
                 hint="wait for the end of some of them, or kill the sandbox",
@@ -184,7 +185,7 @@ class GuestConnection:
         """Has the guest say something, if it can."""
         if not self.closed and (self._ping is None or self._ping.has_ended):
             with contextlib.suppress(PaddockError):  # it reads nothing: it will not be heard of, and that is judged
-                self._ping = self.open(self.dialect.ping)
+                self._ping = self.open(PING)
 
     def send(self, data: bytes | memoryview, fds: Sequence[int] = ()) -> None:
         """Sends now or when there is room. Silently nothing on a dead connection: its channels know."""

@@ -4,24 +4,140 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paddock.errors import GuestLost, InvalidArgument, NotFound, PaddockError, SandboxError
-from paddock.model import ExecId, ExecSpec, ExitStatus, Limit, PtySize
+from paddock.model import ExecId, ExecInfo, ExecSpec, ExitStatus, Limit, PtySize
 from paddock.model.streams import ByteReader, ByteWriter
-from paddock.wire.guest import Stream
+from paddock.wire import guest as wire
+from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
 
-from ._guest_files import FileReader
 from ._guest_pipes import PipeReader, PipeWriter, open_pipe
+from .guest import FileReader, Nothing, Place, Request, ask
+from .guest._place import encode, show
+from .guest._requests import of_command, of_exec, of_guest
 
 if TYPE_CHECKING:
     from ._guest_channel import Channel
     from ._guest_connection import GuestConnection
 
-_MOST_CELLS = 65535  # ioctl_tty(2): unsigned shorts
 _PIPES = (PipeReader, PipeWriter)
+_UMASK = 0o022
+# As plain numbers: every command has some, and an enumeration's `|` and `&` are calls.
+_STDIN, _TERMINAL, _BACKGROUND = int(ExecFlags.STDIN), int(ExecFlags.TERMINAL), int(ExecFlags.BACKGROUND)
+_IDENTITY, _VITAL, _OOM = int(ExecFlags.IDENTITY), int(ExecFlags.VITAL), int(ExecFlags.OOM)
+_STRUCK = {
+    int(EndedFlags.TIME): Limit.TIME,
+    int(EndedFlags.MEMORY): Limit.MEMORY,
+    int(EndedFlags.PROCESSES): Limit.PROCESSES,
+    int(EndedFlags.DISK): Limit.DISK,
+    int(EndedFlags.INODES): Limit.INODES,
+}
+_MOST_ANSWERS = 64
+"""Of a list of commands: each has 64 KiB."""
+
+
+def exec_request(
+    place: Place, spec: ExecSpec, id: ExecId, user: str | None, *, background: bool, vital: bool = False
+) -> Request:
+    """Ask to start a command. The agent ends with a command that is `vital`."""
+    other = None if user is None else place.user(user)
+    flags = _VITAL if vital else 0
+    if other is not None:
+        flags |= _IDENTITY
+    if place.oom_score is not None:
+        flags |= _OOM
+    if spec.stdin and spec.pty is None:
+        flags |= _STDIN
+    if spec.pty is not None:
+        flags |= _TERMINAL
+    if background:
+        flags |= _BACKGROUND
+    size = spec.pty
+    message = wire.Exec(
+        flags=flags,
+        uid=0 if other is None else other.uid,
+        gid=0 if other is None else other.gid,
+        oom_score=place.oom_score or 0,
+        rows=0 if size is None else size.rows,
+        columns=0 if size is None else size.columns,
+        umask=_UMASK,
+        timeout=_nanoseconds(spec.timeout_seconds) if background else 0,
+        id=encode(id),
+        argv=tuple(map(encode, spec.argv)),
+        env=place.environment(spec.env, other),
+        cwd=place.cwd(spec.cwd),
+    )
+    program = spec.argv[0] if spec.argv else ""
+    return ask(Op.EXEC, message, of_exec(program, spec.cwd or "", id))
+
+
+def _nanoseconds(seconds: float | None) -> int:
+    """0: none."""
+    if seconds is None:
+        return 0
+    if not seconds > 0 or not math.isfinite(seconds):
+        raise InvalidArgument("timeout_seconds must be seconds above 0")
+    return min(max(1, int(seconds * 1e9)), (1 << 63) - 1)
+
+
+def _attach_request(id: ExecId, flags: int) -> Request:
+    return ask(Op.ATTACH, wire.Attach(flags=flags, id=encode(id)), of_command(id))
+
+
+def signal_request(id: ExecId, number: int) -> Request:
+    return ask(Op.SIGNAL, wire.Signal(number=number, id=encode(id)), of_command(id))
+
+
+async def signal_exec(connection: GuestConnection, id: ExecId, number: int) -> None:
+    await connection.open(signal_request(id, number)).call(Nothing)
+
+
+async def execs(connection: GuestConnection) -> list[ExecInfo]:
+    found: list[ExecInfo] = []
+    before = 0
+    for _ in range(_MOST_ANSWERS):
+        answer = await connection.open(ask(Op.EXECS, wire.Execs(before=before), of_guest)).call(wire.ExecsReply)
+        found += [_info(item, connection) for item in answer.execs]
+        before = answer.before
+        if not before:
+            return found
+    raise SandboxError("more commands run in the sandbox than can be listed", hint="kill some of them, or the sandbox")
+
+
+def _info(item: wire.Listed, connection: GuestConnection) -> ExecInfo:
+    return ExecInfo(
+        id=ExecId(show(item.id)),
+        argv=tuple(map(show, item.argv)),
+        pid=item.pid,
+        started_at=item.started / 1e9,
+        background=bool(item.flags & wire.ListedFlags.BACKGROUND),
+        status=_status(item, connection) if item.flags & wire.ListedFlags.ENDED else None,
+    )
+
+
+def _status(exited: wire.Exit | wire.Listed, connection: GuestConnection) -> ExitStatus:
+    """Break the connection over what no kernel reports."""
+    status = ExitStatus(
+        code=None if exited.code == -1 else exited.code,
+        signal=exited.signal or None,
+        limit=next((limit for flag, limit in _STRUCK.items() if exited.ended & flag), None),
+        duration_seconds=round(exited.duration / 1e9, 6),
+    )
+    sound = (
+        (status.code is None) != (status.signal is None)
+        and (status.code is None or 0 <= status.code <= 255)
+        and (status.signal is None or 1 <= status.signal <= 64)
+        and 0 <= status.duration_seconds < 1e9
+    )
+    if not sound:
+        raise connection.breach("an exit status that no kernel reports")
+    if status.limit not in (None, Limit.TIME) and not connection.tells:
+        raise connection.breach("a ceiling of which a guest knows nothing")
+    return status
 
 
 def _killed(error: BaseException) -> bool:
@@ -84,7 +200,6 @@ class GuestExecHandle:
         pty: bool = False,
     ) -> None:
         self._connection = connection
-        self._dialect = connection.dialect
         self._channel = channel
         self._id = id
         self._pid = 0
@@ -117,7 +232,7 @@ class GuestExecHandle:
         """Waits for the guest's word that it runs; on failure everything is closed."""
         try:
             with self._channel.attended():
-                kind = self._dialect.attached if self._outlives else self._dialect.started
+                kind = wire.AttachReply if self._outlives else wire.ExecReply
                 self._pid = (await self._channel.reply(kind)).pid
         except BaseException as error:
             if not _killed(error):
@@ -135,7 +250,7 @@ class GuestExecHandle:
 
     async def wait(self) -> ExitStatus:
         try:
-            return self._dialect.status(await self._result(), self._connection)
+            return _status(await self._result(), self._connection)
         except GuestLost as error:
             if not _killed(error):
                 raise
@@ -143,15 +258,16 @@ class GuestExecHandle:
             seconds = asyncio.get_running_loop().time() - self._began
             return ExitStatus(signal=signal.SIGKILL, duration_seconds=round(seconds, 6))
 
-    async def _result(self) -> Any:
-        return await self._channel.result(self._dialect.exited)
+    async def _result(self) -> wire.Exit:
+        return await self._channel.result(wire.Exit)
 
     async def signal(self, number: int) -> None:
-        await self._connection.open(self._dialect.signal(self._id, number)).call(self._dialect.nothing)
+        await signal_exec(self._connection, self._id, number)
 
     async def kill(self) -> None:
+        request = ask(Op.KILL, wire.Kill(id=encode(self._id)), of_command(self._id))
         try:
-            answer = await self._connection.open(self._dialect.kill(self._id)).call(self._dialect.killed)
+            answer = await self._connection.open(request).call(wire.KillReply)
         except NotFound:  # ended so long ago that the guest has forgotten it
             return
         except GuestLost as error:
@@ -166,8 +282,9 @@ class GuestExecHandle:
     async def resize(self, size: PtySize) -> None:
         if not self._pty:
             raise InvalidArgument("the command has no terminal")
+        message = wire.Resize(rows=size.rows, columns=size.columns, id=encode(self._id))
         with contextlib.suppress(NotFound):  # ended so long ago that the guest has forgotten it
-            await self._connection.open(self._dialect.resize(self._id, size)).call(self._dialect.nothing)
+            await self._connection.open(ask(Op.RESIZE, message, of_command(self._id))).call(Nothing)
 
     async def aclose(self) -> None:
         self._close_pipes()
@@ -209,10 +326,10 @@ class AttachedExecHandle(GuestExecHandle):
 
     _outlives = True
 
-    async def _result(self) -> Any:
-        channel = self._connection.open(self._dialect.attach(self._id, silent=True), receives=(Stream.OUT, Stream.ERR))
+    async def _result(self) -> wire.Exit:
+        channel = self._connection.open(_attach_request(self._id, 0), receives=(Stream.OUT, Stream.ERR))
         try:
-            return await channel.result(self._dialect.exited)
+            return await channel.result(wire.Exit)
         except NotFound:  # ended so long ago that the guest has forgotten it; this channel has not
             return await super()._result()
         finally:
@@ -223,7 +340,7 @@ class AttachedExecHandle(GuestExecHandle):
 async def start_foreground(
     connection: GuestConnection, spec: ExecSpec, id: ExecId, user: str | None
 ) -> GuestExecHandle:
-    request = connection.dialect.exec(spec, id, user, background=False)
+    request = exec_request(connection.place, spec, id, user, background=False)
     if spec.pty is not None or not connection.descriptors:
         receives = (Stream.OUT,) if spec.pty is not None else (Stream.OUT, Stream.ERR)
         sends = spec.stdin or spec.pty is not None
@@ -243,7 +360,7 @@ async def start_foreground(
     return handle
 
 
-def _over_pipes(connection: GuestConnection, request: Any, spec: ExecSpec, id: ExecId) -> GuestExecHandle:
+def _over_pipes(connection: GuestConnection, request: Request, spec: ExecSpec, id: ExecId) -> GuestExecHandle:
     far: list[int] = []
     near: list[PipeReader] = []
     stdin: PipeWriter | None = None
@@ -272,8 +389,7 @@ async def start_background(
     connection: GuestConnection, spec: ExecSpec, id: ExecId, user: str | None
 ) -> GuestExecHandle:
     """Its output is kept inside; the handle is attached to it in the same breath."""
-    dialect = connection.dialect
-    request = dialect.exec(spec, id, user, background=True)
+    request = exec_request(connection.place, spec, id, user, background=True)
     with contextlib.ExitStack() as inner, contextlib.ExitStack() as outer:
         far: list[int] = []
         stdin: PipeWriter | None = None
@@ -289,7 +405,7 @@ async def start_background(
         handle = attach(connection, id, stdin)
         try:
             with contextlib.suppress(GuestLost):  # then the handle knows as well
-                await channel.call(dialect.started)
+                await channel.call(wire.ExecReply)
             await handle.started()
         except BaseException:
             handle.abandon()
@@ -300,15 +416,16 @@ async def start_background(
 
 async def output(connection: GuestConnection, id: ExecId, stream: int) -> FileReader:
     """What a background command has printed until now."""
-    request, carrier = connection.dialect.output(id, stream)
-    channel = connection.open(request, receives=(carrier,))
+    flags = wire.AttachFlags.OUT if stream == Stream.OUT else wire.AttachFlags.ERR
+    channel = connection.open(_attach_request(id, flags | wire.AttachFlags.NOW), receives=(stream,))
     with channel.attended():
-        await channel.reply(connection.dialect.attached)
-    return FileReader(channel, None, stream=carrier)
+        await channel.reply(wire.AttachReply)
+    return FileReader(channel, None, stream=stream)
 
 
 def attach(connection: GuestConnection, id: ExecId, stdin: PipeWriter | None = None) -> GuestExecHandle:
-    channel = connection.open(connection.dialect.attach(id), receives=(Stream.OUT, Stream.ERR))
+    request = _attach_request(id, wire.AttachFlags.OUT | wire.AttachFlags.ERR)
+    channel = connection.open(request, receives=(Stream.OUT, Stream.ERR))
     return AttachedExecHandle(
         connection,
         channel,

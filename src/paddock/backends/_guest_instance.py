@@ -25,9 +25,9 @@ from paddock.model import (
 
 from ._base import Paused
 from ._guest_connection import GuestConnection
-from ._guest_exec import attach, output, start_background, start_foreground
-from ._guest_ports import accept
+from ._guest_exec import attach, execs, output, signal_exec, start_background, start_foreground
 from ._stillness import Stillness
+from .guest import accept, orders, perform
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
@@ -98,8 +98,7 @@ class GuestInstance:
     async def execs(self) -> tuple[ExecInfo, ...]:
         found: list[ExecInfo] = []
         for identity in ("user", *(("root",) if await self._serves_root() else ())):
-            connection = await self.connection(identity)
-            found += await connection.dialect.execs(connection)
+            found += await execs(await self.connection(identity))
         return tuple(sorted(found, key=lambda info: info.started_at))
 
     async def _serves_root(self) -> bool:
@@ -113,16 +112,12 @@ class GuestInstance:
                 raise
             raise self.lost_error() from None
         try:
-            return await control.dialect.serves(control, "root")
+            return await orders.serves(control, "root")
         finally:
             control.close()
 
     async def signal_exec(self, exec: ExecId, number: int) -> None:
-        async def signalled(connection: GuestConnection) -> None:
-            dialect = connection.dialect
-            await connection.open(dialect.signal(exec, number)).call(dialect.nothing)
-
-        await self._first(signalled)
+        await self._first(lambda connection: signal_exec(connection, exec, number))
 
     async def file(self, action: Action[R]) -> R:
         identity, other = self.route(getattr(action, "user", None))
@@ -131,8 +126,7 @@ class GuestInstance:
                 f"files cannot be touched as {other!r}: that is for root and {self._template.default_user!r}",
                 hint=f"do it as root and give it to {other!r}, or run a command as {other!r}",
             )
-        connection = await self.connection(identity)
-        return await connection.dialect.perform(connection, action)
+        return await perform(await self.connection(identity), action)
 
     async def accept(self, path: str) -> ByteStream:
         return await accept(await self.connection("user"), path)
@@ -219,7 +213,7 @@ class GuestInstance:
             return self._agent_lost(identity, f"was lost, and why is not known: {error.strerror}")
         try:
             async with asyncio.timeout(_VERDICT_SECONDS):
-                alive, number = await control.dialect.verdict(control, identity, lost.peer_pid)
+                alive, number = await orders.verdict(control, identity, lost.peer_pid)
         except SandboxDied:
             return self.lost_error()
         except TimeoutError:

@@ -1,4 +1,7 @@
-"""`python -I -S <directory or zip> CONFIG`, or the path of this file, compiled or not. See `_entry`."""
+"""The pilot as a program: `python -I -S <directory or zip> [CONFIG]`, or the path of this file, compiled or not.
+
+CONFIG is an object in JSON: see `_pilot`. Without it that is said first on the standard input (`_control`).
+"""
 
 import sys
 
@@ -9,8 +12,8 @@ if not __package__:
     package = types.ModuleType("paddock_guest")
     package.__path__ = [__file__.rpartition("/")[0] or "."]
     sys.modules["paddock_guest"] = package
-    from paddock_guest._entry import main  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+    from paddock_guest._pilot import main  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 else:
-    from ._entry import main
+    from ._pilot import main
 
 main(sys.argv[1:])  # pyright: ignore[reportUnknownArgumentType]

@@ -12,10 +12,14 @@ import os
 import socket
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
 
 from ._loop import IN, OUT, Loop
-from ._view_table import BLOCK, EXTENT, HEAD, TABLE_MAGIC
+
+# The table of a view (`_view`): a head, then extents by their first block, then paths.
+BLOCK = 4096
+HEAD = struct.Struct("<8sIIQ")
+EXTENT = struct.Struct("<IIQQQ")  # first block, place of the path, bytes, mtime (ns), inode
+TABLE_MAGIC = b"pdkview1"
 
 _HAVE_OPTION = b"IHAVEOPT"
 _GREETING = struct.pack(">8s8sH", b"NBDMAGIC", _HAVE_OPTION, 0b11)  # fixed newstyle, no zeroes
@@ -68,22 +72,16 @@ class View:
             length -= len(data)
         return b"".join(parts)
 
-    def files(self) -> Iterator[tuple[int, int, int]]:
-        """First block, a descriptor for as long as it is the one asked for, and bytes. OSError as in `read`."""
-        for number in range(self._count):
-            start, place, size, mtime_ns, inode = self._extent(number)
-            yield start, self._file(number, place, size, mtime_ns, inode), size
-
     def _some(self, offset: int, length: int) -> bytes:
         boundary = self._first * BLOCK
         if offset < boundary:
             length = min(length, boundary - offset)
             return os.pread(self._metadata, length, offset).ljust(length, b"\0")
         number = self._find(offset // BLOCK)
-        start, place, size, mtime_ns, inode = self._extent(number)
+        start, place, size, mtime_ns, _ = self._extent(number)
         within = offset - start * BLOCK
         length = min(length, -(-size // BLOCK) * BLOCK - within)
-        data = os.pread(self._file(number, place, size, mtime_ns, inode), length, within)
+        data = os.pread(self._file(number, place, size, mtime_ns), length, within)
         if len(data) != max(0, min(length, size - within)):
             raise Changed(errno.EIO, "cut short")
         return data.ljust(length, b"\0")
@@ -101,7 +99,7 @@ class View:
                 high = middle
         return low
 
-    def _file(self, number: int, place: int, size: int, mtime_ns: int, inode: int) -> int:
+    def _file(self, number: int, place: int, size: int, mtime_ns: int) -> int:
         fd = self._open.get(number)
         if fd is not None:
             self._open.move_to_end(number)
@@ -122,8 +120,8 @@ class View:
 class BlockServer:
     """Serves `view` over `stream` until the other side leaves or breaks the protocol."""
 
-    def __init__(self, loop: Loop, stream: socket.socket, view: View, ended: Callable[[], None]) -> None:
-        self._loop, self._stream, self._view, self._ended = loop, stream, view, ended
+    def __init__(self, loop: Loop, stream: socket.socket, view: View) -> None:
+        self._loop, self._stream, self._view = loop, stream, view
         self._received = bytearray()
         self._out: list[memoryview] = [memoryview(_GREETING)]
         self._waiting = len(_GREETING)
@@ -234,4 +232,3 @@ class BlockServer:
     def _end(self) -> None:
         self._loop.unwatch(self._stream.fileno())
         self._stream.close()
-        self._ended()

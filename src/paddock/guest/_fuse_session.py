@@ -1,57 +1,99 @@
-"""One session of another kernel's with our files: a request in, its answer out. What it says is an attacker's."""
+"""One session of another kernel's with our files: a request in, its answer out. What it says may be an attacker's.
+
+Every name is one component, found below a descriptor that we hold; nothing is followed, no other file system entered.
+Requests never wait for anybody: locks are the other kernel's own affair, special files are never opened. There are no
+open files here: a request names the file, and that is opened again as long as it is asked for.
+
+Directories are read in pieces. A place in one is made of the name before it, so that entries which come and go
+meanwhile move no other: each that was there all the time is shown once, however long somebody keeps a place.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import stat
+import struct
+from binascii import crc32
+from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable
 
 from . import _fuse_wire as wire
-from ._faults import report
-from ._fuse_data import Data
-from ._fuse_files import Files
-from ._fuse_listing import Listings
-from ._fuse_nodes import Nodes
+from ._fuse_nodes import (
+    UTIME_NOW,
+    UTIME_OMIT,
+    Node,
+    Nodes,
+    allocate,
+    chown,
+    hold,
+    kill_privileges,
+    place,
+    rename,
+    set_times,
+)
 from ._fuse_wire import Request
+from ._loop import report
 
 _FIRST_ERRNO, _LAST_ERRNO = 1, 133
+_HEAD, _TAIL = struct.Struct("=II6Q3I"), struct.Struct("=4I4x")  # of SETATTR
+_MKNOD, _MKDIR, _LINK, _RENAME, _RENAME2 = (struct.Struct(form) for form in ("=4I", "=II", "=Q", "=Q", "=QII"))
+_SETXATTR, _GETXATTR = struct.Struct("=II"), struct.Struct("=II")
+_WORD, _WIDE = struct.Struct("=II"), struct.Struct("=Q")
+
+_MODE, _UID, _GID, _SIZE, _ATIME, _MTIME = (1 << bit for bit in range(6))  # FATTR_*
+_ATIME_NOW, _MTIME_NOW, _KILL = 1 << 7, 1 << 8, 1 << 11
+_KEEP = 0xFFFF_FFFF  # an owner that stays
+_EXCHANGE, _NOREPLACE = 1 << 1, 1 << 0
+_MOST_XATTR = 65536
+_MOST_OFFSET = (1 << 63) - 1
+_READ, _FSYNC = struct.Struct("=QQIIQII"), struct.Struct("=QII")
+_FALLOCATE, _LSEEK, _COPY = (struct.Struct(form) for form in ("=QQQII", "=QQII", "=7Q"))
+_WRITE_KILL = 1 << 2
+_ALLOCATE_MODES = 0x7F & ~0x04  # all that fallocate(2) knows but FALLOC_FL_NO_HIDE_STALE, which shows old bytes
+_MOST_COPIED = 16 << 20  # in one request: a short answer is asked on
+MAX_ENTRIES = 1 << 20
+_REMEMBERED = 16
+_ITSELF, _ABOVE = 1, 2  # the places behind "." and ".."
+
+Listing = list[tuple[int, bytes, int, int]]  # place behind it, name, number, type
 
 
 class Session:
     def __init__(self, nodes: Nodes) -> None:
-        self.nodes = nodes
-        files, data = Files(nodes), Data(nodes)
-        listings = Listings(nodes, files)
-        self._listings = listings
+        self._nodes = nodes
+        self._may_give = os.geteuid() == 0
+        self._recent: OrderedDict[int, Listing] = OrderedDict()
         self._operations: dict[int, Callable[[Request], bytes]] = {
             wire.INIT: self._init,
-            wire.LOOKUP: files.lookup,
-            wire.GETATTR: files.getattr,
-            wire.SETATTR: files.setattr,
-            wire.READLINK: files.readlink,
-            wire.SYMLINK: files.symlink,
-            wire.MKNOD: files.mknod,
-            wire.MKDIR: files.mkdir,
-            wire.UNLINK: files.unlink,
-            wire.RMDIR: files.rmdir,
-            wire.RENAME: files.rename,
-            wire.RENAME2: files.rename2,
-            wire.LINK: files.link,
-            wire.READ: data.read,
-            wire.WRITE: data.write,
-            wire.STATFS: files.statfs,
-            wire.FSYNC: data.fsync,
-            wire.FSYNCDIR: data.fsync,
-            wire.SETXATTR: files.setxattr,
-            wire.GETXATTR: files.getxattr,
-            wire.LISTXATTR: files.listxattr,
-            wire.REMOVEXATTR: files.removexattr,
-            wire.FALLOCATE: data.fallocate,
-            wire.LSEEK: data.lseek,
-            wire.COPY_FILE_RANGE: data.copy_file_range,
-            wire.READDIR: lambda request: listings.read(request, plus=False),
-            wire.READDIRPLUS: lambda request: listings.read(request, plus=True),
-            wire.DESTROY: self._destroy,
+            wire.LOOKUP: self.lookup,
+            wire.GETATTR: self.getattr,
+            wire.SETATTR: self.setattr,
+            wire.READLINK: self.readlink,
+            wire.SYMLINK: self.symlink,
+            wire.MKNOD: self.mknod,
+            wire.MKDIR: self.mkdir,
+            wire.UNLINK: self.unlink,
+            wire.RMDIR: self.rmdir,
+            wire.RENAME: self.rename,
+            wire.RENAME2: self.rename2,
+            wire.LINK: self.link,
+            wire.READ: self.read,
+            wire.WRITE: self.write,
+            wire.STATFS: self.statfs,
+            wire.FSYNC: self.fsync,
+            wire.FSYNCDIR: self.fsync,
+            wire.SETXATTR: self.setxattr,
+            wire.GETXATTR: self.getxattr,
+            wire.LISTXATTR: self.listxattr,
+            wire.REMOVEXATTR: self.removexattr,
+            wire.FALLOCATE: self.fallocate,
+            wire.LSEEK: self.lseek,
+            wire.COPY_FILE_RANGE: self.copy_file_range,
+            wire.READDIR: lambda request: self._list(request, plus=False),
+            wire.READDIRPLUS: lambda request: self._list(request, plus=True),
         }
         self._top: dict[int, Callable[[Request], bytes]] = {
             wire.LOOKUP: self._find_export,
@@ -83,21 +125,17 @@ class Session:
         operation = self._operations.get(request.opcode)
         if operation is None:
             raise OSError(errno.ENOSYS, "not done here")
-        if request.node == wire.ROOT and request.opcode not in (wire.INIT, wire.DESTROY):
+        if request.node == wire.ROOT and request.opcode != wire.INIT:
             operation = self._top.get(request.opcode)
             if operation is None:
                 raise PermissionError(errno.EPERM, "nothing can be done to the list of exports")
         return operation
 
     def _init(self, request: Request) -> bytes:
-        answer = wire.greeting(request, shared=any(export.shared for export in self.nodes.exports))
-        self._destroy(request)  # whoever greets again knows nothing of before
+        answer = wire.greeting(request, shared=any(export.shared for export in self._nodes.exports))
+        self._recent.clear()  # whoever greets again knows nothing of before
+        self._nodes.forget_all()
         return answer
-
-    def _destroy(self, request: Request) -> bytes:
-        self._listings.forget()
-        self.nodes.forget_all()
-        return b""
 
     def _forget(self, request: Request) -> None:
         if request.opcode == wire.FORGET:
@@ -106,15 +144,455 @@ class Session:
             numbers = _numbers(request.body[8 : len(request.body) & ~15 | 8])
             forgotten = list(zip(numbers[::2], numbers[1::2], strict=False))
         for number, lookups in forgotten:
-            self.nodes.forget(number, lookups)
+            self._nodes.forget(number, lookups)
 
     def _find_export(self, request: Request) -> bytes:
-        node = self.nodes.roots.get(request.names(0, 1)[0])
+        node = self._nodes.roots.get(request.names(0, 1)[0])
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such export")
         node.lookups += 1
-        status = self.nodes.status(node)
+        status = self._nodes.status(node)
         return wire.entry(node.number, status, wire.number(status.st_ino, node.export.index), node.export.seconds)
+
+    # names
+
+    def lookup(self, request: Request) -> bytes:
+        parent = self._directory(request.node)
+        name = _component(request.names(0, 1)[0])
+        try:
+            held = hold(self._nodes.held(parent), name, across=parent.export.across)
+        except FileNotFoundError:
+            if parent.export.shared:
+                raise
+            return wire.no_entry(parent.export.seconds)
+        return self.entry(parent, name, held)
+
+    def entry(self, parent: Node, name: bytes, held: int) -> bytes:
+        node, status = self._nodes.enter(parent, name, held)
+        return wire.entry(node.number, status, wire.number(status.st_ino, node.export.index), node.export.seconds)
+
+    def getattr(self, request: Request) -> bytes:
+        return self._attributes(self._nodes.node(request.node))
+
+    def _attributes(self, node: Node) -> bytes:
+        status = self._nodes.status(node)
+        return wire.attributes_reply(status, wire.number(status.st_ino, node.export.index), node.export.seconds)
+
+    def readlink(self, request: Request) -> bytes:
+        node = self._nodes.node(request.node)
+        if node.kind != stat.S_IFLNK:
+            raise OSError(errno.EINVAL, "not a link")
+        return os.readlink(b"", dir_fd=self._nodes.held(node))
+
+    # making
+
+    def mknod(self, request: Request) -> bytes:
+        mode = request.take(_MKNOD)[0]
+        parent, name = self._target(request.node, request.names(_MKNOD.size, 1)[0])
+        directory, kind = self._nodes.held(parent), stat.S_IFMT(mode)
+        if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK):
+            raise PermissionError(errno.EPERM, "a device")
+        if kind != stat.S_IFREG:
+            os.mknod(name, mode & ~0o7000, dir_fd=directory)
+            return self._made(request, parent, name, mode)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, mode & 0o777, dir_fd=directory)
+        try:
+            reply = self._made(request, parent, name, mode)
+        except OSError:
+            os.close(fd)
+            raise
+        # Whoever makes a file writes to it next.
+        node = self._nodes.node(_WIDE.unpack_from(reply)[0])
+        self._nodes.close_data(node)
+        self._nodes.set_data(node, fd, writable=True)
+        return reply
+
+    def mkdir(self, request: Request) -> bytes:
+        mode = request.take(_MKDIR)[0] & 0o7777
+        parent, name = self._target(request.node, request.names(_MKDIR.size, 1)[0])
+        os.mkdir(name, mode & 0o777, dir_fd=self._nodes.held(parent))
+        return self._made(request, parent, name, mode | stat.S_IFDIR)
+
+    def symlink(self, request: Request) -> bytes:
+        given, target = request.names(0, 2)
+        parent, name = self._target(request.node, given)
+        os.symlink(target, name, dir_fd=self._nodes.held(parent))
+        return self._made(request, parent, name, stat.S_IFLNK)
+
+    def _made(self, request: Request, parent: Node, name: bytes, mode: int) -> bytes:
+        """Gives what was just made to whom it shall belong, or takes it away again."""
+        directory = self._nodes.held(parent)
+        held = hold(directory, name, across=parent.export.across)
+        try:
+            above = os.fstat(directory)
+            gid = above.st_gid if above.st_mode & stat.S_ISGID else request.gid
+            if above.st_mode & stat.S_ISGID and stat.S_ISDIR(mode):
+                mode |= stat.S_ISGID
+            self._give(held, request.uid, gid)
+            if mode & 0o7000 and not stat.S_ISLNK(mode):
+                os.chmod(place(held), mode & 0o7777)
+        except OSError:
+            os.close(held)
+            with contextlib.suppress(OSError):
+                (os.rmdir if stat.S_ISDIR(mode) else os.unlink)(name, dir_fd=directory)
+            raise
+        return self.entry(parent, name, held)
+
+    def _give(self, held: int, uid: int, gid: int) -> None:
+        status = os.fstat(held)
+        if (status.st_uid, status.st_gid) == (uid, gid):
+            return
+        try:
+            chown(held, uid, gid)
+        except PermissionError:
+            if self._may_give:
+                raise
+            # An ordinary user has one uid on the host: all that is made is his, whoever makes it in there.
+
+    def link(self, request: Request) -> bytes:
+        (old,) = request.take(_LINK)
+        parent, name = self._target(request.node, request.names(_LINK.size, 1)[0])
+        node = self._nodes.node(old)
+        if node.export is not parent.export:
+            raise OSError(errno.EXDEV, "another export")
+        with self._both(node, parent) as (source, directory):
+            os.link(place(source), name, dst_dir_fd=directory, follow_symlinks=True)
+        return self.entry(parent, name, hold(self._nodes.held(parent), name, across=parent.export.across))
+
+    # taking away, moving
+
+    def unlink(self, request: Request) -> bytes:
+        return self._remove(request, os.unlink)
+
+    def rmdir(self, request: Request) -> bytes:
+        return self._remove(request, os.rmdir)
+
+    def _remove(self, request: Request, call: Callable[..., None]) -> bytes:
+        parent, name = self._target(request.node, request.names(0, 1)[0])
+        going = self._known(parent, name)
+        if going is not None:
+            self._nodes.keep_nameless(going)
+        try:
+            call(name, dir_fd=self._nodes.held(parent))
+        except OSError:
+            if going is not None:
+                self._nodes.named(going)
+            raise
+        self._gone(going, parent, name)
+        return b""
+
+    def _known(self, parent: Node, name: bytes) -> Node | None:
+        """The node of what is there, if the other kernel knows it."""
+        try:
+            held = self._nodes.held(parent)
+            status = os.stat(name, dir_fd=held, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        return self._nodes.by_key.get(parent.export.key(held, status))
+
+    def _gone(self, node: Node | None, parent: Node, name: bytes) -> None:
+        """`name` does not lead to it any more. If that was not the name that it is found by, nothing has changed."""
+        if node is None:
+            return
+        if node.name == name and node.parent is parent:
+            node.name = None
+        else:
+            self._nodes.named(node)
+
+    def rename(self, request: Request) -> bytes:
+        (target,) = request.take(_RENAME)
+        return self._rename(request, target, 0, _RENAME.size)
+
+    def rename2(self, request: Request) -> bytes:
+        target, flags, _ = request.take(_RENAME2)
+        return self._rename(request, target, flags, _RENAME2.size)
+
+    def _rename(self, request: Request, target: int, flags: int, offset: int) -> bytes:
+        if flags not in (0, _NOREPLACE, _EXCHANGE):  # no RENAME_WHITEOUT: it makes a device
+            raise OSError(errno.EINVAL, "such a rename")
+        first, second = request.names(offset, 2)
+        (old, old_name), (new, new_name) = self._target(request.node, first), self._target(target, second)
+        if old.export is not new.export:
+            raise OSError(errno.EXDEV, "another export")
+        moving, replaced = self._known(old, old_name), self._known(new, new_name)
+        if moving is replaced:
+            replaced = None  # two names of one file: rename(2) does nothing
+        if replaced is not None and not flags:
+            self._nodes.keep_nameless(replaced)
+        try:
+            with self._both(old, new) as (here, there):
+                rename(here, old_name, there, new_name, flags)
+        except OSError:
+            if replaced is not None:
+                self._nodes.named(replaced)
+            raise
+        if flags == _EXCHANGE:
+            self._moved(replaced, old, old_name)
+        else:
+            self._gone(replaced, new, new_name)
+        self._moved(moving, new, new_name)
+        return b""
+
+    def _moved(self, node: Node | None, parent: Node, name: bytes) -> None:
+        """If it is there now: of two names of one file neither has moved."""
+        if node is not None and self._known(parent, name) is node:
+            node.parent, node.name = parent, name
+            self._nodes.named(node)
+
+    @contextlib.contextmanager
+    def _both(self, one: Node, other: Node):
+        """Descriptors of two nodes that are valid at once."""
+        first = os.dup(self._nodes.held(one))
+        try:
+            yield first, self._nodes.held(other)
+        finally:
+            os.close(first)
+
+    # attributes
+
+    def setattr(self, request: Request) -> bytes:
+        valid, _, _, size, _, atime, mtime, _, atimensec, mtimensec, _ = request.take(_HEAD)
+        mode, _, uid, gid = request.take(_TAIL, _HEAD.size)
+        node = self._writable(request.node)
+        if valid & _SIZE:
+            if size > _MOST_OFFSET:
+                raise OSError(errno.EFBIG, "so large a file")
+            os.ftruncate(self._nodes.data(node, write=True), size)
+        held = self._nodes.held(node)
+        if valid & (_UID | _GID):
+            chown(held, uid if valid & _UID else _KEEP, gid if valid & _GID else _KEEP)
+        if valid & _MODE:
+            os.chmod(place(held), mode & 0o7777)
+        elif valid & _KILL:
+            kill_privileges(held)
+        if valid & (_ATIME | _MTIME | _ATIME_NOW | _MTIME_NOW):
+            set_times(
+                held,
+                _time(bool(valid & _ATIME), bool(valid & _ATIME_NOW), atime, atimensec),
+                _time(bool(valid & _MTIME), bool(valid & _MTIME_NOW), mtime, mtimensec),
+            )
+        return self._attributes(node)
+
+    def setxattr(self, request: Request) -> bytes:
+        size, flags = request.take(_SETXATTR)
+        node = self._writable(request.node)
+        name, rest = _attribute(request, _SETXATTR.size)
+        if size != len(rest) or size > _MOST_XATTR:
+            raise OSError(errno.EINVAL, "a value of another length")
+        os.setxattr(place(self._nodes.held(node)), name, rest, flags & 3)
+        return b""
+
+    def getxattr(self, request: Request) -> bytes:
+        (size, _), node = request.take(_GETXATTR), self._nodes.node(request.node)
+        name, _ = _attribute(request, _GETXATTR.size, reading=True)
+        return _sized(os.getxattr(place(self._nodes.held(node)), name), size)
+
+    def listxattr(self, request: Request) -> bytes:
+        (size, _), node = request.take(_GETXATTR), self._nodes.node(request.node)
+        names = [os.fsencode(name) for name in os.listxattr(place(self._nodes.held(node)))]
+        return _sized(b"".join(name + b"\0" for name in names if _ours(name)), size)
+
+    def removexattr(self, request: Request) -> bytes:
+        node = self._writable(request.node)
+        name, _ = _attribute(request, 0)
+        os.removexattr(place(self._nodes.held(node)), name)
+        return b""
+
+    def statfs(self, request: Request) -> bytes:
+        return wire.statfs_reply(os.fstatvfs(self._nodes.held(self._nodes.node(request.node))))
+
+    # who may
+
+    def _directory(self, number: int) -> Node:
+        node = self._nodes.node(number)
+        if node.kind != stat.S_IFDIR:
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory")
+        return node
+
+    def _target(self, number: int, name: bytes) -> tuple[Node, bytes]:
+        """A name in a directory that may be written to."""
+        node = self._directory(number)
+        if not node.export.writable:
+            raise OSError(errno.EROFS, "read-only")
+        return node, _component(name)
+
+    def _writable(self, number: int) -> Node:
+        node = self._nodes.node(number)
+        if not node.export.writable:
+            raise OSError(errno.EROFS, "read-only")
+        return node
+
+    # what files hold
+
+    def read(self, request: Request) -> bytes:
+        _, offset, size, *_ = request.take(_READ)
+        node = self._nodes.node(request.node)
+        if node.kind != stat.S_IFREG:
+            raise OSError(errno.EISDIR, "not a file")
+        return os.pread(self._nodes.data(node, write=False), min(size, wire.MAX_DATA), _offset(offset))
+
+    def write(self, request: Request) -> bytes:
+        _, offset, size, flags, *_ = request.take(_READ)
+        data = request.body[_READ.size :]
+        if size != len(data):
+            raise OSError(errno.EINVAL, "another length than it says")
+        node = self._nodes.node(request.node)
+        fd = self._nodes.data(node, write=True)
+        done = os.pwrite(fd, data, _offset(offset))
+        if flags & _WRITE_KILL:
+            kill_privileges(fd)
+        return _WORD.pack(done, 0)
+
+    def fsync(self, request: Request) -> bytes:
+        _, flags, _ = request.take(_FSYNC)
+        node = self._nodes.node(request.node)
+        fd = node.data if node.data >= 0 else self._nodes.data(node, write=False)
+        (os.fdatasync if flags & 1 else os.fsync)(fd)
+        return b""
+
+    def fallocate(self, request: Request) -> bytes:
+        _, offset, length, mode, _ = request.take(_FALLOCATE)
+        if mode & ~_ALLOCATE_MODES:
+            raise OSError(errno.EOPNOTSUPP, "such an allocation")
+        allocate(self._nodes.data(self._nodes.node(request.node), write=True), mode, _offset(offset), _offset(length))
+        return b""
+
+    def lseek(self, request: Request) -> bytes:
+        _, offset, whence, _ = request.take(_LSEEK)
+        if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
+            raise OSError(errno.EINVAL, "another seek")
+        return _WIDE.pack(
+            os.lseek(self._nodes.data(self._nodes.node(request.node), write=False), _offset(offset), whence)
+        )
+
+    def copy_file_range(self, request: Request) -> bytes:
+        _, source_offset, target, _, target_offset, length, _ = request.take(_COPY)
+        source, sink = self._nodes.node(request.node), self._nodes.node(target)
+        if source.kind != stat.S_IFREG:
+            raise OSError(errno.EINVAL, "not a file")
+        out = os.dup(self._nodes.data(sink, write=True))
+        try:
+            here = self._nodes.data(source, write=False)
+            done = os.copy_file_range(
+                here, out, min(length, _MOST_COPIED), _offset(source_offset), _offset(target_offset)
+            )
+        finally:
+            os.close(out)
+        return _WORD.pack(done, 0)
+
+    # directories
+
+    def _list(self, request: Request, *, plus: bool) -> bytes:
+        _, offset, size, *_ = request.take(_READ)
+        node = self._directory(request.node)
+        listing = self._listing(node, fresh=offset == 0)
+        out, room = bytearray(), min(size, wire.MAX_DATA)
+        for at in range(bisect_right(listing, (offset, b"\xff" * 256, 0, 0)), len(listing)):
+            place, name, ino, kind = listing[at]
+            record = wire.directory_entry(name, ino, kind, place)
+            if len(out) + len(record) + (wire.ENTRY_BYTES if plus else 0) > room:
+                break
+            if plus:
+                out += self._shown(node, name)
+            out += record
+        return bytes(out)
+
+    def _shown(self, parent: Node, name: bytes) -> bytes:
+        """As LOOKUP would have said; of what can't be looked up now, only the name is shown."""
+        if name in (b".", b"..") or self._nodes.full:
+            return wire.no_entry(0)
+        try:
+            held = hold(self._nodes.held(parent), name, across=parent.export.across)
+            return self.entry(parent, name, held)
+        except OSError:
+            return wire.no_entry(0)
+
+    def _listing(self, node: Node, *, fresh: bool) -> Listing:
+        listing = None if fresh else self._recent.get(node.number)
+        if listing is None:
+            listing = self._scan(node)
+            self._recent[node.number] = listing
+            if len(self._recent) > _REMEMBERED:
+                self._recent.popitem(last=False)
+        self._recent.move_to_end(node.number)
+        return listing
+
+    def _scan(self, node: Node) -> Listing:
+        # Opened for this alone: btrfs shows no more entries than there were when a descriptor was opened or rewound.
+        fd = self._nodes.listed(node)
+        try:
+            return _entries(fd, node.export.index)
+        finally:
+            os.close(fd)
+
+
+def _component(name: bytes) -> bytes:
+    if not name or name in (b".", b"..") or b"/" in name:
+        raise OSError(errno.EINVAL, "not a name")
+    if len(name) > wire.MAX_NAME:
+        raise OSError(errno.ENAMETOOLONG, "a long name")
+    return name
+
+
+def _time(given: bool, now: bool, seconds: int, nanoseconds: int) -> tuple[int, int]:
+    if now:
+        return 0, UTIME_NOW
+    if not given:
+        return 0, UTIME_OMIT
+    return struct.unpack("=q", struct.pack("=Q", seconds))[0], min(nanoseconds, 10**9 - 1)
+
+
+def _ours(name: bytes) -> bool:
+    """Names that mean nothing to a kernel: those of overlayfs and of security modules stay out of reach."""
+    return name.startswith(b"user.") and not name.startswith(b"user.overlay.")
+
+
+def _attribute(request: Request, offset: int, *, reading: bool = False) -> tuple[bytes, bytes]:
+    name, _, rest = bytes(request.body[offset:]).partition(b"\0")
+    if not _ours(name):
+        raise OSError(errno.ENODATA if reading else errno.EOPNOTSUPP, "not a user's attribute")
+    return name, rest
+
+
+def _sized(value: bytes, size: int) -> bytes:
+    if size == 0:
+        return _WORD.pack(len(value), 0)
+    if len(value) > size:
+        raise OSError(errno.ERANGE, "longer than that")
+    return value
+
+
+def _offset(value: int) -> int:
+    if value > _MOST_OFFSET:
+        raise OSError(errno.EINVAL, "such an offset")
+    return value
+
+
+def _entries(fd: int, export: int) -> Listing:
+    here = wire.number(os.fstat(fd).st_ino, export)
+    listing: Listing = [(_ITSELF, b".", here, stat.S_IFDIR), (_ABOVE, b"..", here, stat.S_IFDIR)]
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            name = os.fsencode(entry.name)
+            listing.append((_place(name), name, wire.number(entry.inode(), export), _kind(entry)))
+            if len(listing) > MAX_ENTRIES:
+                raise OSError(errno.EOVERFLOW, "more entries than are listed")
+    listing.sort()
+    return listing
+
+
+def _place(name: bytes) -> int:
+    """63 bits, above those of "." and "..". Two names with one place would have to be made so, on purpose."""
+    return max((crc32(name) << 31 | crc32(name[::-1], 1) >> 1) & (1 << 63) - 1, _ABOVE + 1)
+
+
+def _kind(entry: os.DirEntry[str]) -> int:
+    if entry.is_symlink():
+        return stat.S_IFLNK
+    if entry.is_dir(follow_symlinks=False):
+        return stat.S_IFDIR
+    return stat.S_IFREG if entry.is_file(follow_symlinks=False) else 0
 
 
 def _numbers(data: memoryview) -> tuple[int, ...]:

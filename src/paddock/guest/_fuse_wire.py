@@ -20,7 +20,7 @@ ROOT = 1
 LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK = 1, 2, 3, 4, 5, 6
 MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK, READ, WRITE, STATFS = 8, 9, 10, 11, 12, 13, 15, 16, 17
 FSYNC, SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR, INIT, READDIR, FSYNCDIR = 20, 21, 22, 23, 24, 26, 28, 30
-DESTROY, BATCH_FORGET, FALLOCATE, READDIRPLUS, RENAME2, LSEEK, COPY_FILE_RANGE = 38, 42, 43, 44, 45, 46, 47
+BATCH_FORGET, FALLOCATE, READDIRPLUS, RENAME2, LSEEK, COPY_FILE_RANGE = 42, 43, 44, 45, 46, 47
 UNANSWERED = frozenset({FORGET, BATCH_FORGET})
 
 PAUSE, QUIET, GO = 1, 2, 3  # host to relay, relay to host, host to relay
@@ -75,8 +75,8 @@ class Request:
 class Splitter:
     """Bytes in, whole messages out. It never holds more than one message and what came with it."""
 
-    def __init__(self, smallest: int, largest: int = MAX_MESSAGE) -> None:
-        self._smallest, self._largest = smallest, largest
+    def __init__(self, smallest: int = _IN.size) -> None:
+        self._smallest = smallest
         self._pending = bytearray()
 
     def feed(self, data: bytes | memoryview) -> list[memoryview]:
@@ -105,17 +105,9 @@ class Splitter:
 
     def _length(self, data: bytes | bytearray | memoryview, at: int) -> int:
         length: int = _LENGTH.unpack_from(data, at)[0]
-        if length != _WORD.size and not self._smallest <= length <= self._largest:
+        if length != _WORD.size and not self._smallest <= length <= MAX_MESSAGE:
             raise BadMessage(f"a message of {length} bytes")
         return length
-
-
-def request_splitter() -> Splitter:
-    return Splitter(_IN.size)
-
-
-def reply_splitter() -> Splitter:
-    return Splitter(_OUT.size)
 
 
 def word(message: memoryview | bytes) -> int | None:
@@ -130,10 +122,6 @@ def say(what: int) -> bytes:
 def parse(message: memoryview) -> Request:
     _, opcode, unique, node, uid, gid, _, _, _ = _IN.unpack_from(message)
     return Request(opcode=opcode, unique=unique, node=node, uid=uid, gid=gid, body=message[_IN.size :])
-
-
-def opcode_of(message: memoryview) -> int:
-    return _IN.unpack_from(message)[1]
 
 
 def answer(unique: int, data: bytes = b"") -> bytes:

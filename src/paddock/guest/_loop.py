@@ -11,8 +11,6 @@ import signal
 import time
 from collections.abc import Callable
 
-from ._faults import report
-
 IN = select.EPOLLIN
 OUT = select.EPOLLOUT
 _AT_ONCE = 64
@@ -119,13 +117,10 @@ def boottime() -> float:
 
 
 class ChildWatch:
-    """Calls `died(pid, wait_status)` for every child that died, and `stopped(pid)` for every one that was stopped.
-    Reaps them all, whoever they are."""
+    """Calls `died(pid, wait_status)` for every child that died. Reaps them all, whoever they are."""
 
-    def __init__(self, loop: Loop, died: Callable[[int, int], None], stopped: Callable[[int], None]) -> None:
-        self._loop = loop
-        self._died = died
-        self._stopped = stopped
+    def __init__(self, loop: Loop, died: Callable[[int, int], None]) -> None:
+        self._loop, self._died = loop, died
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _noted)
@@ -139,16 +134,27 @@ class ChildWatch:
     def reap(self) -> None:
         for _ in range(_AT_ONCE):
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            if os.WIFSTOPPED(status):
-                self._stopped(pid)
-            else:
-                self._died(pid, status)
+            self._died(pid, status)
         self._loop.soon(self.reap)  # there may be no end of them: others want to be served too
+
+
+def report(error: BaseException) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, described(error))
+
+
+def described(error: BaseException) -> bytes:
+    # Not by `traceback`: that reads source files by name, which inside are the attacker's.
+    frame, lines = error.__traceback__, [f"paddock guest: {type(error).__name__}: {error}"]
+    while frame is not None:
+        lines.append(f"  {frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}")
+        frame = frame.tb_next
+    return "\n".join(lines).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _noted(number: int, frame: object) -> None:

@@ -37,8 +37,6 @@ class Peer:
         self._out: deque[bytes | memoryview] = deque()
         self._reading = False
         self.waiting_bytes = 0
-        self.taken_bytes = 0
-        """Bytes that it has taken in all."""
         self.closed = False
         self._watched: dict[int, int] = {}
 
@@ -58,12 +56,6 @@ class Peer:
         self.waiting_bytes += len(data)
         if len(self._out) == 1:
             self._flush()
-
-    def forget_unsent(self) -> None:
-        """What was begun is cut off."""
-        self._out.clear()
-        self.waiting_bytes = 0
-        self._watch()
 
     def close(self) -> None:
         if not self.closed:
@@ -106,7 +98,6 @@ class Peer:
             while self._out:
                 sent = os.writev(self._writer, [self._out[n] for n in range(min(len(self._out), 64))])
                 self.waiting_bytes -= sent
-                self.taken_bytes += sent
                 while sent:
                     part = self._out.popleft()
                     if sent < len(part):

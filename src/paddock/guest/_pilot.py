@@ -1,12 +1,12 @@
 """The pilot: runs in a vessel's jail beside the other wall, starts it, and is the only one who speaks with what is
-behind it. Services have a socket handed in to it (`_hand`), each for one identity inside, or for `control`; the service
+behind it. Services have a socket handed in to it (`_came`), each for one identity inside, or for `control`; the service
 that starts it has that one on its standard input.
 
 Its configuration: `name` of its own socket; `identities`; `child`: `argv`, `env`, `cwd`, `uid` of a program whose
 input and output are the one line over which all is said (`_trunk`), or in its place `course`: the module
 `_pilot_<course>` is what a level adds, made with `options`; `env`: what the sandbox's own commands have in their
-environment; `waiting`: it is nobody's sandbox until somebody claims it.
-Or `orders`, in place of all: the descriptor on which that is said first (`_orders`).
+environment; `waiting`: it is nobody's sandbox until somebody claims it; `fatal_imports`, in tests: an import after the
+start ends the process.
 
 It ends when one of its children does, and they end with it: so does the sandbox. What waits also ends with the
 connection that it was started by.
@@ -15,7 +15,9 @@ connection that it was started by.
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -26,17 +28,14 @@ from importlib import import_module
 from struct import unpack
 from typing import Any, NoReturn, Protocol
 
-from . import _requests as requests
-from ._connection import Channel, Connection, Handler
-from ._faults import Fault, described, report
-from ._frames import Json
-from ._kernel import set_parent_death_signal
-from ._loop import IN, ChildWatch, Loop
-from ._orders import read_orders
+from ._control import Control, Fault, Json, read_orders
+from ._loop import IN, ChildWatch, Loop, described, report
 from ._peer import Stream
-from ._process import prepare_process
-from ._trunk import Trunk
+from ._process import prepare_process, set_parent_death_signal
+from ._trunk import Done, Trunk
 
+NO_ROOM = "there is no room"
+"""So begins why something could not be saved, where the disk is full."""
 LOG_BYTES = 16 * 1024
 LINE, OUT = "line", "out"
 _CONTROL = "control"
@@ -56,8 +55,16 @@ class Course(Protocol):
         """Starts the other wall; `ends` are its ends of the line. The end of any of these processes is that of all."""
         ...
 
-    def open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
-        """Serves what is asked on `control` and is none of the pilot's own operations."""
+    def show(self, request: Json) -> None:
+        """Serves what is asked for."""
+        ...
+
+    def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
+        """`done(None)` when it stands and its state is saved; `done(why)` when that failed. Fault: it cannot be."""
+        ...
+
+    def thaw(self, done: Done) -> None:
+        """Goes on, as if it had never stood."""
         ...
 
     def ending(self) -> None:
@@ -65,12 +72,14 @@ class Course(Protocol):
         ...
 
 
-def run_pilot(config: Json, *, fatal_imports: bool = False) -> NoReturn:
+def main(arguments: list[str]) -> NoReturn:
     code = 1
     try:
-        source = config.get("orders")
-        pilot = Pilot(config if source is None else read_orders(source))
-        prepare_process(keep=pilot.descriptors(), fatal_imports=fatal_imports)
+        config: Json = json.loads(arguments[0]) if arguments else read_orders(0)
+        pilot = Pilot(config)
+        prepare_process(
+            keep=tuple(map(int, os.listdir("/proc/self/fd"))), fatal_imports=config.get("fatal_imports") is True
+        )
         pilot.run()
         code = 0
     except BaseException as error:
@@ -87,10 +96,11 @@ class Pilot:
         self._door.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._log = Log(self.loop)
         self._trunk: Trunk | None = None
-        self._controls: set[Connection] = set()
+        self._controls: set[Control] = set()
         self._environment: Any = config.get("env", {})
         self._claimed = not config.get("waiting")
-        self._waiting: list[_End] = []
+        self._waiting: list[tuple[Control, int]] = []
+        self._frozen: _Freeze | None = None
         self._pids: list[int] = []
         self.restored = False
         """The guest has begun before, in a sandbox that this one was made of."""
@@ -107,10 +117,6 @@ class Pilot:
         module: Any = import_module(f"{__package__}._pilot_{name}")
         return module.Course(self, self._config.get("options", {}))
 
-    def descriptors(self) -> tuple[int, ...]:
-        """All that it has before it starts."""
-        return tuple(int(name) for name in os.listdir("/proc/self/fd"))
-
     def run(self) -> None:
         try:
             self._set_out()
@@ -125,7 +131,7 @@ class Pilot:
         self._door.bind(b"\0" + self._config["name"].encode())
         ends: dict[str, int] = {}
         line = _pipes(ends) if self._course.pipes else _socket(ends)
-        children = ChildWatch(self.loop, self._died, lambda pid: None)
+        children = ChildWatch(self.loop, self._died)
         self._pids = self._course.start(ends)
         for end in ends.values():
             os.close(end)
@@ -199,18 +205,15 @@ class Pilot:
             except ProcessLookupError:
                 continue
         self._ended = {**status, "log": self._log.text()}
-        for waiting in self._waiting:
-            self._tell(waiting)
+        for control, id in self._waiting:
+            control.answer(id, self._ended)
+        self._told = bool(self._waiting)
         self.loop.after(_FAREWELL_SECONDS, self.loop.stop)
         self._leave()
 
-    def _tell(self, waiting: _End) -> None:
-        self._told = True
-        waiting.channel.conclude(self._ended or {})
-
     def _leave(self) -> None:
         """When all have taken what there was to say; somebody may be about to ask."""
-        if any(connection.unsent or not self._told for connection in self._controls):
+        if not self._told or any(control.unsent for control in self._controls):
             self.loop.after(0.01, self._leave)
         else:
             self.loop.stop()
@@ -243,51 +246,107 @@ class Pilot:
 
     def _serve(self, name: str, stream: socket.socket) -> bool:
         if name == _CONTROL:
-            self._controls.add(Connection(self.loop, stream, self._open, self._hung_up))
+            self._controls.add(Control(self.loop, stream, self._serve_control, self._hung_up))
             return True
         if name not in self._config["identities"]:
             return False
         self.trunk.add(name, stream)
         return True
 
-    def _hung_up(self, connection: Connection) -> None:
-        self._controls.discard(connection)
+    def _hung_up(self, control: Control) -> None:
+        self._controls.discard(control)
+        self._waiting = [one for one in self._waiting if one[0] is not control]
+        if self._frozen is not None and self._frozen.control is control:
+            self._frozen.thaw(None)
         if not self._claimed:
             self.end({"code": None, "signal": None, "words": "nobody has claimed it"})
 
-    def _open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
-        operation = requests.text(request, "op")
-        if operation == "end":
-            waiting = _End(channel, self._waiting)
-            channel.reply({})
-            if self._ended is not None:
-                self._tell(waiting)
-            return waiting
-        if operation == "ping":
-            said = {"pid": os.getpid(), "children": self._pids, "figures": self.figures, "restored": self.restored}
-            channel.answer(said)
-        elif operation == "log":
-            channel.answer({"log": self._log.text()})
-        elif operation == "environment":
-            channel.pour({"env": self._environment})
-        elif operation == "claim":  # services are trusted here: what they say of it is so
-            self._claimed, self._environment = True, request.get("env", {})
-            channel.answer({})
-        else:
-            return self._course.open(channel, request, descriptors)
+    def _serve_control(self, control: Control, id: int, request: Json, descriptors: list[int]) -> Json | None:
+        match request.get("op"):
+            case "end" if self._ended is None:
+                self._waiting.append((control, id))
+            case "end":
+                self._told = True
+                return self._ended
+            case "ping":
+                return {
+                    "pid": os.getpid(),
+                    "children": self._pids,
+                    "figures": self.figures,
+                    "restored": self.restored,
+                }
+            case "log":
+                return {"log": self._log.text()}
+            case "environment":
+                return {"env": self._environment}
+            case "claim":  # services are trusted here: what they say of it is so
+                self._claimed, self._environment = True, request.get("env", {})
+                return {}
+            case "show":
+                self._course.show(request)
+                return {}
+            case "freeze":
+                if self._frozen is not None:
+                    raise Fault("invalid_state", "somebody is just taking a copy of this sandbox")
+                for_good = request.get("for_good") is True
+                self._frozen = frozen = _Freeze(self._course, control, id, self._thawed, for_good=for_good)
+                try:
+                    self._course.stand(request, descriptors, frozen.stands)
+                except Fault:
+                    self._frozen = None
+                    raise
+            case "thaw":
+                if self._frozen is None or self._frozen.control is not control:
+                    return {}  # it could not be saved, and goes on
+                self._frozen.thaw(id)
+            case other:
+                raise Fault("unsupported", f"the pilot cannot do {other!r}"[:200])
         return None
 
+    def _thawed(self) -> None:
+        self._frozen = None
 
-class _End(Handler):
-    """Somebody waits for the end."""
 
-    def __init__(self, channel: Channel, waiting: list[_End]) -> None:
-        self.channel, self._waiting = channel, waiting
-        waiting.append(self)
+class _Freeze:
+    """The wall stands, with its state saved, until the service that asked for it has it thawed, or goes; `for_good`
+    means: never."""
 
-    def close(self) -> None:
-        self._waiting.remove(self)
-        self.channel.end()
+    def __init__(
+        self, course: Course, control: Control, id: int, thawed: Callable[[], None], *, for_good: bool
+    ) -> None:
+        self.control = control
+        self._course, self._id, self._thawed, self._for_good = course, id, thawed, for_good
+        self._stands = self._closing = False
+        self._asked: int | None = None
+
+    def stands(self, why: str | None) -> None:
+        if why is not None:
+            words = f"its memory could not be saved: {why.partition(chr(10))[0]}"[:500]
+            full = why.startswith(NO_ROOM)
+            fault = Fault("file", words, name=errno.errorcode[errno.ENOSPC]) if full else Fault("invalid_state", words)
+            self.control.refuse(self._id, fault)
+            self._course.thaw(self._over)
+            return
+        self._stands = True
+        self.control.answer(self._id, {})
+        if self._closing:
+            self.thaw(self._asked)
+
+    def thaw(self, id: int | None) -> None:
+        """`id` is the request that is answered when it goes on."""
+        self._closing, self._asked = True, id
+        if self._stands and not self._for_good:
+            self._stands = False
+            self._course.thaw(self._over)
+
+    def _over(self, why: str | None) -> None:
+        self._thawed()
+        if self._asked is None:
+            return
+        if why is None:
+            self.control.answer(self._asked, {})
+        else:
+            self.control.refuse(self._asked, Fault("invalid_state", f"it stays frozen: {why}"[:500]))
 
 
 class _Plain:
@@ -301,8 +360,13 @@ class _Plain:
     def start(self, ends: dict[str, int]) -> list[int]:
         return [self._pilot.spawn({**self._child, "streams": {LINE: 0, OUT: 1}}, ends)]
 
-    def open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
-        raise Fault("unsupported", f"the pilot cannot do {requests.text(request, 'op')!r}"[:200])
+    def show(self, request: Json) -> None:
+        raise Fault("unsupported", "this level shows no files")
+
+    def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
+        raise Fault("unsupported", "this level saves no memory")
+
+    def thaw(self, done: Done) -> None: ...
 
     def ending(self) -> None: ...
 

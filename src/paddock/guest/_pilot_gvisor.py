@@ -14,19 +14,16 @@ import socket
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
-from ._faults import Fault
-from ._freeze import Freeze
-from ._kernel import install_filter
+from ._control import Fault
 from ._loop import IN
 from ._pilot import LINE, OUT
-from ._requests import text
+from ._process import install_filter
 from ._saved import Saved
 from ._sentry import Call, Script, Sentry
 from ._trunk import Done
 
 if TYPE_CHECKING:
-    from ._connection import Channel, Handler
-    from ._frames import Json
+    from ._control import Json
     from ._pilot import Pilot
 
 _ID = "sandbox"
@@ -77,7 +74,6 @@ class Course:
         self._saves: Any = options.get("saves")
         self._device: str | None = options.get("device")
         self._files: tuple[int, ...] = ()
-        self._frozen: Freeze | None = None
         self._stands = False
         # Autobound: a name in this network namespace, where nobody is but us and what we start.
         self._control = socket.socket(socket.AF_UNIX)
@@ -125,30 +121,22 @@ class Course:
         self._pilot.loop.watch(self._booted, IN, self._has_booted)
         return [sentry]
 
-    def open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
-        operation = text(request, "op")
-        if operation != "freeze":
-            raise Fault("unsupported", f"the pilot cannot do {operation!r}"[:200])
-        if self._saves is None:
-            raise Fault("unsupported", "this sandbox's memory cannot be saved")
-        if self._frozen is not None:
-            raise Fault("invalid_state", "somebody is just taking a copy of this sandbox")
-        self._frozen = Freeze(self, channel, for_good=request.get("for_good") is True)
-        self._stand(self._frozen.stands)
-        return self._frozen
+    def show(self, request: Json) -> None:
+        raise Fault("unsupported", "this level shows its files from the start")
 
     def ending(self) -> None: ...
 
     def thaw(self, done: Done) -> None:
         def over(why: str | None) -> None:
-            self._frozen = None
             self._pilot.trunk.go()
             done(why)
 
         self._sentry.play(self._go_on(), over)
 
-    def _stand(self, done: Done) -> None:
+    def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
         """What is under way on the line must not be cut off in the middle."""
+        if self._saves is None:
+            raise Fault("unsupported", "this sandbox's memory cannot be saved")
 
         def silent(why: str | None) -> None:
             if why is None:

@@ -1,4 +1,4 @@
-"""What the pilot of a virtual machine does beside its lines: has its disks made (`_disks`) and its files served
+"""What the pilot of a virtual machine does beside its lines: has its disks made (`_view`) and its files served
 (`_shares`), and has QEMU (`_qemu`) load a state or save one.
 
 Files of the machine, in the sandbox's own tree (`_place.Place`): `disk`, `view` and `table` (see `_view`), its memory;
@@ -12,11 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _requests as requests
-from ._connection import Channel, Handler
-from ._faults import Fault
-from ._frames import Json
-from ._freeze import Freeze
+from ._control import Fault, Json
 from ._place import Done, Place
 from ._qemu import Qemu
 
@@ -35,19 +31,18 @@ class Course:
     def __init__(self, pilot: Pilot, options: Json) -> None:
         self._pilot, self._options = pilot, options
         self._place = Place(str(options["place"]), str(options["stamp"]), str(options.get("memory", "")))
-        self._frozen: Freeze | None = None
         self._make: Any = options.get("make")
         pilot.restored = self._make is None
         self._shares: Shares | None = None
         # What not every machine needs is imported, before imports are sealed, by those that do: a create waits for it.
-        self._disks: Any = None if self._make is None else import_module(f"{__package__}._disks")
+        self._disks: Any = None if self._make is None else import_module(f"{__package__}._view")
         shows = bool(options.get("exports")) or pilot.waits
         self._files: Any = import_module(f"{__package__}._shares") if shows else None
         self._qemu = Qemu(pilot, self._place, options, boots=self._make is not None)
 
     def start(self, ends: dict[str, int]) -> list[int]:
         if self._make is not None:
-            self._disks.make(self._pilot, self._place, self._make)
+            self._disks.make_disks(self._pilot, self._place, self._make)
         else:
             self._place.check()
         pid = self._qemu.start(ends)
@@ -65,30 +60,20 @@ class Course:
         )
         return shares.pid
 
-    def open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
-        if requests.text(request, "op") == "show":  # of one that waited, once
-            if self._shares is not None or self._files is None:
-                raise Fault("invalid_state", "this machine has its files")
-            self._pilot.watch(self._show(request["exports"]))
-            channel.answer({})
-            return None
-        if requests.text(request, "op") != "freeze":
-            raise Fault("unsupported", f"the pilot cannot do {requests.text(request, 'op')!r}"[:200])
-        if self._frozen is not None:
-            raise Fault("invalid_state", "somebody is just taking a copy of this machine")
-        for_good = request.get("for_good") is True
-        image = Image(requests.text(request, "memory"), descriptors.pop()) if descriptors else None
-        self._frozen = Freeze(self, channel, for_good=for_good)
-        self._stand(image, self._frozen.stands)
-        return self._frozen
+    def show(self, request: Json) -> None:
+        """Those of one that waited, once."""
+        if self._shares is not None or self._files is None:
+            raise Fault("invalid_state", "this machine has its files")
+        self._pilot.watch(self._show(request["exports"]))
 
     def ending(self) -> None:
         self._qemu.close()
 
     # standing
 
-    def _stand(self, image: Image | None, done: Done) -> None:
+    def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
         """What is under way on its line and in its files must not be cut off in the middle."""
+        image = Image(str(request["memory"]), descriptors.pop()) if descriptors else None
 
         def quiet(why: str | None) -> None:
             if why is None:
@@ -127,7 +112,6 @@ class Course:
 
     def thaw(self, done: Done) -> None:
         def over(why: str | None) -> None:
-            self._frozen = None
             if self._shares is not None:
                 self._shares.go()
             self._pilot.trunk.go()

@@ -1,13 +1,18 @@
-"""A process of ours that begins to serve: only the descriptors that it needs, signals as they were, no imports."""
+"""A process of ours that begins to serve: only the descriptors that it needs, signals as they were, no imports; and the
+few kernel calls for it that the standard library lacks."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
+import sys
+from typing import Any, NoReturn
 
-from ._kernel import set_parent_death_signal
-from ._seal import seal_imports
+_libc = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
 
 def prepare_process(keep: tuple[int, ...], *, fatal_imports: bool = False) -> None:
@@ -36,3 +41,49 @@ def close_others(keep: tuple[int, ...]) -> None:
         os.closerange(low, fd)
         low = fd + 1
     os.closerange(low, 1 << 30)
+
+
+class Sealed:
+    """The only finder that is left: after pivot_root a file that is found by name is the attacker's. `fatal`, for
+    tests: code that hides an ImportError must not hide this one."""
+
+    def __init__(self, *, fatal: bool) -> None:
+        self._fatal = fatal
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> NoReturn:
+        if self._fatal:
+            os.write(2, f"import of {name} after the seal\n".encode())
+            os._exit(77)
+        raise ImportError(f"{name} is not imported yet, and nothing is imported any more", name=name)
+
+
+def seal_imports(*, fatal: bool = False) -> None:
+    """What is imported stays usable; nothing else ever is, in this process and its forks. A first seal stays."""
+    finders: list[Any] = sys.meta_path
+    if not any(isinstance(finder, Sealed) for finder in finders):
+        finders[:] = [Sealed(fatal=fatal)]
+        sys.path_hooks.clear()
+        sys.path_importer_cache.clear()
+        sys.path.clear()
+
+
+def set_parent_death_signal(number: int) -> None:
+    """prctl(2), PR_SET_PDEATHSIG. The parent may have died before: compare getppid afterwards."""
+    _checked(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0))
+
+
+def install_filter(program: bytes) -> None:
+    """seccomp(2): a compiled filter more, for the caller and all that it starts. Needs no_new_privs."""
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+    filter = Program(len(program) // 8, program)
+    _checked(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(filter), 0, 0))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

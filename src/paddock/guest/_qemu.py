@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import _own_pages
 from ._blocks import BlockServer, View
-from ._frames import Json
-from ._freeze import NO_ROOM
+from ._control import Json
 from ._lending import Lending
+from ._pilot import NO_ROOM
 from ._place import Done, Place
 from ._qmp import Awaited, Command, Failed, Monitor, Script
 
@@ -53,7 +53,7 @@ class Qemu:
         for end in theirs.values():
             end.close()
         view = View(self._place.path("view"), self._place.path("table"))
-        BlockServer(self._pilot.loop, self._ours["blocks"], view, lambda: None)
+        BlockServer(self._pilot.loop, self._ours["blocks"], view)
         self._monitor = Monitor(self._pilot.loop, self._ours["monitor"])
         return self._pid
 

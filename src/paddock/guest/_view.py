@@ -13,9 +13,14 @@ import stat
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from ._view_table import BLOCK, EXTENT, HEAD, TABLE_MAGIC
+from ._blocks import BLOCK, EXTENT, HEAD, TABLE_MAGIC
+from ._control import Json
+from ._place import Place
+
+if TYPE_CHECKING:
+    from ._pilot import Pilot
 
 _MAGIC = 0xE0F5E1E2
 _SLOT = 32
@@ -41,15 +46,13 @@ class Owner(NamedTuple):
 class Source:
     """The directory `place` of this machine, seen at `path` of the view, less the names `without` at its top.
 
-    `owners` say whose files are below a path of the view, longest path first; None: the files' own. `nobody` is who
-    appears as the owner of what is root's.
+    `owners` say whose files are below a path of the view, longest path first; None: the files' own.
     """
 
     place: str
     path: str
     without: frozenset[str] = frozenset()
     owners: Mapping[str, Owner] | None = None
-    nobody: int = -1
 
 
 @dataclass(slots=True)
@@ -68,6 +71,33 @@ class _Node:
     real_inode: int = 0
     place: str = ""
     children: dict[bytes, _Node] = field(default_factory=dict[bytes, "_Node"])
+
+
+def make_disks(pilot: Pilot, place: Place, wanted: Any) -> None:
+    """Make the disks of a machine that boots: the view of its template, and an empty one of its own.
+
+    `wanted`: `sources` of the view, `disk_bytes`, and `format`: a command that makes a file system in a file. OSError.
+    """
+    os.makedirs(place.path(""), exist_ok=True)
+    sources = tuple(_source(source) for source in wanted["sources"])
+    with open(place.path("view"), "wb") as metadata, open(place.path("table"), "wb") as table:
+        write_view(sources, metadata, table)
+    with open(place.path("disk"), "wb") as file:
+        file.truncate(wanted["disk_bytes"])
+    command: Json = {"argv": [*wanted["format"], place.path("disk")], "streams": {}}
+    _, status = os.waitpid(pilot.spawn(command, {}), 0)
+    if status != 0:
+        raise OSError("no disk was made")
+
+
+def _source(fields: Any) -> Source:
+    owners = fields.get("owners")
+    return Source(
+        place=fields["place"],
+        path=fields["path"],
+        without=frozenset(fields.get("without", ())),
+        owners=None if owners is None else {path: Owner(*owner) for path, owner in owners.items()},
+    )
 
 
 def write_view(sources: tuple[Source, ...], metadata: BinaryIO, table: BinaryIO) -> int:
@@ -147,8 +177,7 @@ def _owner(info: os.stat_result, source: Source, path: str) -> Owner:
         for above, owner in source.owners.items():
             if path == above or path.startswith(above.rstrip("/") + "/"):
                 return owner
-    uid, gid = (0 if number == source.nobody else number for number in (info.st_uid, info.st_gid))
-    return Owner(uid, gid)
+    return Owner(info.st_uid, info.st_gid)
 
 
 def _unique(root: _Node) -> Iterator[_Node]:

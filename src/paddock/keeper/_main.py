@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any, cast
 
-from paddock.guest._seal import seal_imports
+from paddock.guest._process import seal_imports
 from paddock.keeper import _house, _serve, layout
 from paddock.keeper._bootstrap import READY
 from paddock.linux import local_sockets, pidfd

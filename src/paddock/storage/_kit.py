@@ -28,7 +28,7 @@ COMMAND = (
     *("--library-path", f"{PLACE}/lib"),
     *(f"{PLACE}/bin/python3", "-I", "-S", f"{PLACE}/guest/__main__.pyc"),
 )
-"""Starts a pilot where the kit lies at `PLACE`; its configuration, in JSON, is the one argument that is missing."""
+"""Starts a pilot where the kit lies at `PLACE`; it is told on its standard input what to do."""
 _VERSION = "1"
 _SECONDS = 60
 _INTERPRETER_OF_ELF = 3  # PT_INTERP, elf(5)

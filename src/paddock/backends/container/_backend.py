@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan, TreeMount
-from paddock.backends._guest import GuestConnection
+from paddock.backends._guest_connection import GuestConnection
 from paddock.backends.jail import KeeperClient
 from paddock.errors import (
     AlreadyExists,
@@ -29,21 +29,15 @@ from paddock.model import Check, Level, Limit, Noun, SandboxId
 from paddock.storage._worker import Worker
 
 from . import _birth, _life, _probe
-from ._carry import owner
-from ._engine import Engine, missing
-from ._engine_state import create, how_it_ended, owned, remove
-from ._exits import exits
-from ._guest_directory import guest_directory
+from ._carry import Storage, mounted, owner, require_apart, require_own_ids
+from ._engine import Engine, create, how_it_ended, missing, owned, remove
 from ._images import Images, shown_of_usr
 from ._instance import HOLD_SECONDS, ContainerInstance
 from ._life import Life
-from ._mounted import mounted, require_apart, require_own_ids
-from ._options import options
-from ._records import BIRTH, Record, Records, maker, name_of
+from ._options import Size, guest_directory, options
+from ._records import BIRTH, Record, Records, name_of
 from ._remains import Remains
-from ._sizes import Size
-from ._storage import Storage
-from ._ways import Ways, show_trust
+from ._ways import Ways, exits, show_trust
 
 R = TypeVar("R")
 _OVERDUE_SECONDS = 2.0
@@ -64,6 +58,7 @@ class ContainerBackend:
         self._directory = state_dir / CONTAINERS
         self.records = Records(self._directory)
         self._locks: dict[SandboxId, asyncio.Lock] = {}
+        self._being_made: set[SandboxId] = set()
         self.remains = Remains(self.records, self._open, self._storage, self._locks)
         self._images = Images(self._directory, self._pool)
         self._found: _probe.Found | None = None
@@ -156,7 +151,6 @@ class ContainerBackend:
             template=plan.template,
             env=_birth.environment_of(plan),
             boot=proc.boot_id(),
-            maker=maker(),
             trees=tuple(tree for tree in plan.trees if tree.writable),
             exits=plan.exits,
             tree=plan.tree,
@@ -166,6 +160,7 @@ class ContainerBackend:
         except FileExistsError:
             raise AlreadyExists(f"there is a sandbox {plan.id} already") from None
         ways = Ways()
+        self._being_made.add(plan.id)
 
         async def before(pid: int) -> None:
             size.pin(pid)
@@ -210,6 +205,8 @@ class ContainerBackend:
             if isinstance(error, OSError):
                 raise PlatformError(f"the container ended while it was made: {error}", hint="try again") from None
             raise
+        finally:
+            self._being_made.discard(plan.id)
 
     async def _create(self, engine: Engine, record: Record, asked: Any, plan: SandboxPlan) -> str:
         try:
@@ -268,7 +265,7 @@ class ContainerBackend:
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         found: dict[SandboxId, Ending | None] = {}
         for record in self.records.all():
-            if record.is_being_made():
+            if record.id in self._being_made:
                 continue
             if not record.lives() and record.owes:
                 found[record.id] = None  # until its work is where everybody looks for it
@@ -288,7 +285,7 @@ class ContainerBackend:
     async def forget(self, id: SandboxId) -> None:
         record = self.records.read(id)
         if record is not None:
-            if record.lives() or record.is_being_made() or record.owes:
+            if record.lives() or id in self._being_made or record.owes:
                 return
             engine = await self._open()
             await self.remains.take_out(engine, id, record.incarnation, then=partial(self._remove, engine, id))

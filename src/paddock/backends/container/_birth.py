@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import SandboxPlan
-from paddock.backends._guest import GuestConnection
-from paddock.backends._hints import hints
-from paddock.backends._trusted import environment
-from paddock.backends.guest import NativeDialect, Nothing, Place, Request, variables
+from paddock.backends._environment import certificates, hints
+from paddock.backends._guest_connection import GuestConnection
+from paddock.backends.guest import Nothing, Place, Request, variables
 from paddock.backends.guest import orders as pid1
 from paddock.errors import PaddockError, PlatformError
 from paddock.linux import seccomp_profile
@@ -35,8 +34,6 @@ from ._ways import TRUSTED
 IDENTITIES = ("user", "root", "carrier")
 CONTROL = "init"
 """The socket of pid 1 itself."""
-DIALECT = NativeDialect(Place(workdir="/", env={}))
-"""For pid 1."""
 _BACKLOG = 128
 _OOM_SCORE = 500
 """Of commands: where memory is short, they die before their agent does."""
@@ -64,7 +61,7 @@ class Birth:
             async with asyncio.timeout(_SECONDS):
                 guest = await self._accept(alive, starting)
                 pid = struct.unpack("=3i", guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-                connection = GuestConnection(guest, DIALECT)
+                connection = GuestConnection(guest, Place())
                 try:
                     await before(pid)
                     await self._tell(connection, orders)
@@ -145,20 +142,19 @@ def root_of(template: Template) -> User:
     return template.user("0") or User(name="root", uid=0, gid=0, home="/root")
 
 
-def dialect_of(identity: str, template: Template, env: Mapping[str, str]) -> NativeDialect:
+def place_of(identity: str, template: Template, env: Mapping[str, str]) -> Place:
     """What the host says for its agent. `env` is what every command has."""
     if identity not in ("user", "root"):
-        return DIALECT if identity == CONTROL else NativeDialect(Place(workdir="/", env={}))
+        return Place()
     user = template.user(None) if identity == "user" else root_of(template)
     assert user is not None
     others = template.users if identity == "root" else ()
-    place = Place(workdir=template.workdir, env={**env, **variables(user)}, users=others)
-    return NativeDialect(place, oom_score=_OOM_SCORE)
+    return Place(workdir=template.workdir, env={**env, **variables(user)}, users=others, oom_score=_OOM_SCORE)
 
 
 def environment_of(plan: SandboxPlan) -> dict[str, str]:
     """What every command of a sandbox has."""
-    trusted = environment(TRUSTED) if plan.exits else {}
+    trusted = certificates(TRUSTED) if plan.exits else {}
     return {**hints(plan.spec.limits), **trusted, **plan.template.env, **plan.spec.env}
 
 

@@ -6,24 +6,31 @@ does the work on that side, where all that comes from inside a container is read
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from paddock.backends._base import SandboxPlan, TreeMount
-from paddock.backends._guest import GuestConnection
-from paddock.backends._guest_files import FileWriter
-from paddock.backends.guest import pack_whole, unpack_exact
-from paddock.backends.jail import JailBackend
+from paddock.backends._guest_connection import GuestConnection
+from paddock.backends.guest import FileReader, FileWriter, pack_whole, unpack_exact
+from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.backends.jail._backend import JailInstance
-from paddock.errors import ErrandFailed, FileError, InvalidArgument, PlatformError, SandboxError
-from paddock.linux import proc
+from paddock.errors import (
+    ErrandFailed,
+    FileError,
+    InvalidArgument,
+    PaddockError,
+    PlatformError,
+    SandboxError,
+    Unsupported,
+)
+from paddock.linux import namespaces, proc
 from paddock.model import (
     DownloadTree,
-    ExecHandle,
     ExecId,
     ExecSpec,
     Limits,
@@ -36,23 +43,26 @@ from paddock.model import (
     UploadTree,
     mint,
 )
-from paddock.storage import Pool
+from paddock.storage import Pool, Templates
 
 _LIMITS = Limits(memory_mib=1024, disk_mib=256, processes=64, tmp_mib=64)
 _SECONDS = 3600.0
 _TREE = "nc_"
+_TOOLS = "host"
+"""The template of the jails that carry: it has a Python with a library."""
 _READ = 256 << 10
 _END = bytes(1024)
 """What an archive ends with that is whole (POSIX, pax): two blocks of nothing."""
 _WORDS = 600
+_IDS = 65536
 
 
 Owner = tuple[str, int, int]
 
 
 @cache
-def _program(name: str) -> str:
-    return Path(__file__).with_name(name).read_text()
+def _layer() -> str:
+    return Path(__file__).with_name("_lay.py").read_text()
 
 
 def owner(template: Template) -> Owner:
@@ -108,7 +118,7 @@ class Carrier:
     async def _lay(
         self, jail: JailInstance, target: str, owner: tuple[int, int] | None, parts: AsyncIterable[bytes]
     ) -> None:
-        argv = ("python3", "-I", "-S", "-c", _program("_lay.py"), target, *(map(str, owner) if owner else ("-",)))
+        argv = ("python3", "-I", "-S", "-c", _layer(), target, *(map(str, owner) if owner else ("-",)))
         spec = ExecSpec(argv=argv, user=self._root(jail), stdin=True, env={"LC_ALL": "C.UTF-8"})
         handle = await jail.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
         assert handle.stdin is not None
@@ -144,14 +154,11 @@ class Carrier:
     async def back(self, id: SandboxId, root: TreeMount, trees: tuple[TreeMount, ...], inside: GuestConnection) -> None:
         """The other way, for the root file system: those of `trees` are left out. ErrandFailed."""
         async with self._jail(id, (root,)) as jail:
-            argv = ("python3", "-I", "-S", "-c", _program("_pack.py"), root.target)
-            packing = await jail.start(
-                ExecSpec(argv=argv, user=self._root(jail)), id=ExecId(mint(Noun.EXEC)), background=False
-            )
+            reader = await pack_whole(await jail.connection("root" if self._porters.whole else "user"), root.target)
             try:
-                await _pump(packing, await unpack_exact(inside, "/", _below("/", [tree.target for tree in trees])))
+                await _pump(reader, await unpack_exact(inside, "/", _below("/", [tree.target for tree in trees])))
             finally:
-                await packing.aclose()
+                await reader.aclose()
 
     @contextlib.asynccontextmanager
     async def _jail(self, id: SandboxId, trees: tuple[TreeMount, ...]) -> AsyncGenerator[JailInstance]:
@@ -193,6 +200,70 @@ class Carrier:
         return "root" if self._porters.whole else None
 
 
+# Directories of the host in a container: the keeper finds and makes them as for a jail, with the ids of the machine,
+# and the emissary attaches them before anything foreign runs. The engine is told nothing of them.
+
+
+def require_apart(plan: SandboxPlan, carried: tuple[TreeMount, ...]) -> None:
+    """Unsupported: one lies in a workspace, or around one, whose files are put there when it runs."""
+    for mount in plan.spec.mounts:
+        for tree in carried:
+            ours, theirs = f"{mount.target}/", f"{tree.target}/"
+            if ours.startswith(theirs) or theirs.startswith(ours):
+                raise Unsupported(
+                    f"in a container nothing is mounted in a workspace or around it: {mount.target} and {tree.target}",
+                    hint="give the mount another target, or level='jail', 'gvisor' or 'microvm'",
+                )
+
+
+def require_own_ids(pid: int) -> None:
+    """Of the container of that process. Unsupported."""
+    inside, outside, count = namespaces.read_uid_map(pid)[0]
+    if (inside, outside) != (0, 0) or count < _IDS:
+        raise Unsupported(
+            "this engine maps users: a directory of the host would be other people's there",
+            hint="level='jail', 'gvisor' or 'microvm'",
+        )
+
+
+@contextlib.asynccontextmanager
+async def mounted(porters: Porters, plan: SandboxPlan) -> AsyncGenerator[dict[str, int]]:
+    """Detached mounts by their targets, open within the block. InvalidArgument."""
+    message = porters.jail_plan(plan).to_message()
+    descriptors = cast("list[int]", (await porters.keeper.request("mounts", plan=message)).get("fds", []))
+    try:
+        yield dict(zip((mount.target for mount in plan.spec.mounts), descriptors, strict=True))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+class Storage:
+    """The pool as containers need it: opened for the first image of a template, or the first tree that is carried."""
+
+    def __init__(self, porters: Porters, descriptor: int, templates: Templates) -> None:
+        self.porters, self._templates = porters, templates
+        self.descriptor, self.pool = descriptor, templates.pool
+        self.carrier = Carrier(porters, self.pool, self._tools)
+
+    @classmethod
+    async def open(cls, state_dir: Path, keeper: KeeperClient | None) -> Storage:
+        """PaddockError."""
+        porters = Porters(state_dir, keeper=keeper)
+        try:
+            templates = await porters.keeper.templates()
+            return cls(porters, await porters.pool(), templates)
+        except BaseException:
+            await porters.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        await self.porters.aclose()
+
+    async def _tools(self) -> Template:
+        return await asyncio.to_thread(self._templates.get, _TOOLS)
+
+
 def _below(path: str, others: Sequence[str]) -> list[str]:
     return [os.path.relpath(other, path) for other in others]
 
@@ -210,17 +281,20 @@ async def _packed(inside: GuestConnection, path: str, left_out: Sequence[str]) -
         raise ErrandFailed(f"{path} of the sandbox could not be read: {error.message}") from None
 
 
-async def _pump(packing: ExecHandle, laying: FileWriter) -> None:
-    assert packing.stdout is not None
+async def _pump(packed: FileReader, laying: FileWriter) -> None:
+    async def read() -> bytes:
+        try:
+            return await packed.read(_READ)
+        except PaddockError as error:
+            await laying.abort()
+            raise PlatformError(f"its files could not be read from the pool: {error}", hint="paddock doctor") from None
+
     try:
-        while data := await packing.stdout.read(_READ):
+        while data := await read():
             await laying.write(data)
-        whole = (await packing.wait()).code == 0
-        await (laying.aclose() if whole else laying.abort())
+        await laying.aclose()
     except (FileError, SandboxError, InvalidArgument) as error:
         raise ErrandFailed(f"its files could not be brought into the container: {error.message}") from None
-    if not whole:
-        raise PlatformError("its files could not be read from the pool", hint="paddock doctor")
 
 
 def _last(words: bytes) -> str:

@@ -1,32 +1,59 @@
-"""The container engine of this machine, Docker's or Podman's, by the API that both speak."""
+"""The container engine of this machine, Docker's or Podman's, by the API that both speak.
+
+It is trusted as the machine is; what it says is bounded all the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import signal
+import socket
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 
+from paddock.backends._base import Ending
+from paddock.backends._threads import in_its_own_thread
 from paddock.errors import ErrandFailed, PlatformError
+from paddock.model import Limit, SandboxId
 
-from ._http import Answer, Broken, request
+from ._options import OWNER, SANDBOX
 
 T = TypeVar("T")
 API = "/v1.41"
 """Docker 20.10 and Podman 4.0 have it."""
 _MOST_BYTES = 64 << 20
 _SECONDS = 60.0
+_READ = 256 << 10
 _WORDS = 400
 _SYMLINK = 1 << 27  # as Go has it (io/fs.ModeSymlink)
+_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_ENDING = ("running", "stopping", "removing")
+"""How it ended is not known yet, whatever the exit code says."""
 
 
 def missing(error: PlatformError) -> bool:
     """Whether the engine said that there is no such thing."""
     return error.details.get("engine_status") == 404
+
+
+class Connection(http.client.HTTPConnection):
+    """To an engine that listens at a unix socket, for one request."""
+
+    def __init__(self, place: Path, seconds: float | None) -> None:
+        super().__init__("engine", timeout=seconds, blocksize=_READ)
+        self._place = place
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._place))
 
 
 class _Stat(msgspec.Struct):
@@ -40,7 +67,7 @@ class Engine:
     async def get(self, path: str, kind: type[T], **query: str) -> T | None:
         """What is there; None if nothing is. PlatformError."""
         try:
-            return msgspec.json.decode(await self._call("GET", path, query), type=kind)
+            return msgspec.json.decode(await in_its_own_thread(self.call, "GET", path, query), type=kind)
         except PlatformError as error:
             if missing(error):
                 return None
@@ -51,20 +78,16 @@ class Engine:
     async def post(self, path: str, content: object | None = None, **query: str) -> Any:
         """What it answers, if that is JSON. PlatformError."""
         body = None if content is None else msgspec.json.encode(content)
-        said = await self._call("POST", path, query, content=body)
+        said = await in_its_own_thread(self.call, "POST", path, query, body)
         try:
             return msgspec.json.decode(said) if said else None
         except msgspec.DecodeError:
             return None
 
-    async def send(self, method: str, path: str, tar: AsyncIterable[bytes], **query: str) -> bytes:
-        """An archive, of any size. What it says to that, which may tell of a failure at its end."""
-        return await self._call(method, path, query, content=tar, media="application/x-tar", seconds=None)
-
     async def delete(self, path: str, **query: str) -> bool:
         """False: there is nothing of that name."""
         try:
-            await self._call("DELETE", path, query)
+            await in_its_own_thread(self.call, "DELETE", path, query)
         except PlatformError as error:
             if missing(error):
                 return False
@@ -74,60 +97,71 @@ class Engine:
     @contextlib.asynccontextmanager
     async def archive(self, name: str, path: str) -> AsyncGenerator[AsyncIterable[bytes]]:
         """What is below the directory `path` of a container. ErrandFailed: it is a link, which engines follow."""
-        async with self._asking("GET", f"/containers/{name}/archive", {"path": path}) as answer:
+        with contextlib.closing(Connection(self.socket, _SECONDS)) as connection:
+            asked = f"/containers/{name}/archive"
+            answer = await in_its_own_thread(self._answer, connection, "GET", asked, {"path": path}, None)
             try:
-                told = b64decode(answer.fields["x-docker-container-path-stat"])
+                told = b64decode(answer.headers["x-docker-container-path-stat"] or "")
                 mode = msgspec.json.decode(told, type=_Stat).mode
-            except (KeyError, ValueError, msgspec.DecodeError) as error:
+            except (ValueError, msgspec.DecodeError) as error:
                 raise self._strange(f"it does not say what is at {path}: {error}") from None
             if mode & _SYMLINK:
                 raise ErrandFailed(f"{path} was made a symbolic link inside")
-            yield answer.body.parts()
+            yield self._parts(answer)
 
-    async def _call(
+    async def _parts(self, answer: http.client.HTTPResponse) -> AsyncGenerator[bytes]:
+        try:
+            while part := await asyncio.to_thread(answer.read, _READ):
+                yield part
+        except (OSError, http.client.HTTPException) as error:
+            raise self._strange(f"its answer was cut off: {error}") from None
+
+    def call(
         self,
         method: str,
         path: str,
         query: dict[str, str],
-        *,
-        content: bytes | AsyncIterable[bytes] | None = None,
-        media: str = "application/json",
+        content: bytes | IO[bytes] | None = None,
         seconds: float | None = _SECONDS,
     ) -> bytes:
-        try:
-            async with asyncio.timeout(seconds):
-                async with self._asking(method, path, query, content=content, media=media) as answer:
-                    return await answer.body.whole(_MOST_BYTES)
-        except TimeoutError:
-            raise self._strange(f"it did not answer {method} {path} within {_SECONDS:g} s") from None
+        """Ask in the caller's thread: an object in JSON, or an archive of any size. PlatformError."""
+        with contextlib.closing(Connection(self.socket, seconds)) as connection:
+            return self._whole(self._answer(connection, method, path, query, content))
 
-    @contextlib.asynccontextmanager
-    async def _asking(
-        self,
-        method: str,
-        path: str,
-        query: dict[str, str],
-        *,
-        content: bytes | AsyncIterable[bytes] | None = None,
-        media: str = "application/json",
-    ) -> AsyncGenerator[Answer]:
+    def _answer(
+        self, connection: Connection, method: str, path: str, query: dict[str, str], content: bytes | IO[bytes] | None
+    ) -> http.client.HTTPResponse:
+        target = API + path + (f"?{urlencode(query)}" if query else "")
+        kind = "application/json" if isinstance(content, bytes) else "application/x-tar"
         try:
-            async with request(self.socket, method, API + path, query=query, content=content, media=media) as answer:
-                if answer.status >= 400:
-                    said = _words(await answer.body.whole(_MOST_BYTES))
-                    raise PlatformError(
-                        f"the container engine refused {method} {path.split('?')[0]}: {said}",
-                        hint="paddock doctor",
-                        engine_status=answer.status,
-                    )
-                yield answer
+            # An engine that refuses answers before it has read all.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, target, content, {} if content is None else {"Content-Type": kind})
+            answer = connection.getresponse()
         except OSError as error:
             raise PlatformError(
                 f"the container engine at {self.socket} cannot be reached: {error.strerror or error}",
                 hint="start it again; what ran in it is found then",
             ) from None
-        except Broken as error:
-            raise self._strange(str(error)) from None
+        except http.client.HTTPException as error:
+            raise self._strange(f"it does not speak HTTP, or went away in the middle: {error!r}") from None
+        if answer.status >= 400:
+            said = _words(self._whole(answer))
+            raise PlatformError(
+                f"the container engine refused {method} {path}: {said}",
+                hint="paddock doctor",
+                engine_status=answer.status,
+            )
+        return answer
+
+    def _whole(self, answer: http.client.HTTPResponse) -> bytes:
+        try:
+            data = answer.read(_MOST_BYTES + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._strange(f"its answer was cut off: {error}") from None
+        if len(data) > _MOST_BYTES:
+            raise self._strange(f"an answer of more than {_MOST_BYTES} bytes")
+        return data
 
     def _strange(self, words: str) -> PlatformError:
         return PlatformError(f"the container engine at {self.socket}: {words}", hint="paddock doctor")
@@ -143,3 +177,104 @@ def _words(body: bytes) -> str:
     except msgspec.DecodeError:
         text = body[:_WORDS].decode("utf-8", "replace")
     return "".join(c if c.isprintable() else " " for c in text)[:_WORDS].strip() or "it says nothing"
+
+
+# what it says of containers
+
+
+class State(msgspec.Struct, frozen=True):
+    Status: str = ""
+    Running: bool = False
+    OOMKilled: bool = False
+    ExitCode: int = 0
+    Error: str = ""
+
+
+class _Inspected(msgspec.Struct, frozen=True):
+    State: State
+
+
+class _Made(msgspec.Struct, frozen=True):
+    Id: str = ""
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    Id: str
+    Labels: dict[str, str] | None = None
+
+
+async def create(engine: Engine, name: str, asked: object) -> str:
+    """The engine's own id for it: a name may be another's by and by. PlatformError."""
+    return msgspec.convert(await engine.post("/containers/create", asked, name=name) or {}, _Made).Id
+
+
+async def state_of(engine: Engine, name: str) -> State | None:
+    """None: there is no such container."""
+    path = f"/containers/{name}/json"
+    try:
+        found = await engine.get(path, _Inspected)
+    except PlatformError as error:
+        if error.details.get("engine_status") != 500:
+            raise
+        found = await engine.get(path, _Inspected)  # Podman fails if it is removed while it is looked at
+    return None if found is None else found.State
+
+
+async def _settled(engine: Engine, name: str, *passing: str) -> State | None:
+    """Once it is in no state of these, as far as that is worth waiting for."""
+    state = await state_of(engine, name)
+    for pause in _PAUSES:
+        if state is None or state.Status not in passing:
+            break
+        await asyncio.sleep(pause)
+        state = await state_of(engine, name)
+    return state
+
+
+async def at_rest(engine: Engine, name: str) -> bool:
+    """Once nobody cleans up after its death any more, under whom its files would go away. False: it is not there."""
+    return await _settled(engine, name, *_ENDING, "stopped") is not None
+
+
+async def how_it_ended(engine: Engine, name: str) -> str | None:
+    """None while it runs."""
+    state = await state_of(engine, name)
+    if state is None:
+        return "somebody removed it"
+    return None if state.Running else f"{state.Error or state.Status} ({state.ExitCode})"
+
+
+async def ending_of(engine: Engine, name: str) -> Ending:
+    """Of one that has ended by itself, or that somebody else has ended."""
+    state = await _settled(engine, name, *_ENDING)
+    if state is None:
+        return Ending(limit=None, reason="its container was removed by somebody else")
+    if state.OOMKilled:
+        return Ending(limit=Limit.MEMORY, reason="its memory was used up")
+    if state.ExitCode == 128 + signal.SIGKILL:
+        # Nothing inside can do that. An engine that removes a container kills it first, and lists it a while longer.
+        return Ending(limit=None, reason="its pid 1 was killed from outside: by somebody else, or for lack of memory")
+    return Ending(limit=None, reason=f"its pid 1 ended with {state.ExitCode}")
+
+
+async def owned(engine: Engine, owner: str) -> list[tuple[SandboxId, str]]:
+    """Those that carry the label of `owner`, each with the engine's own id for it."""
+    filters = msgspec.json.encode({"label": [f"{OWNER}={owner}"]}).decode()
+    listed = await engine.get("/containers/json", list[_Listed], all="1", filters=filters)
+    found = (((one.Labels or {}).get(SANDBOX, ""), one.Id) for one in listed or ())
+    return [(SandboxId(name), id) for name, id in found if name]
+
+
+async def remove(engine: Engine, name: str) -> None:
+    """Nothing if it is not there."""
+    for pause in (*_PAUSES, None):
+        try:
+            await engine.delete(f"/containers/{name}", force="1", v="1")
+            return
+        except PlatformError:
+            # Podman's own process that cleans up after a death is at work, or another service removes it.
+            if await state_of(engine, name) is None:
+                return
+            if pause is None:
+                raise
+            await asyncio.sleep(pause)

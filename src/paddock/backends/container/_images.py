@@ -10,13 +10,13 @@ import os
 import platform
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
+from paddock.backends._threads import in_its_own_thread
 from paddock.errors import PlatformError, Unsupported
 from paddock.linux import mountinfo
 from paddock.model import Template
@@ -30,8 +30,6 @@ REPOSITORY = "localhost/paddock/template"
 _VERSION = "2"
 _READ = 1 << 20
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-Opened = Callable[[], tuple[int, Worker]]
-"""The directory of the pool, which stays whose it is, and who may read what is in it."""
 
 
 class _Known(msgspec.Struct):
@@ -39,9 +37,9 @@ class _Known(msgspec.Struct):
 
 
 class Images:
-    def __init__(self, directory: Path, opened: Callable[[], Any]) -> None:
-        self._directory = directory
-        self._opened = opened
+    def __init__(self, directory: Path, opened: Callable[[], Awaitable[tuple[int, Worker]]]) -> None:
+        """`opened` gives the directory of the pool, which stays whose it is, and who may read what is in it."""
+        self._directory, self._opened = directory, opened
         self._there: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -61,10 +59,14 @@ class Images:
     async def _load(self, engine: Engine, template: Template, name: str) -> None:
         pool, worker = await self._opened()
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=self._directory) as archive:
-            make = partial(_write, archive, name, template, pool, worker)
-            await asyncio.to_thread(make)
-            said = await engine.send("POST", "/images/load", _parts(archive), quiet="1")
+
+        def load() -> bytes:
+            with tempfile.TemporaryFile(dir=self._directory) as archive:
+                _write(archive, name, template, pool, worker)
+                archive.seek(0)
+                return engine.call("POST", "/images/load", {"quiet": "1"}, archive, seconds=None)
+
+        said = await in_its_own_thread(load)
         if b'"error"' in said or await engine.get(f"/images/{name}/json", _Known) is None:
             words = said[-400:].decode("utf-8", "replace").strip()
             raise PlatformError(f"the container engine did not take template {template.name!r}: {words}")
@@ -135,9 +137,3 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
-
-
-async def _parts(archive: IO[bytes]) -> AsyncIterator[bytes]:
-    archive.seek(0)
-    while part := await asyncio.to_thread(archive.read, _READ):
-        yield part

@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
 from paddock.backends._base import Ending, Paused
-from paddock.backends._guest import GuestConnection, GuestInstance
+from paddock.backends._environment import certificates
+from paddock.backends._guest_connection import GuestConnection
+from paddock.backends._guest_instance import GuestInstance
 from paddock.backends._stillness import Stillness
-from paddock.backends._trusted import environment
-from paddock.backends.guest import NativeDialect, Nothing
+from paddock.backends.guest import Nothing, Place
 from paddock.backends.guest import orders as pid1
 from paddock.errors import PaddockError, SandboxDied
 from paddock.linux import caps
@@ -19,7 +20,7 @@ from paddock.linux.foreign_cgroup import Refusals
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Process, Usage, replace
 
 from . import _life
-from ._birth import CONTROL, dialect_of
+from ._birth import CONTROL, place_of
 from ._life import Life
 from ._options import CAPABILITIES
 from ._ways import TRUSTED
@@ -38,19 +39,19 @@ class ContainerInstance(GuestInstance):
         self._backend, self._life = backend, life
         self._incarnation = record.incarnation
         self._place = backend.records.place(record.id)
-        self._dialects: dict[str, NativeDialect] = {}
+        self._places: dict[str, Place] = {}
 
     async def dial(self, identity: str) -> GuestConnection:
-        if identity not in self._dialects:
-            self._dialects[identity] = dialect_of(identity, self.template, self._life.record.env)
-        return await GuestConnection.connect(self._place / f"{identity}.sock", self._dialects[identity])
+        if identity not in self._places:
+            self._places[identity] = place_of(identity, self.template, self._life.record.env)
+        return await GuestConnection.connect(self._place / f"{identity}.sock", self._places[identity])
 
     def lost_error(self) -> PaddockError:
         return SandboxDied(f"sandbox {self.id} is gone", hint="`paddock ls --all` says why")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         if self._life.late:  # its environment says nothing of them
-            spec = replace(spec, env={**environment(TRUSTED), **spec.env})
+            spec = replace(spec, env={**certificates(TRUSTED), **spec.env})
         return await super().start(spec, id=id, background=background)
 
     async def set_deadline(self, deadline: float) -> None:

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 from functools import partial
 
-from paddock.backends._look import process
-from paddock.linux import foreign_cgroup, namespaces, pidfd, proc, processes
+from paddock.backends import _look as look
+from paddock.backends._look import NOBODY
+from paddock.linux import foreign_cgroup, namespaces, pidfd, proc
 from paddock.model import Check, Limit, Process, Usage
 
 from ._records import Record, Records
@@ -18,7 +18,6 @@ from ._rest import Rest
 from ._ways import Ways
 
 _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup")
-NOBODY = 65534
 
 
 class Life:
@@ -95,18 +94,12 @@ def usage(record: Record) -> Usage:
 
 def table(record: Record) -> tuple[Process, ...]:
     """Every process of its pid namespace; empty if it has ended."""
-    found = _family(record)
-    boot = time.time() - proc.boottime()
-    inner = {one.pid: one.inner_pid for one in found}
-    return tuple(
-        process(one, pid=one.inner_pid, parent=inner.get(one.parent, 0), uid=_uid(record, one.uid), boot=boot)
-        for one in found
-    )
+    return look.table(look.family(record.pid, record.lives), partial(_uid, record))
 
 
 def posture(record: Record, allowed: int) -> tuple[Check, ...]:
     """What holds at this moment. Empty if it has ended. `allowed` are the capabilities that root inside may have."""
-    found = _family(record)
+    found = look.family(record.pid, record.lives)
     if not found:
         return ()
     states = {one.pid: proc.status(one.pid) for one in found if one.state not in "ZX"}
@@ -140,22 +133,13 @@ def _namespaces(shared: list[str]) -> Check:
     if shared == ["cgroup"]:  # Podman 4.3 passes over the wish for one
         words = "shares cgroup: it reads the names of its groups, and can write none"
         return Check(area="posture", name="namespaces", status="weak", detail=words)
-    if shared:
-        return Check(area="posture", name="namespaces", status="missing", detail=f"shares {', '.join(shared)}")
-    return Check(area="posture", name="namespaces", status="ok", detail=f"its own: {' '.join(_NAMESPACES)}")
+    return look.check(
+        "namespaces", f"shares {', '.join(shared)}" if shared else None, f"its own: {' '.join(_NAMESPACES)}"
+    )
 
 
 def _check(name: str, pids: list[str], problem: str, detail: str) -> Check:
-    words = f"{problem}: processes {', '.join(pids[:8])} of the host" if pids else detail
-    return Check(area="posture", name=name, status="missing" if pids else "ok", detail=words)
-
-
-def _family(record: Record) -> tuple[processes.Process, ...]:
-    """Another process may have its pid by now."""
-    if not record.lives():
-        return ()
-    found = processes.below(record.pid)
-    return found if found and found[0].pid == record.pid and record.lives() else ()
+    return look.check(name, f"{problem}: processes {', '.join(pids[:8])} of the host" if pids else None, detail)
 
 
 def _uid(record: Record, uid: int) -> int:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
+import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import SandboxPlan
+from paddock.backends.guest import program
+from paddock.linux import sizes
+from paddock.model import Limits
 
-from ._guest_directory import NAME
+from ._records import TOLD
 
 HOST = "/.paddock-host"
 """Where the directory is seen in which pid 1 calls the host."""
@@ -18,6 +24,7 @@ GUEST = "/.paddock"
 """Where the directory is seen in which the guest's program is."""
 OWNER = "paddock.owner"
 SANDBOX = "paddock.sandbox"
+_PROGRAM = "paddock-guest"
 GUEST_BYTES = 48 << 20
 GUEST_PROCESSES = 2
 """The guest's own, beside what the caller asked for: pid 1 and the agent of the default user."""
@@ -43,7 +50,7 @@ def options(
     memory = limits.memory_mib * _MIB + GUEST_BYTES
     return {
         "Image": image,
-        "Entrypoint": [f"{GUEST}/{NAME}"],
+        "Entrypoint": [f"{GUEST}/{_PROGRAM}"],
         "Cmd": [],
         "Hostname": plan.hostname[:63],
         "User": "0:0",
@@ -104,3 +111,57 @@ def _ulimits(limits: dict[str, int]) -> list[Any]:
     processes = _MOST_PROCESSES if own < 0 else min(own, _MOST_PROCESSES)
     values = {**limits, "nproc": processes}
     return [{"Name": name, "Soft": value, "Hard": value} for name, value in values.items()]
+
+
+def guest_directory(directory: Path) -> Path:
+    """Return the directory in which the guest's program is alone, for an engine to show. NotConfigured.
+
+    It is `directory/guest/<digest>`, made if it is not there: whole or not at all.
+    """
+    source = program()
+    place = directory / "guest" / hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    if place.is_dir():
+        return place
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    scratch = place.with_suffix(".new")
+    shutil.rmtree(scratch, ignore_errors=True)  # a killed builder's
+    scratch.mkdir(mode=0o755)
+    shutil.copyfile(source, scratch / _PROGRAM)
+    (scratch / _PROGRAM).chmod(0o555)
+    scratch.chmod(0o755)  # whatever the umask
+    scratch.rename(place)
+    return place
+
+
+class Size:
+    """What a container is told of its own size, beside what its engine tells it: files over /proc and /sys. They lie
+    in the directory of its record."""
+
+    def __init__(self, place: Path, limits: Limits, processors: sizes.Processors) -> None:
+        self._cpus, self._all_of_them = processors.choose(limits.cpus)
+        self._place = place / TOLD
+        self._files = {
+            "/proc/meminfo": sizes.meminfo(limits.memory_mib * _MIB, limits.swap_mib * _MIB),
+            "/proc/stat": sizes.stat(self._cpus),
+            "/proc/loadavg": sizes.LOADAVG,
+        }
+        if not self._all_of_them:
+            self._files |= {
+                "/proc/cpuinfo": sizes.cpuinfo(self._cpus),
+                "/sys/devices/system/cpu/online": sizes.listed(self._cpus),
+            }
+
+    def write(self) -> list[tuple[Path, str]]:
+        """Return each file, and what it lies over."""
+        self._place.mkdir(mode=0o755)
+        made = [(self._place / target.rpartition("/")[2], target) for target in self._files]
+        for file, target in made:
+            file.write_text(self._files[target])
+            file.chmod(0o644)
+        return made
+
+    def pin(self, pid: int) -> None:
+        """Have pid 1 run there, and so all that it starts. Another user's engine may not let us: the quota holds."""
+        if not self._all_of_them:
+            with suppress(PermissionError):
+                os.sched_setaffinity(pid, self._cpus)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import shutil
-import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ import msgspec
 
 from paddock.model import Check
 
-from ._engine import API
+from ._engine import API, Connection
 
 _SECONDS = 10.0
 _MOST_BYTES = 4 << 20
@@ -128,27 +128,13 @@ def _refusal(place: Path, info: Info) -> str | None:
 
 
 def _ask(place: Path) -> Info:
-    connection = _Connection(place)
-    try:
+    with contextlib.closing(Connection(place, _SECONDS)) as connection:
         connection.request("GET", f"{API}/info")
         answer = connection.getresponse()
         body = answer.read(_MOST_BYTES)
         if answer.status != 200:
             raise ValueError(f"{answer.status} {body[:200].decode('utf-8', 'replace').strip()}")
         return msgspec.json.decode(body, type=Info)
-    finally:
-        connection.close()
-
-
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, place: Path) -> None:
-        super().__init__("engine", timeout=_SECONDS)
-        self._place = place
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(_SECONDS)
-        self.sock.connect(str(self._place))
 
 
 def _remedy() -> str:

@@ -33,9 +33,9 @@ RECORD, BIRTH, TOLD = layout.CONTAINER_RECORD, layout.CONTAINER_SHOWN, "told"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """`pid` is pid 1 of the container, `start` when that was started, in ticks since the boot `boot`; `maker` is who
-    made it, likewise. `deadline` is in seconds of CLOCK_BOOTTIME. While it is paused, `left_seconds` of its TTL are
-    left, and `deadline` is that of its retention. `most_seconds` were left of its TTL when that was last known."""
+    """`pid` is pid 1 of the container, `start` when that was started, in ticks since the boot `boot`. `deadline` is in
+    seconds of CLOCK_BOOTTIME. While it is paused, `left_seconds` of its TTL are left, and `deadline` is that of its
+    retention. `most_seconds` were left of its TTL when that was last known."""
 
     id: SandboxId
     incarnation: int
@@ -47,7 +47,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     """What every command has: the guest does not know it."""
     boot: str
-    maker: tuple[int, int]
     pid: int = 0
     start: int = 0
     killed: Literal["", "deadline", "caller"] = ""
@@ -84,25 +83,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def lives(self) -> bool:
         """As the kernel says, which knows better than any engine."""
-        return self.pid > 0 and _is(self.boot, self.pid, self.start)
-
-    def is_being_made(self) -> bool:
-        return self.pid == 0 and _is(self.boot, *self.maker)
+        try:
+            known = self.pid > 0 and self.boot == proc.boot_id() and proc.start_time(self.pid) == self.start
+            return known and proc.state(self.pid) not in "ZX"
+        except (OSError, ValueError):
+            return False
 
 
 def name_of(id: SandboxId) -> str:
     return f"paddock-{id}"
-
-
-def maker() -> tuple[int, int]:
-    return os.getpid(), proc.start_time(os.getpid())
-
-
-def _is(boot: str, pid: int, start: int) -> bool:
-    try:
-        return boot == proc.boot_id() and proc.start_time(pid) == start and proc.state(pid) not in "ZX"
-    except (OSError, ValueError):
-        return False
 
 
 class Records:

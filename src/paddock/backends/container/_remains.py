@@ -11,11 +11,9 @@ from paddock.errors import ErrandFailed, PaddockError, PlatformError, SandboxDie
 from paddock.linux import proc
 from paddock.model import Limit, SandboxId
 
-from ._carry import owner
-from ._engine import Engine, missing
-from ._engine_state import at_rest, ending_of, state_of
+from ._carry import Storage, owner
+from ._engine import Engine, at_rest, ending_of, missing, state_of
 from ._records import Record, Records
-from ._storage import Storage
 
 _KILLED = Ending(limit=None, reason="it was killed")
 _UNMADE = Ending(limit=None, reason="who made it died before it was complete")

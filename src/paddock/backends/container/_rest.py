@@ -10,15 +10,15 @@ import math
 from collections.abc import AsyncGenerator, Callable
 
 from paddock.backends._base import Paused
-from paddock.backends._guest import GuestConnection
 from paddock.backends._guest_channel import Channel
+from paddock.backends._guest_connection import GuestConnection
 from paddock.backends._stillness import Stillness
-from paddock.backends.guest import Nothing, Request
+from paddock.backends.guest import Nothing, Place, Request
 from paddock.backends.guest import orders as pid1
 from paddock.errors import PaddockError, PlatformError, SandboxDied, SandboxError
 from paddock.wire.guest import StillnessReply, TimesReply
 
-from ._birth import CONTROL, DIALECT
+from ._birth import CONTROL
 from ._records import Record, Records
 
 _AGAIN_SECONDS = 1.0
@@ -143,7 +143,7 @@ class Rest:
         """OSError: nobody is there any more."""
         async with self._connecting:
             if self._connection is None or self._connection.closed:
-                self._connection = await GuestConnection.connect(self._socket, DIALECT)
+                self._connection = await GuestConnection.connect(self._socket, Place())
                 for hold in self._awake:  # of a connection that was lost
                     self._awake[hold] = self._connection.open(pid1.awake())
         return self._connection.open(request)

@@ -12,13 +12,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paddock.backends._base import Exits
-from paddock.errors import PlatformError
+from paddock.errors import PlatformError, Unsupported
 from paddock.keeper import _emissary, layout
 from paddock.linux import pidfd
 
 from ._options import HOST
+from ._records import BIRTH, Record, Records
+
+if TYPE_CHECKING:
+    from ._life import Life
 
 TRUSTED = f"{HOST}/{layout.TRUST}"
 """Whom programs inside are to trust, where their environment says so."""
@@ -67,6 +72,28 @@ class Ways:
         for one in self._sockets:
             one.close()
         self._sockets = []
+
+
+async def exits(records: Records, record: Record, life: Life, *, make: bool) -> Exits | None:
+    """Of whoever has its lock. None: an earlier service's gateway has them. PlatformError, Unsupported,
+    ProcessLookupError."""
+    if not record.exits:
+        if not make:
+            raise Unsupported(f"sandbox {record.id} was made without a way out", hint="give it a policy")
+        show_trust(records.place(record.id) / BIRTH)
+    there = await life.ways.make(record.pid, (), again=record.exits)
+    if not record.exits:
+        if not there:
+            raise PlatformError("a program inside listens at a port that the gateway needs", hint="end it")
+        records.change(record.id, record.incarnation, exits=True, late=True)
+    life.late = record.late or not record.exits
+    if not there:
+        return None
+    process = pidfd.open(record.pid)
+    if not record.lives():  # that was another process's by now
+        os.close(process)
+        raise ProcessLookupError
+    return life.ways.copies(process, (record.pid, record.start))
 
 
 def _send(pid: int, orders: object, mounts: tuple[int, ...]) -> list[socket.socket]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paddock.backends._guest_files import FileReader, FileWriter, open_reader, open_writer
 from paddock.backends._guest_frames import ProtocolError
-from paddock.backends._guest_ports import PortStream, connect
 from paddock.errors import FileError, Unsupported
 from paddock.model import (
     Action,
@@ -33,40 +31,13 @@ from paddock.model import (
     WriteFile,
 )
 from paddock.wire import WireError
+from paddock.wire import guest as wire
 from paddock.wire._message import Message
-from paddock.wire.guest import (
-    Change,
-    Copy,
-    Download,
-    File,
-    Find,
-    Grep,
-    List,
-    Match,
-    Mkdir,
-    MkdirFlags,
-    Move,
-    Op,
-    Read,
-    ReadReply,
-    Remove,
-    RemoveFlags,
-    Set,
-    SetFlags,
-    Stat,
-    StatFlags,
-    Stream,
-    Upload,
-    Walked,
-    WalkedFlags,
-    Watch,
-    WatchFlags,
-    Write,
-    WriteFlags,
-)
+from paddock.wire.guest import MkdirFlags, Op, RemoveFlags, SetFlags, Stream, WriteFlags
 
-from ._place import Place, encode, show
+from ._place import encode, show
 from ._requests import Nothing, Request, ask, of_copy, of_file
+from ._streams import FileReader, FileWriter, PortStream, connect, open_reader, open_writer
 
 if TYPE_CHECKING:
     from paddock.backends._guest_channel import Channel
@@ -86,18 +57,18 @@ _CHANGES = {1: "created", 2: "modified", 3: "removed", 4: "moved_from", 5: "move
 
 
 class _Files:
-    def __init__(self, connection: GuestConnection, place: Place) -> None:
-        self._connection, self._place = connection, place
+    def __init__(self, connection: GuestConnection) -> None:
+        self._connection, self._place = connection, connection.place
 
     async def stat(self, action: StatFile) -> FileInfo:
-        message = Stat(flags=StatFlags.FOLLOW if action.follow else 0, path=self._place.locate(action.path))
+        message = wire.Stat(flags=wire.StatFlags.FOLLOW if action.follow else 0, path=self._place.locate(action.path))
         return await self._call(ask(Op.STAT, message, of_file(action.path)))
 
     async def mkdir(self, action: MakeDirectory) -> FileInfo:
         flags = MkdirFlags.PARENTS if action.parents else MkdirFlags(0)
         if action.mode is not None:
             flags |= MkdirFlags.MODE
-        message = Mkdir(flags=flags, mode=action.mode or 0, path=self._place.locate(action.path))
+        message = wire.Mkdir(flags=flags, mode=action.mode or 0, path=self._place.locate(action.path))
         return await self._call(ask(Op.MKDIR, message, of_file(action.path)))
 
     async def set(self, action: SetFileAttributes) -> FileInfo:
@@ -105,7 +76,7 @@ class _Files:
         for flag, value in ((SetFlags.MODE, action.mode), (SetFlags.UID, action.uid), (SetFlags.GID, action.gid)):
             if value is not None:
                 flags |= flag
-        message = Set(
+        message = wire.Set(
             flags=flags,
             mode=action.mode or 0,
             uid=action.uid or 0,
@@ -115,11 +86,11 @@ class _Files:
         return await self._call(ask(Op.SET, message, of_file(action.path)))
 
     async def move(self, action: MoveFile) -> FileInfo:
-        message = Move(**self._both(action))
+        message = wire.Move(**self._both(action))
         return await self._work(ask(Op.MOVE, message, of_file(action.source)))
 
     async def copy(self, action: CopyFile) -> FileInfo:
-        message = Copy(**self._both(action))
+        message = wire.Copy(**self._both(action))
         return await self._work(ask(Op.COPY, message, of_copy(action.source)))
 
     def _both(self, action: MoveFile | CopyFile) -> dict[str, bytes]:
@@ -132,7 +103,7 @@ class _Files:
         flags = RemoveFlags.RECURSIVE if action.recursive else RemoveFlags(0)
         if action.missing_ok:
             flags |= RemoveFlags.MISSING_OK
-        message = Remove(flags=flags, path=self._place.locate(action.path))
+        message = wire.Remove(flags=flags, path=self._place.locate(action.path))
         channel = self._connection.open(ask(Op.REMOVE, message, of_file(action.path)))
         try:
             with channel.attended(works=True):
@@ -143,59 +114,56 @@ class _Files:
             raise
 
     async def list(self, action: ListFiles) -> tuple[FileInfo, ...]:
-        message = List(depth=action.depth, path=self._place.locate(action.path))
-        found, whole = await self._rows(ask(Op.LIST, message, of_file(action.path)), File, None)
+        message = wire.List(depth=action.depth, path=self._place.locate(action.path))
+        found, whole = await self._rows(ask(Op.LIST, message, of_file(action.path)), wire.File, None)
         if not whole:
             raise FileError(f"too much to list below {action.path}", hint="list with a smaller depth", errno="EFBIG")
         return tuple(found)
 
     async def find(self, action: FindFiles) -> tuple[FileInfo, ...]:
-        message = Find(limit=action.limit, path=self._place.locate(action.path), name=encode(action.name))
-        found, _ = await self._rows(ask(Op.FIND, message, of_file(action.path)), File, action.limit)
+        message = wire.Find(limit=action.limit, path=self._place.locate(action.path), name=encode(action.name))
+        found, _ = await self._rows(ask(Op.FIND, message, of_file(action.path)), wire.File, action.limit)
         return tuple(found)
 
     async def grep(self, action: GrepFiles) -> tuple[GrepMatch, ...]:
-        message = Grep(
+        message = wire.Grep(
             limit=action.limit,
             path=self._place.locate(action.path),
             name=encode(action.name),
             pattern=encode(action.pattern),
         )
         found, _ = await self._rows(
-            ask(Op.GREP, message, of_file(action.path, "a regular expression of this guest's")), Match, action.limit
+            ask(Op.GREP, message, of_file(action.path, "a regular expression of this guest's")),
+            wire.Match,
+            action.limit,
         )
         return tuple(found)
 
     async def read(self, action: ReadFile) -> FileReader:
         length = _ALL if action.length is None else action.length
-        message = Read(offset=action.offset, length=length, path=self._place.locate(action.path))
+        message = wire.Read(offset=action.offset, length=length, path=self._place.locate(action.path))
         request = ask(Op.READ, message, of_file(action.path))
-        return await open_reader(self._connection, request, ReadReply, most=action.length)
+        return await open_reader(self._connection, request, wire.ReadReply, most=action.length)
 
     async def download(self, action: DownloadTree) -> FileReader:
-        request = ask(Op.DOWNLOAD, Download(path=self._place.locate(action.path)), of_file(action.path))
+        request = ask(Op.DOWNLOAD, wire.Download(path=self._place.locate(action.path)), of_file(action.path))
         return await open_reader(self._connection, request, Nothing, works=True)
 
     async def write(self, action: WriteFile) -> FileWriter:
         flags = WriteFlags.APPEND if action.append else WriteFlags(0)
         if action.mode is not None:
             flags |= WriteFlags.MODE
-        message = Write(flags=flags, mode=action.mode or 0, path=self._place.locate(action.path))
-        return await self._writer(ask(Op.WRITE, message, of_file(action.path)), works=False)
+        message = wire.Write(flags=flags, mode=action.mode or 0, path=self._place.locate(action.path))
+        request = ask(Op.WRITE, message, of_file(action.path))
+        return await open_writer(self._connection, request, works=False, info=self._told_info)
 
     async def upload(self, action: UploadTree) -> FileWriter:
-        request = ask(Op.UPLOAD, Upload(path=self._place.locate(action.path)), of_file(action.path, _ARCHIVE))
-        return await self._writer(request, works=True)
-
-    async def _writer(self, request: Request, *, works: bool) -> FileWriter:
-        def make(channel: Channel, pipe: Any) -> FileWriter:
-            return _Writer(channel, pipe, works=works, info=lambda file: self._told(channel, self._info, file))
-
-        return await open_writer(self._connection, request, Nothing, make)
+        request = ask(Op.UPLOAD, wire.Upload(path=self._place.locate(action.path)), of_file(action.path, _ARCHIVE))
+        return await open_writer(self._connection, request, works=True, info=self._told_info)
 
     async def watch(self, action: WatchFiles) -> Changes:
-        flags = WatchFlags.RECURSIVE if action.recursive else 0
-        request = ask(Op.WATCH, Watch(flags=flags, path=self._place.locate(action.path)), of_file(action.path))
+        flags = wire.WatchFlags.RECURSIVE if action.recursive else 0
+        request = ask(Op.WATCH, wire.Watch(flags=flags, path=self._place.locate(action.path)), of_file(action.path))
         channel = self._connection.open(request, receives=(Stream.OUT,))
         try:
             with channel.attended(works=True):
@@ -206,18 +174,18 @@ class _Files:
         return Changes(channel, lambda row: self._told(channel, self._change, row))
 
     async def connect(self, action: ConnectPort) -> PortStream:
-        return await connect(self._connection, action)
+        return await connect(self._connection, action.port)
 
     async def _call(self, request: Request) -> FileInfo:
         channel = self._connection.open(request)
-        return self._told(channel, self._info, await channel.call(File))
+        return self._told_info(channel, await channel.call(wire.File))
 
     async def _work(self, request: Request) -> FileInfo:
         channel = self._connection.open(request)
         try:
             with channel.attended(works=True):
                 await channel.reply(Nothing)
-                return self._told(channel, self._info, await channel.result(File))
+                return self._told_info(channel, await channel.result(wire.File))
         except BaseException:
             channel.close()
             raise
@@ -225,7 +193,7 @@ class _Files:
     async def _rows(self, request: Request, type: type[Message], most: int | None) -> tuple[list[Any], bool]:
         """And whether that is all. The guest is believed neither in how many they are nor in how much."""
         channel = self._connection.open(request, receives=(Stream.OUT,))
-        convert: Callable[[Any], Any] = self._info if type is File else self._match
+        convert: Callable[[Any], Any] = self._info if type is wire.File else self._match
         found: list[Any] = []
         rows = _Rows(channel)
         try:
@@ -238,8 +206,8 @@ class _Files:
                     if rows.total > MAX_RESULT_BYTES:
                         channel.close()
                         return found, False
-                ended = await channel.result(Walked)
-                return found, not ended.flags & WalkedFlags.TRUNCATED
+                ended = await channel.result(wire.Walked)
+                return found, not ended.flags & wire.WalkedFlags.TRUNCATED
         except BaseException:
             channel.close()
             raise
@@ -250,7 +218,10 @@ class _Files:
         except ProtocolError as error:
             raise channel.breach(str(error)) from None
 
-    def _info(self, row: File) -> FileInfo:
+    def _told_info(self, channel: Channel, row: wire.File) -> FileInfo:
+        return self._told(channel, self._info, row)
+
+    def _info(self, row: wire.File) -> FileInfo:
         kind = _KINDS.get(row.kind)
         if kind is None or row.mode > 0o7777:
             raise ProtocolError("a file that no kernel has")
@@ -265,32 +236,23 @@ class _Files:
             target=show(row.target) if kind is FileKind.SYMLINK else None,
         )
 
-    def _match(self, row: Match) -> GrepMatch:
+    def _match(self, row: wire.Match) -> GrepMatch:
         line = show(row.line)[:_LINE_CHARACTERS]
         return GrepMatch(path=self._place.name(row.path), line_number=row.line_number, line=line)
 
-    def _change(self, row: Change) -> FileChange:
+    def _change(self, row: wire.Change) -> FileChange:
         kind = _CHANGES.get(row.kind)
         if kind is None:
             raise ProtocolError("a change that is none")
         return FileChange(path=self._place.name(row.path), kind=kind)
 
 
-class _Writer(FileWriter):
-    def __init__(self, channel: Channel, pipe: Any, *, works: bool, info: Callable[[File], FileInfo]) -> None:
-        super().__init__(channel, pipe, works=works)
-        self._convert = info
-
-    async def _info(self) -> FileInfo:
-        return self._convert(await self._channel.result(File))
-
-
 class Changes:
-    def __init__(self, channel: Channel, convert: Callable[[Change], FileChange]) -> None:
+    def __init__(self, channel: Channel, convert: Callable[[wire.Change], FileChange]) -> None:
         self._rows, self._channel, self._convert = _Rows(channel), channel, convert
 
     async def next(self) -> tuple[FileChange, ...]:
-        return tuple([self._convert(row) for row in await self._rows.some(Change)])
+        return tuple([self._convert(row) for row in await self._rows.some(wire.Change)])
 
     async def aclose(self) -> None:
         self._channel.close()
@@ -356,9 +318,23 @@ _SERVED: dict[type[Action[Any]], Callable[[_Files, Any], Awaitable[Any]]] = {
 }
 
 
-async def perform(connection: GuestConnection, place: Place, action: Action[T]) -> T:
+async def perform(connection: GuestConnection, action: Action[T]) -> T:
     """By the user whose agent the connection leads to. FileError with the errno's name."""
     serve = _SERVED.get(type(action))
     if serve is None:
         raise Unsupported(f"{type(action).__name__} is no action on files")
-    return await serve(_Files(connection, place), action)
+    return await serve(_Files(connection), action)
+
+
+async def pack_whole(connection: GuestConnection, path: str, left_out: Sequence[str] = ()) -> FileReader:
+    """All that is below a directory, with owners and whatever else belongs to files, as an archive. `left_out` are
+    relative to `path`."""
+    message = wire.Download(flags=wire.DownloadFlags.WHOLE, path=encode(path), left_out=tuple(map(encode, left_out)))
+    return await open_reader(connection, ask(Op.DOWNLOAD, message, of_file(path)), Nothing, works=True)
+
+
+async def unpack_exact(connection: GuestConnection, path: str, left_out: Sequence[str] = ()) -> FileWriter:
+    """What is there becomes what the archive of `pack_whole` says, while everybody else there stands still."""
+    message = wire.Upload(flags=wire.UploadFlags.EXACT, path=encode(path), left_out=tuple(map(encode, left_out)))
+    request = ask(Op.UPLOAD, message, of_file(path, "what can be laid there"))
+    return await open_writer(connection, request, works=True, info=lambda channel, file: None)

@@ -14,13 +14,23 @@ from paddock.wire.guest import Limit
 
 class Place:
     """Of one sandbox. With a `root`, which only the process level has, that stands before all paths: it is lexical and
-    no wall. `env` is what every command has. `users` are those that an agent may be asked to run a command as."""
+    no wall. `env` is what every command has. `users` are those that an agent may be asked to run a command as.
+    `oom_score` is that of commands, where the kernel shall kill them before their agent."""
 
-    def __init__(self, *, workdir: str, env: Mapping[str, str], root: str = "", users: Sequence[User] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        workdir: str = "/",
+        env: Mapping[str, str] | None = None,
+        root: str = "",
+        users: Sequence[User] = (),
+        oom_score: int | None = None,
+    ) -> None:
         self._workdir = encode(workdir)
         self._root = encode(root).rstrip(b"/")
-        self._env = {name: _variable(name, value) for name, value in env.items()}
+        self._env = {name: _variable(name, value) for name, value in (env or {}).items()}
         self._users = {user.name: user for user in users}
+        self.oom_score = oom_score
 
     def locate(self, path: str, what: str = "path") -> bytes:
         """Where the guest finds what the sandbox knows as `path`; relative paths are below the working directory."""

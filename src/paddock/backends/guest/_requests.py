@@ -25,7 +25,9 @@ from paddock.errors import (
 )
 from paddock.wire import WireError
 from paddock.wire._message import Message, Shape
-from paddock.wire.guest import Error, Op
+from paddock.wire.guest import Error, Hand, Op
+
+from ._place import encode
 
 _MISSING = (errno.ENOENT, errno.ENOTDIR)
 _NO_PROGRAM = (errno.ENOEXEC, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR)
@@ -72,6 +74,9 @@ def _failed(number: int, words: str) -> SandboxError:
 
 def of_guest(number: int, step: str) -> PaddockError:
     return _failed(number, f"the guest refused it at {step!r}")
+
+
+PING = Request(Op.PING, b"", of_guest)
 
 
 def of_file(path: str, wanted: str = "text that means something") -> Refusal:
@@ -136,8 +141,10 @@ def of_door(path: str) -> Refusal:
     return refused
 
 
-def of_hand(name: str) -> Refusal:
-    return lambda number, step: _failed(number, f"nobody takes it at {name!r}")
+def hand(name: str, text: str) -> Request:
+    """Have descriptors passed on to the process that listens at the abstract datagram socket `name`."""
+    message = Hand(name=encode(name), text=encode(text))
+    return ask(Op.HAND, message, lambda number, step: _failed(number, f"nobody takes it at {name!r}"))
 
 
 def of_exec(program: str, cwd: str, id: str) -> Refusal:

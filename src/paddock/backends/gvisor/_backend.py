@@ -10,11 +10,10 @@ from typing import Any
 
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
 from paddock.backends.jail import KeeperClient
-from paddock.backends.vessel import GUEST, Orders, Said, VesselBackend, VesselInstance, ask, nobodys
+from paddock.backends.vessel import GUEST, Orders, VesselBackend, VesselInstance
 from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError, Unsupported
 from paddock.keeper._plan import KVM, JailPlan, Tree
-from paddock.linux import proc
-from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint, replace
+from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.storage._kit import PLACE as KIT
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
 from paddock.storage._worker import Worker
@@ -244,11 +243,7 @@ class GvisorBackend(VesselBackend):
         shape = await self._shape(plan, jail, found)
         if (known := self._known.get(shape.stamp)) is not None:
             return known
-        loop = asyncio.get_running_loop()
-
-        def boot(tree: str) -> None:
-            asyncio.run_coroutine_threadsafe(self._bake(tree, plan, found), loop).result()
-
+        boot = self.booting(lambda tree: self._bake(tree, plan, found))
         key = await asyncio.to_thread(self._key)
         baked = await self.baked(shape.recipe(key, boot))
         self._known[shape.stamp] = baked
@@ -256,38 +251,16 @@ class GvisorBackend(VesselBackend):
 
     async def _bake(self, tree: str, plan: SandboxPlan, found: _probe.Found) -> None:
         """Starts a guest in the tree and leaves its state there."""
-        own = replace(
-            plan,
-            id=SandboxId(mint(Noun.SANDBOX)),
-            hostname="sandbox",
-            tree=tree,
-            deadline=proc.boottime() + _BAKING_SECONDS,
-            incarnation=0,
-            parent=None,
-            trees=(),
-            spec=nobodys(plan.spec),
-        )
+        own = self.unbaked(plan, tree, _BAKING_SECONDS)
         jail = await self._dressed(own, await self.furnish(self.jail_plan(own)), found)
-        instance = await self.make(own, jail._replace(kind="oven"))  # `living` leaves it out
-        assert isinstance(instance, GvisorInstance)
-        try:
+        async with self.oven(own, jail) as instance:
             orders = await self.ordered(own, jail, found)
             if found.platform == _platforms.KVM:
                 orders = replace(orders, greeting_seconds=_proof.GREETING_SECONDS)
             await instance.embark(orders)
             for identity in self.identities:  # so that its agent runs
                 (await instance.dial(identity)).close()
-            channel = (await instance.control()).open(ask("freeze", for_good=True))
-            await channel.reply(Said)
-        finally:
-            await asyncio.shield(self.start(self.put_out(instance)))
-
-    async def put_out(self, instance: VesselInstance) -> None:
-        """Ends what was never a sandbox."""
-        with contextlib.suppress(PaddockError):
-            await instance.kill()
-            await self.forget(instance.id)
-        await instance.aclose()
+            await (await instance.control()).ask("freeze", seconds=None, for_good=True)
 
     def _key(self) -> bytes:
         return seal_key(self._home / _KEY_FILE)
@@ -316,18 +289,11 @@ class GvisorInstance(VesselInstance):
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """What is in memory is in its tree as well, where it can be saved."""
-        async with self.copying, self.roused():
-            channel = (await self.control()).open(ask("freeze"))
-            try:
-                with contextlib.suppress(Unsupported):
-                    await channel.reply(Said)
-                async with super().frozen():
-                    yield
-            finally:
-                channel.close()
-                if not self.stillness.now:  # paused in the block, the pilot doesn't answer
-                    with contextlib.suppress(PaddockError):  # the next who copies it finds it running
-                        await channel.ended()
+        async with self.copying, self.roused(), contextlib.AsyncExitStack() as saved:
+            with contextlib.suppress(Unsupported):
+                await saved.enter_async_context(self.saved())
+            async with super().frozen():
+                yield
 
 
 def _told(found: _probe.Found, asked: str | None) -> str:

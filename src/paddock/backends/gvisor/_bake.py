@@ -54,13 +54,13 @@ class Shape:
         """`boot(tree)` has a sandbox start in that tree and leave its state there, sealed with `key`."""
         sealed = hashlib.sha256(key).hexdigest()
         facts = (_VERSION, self.stamp, *self.program, sealed, os.uname().release, _processor())
-        recipe = Recipe(name="kit-sentry", facts=facts, fill=_nothing, host_usr=False, env={})
 
         def fill(root: int, worker: Worker, progress: Progress) -> None:
             boot("tb" + recipe.tree.removeprefix("tp"))
             worker.do(_leave_only, (root,), FROZEN)
 
-        return Recipe(name=recipe.name, facts=facts, fill=fill, host_usr=False, env={})
+        recipe = Recipe(name="kit-sentry", facts=facts, fill=fill, host_usr=False, env={})
+        return recipe
 
 
 def seal_key(place: Path) -> bytes:
@@ -86,6 +86,3 @@ def _leave_only(root: int, name: str) -> None:
     for other in os.listdir(root):
         if other != name:
             shutil.rmtree(other, dir_fd=root)
-
-
-def _nothing(root: int, worker: Worker, progress: Progress) -> None: ...

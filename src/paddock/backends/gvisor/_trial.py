@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paddock.guest._frames import Json
+from paddock.guest._control import Json
 from paddock.guest._pilot import Pilot
 from paddock.linux import prctl
 from paddock.model import Limits

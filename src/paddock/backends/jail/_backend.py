@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan
-from paddock.backends._hints import hints
-from paddock.backends._trusted import environment
+from paddock.backends._environment import certificates, hints
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._keeper import KeeperClient, Message
@@ -32,7 +31,7 @@ R = TypeVar("R")
 _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
-_CERTIFICATES = environment(f"/{_trust_places.PLACE}")
+_CERTIFICATES = certificates(f"/{_trust_places.PLACE}")
 
 
 class JailBackend:

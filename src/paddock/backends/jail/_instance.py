@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
-from paddock.backends._base import Ending
-from paddock.backends._guest import GuestConnection
-from paddock.backends.guest import NativeDialect, Nothing, Place, orders, variables
-from paddock.backends.jail._rest import Resting
+from paddock.backends._base import Ending, Paused
+from paddock.backends._guest_connection import GuestConnection
+from paddock.backends._guest_instance import GuestInstance
+from paddock.backends._stillness import Stillness
+from paddock.backends.guest import Nothing, Place, orders, variables
 from paddock.errors import KeeperUnavailable, SandboxDied
 from paddock.linux.foreign_cgroup import Refusals
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
@@ -23,7 +24,7 @@ _OOM_SCORE = 500
 """Of commands: they die of lack of memory before their agent does."""
 
 
-class JailInstance(Resting):
+class JailInstance(GuestInstance):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
     def __init__(
@@ -52,13 +53,12 @@ class JailInstance(Resting):
         """To an agent of the jail's own, or to its pid 1."""
         return await GuestConnection.connect(self._backend.socket(self.id, identity), self.native(identity))
 
-    def native(self, identity: str) -> NativeDialect:
-        """How an agent of the jail's own is spoken with."""
+    def native(self, identity: str) -> Place:
+        """Return what an agent of the jail's own is not told."""
         user = self.template.user("root" if identity == "root" else None)
         assert user is not None
         env = {**self._env, **variables(user)}
-        place = Place(workdir=self.template.workdir, env=env, users=self.template.users)
-        return NativeDialect(place, oom_score=_OOM_SCORE)
+        return Place(workdir=self.template.workdir, env=env, users=self.template.users, oom_score=_OOM_SCORE)
 
     async def set_deadline(self, deadline: float) -> None:
         await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)
@@ -98,6 +98,19 @@ class JailInstance(Resting):
         from paddock.backends.jail import _look
 
         return await asyncio.to_thread(_look.posture, await self._backend.record(self.id))
+
+    async def pause(self) -> Paused:
+        return await self._rest.pause(self.id, self._incarnation)
+
+    async def resume(self) -> float:
+        return await self._rest.resume(self.id, self._incarnation)
+
+    async def stay_awake(self) -> Callable[[], None]:
+        return await self._rest.stay_awake(self.id, self._incarnation)
+
+    @property
+    def stillness(self) -> Stillness:
+        return self._rest.stillness(self.id)
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:

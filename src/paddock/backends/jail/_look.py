@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import os
-import time
+from functools import partial
 
-from paddock.backends._look import process
+from paddock.backends import _look as look
+from paddock.backends._look import NOBODY
+from paddock.backends._look import check as _check
 from paddock.keeper._records import Record
 from paddock.keeper.layout import ID_COUNT, ORDINARY_ID, range_base
-from paddock.linux import namespaces, proc, processes
+from paddock.linux import namespaces, proc
 from paddock.linux.namespaces import IdMap
 from paddock.model import Check, Process
 
-NOBODY = 65534
 _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup")
 
 
 def table(record: Record) -> tuple[Process, ...]:
     """Every process of its pid namespace; empty if it has ended."""
-    found = _family(record)
-    boot = time.time() - proc.boottime()
-    inner = {one.pid: one.inner_pid for one in found}
-    ids = _ids(record)
-    return tuple(
-        process(one, pid=one.inner_pid, parent=inner.get(one.parent, 0), uid=_inner_uid(ids, one.uid), boot=boot)
-        for one in found
-    )
+    found = look.family(record.pid, partial(_lives, record))
+    return look.table(found, partial(_inner_uid, _ids(record) if found else []))
 
 
 def posture(record: Record) -> tuple[Check, ...]:
     """What holds at this moment. Empty if it has ended."""
-    found = _family(record)
+    found = look.family(record.pid, partial(_lives, record))
     if not found:
         return ()
     first, others = found[0], found[1:]
@@ -52,14 +47,6 @@ def posture(record: Record) -> tuple[Check, ...]:
         ),
         *_devices(record),
     )
-
-
-def _family(record: Record) -> tuple[processes.Process, ...]:
-    """Another process may have its pid by now: whose start time it is must be that of the record before and after."""
-    if not _lives(record):
-        return ()
-    found = processes.below(record.pid)
-    return found if found and found[0].pid == record.pid and _lives(record) else ()
 
 
 def _lives(record: Record) -> bool:
@@ -123,7 +110,3 @@ def _inode(pid: int, name: str) -> int:
 
 def _unless(holds: bool, problem: str) -> str | None:
     return None if holds else problem
-
-
-def _check(name: str, problem: str | None, detail: str) -> Check:
-    return Check(area="posture", name=name, status="missing" if problem else "ok", detail=problem or detail)

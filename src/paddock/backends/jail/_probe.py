@@ -16,7 +16,6 @@ _AS_ROOT = "run paddock as root"
 _NO_SYS_ADMIN = "this process is root but may not make namespaces (no CAP_SYS_ADMIN): probably a container"
 _IN_A_CONTAINER = "run the container with --privileged, or run paddock in it as an ordinary user"
 _CONTROLLERS = {Limit.MEMORY: "memory", Limit.PROCESSES: "pids"}
-_BY_BTRFS = {Limit.DISK: "btrfs quota", Limit.INODES: "the keeper, who counts them by btrfs"}
 _WATCHED = {
     Limit.MEMORY: "does not hold for shared memory that was unmapped, nor for what the kernel keeps for files, pipes"
     " and TCP; the rest is watched, not hard: the keeper counts processes and unix sockets four times a second, ends"

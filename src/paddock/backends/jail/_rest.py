@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from paddock.backends._base import Paused
-from paddock.backends._guest import GuestInstance
 from paddock.backends._stillness import Stillness
 from paddock.backends.jail._keeper import KeeperClient, Message
 from paddock.errors import PaddockError
@@ -84,23 +83,3 @@ class Rest:
 
 def _paused(times: Message) -> Paused:
     return Paused(times["left"], float(times["deadline"]))
-
-
-class Resting(GuestInstance):
-    """One that the keeper can pause."""
-
-    _rest: Rest
-    _incarnation: int
-
-    async def pause(self) -> Paused:
-        return await self._rest.pause(self.id, self._incarnation)
-
-    async def resume(self) -> float:
-        return await self._rest.resume(self.id, self._incarnation)
-
-    async def stay_awake(self) -> Callable[[], None]:
-        return await self._rest.stay_awake(self.id, self._incarnation)
-
-    @property
-    def stillness(self) -> Stillness:
-        return self._rest.stillness(self.id)

@@ -19,7 +19,7 @@ _SECONDS = 20
 
 def exits() -> Check:
     """Say whether sandboxes can have the gateway as their only network access here."""
-    said = _try(_EXITS)
+    said = attempt(_EXITS)
     if said is None:
         detail = "policies hold: packets are led to the gateway, which asks them"
         return Check(area="jail", name="egress", status="ok", detail=detail)
@@ -34,7 +34,7 @@ def exits() -> Check:
 
 def pool(state_dir: Path, keeper: int) -> Check:
     """Say whether the file system of a sandbox can be mounted in the pool that the process `keeper` holds."""
-    said = _try(_POOL, str(state_dir), str(keeper))
+    said = attempt(_POOL, str(state_dir), str(keeper))
     if said is None:
         return Check(area="jail", name="file system", status="ok", detail="one was mounted in the pool and removed")
     return Check(
@@ -46,12 +46,12 @@ def pool(state_dir: Path, keeper: int) -> Check:
     )
 
 
-def _try(code: str, *arguments: str) -> str | None:
+def attempt(code: str, *arguments: str) -> str | None:
     """Run `code`. None, or the last line of what it says as it fails."""
-    source = str(Path(__file__).parents[3])
+    source, code = str(Path(__file__).parents[3]), f"import sys\nsys.path.insert(0, sys.argv[1])\n{code}"
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", f"import sys;sys.path.insert(0,sys.argv[1]);{code}", source, *arguments],
+            [sys.executable, "-I", "-S", "-c", code, source, *arguments],
             capture_output=True,
             text=True,
             check=False,

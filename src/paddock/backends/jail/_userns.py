@@ -10,10 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-_SECONDS = 30
+from paddock.backends.jail import _trials
+
 _CODE = (
-    "import sys\n"
-    "sys.path.append(sys.argv[1])\n"
     "from paddock.linux import mounts, namespaces\n"
     "try:\n"
     "    namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)\n"
@@ -34,30 +33,13 @@ def refused() -> str | None:
     restricted = _read(_APPARMOR) == "1"
     if not suspects and not restricted:
         return None  # nothing that is known to stand in the way: no need to spend a process on it
-    why = _try()
+    why = _trials.attempt(_CODE)
     if why is None:
         return None
     for name, value, command in _SWITCHES:
         if (name, value) in suspects:
             return f"ordinary users may make no user namespaces here ({why}): {name}={value}; as root: {command}"
     return f"AppArmor forbids user namespaces to programs without a profile ({why}); as root: {apparmor_command()}"
-
-
-def _try() -> str | None:
-    import subprocess
-
-    source = str(Path(__file__).parents[3])
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _CODE, source],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
-    if done.returncode == 0:
-        return None
-    return (done.stderr.strip().splitlines() or ["the probe died"])[-1]
 
 
 def profile() -> str:

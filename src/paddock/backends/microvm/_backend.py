@@ -8,7 +8,8 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,11 @@ from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
 from paddock.backends.microvm._qemu import PLACE, Machine, processors
 from paddock.backends.microvm._trust import Trust
-from paddock.backends.vessel import Orders, Said, VesselBackend, VesselInstance, ask, nobodys
+from paddock.backends.vessel import Orders, VesselBackend, VesselInstance
 from paddock.errors import (
     FileError,
     LevelUnavailable,
     PaddockError,
-    ResourceExhausted,
     SandboxError,
     Unsupported,
 )
@@ -175,7 +175,7 @@ class MicrovmBackend(VesselBackend):
 
     async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         if exports := _shares.exports(plan):
-            await instance.control_call(ask("show", exports=exports), Said)
+            await (await instance.control()).ask("show", exports=exports)
         await super().become(plan, instance)
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
@@ -220,11 +220,7 @@ class MicrovmBackend(VesselBackend):
             return baked, made_of
 
     async def _baked(self, plan: SandboxPlan, made_of: Ingredients, *, trial: bool = False) -> str:
-        loop = asyncio.get_running_loop()
-
-        def boot(tree: str) -> None:
-            asyncio.run_coroutine_threadsafe(self._bake(tree, made_of, plan, trial=trial), loop).result()
-
+        boot = self.booting(lambda tree: self._bake(tree, made_of, plan, trial=trial))
         return await self.baked(made_of.recipe(boot))
 
     async def _ingredients(self, plan: SandboxPlan, accelerator: str | None = None) -> Ingredients:
@@ -254,43 +250,21 @@ class MicrovmBackend(VesselBackend):
 
     async def _bake(self, tree: str, made_of: Ingredients, plan: SandboxPlan, *, trial: bool) -> None:
         """Boots a machine in the tree, has it run something, so that it knows how, and leaves its state there."""
-        own = replace(
-            plan,
-            id=SandboxId(mint(Noun.SANDBOX)),
-            hostname="sandbox",
-            tree=tree,
-            deadline=proc.boottime() + _BAKING_SECONDS,
-            incarnation=0,
-            parent=None,
-            trees=(),
-            spec=nobodys(plan.spec),
-            exits=False,
-            protect=(),
-        )
-        jail = _dressed(await self.furnish(self.jail_plan(own)), made_of, ())
-        # No backend takes it for one of its sandboxes.
-        instance = await self.make(own, jail._replace(kind="oven"))
-        assert isinstance(instance, MicrovmInstance)
+        own = self.unbaked(plan, tree, _BAKING_SECONDS)
         orders = _orders(made_of, own, {}, boot=True)
         if trial:
             orders = replace(orders, greeting_seconds=_TRIAL_SECONDS)
-        try:
-            async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
-                await instance.embark(orders)
-                await instance.furnish(made_of.directories())
-                await instance.warm(_WARM)
-                channel = (await instance.control()).open(ask("freeze", for_good=True))
-                await channel.reply(Said)
-        except TimeoutError:
-            raise SandboxError("it greeted, and was not ready to be saved in time", hint="paddock doctor") from None
-        finally:
-            await asyncio.shield(self.start(self._put_out(instance)))
-
-    async def _put_out(self, instance: VesselInstance) -> None:
-        with contextlib.suppress(PaddockError):
-            await instance.kill()
-            await self.forget(instance.id)
-        await instance.aclose()
+        async with self.oven(own, _dressed(await self.furnish(self.jail_plan(own)), made_of, ())) as instance:
+            assert isinstance(instance, MicrovmInstance)
+            try:
+                async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
+                    await instance.embark(orders)
+                    await instance.furnish(made_of.directories())
+                    await instance.warm(_WARM)
+                    await (await instance.control()).ask("freeze", seconds=None, for_good=True)
+            except TimeoutError:
+                words = "it greeted, and was not ready to be saved in time"
+                raise SandboxError(words, hint="paddock doctor") from None
 
 
 class MicrovmInstance(VesselInstance):
@@ -350,28 +324,8 @@ class MicrovmInstance(VesselInstance):
         ):
             yield
 
-    async def _save(self, name: str, fd: int) -> Callable[[], Awaitable[None]]:
-        channel = (await self.control()).open(ask("freeze", memory=name), fds=[fd])
-        try:
-            await channel.reply(Said)
-        except BaseException as error:
-            channel.close()
-            if isinstance(error, PaddockError):
-                raise await self._unsaved(error) from None
-            raise
-
-        async def go_on() -> None:
-            channel.close()
-            if not self.stillness.now:  # paused in the block, the pilot doesn't answer
-                with contextlib.suppress(PaddockError):  # the next who copies it finds it running
-                    await channel.ended()
-
-        return go_on
-
-    async def _unsaved(self, error: PaddockError) -> PaddockError:
-        if error.details.get("errno") == "ENOSPC":
-            return ResourceExhausted(error.message, hint="`paddock gc` makes room; df -h; paddock doctor --storage")
-        return await self.last_words() or error  # that it has died says more
+    def _save(self, name: str, fd: int) -> AbstractAsyncContextManager[None]:
+        return self.saved(fds=(fd,), memory=name)
 
 
 def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> JailPlan:

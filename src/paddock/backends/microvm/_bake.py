@@ -11,13 +11,12 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paddock.backends.microvm import _initramfs
-from paddock.backends.microvm._kernel import Kernel
+from paddock.backends.microvm._kernel import Kernel, initramfs
 from paddock.backends.microvm._qemu import BOOT, PLACE, Machine, Qemu
 from paddock.keeper._plan import Tree
 from paddock.model import Limits, Template
@@ -65,7 +64,6 @@ class Ingredients:
             [size, template.layers, _installed() if template.host_usr else None, self.whole, self._who(), self.boot_id]
         )
         facts = (_VERSION, self.stamp, _digest(self.guest), *self.host.layers, built)
-        recipe = Recipe(name="kit-machine", facts=facts, fill=_nothing, host_usr=False, env={})
 
         def fill(root: int, worker: Worker, progress: Progress) -> None:
             progress(f"a virtual machine boots, once for template {template.name}")
@@ -73,7 +71,8 @@ class Ingredients:
             boot("tb" + recipe.tree.removeprefix("tp"))
             worker.do(_remove_boot_files, (root,))
 
-        return replace(recipe, fill=fill)
+        recipe = Recipe(name="kit-machine", facts=facts, fill=fill, host_usr=False, env={})
+        return recipe
 
     def disks(self) -> dict[str, Any]:
         """What the pilot is told to make."""
@@ -106,7 +105,7 @@ class Ingredients:
             ".": Entry("directory", 0o755),
             "vm": Entry("directory", 0o700),
             "vm/boot": Entry("directory", 0o700),
-            "vm/boot/initrd": Entry("file", 0o600, _initramfs.build(self.guest.read_bytes(), modules)),
+            "vm/boot/initrd": Entry("file", 0o600, initramfs(self.guest.read_bytes(), modules)),
             "vm/boot/kernel": Entry("file", 0o600, self.kernel.image.read_bytes()),
         }
 
@@ -138,6 +137,3 @@ def _remove_boot_files(root: int) -> None:
     for path in BOOT:
         os.unlink(path.lstrip("/"), dir_fd=root)
     os.rmdir(os.path.dirname(BOOT[0]).lstrip("/"), dir_fd=root)
-
-
-def _nothing(root: int, worker: Worker, progress: Progress) -> None: ...

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 
 from paddock.backends._threads import to_its_end
 from paddock.errors import InvalidState, NotFound, PaddockError
 from paddock.storage._memories import PREFIX, Image, Memories
 
-Save = Callable[[str, int], Awaitable[Callable[[], Awaitable[None]]]]
-"""Has a machine stand and write its memory into a descriptor, as the image of that name; the answer lets it go on."""
+Save = Callable[[str, int], AbstractAsyncContextManager[None]]
+"""Has a machine stand for a block, its memory written into a descriptor, as the image of that name."""
 
 
 class Images:
@@ -37,12 +37,14 @@ class Images:
         image = self._memories.image(PREFIX + os.urandom(8).hex())
         try:
             await to_its_end(image.begin, base)
-            go_on = await _saved(image, save)
-            try:
+            async with AsyncExitStack() as stands:
+                fd = image.open()
+                try:
+                    await stands.enter_async_context(save(image.name, fd))
+                finally:
+                    os.close(fd)
                 await to_its_end(self._seal, image, tree, base)
                 yield
-            finally:
-                await go_on()
         finally:
             await to_its_end(self._end, image, tree, base)
 
@@ -64,11 +66,3 @@ class Images:
             self._memories.lean(tree, base)
         with suppress(PaddockError):  # a sweep finds it
             self._memories.drop(image.name)
-
-
-async def _saved(image: Image, save: Save) -> Callable[[], Awaitable[None]]:
-    fd = image.open()
-    try:
-        return await save(image.name, fd)
-    finally:
-        os.close(fd)

@@ -1,10 +1,15 @@
-"""The kernel that virtual machines boot: a Debian one, with the modules that its guest needs."""
+"""What virtual machines boot: a kernel of Debian's, and their first root directory, with the modules that it needs.
+
+Format of that: Linux, Documentation/driver-api/early-userspace/buffer-format.rst (newc). Not compressed: emulated
+machines unpack slowly.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +19,10 @@ from paddock.errors import NotConfigured
 OURS = Path("/usr/local/lib/paddock/kernel")
 REMEDY = "tools/bootstrap levels (as root, on Debian), or `kernel` in config.toml: a vmlinuz with its modules beside it"
 _DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
+PROGRAM = "/machine"
+"""By this name the guest knows that it is pid 1 of a machine (`native/machine.h`)."""
+_DIRECTORIES = ("dev", "root", "modules")
+_CONSOLE = (5, 1)
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -82,3 +91,27 @@ def _checked(image: Path, place: Path) -> Kernel:
 
 def _by_version(path: Path) -> list[int]:
     return [int(number) for number in _NUMBERS.findall(path.name)]
+
+
+def initramfs(guest: bytes, modules: Iterable[Path]) -> bytes:
+    return b"".join(_records(guest, modules))
+
+
+def _records(guest: bytes, modules: Iterable[Path]) -> Iterator[bytes]:
+    number = 0
+
+    def record(path: str, mode: int, content: bytes = b"", device: tuple[int, int] = (0, 0)) -> bytes:
+        nonlocal number
+        number += 1
+        name = path.encode() + b"\0"
+        fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(name), 0)
+        head = b"070701" + b"".join(b"%08X" % value for value in fields) + name
+        return head + bytes(-len(head) % 4) + content + bytes(-len(content) % 4)
+
+    for name in _DIRECTORIES:
+        yield record(name, stat.S_IFDIR | 0o755)
+    yield record("dev/console", stat.S_IFCHR | 0o600, device=_CONSOLE)
+    yield record(PROGRAM.lstrip("/"), stat.S_IFREG | 0o755, guest)
+    for place, path in enumerate(modules):  # it loads them in this order
+        yield record(f"modules/{place}", stat.S_IFREG | 0o644, path.read_bytes())
+    yield record("TRAILER!!!", 0)

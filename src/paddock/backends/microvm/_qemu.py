@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paddock.backends.microvm._initramfs import PROGRAM as PID_1
+from paddock.backends.microvm._kernel import PROGRAM as PID_1
 from paddock.errors import NotConfigured
 
 PLACE = "/vm"

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from paddock.backends._base import Capabilities, Ending, Exits, Paused, SandboxPlan
-from paddock.backends.guest import NativeDialect, Place, check, program
+from paddock.backends.guest import PING, Place, check, program
 from paddock.errors import AlreadyExists, Unsupported
 from paddock.keeper import layout
 from paddock.model import Check, Level, SandboxId, User
@@ -78,11 +78,10 @@ class ProcessBackend:
         env = {"PATH": _PATH, "HOME": str(root / user.home.lstrip("/")), "USER": user.name, "LOGNAME": user.name}
         env |= {"LANG": "C.UTF-8", **plan.template.env, **plan.spec.env}
         place = Place(workdir=plan.template.workdir, env=env, root=str(root))
-        dialect = NativeDialect(place)
-        instance = ProcessInstance(plan, run, entrance, run / _SOCKET, dialect, partial(Guest, guest, entrance))
+        instance = ProcessInstance(plan, run, entrance, run / _SOCKET, place, partial(Guest, guest, entrance))
         try:
             async with asyncio.timeout(_START_SECONDS):
-                await (await instance.connection("user")).open(dialect.ping).call(PingReply)
+                await (await instance.connection("user")).open(PING).call(PingReply)
         except BaseException:  # also where the caller has left
             await asyncio.shield(instance.kill())
             raise

@@ -10,20 +10,18 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TypeVar, cast
 
 from paddock.backends._base import Ending, SandboxPlan
-from paddock.backends._guest import GuestConnection, GuestInstance
+from paddock.backends._guest_connection import GuestConnection
+from paddock.backends._guest_instance import GuestInstance
 from paddock.backends._look import process
-from paddock.backends.guest import NativeDialect
+from paddock.backends.guest import Place
 from paddock.errors import PaddockError, SandboxDied, Unsupported
 from paddock.linux import processes
-from paddock.model import Action, ByteStream, Check, ConnectPort, Limit, Process, Usage
+from paddock.model import ByteStream, Check, Limit, Process, Usage
 
 from ._guest import Guest
-from ._ports import connect
 
-R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
 _LOOK_SECONDS = 5.0
@@ -39,11 +37,11 @@ class ProcessInstance(GuestInstance):
         run: Path,
         entrance: socket.socket,
         path: Path,
-        dialect: NativeDialect,
+        place: Place,
         start: Callable[[], Guest],
     ) -> None:
         super().__init__(plan.id, plan.template, self._dial, root_user=False)
-        self._run, self._entrance, self._path, self._dialect, self._start = run, entrance, path, dialect, start
+        self._run, self._entrance, self._path, self._place, self._start = run, entrance, path, place, start
         self._deadline = plan.deadline
         self._reason: Ending | None = None
         """Why it is being ended."""
@@ -58,7 +56,7 @@ class ProcessInstance(GuestInstance):
         self._start_again()
         if self.ending is not None:
             raise FileNotFoundError(f"sandbox {self.id} has ended")
-        return await GuestConnection.connect(self._path, self._dialect)
+        return await GuestConnection.connect(self._path, self._place)
 
     async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
         guest = self._guest  # another one is not made before this is told
@@ -75,13 +73,6 @@ class ProcessInstance(GuestInstance):
     def lost_error(self) -> PaddockError:
         reason = self.ending.reason if self.ending is not None else "its guest went away"
         return SandboxDied(f"sandbox {self.id} is gone: {reason}")
-
-    async def file(self, action: Action[R]) -> R:
-        if isinstance(action, ConnectPort):
-            if self.ending is not None:
-                raise self.lost_error()
-            return cast("R", await connect(action))
-        return await super().file(action)
 
     async def accept(self, path: str) -> ByteStream:
         raise Unsupported("backend 'process' has no doors: nothing is nested in it", hint="use an isolating level")
@@ -102,8 +93,7 @@ class ProcessInstance(GuestInstance):
         if self.ending is not None:
             raise self.lost_error()
         found = await asyncio.to_thread(processes.below, self._guest.pid)
-        boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        return tuple(process(one, pid=one.pid, parent=one.parent, uid=one.uid, boot=boot) for one in found)
+        return tuple(process(one, pid=one.pid, parent=one.parent, uid=one.uid) for one in found)
 
     async def posture(self) -> tuple[Check, ...]:
         return (

@@ -2,9 +2,8 @@
 
 from ._backend import GUEST as GUEST
 from ._backend import VesselBackend as VesselBackend
-from ._control import Said as Said
-from ._control import ask as ask
+from ._control import Control as Control
+from ._instance import Child as Child
+from ._instance import Orders as Orders
 from ._instance import VesselInstance as VesselInstance
-from ._orders import Child as Child
-from ._orders import Orders as Orders
-from ._orders import nobodys as nobodys
+from ._instance import nobodys as nobodys

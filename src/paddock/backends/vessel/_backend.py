@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._threads import in_its_own_thread
 from paddock.backends.guest import program
 from paddock.backends.jail import JailBackend, KeeperClient
-from paddock.backends.vessel._instance import VesselInstance
-from paddock.backends.vessel._orders import OWN_VARIABLES, Orders
+from paddock.backends.vessel._instance import OWN_VARIABLES, Orders, VesselInstance, nobodys
 from paddock.backends.vessel._waiting import REFUSES, Waiting, rehearse
 from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper._plan import JailPlan, Tree
-from paddock.model import Limit, Limits, SandboxId, Template
+from paddock.linux import proc
+from paddock.model import Limit, Limits, Noun, SandboxId, Template, mint, replace
 from paddock.model.config import read_config
 from paddock.storage import Pool, Templates
 from paddock.storage._kit import PLACE
@@ -128,6 +129,43 @@ class VesselBackend(JailBackend):
         """A tree like the kit's, whose recipe starts something: so one waits for it, and the others for that one."""
         async with self._baking.setdefault(recipe.tree, asyncio.Lock()):
             return await in_its_own_thread((await self.templates()).part, recipe)
+
+    def booting(self, bake: Callable[[str], Coroutine[Any, Any, None]]) -> Callable[[str], None]:
+        """Return what a recipe, in its own thread, has `bake` a tree by."""
+        loop = asyncio.get_running_loop()
+        return lambda tree: asyncio.run_coroutine_threadsafe(bake(tree), loop).result()
+
+    def unbaked(self, plan: SandboxPlan, tree: str, seconds: float) -> SandboxPlan:
+        """`plan` without what is one sandbox's own, to be baked in that tree."""
+        return replace(
+            plan,
+            id=SandboxId(mint(Noun.SANDBOX)),
+            hostname="sandbox",
+            tree=tree,
+            deadline=proc.boottime() + seconds,
+            incarnation=0,
+            parent=None,
+            trees=(),
+            spec=nobodys(plan.spec),
+            exits=False,
+            protect=(),
+        )
+
+    @contextlib.asynccontextmanager
+    async def oven(self, plan: SandboxPlan, jail: JailPlan) -> AsyncGenerator[VesselInstance]:
+        """What is never a sandbox, while the block runs: no backend takes it for one of its own."""
+        instance = await self.make(plan, jail._replace(kind="oven"))
+        assert isinstance(instance, VesselInstance)
+        try:
+            yield instance
+        finally:
+            await asyncio.shield(self.start(self.put_out(instance)))
+
+    async def put_out(self, instance: VesselInstance) -> None:
+        with contextlib.suppress(PaddockError):
+            await instance.kill()
+            await self.forget(instance.id)
+        await instance.aclose()
 
     async def templates(self) -> Templates:
         return await self.keeper.templates()

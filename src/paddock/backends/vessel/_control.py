@@ -1,39 +1,32 @@
-"""What the pilot is asked and answers (`control`): objects in JSON, in the frames of the guest."""
+"""A connection with a pilot (`guest/_control.py`): requests as lines of JSON, answers in any order."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
-from typing import TYPE_CHECKING, Self
+import socket
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
-from paddock.backends._guest_frames import ProtocolError
-from paddock.backends.guest import Request
-from paddock.errors import BY_CODE, PaddockError, SandboxError
-from paddock.wire import WireError
-from paddock.wire.guest import Limit, Stream
+from paddock.errors import BY_CODE, GuestLost, GuestProtocolError, PaddockError, SandboxDied
 
-if TYPE_CHECKING:
-    from paddock.backends._guest import GuestConnection
-
-_OP = 0
-"""None of the guest's."""
 # The pilot says what went wrong there. It can't make us say that the machine, the policy or the keeper failed.
 _CODES = frozenset({"sandbox", "file", "invalid_argument", "invalid_state", "unsupported"})
 _MAX_MESSAGE = 2000
-_MOST = Limit.WINDOW
+_MOST_BYTES = 4 << 20
+_READ = 1 << 16
+_SECONDS = 60.0
 
 
 class Said(msgspec.Struct, frozen=True):
     """An answer. As it is, one of which nothing is wanted."""
 
-    @classmethod
-    def unpack(cls, body: bytes) -> Self:
-        try:
-            # Not msgspec's own decoder: it refuses the escapes that stand for bytes that are not UTF-8.
-            return msgspec.convert(json.loads(body), cls)
-        except (ValueError, RecursionError, msgspec.ValidationError) as error:
-            raise WireError(str(error)[:200]) from None
+
+class Environment(Said, frozen=True):
+    env: dict[str, str]
 
 
 class _Error(Said, frozen=True):
@@ -42,44 +35,124 @@ class _Error(Said, frozen=True):
     errno: str | None = None
 
 
-class _Request(Request):
-    def error(self, body: bytes) -> PaddockError:
+T = TypeVar("T")
+
+
+class Control:
+    """Belongs to the event loop it is made in; owns the socket. What deviates from the protocol ends it."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        stream.setblocking(False)
+        self._loop, self._stream = asyncio.get_running_loop(), stream
+        self._sending = asyncio.Lock()
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._received = bytearray()
+        self._failure: PaddockError | None = None
+        self._loop.add_reader(stream.fileno(), self._readable)
+
+    @property
+    def closed(self) -> bool:
+        return self._failure is not None
+
+    async def ask(
+        self,
+        op: str,
+        kind: type[T] = Said,
+        *,
+        fds: Sequence[int] = (),
+        seconds: float | None = _SECONDS,
+        **fields: object,
+    ) -> T:
+        """Return the answer. PaddockError: what the pilot refuses; SandboxDied, GuestLost."""
         try:
-            told = _Error.unpack(body)
-        except WireError as error:
-            raise ProtocolError(f"an error with {error}") from None
-        if told.code not in _CODES:
-            raise ProtocolError("an error of a kind that no pilot may report")
-        error = BY_CODE[told.code](told.message[:_MAX_MESSAGE])
-        if told.errno is not None:
-            error.details["errno"] = told.errno[:32]
+            async with asyncio.timeout(seconds):
+                said = await (await self._send(op, fds, fields))
+        except TimeoutError:
+            raise GuestLost(f"the pilot has not answered for {seconds:g} s", hint="try again") from None
+        try:
+            return msgspec.convert(said, kind)
+        except msgspec.ValidationError as error:
+            raise self._broke(f"an answer with {error}") from None
+
+    async def tell(self, op: str) -> None:
+        """Ask, and wait for no answer."""
+        (await self._send(op, (), {})).cancel()
+
+    async def _send(self, op: str, fds: Sequence[int], fields: dict[str, object]) -> asyncio.Future[Any]:
+        if self._failure is not None:
+            raise self._failure
+        id = next(self._numbers)
+        answer = self._asked[id] = self._loop.create_future()
+        line = json.dumps({"id": id, "op": op, "fds": len(fds), **fields}).encode() + b"\n"
+        try:
+            async with self._sending:
+                if fds:
+                    line = line[socket.send_fds(self._stream, [line], fds) :]
+                await self._loop.sock_sendall(self._stream, line)
+        except OSError:
+            answer.cancel()
+            self._fail(_lost())
+            raise _lost() from None
+        return answer
+
+    def close(self) -> None:
+        self._fail(SandboxDied("the connection to the sandbox's pilot was closed by this side"))
+
+    def _readable(self) -> None:
+        try:
+            data = self._stream.recv(_READ)  # never recvmsg: descriptors that come are closed by the kernel, unseen
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, self._received = (self._received + data).split(b"\n")
+        try:
+            for line in lines:
+                self._take(json.loads(line))
+            if len(self._received) > _MOST_BYTES:
+                raise ValueError("a line without an end")
+        except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError) as error:
+            self._broke(str(error))
+        if not data:
+            self._fail(_lost())
+
+    def _take(self, said: Any) -> None:
+        id, error = said["id"], _refusal(said["error"]) if "error" in said else None
+        answer = self._asked.pop(id)
+        if answer.done():
+            return  # whoever asked has left
+        if error is None:
+            answer.set_result(said)
+        else:
+            answer.set_exception(error)
+
+    def _broke(self, words: str) -> PaddockError:
+        error = GuestProtocolError(f"the pilot broke the protocol: {words[:200]}", hint="kill the sandbox")
+        self._fail(error)
         return error
 
-
-class Environment(Said, frozen=True):
-    env: dict[str, str]
-
-
-def ask(op: str, **fields: object) -> Request:
-    return _Request(_OP, json.dumps({"op": op, **fields}).encode(), _refused)
-
-
-async def environment(control: GuestConnection) -> dict[str, str]:
-    """What comes with each command. More than an answer holds comes as a stream."""
-    channel = control.open(ask("environment"), receives=(Stream.OUT,))
-    with channel.attended():
-        await channel.reply(Said)
-        told = bytearray()
-        while part := await channel.read(Stream.OUT, Limit.BODY):
-            told += part
-            if len(told) > _MOST:
-                raise channel.breach("an environment of more than it may say")
-        await channel.finished()
-    try:
-        return Environment.unpack(bytes(told)).env
-    except WireError as error:
-        raise channel.breach(f"an environment with {error}") from None
+    def _fail(self, error: PaddockError) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._loop.remove_reader(self._stream.fileno())
+            self._stream.close()
+            for answer in self._asked.values():
+                if not answer.done():
+                    answer.set_exception(error)
+            self._asked.clear()
 
 
-def _refused(number: int, step: str) -> PaddockError:
-    return SandboxError(f"the pilot refused it at {step!r}")
+def _lost() -> PaddockError:
+    return SandboxDied("the connection to the sandbox's pilot was lost", hint="`paddock ls --all` says why")
+
+
+def _refusal(told: Any) -> PaddockError:
+    """ValueError: it may not say that."""
+    said = msgspec.convert(told, _Error)
+    if said.code not in _CODES:
+        raise ValueError("an error of a kind that no pilot may report")
+    error = BY_CODE[said.code](said.message[:_MAX_MESSAGE])
+    if said.errno is not None:
+        error.details["errno"] = said.errno[:32]
+    return error

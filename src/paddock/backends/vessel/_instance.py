@@ -5,39 +5,64 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from paddock.backends._base import Ending
-from paddock.backends._guest import GuestConnection
-from paddock.backends.guest import NativeDialect, Nothing, Place, Request, orders, variables
+from paddock.backends._guest_connection import GuestConnection
+from paddock.backends._guest_exec import exec_request
+from paddock.backends.guest import PING, Nothing, Place, Request, hand, orders, variables
 from paddock.backends.jail._backend import JailInstance
-from paddock.errors import InvalidState, PaddockError, SandboxDied, SandboxError
-from paddock.guest._orders import pack_orders
-from paddock.model import ExecHandle, ExecId, ExecSpec, Noun, SandboxId, Template, User, mint, replace
+from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied, SandboxError, Unsupported
+from paddock.guest._control import pack_orders
+from paddock.model import ExecHandle, ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, User, mint, replace
 from paddock.storage._kit import COMMAND
+from paddock.wire.guest import ExecReply, PingReply, Renew, RenewReply
 from paddock.wire.guest import PartFlags as Part
-from paddock.wire.guest import PingReply, Renew, RenewReply
 
-from ._control import Said, ask, environment
-from ._orders import FOREVER, Orders
+from ._control import Control, Environment, Said
 
 if TYPE_CHECKING:
     from ._backend import VesselBackend
 
-T = TypeVar("T", bound=Said)
+OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})  # each agent has its own, whatever a spec says
+FOREVER = 1e15  # the keeper and the jail's pid 1 hold the deadline
 _PILOT = "paddock_pilot"
-_PID_1 = NativeDialect(Place(workdir="/", env={}))
 _NO_PART = Part(0)
-_ORDERS_COME = json.dumps({"pilot": {"orders": 0}})
 _LAST_WORDS_SECONDS = 2.0
 _MOST_WORDS = 2000
 _TRIES = 200
 _PAUSE_SECONDS = 0.005
+
+
+class Child(msgspec.Struct, frozen=True, kw_only=True):
+    """The program that is the wall: the guest's line is its standard input and output."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    cwd: str = "/"
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """`course` names the module `guest/_pilot_<course>.py`, made with `options`, that starts the wall in place of
+    `child`. `env`: what is the sandbox's own of its environment, which comes with each command. `waiting`: it ends with
+    the service, until it is claimed."""
+
+    child: Child | None = None
+    course: str | None = None
+    options: dict[str, Any] = {}
+    env: dict[str, str] = {}
+    waiting: bool = False
+    greeting_seconds: float = 60.0
+    """How long the guest may take until it says its first word."""
+
+
+def nobodys(spec: SandboxSpec) -> SandboxSpec:
+    """Of what is made for many by way of one: all that is this one's own. Nor is it idle while nobody uses it."""
+    return replace(spec, mounts=(), env={}, idle_seconds=None)
 
 
 class _Farewell(Said, frozen=True):
@@ -72,7 +97,7 @@ class VesselInstance(JailInstance):
         super().__init__(backend, id, template, incarnation, env)
         self._level = backend
         self._agent: GuestConnection | None = None
-        self._control: GuestConnection | None = None
+        self._control: Control | None = None
         self._guest_init: GuestConnection | None = None
         self._farewell: _Farewell | None = None
         self._environment: dict[str, str] | None = None
@@ -89,7 +114,7 @@ class VesselInstance(JailInstance):
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         """A guest that was started for any sandbox knows nothing of what is this one's own."""
         if self._environment is None:
-            self._environment = await environment(await self.control())
+            self._environment = (await (await self.control()).ask("environment", Environment)).env
         if self._environment:
             spec = replace(spec, env={**self._environment, **spec.env})
         return await super().start(spec, id=id, background=background)
@@ -118,34 +143,32 @@ class VesselInstance(JailInstance):
         user = self.template.user(None) if identity == "user" else self.template.user("0")
         return user or User(name="root", uid=0, gid=0, home="/root")
 
-    async def control_call(self, request: Request, type: type[T]) -> T:
-        """Asks the pilot: `ping`, `log`, and what the level's course knows (`_control.ask`)."""
-        return await (await self.control()).open(request).call(type)
-
-    async def control(self) -> GuestConnection:
+    async def control(self) -> Control:
         """The connection with the pilot itself. SandboxDied."""
         if self._control is None or self._control.closed:
             try:
-                self._control = await self._handed("control")
+                self._control = Control(await self._handed("control"))
             except OSError:
                 raise self.lost_error() from None
         return self._control
 
-    def dialect(self, identity: str) -> NativeDialect:
-        """How who is behind the wall is spoken with, and the pilot (`control`)."""
+    def _place(self, identity: str) -> Place:
+        """Return what an agent behind the wall is not told."""
         if identity not in ("user", "root"):
-            return _PID_1
+            return Place()
         others = self.template.users if identity == "root" else ()
         env = {**self.template.env, **variables(self._user(identity))}
-        place = Place(workdir=self.template.workdir, env=env, users=others)
-        return NativeDialect(place, oom_score=self._level.oom_score)
+        return Place(workdir=self.template.workdir, env=env, users=others, oom_score=self._level.oom_score)
 
     async def dial(self, identity: str) -> GuestConnection:
         try:
-            return await self._handed(identity)
+            connection = GuestConnection(await self._handed(identity), self._place(identity))
         except OSError:
             await self._hear_out()
             raise
+        connection.descriptors = False
+        connection.tells = self._level.tells
+        return connection
 
     async def embark(self, told: Orders) -> None:
         """Starts the pilot and waits until the guest has begun. SandboxDied with its last words, SandboxError."""
@@ -171,7 +194,7 @@ class VesselInstance(JailInstance):
                 return
             if listening.done() or greeted.done():
                 raise await self._early_end(greeted)
-            log = await self.control_call(ask("log"), _Log)
+            log = await (await self.control()).ask("log", _Log)
         finally:
             greeted.cancel()
             with contextlib.suppress(asyncio.CancelledError, PaddockError, OSError):
@@ -191,27 +214,25 @@ class VesselInstance(JailInstance):
                 return error
         return self.lost_error()
 
-    async def _set_out(self, config: dict[str, Any]) -> GuestConnection:
+    async def _set_out(self, config: dict[str, Any]) -> Control:
         """Starts the pilot, and tells it what to do where nobody else reads it. SandboxDied."""
         agent = await self._jail_agent()
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                spec = ExecSpec(argv=(*COMMAND, _ORDERS_COME), cwd="/", stdin=True)
-                request = self._native.exec(spec, ExecId(mint(Noun.EXEC)), None, background=True, vital=True)
+                spec = ExecSpec(argv=COMMAND, cwd="/", stdin=True)
+                request = exec_request(agent.place, spec, ExecId(mint(Noun.EXEC)), None, background=True, vital=True)
                 channel = agent.open(request, fds=[theirs.fileno()])
-            await channel.call(self._native.started)
+            await channel.call(ExecReply)
             ours.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(ours, pack_orders(config))
-            control = GuestConnection(ours, _PID_1)
+            return Control(ours)
         except OSError:
             ours.close()
             raise self.lost_error() from None
         except BaseException:
             ours.close()
             raise
-        control.descriptors = False
-        return control
 
     def take_over(self, other: VesselInstance) -> None:
         """All that `other` holds of this vessel, whose name was another until now."""
@@ -223,7 +244,7 @@ class VesselInstance(JailInstance):
 
     async def claim(self, env: dict[str, str]) -> None:
         """Has the pilot know that it is a sandbox's: it outlives this service from now on."""
-        await self.control_call(ask("claim", env=env), Said)
+        await (await self.control()).ask("claim", env=env)
         self._environment = env
         self.listen()
 
@@ -257,6 +278,28 @@ class VesselInstance(JailInstance):
             if stood and resumptions == self._resumptions:  # else somebody uses it by now
                 with contextlib.suppress(SandboxDied):  # whoever asks next is told
                     await self.pause()
+
+    @contextlib.asynccontextmanager
+    async def saved(self, *, fds: Sequence[int] = (), **fields: Any) -> AsyncGenerator[None]:
+        """All stands, and its memory is saved, while the block runs. Unsupported: it cannot be saved."""
+        control = await self.control()
+        try:
+            try:
+                await control.ask("freeze", seconds=None, fds=fds, **fields)
+            except Unsupported:
+                raise
+            except PaddockError as error:
+                if error.details.get("errno") == "ENOSPC":
+                    hint = "`paddock gc` makes room; df -h; paddock doctor --storage"
+                    raise ResourceExhausted(error.message, hint=hint) from None
+                raise (await self.last_words() or error) from None  # that it has died says more
+            yield
+        finally:
+            with contextlib.suppress(PaddockError):  # the next who copies it finds it running
+                if self.stillness.now:  # paused in the block, the pilot doesn't answer
+                    await control.tell("thaw")
+                else:
+                    await control.ask("thaw")
 
     def listen(self) -> None:
         """For the pilot's last words."""
@@ -292,8 +335,8 @@ class VesselInstance(JailInstance):
 
     async def _greeted(self) -> None:
         # The pilot may make disks first, on a busy machine for long: nobody is asked meanwhile whether it is there.
-        pinged = await (await self.control()).open(ask("ping")).reply(_Pinged)  # then it has opened its door
-        await (await self._init()).open(_PID_1.ping).reply(PingReply)
+        pinged = await (await self.control()).ask("ping", _Pinged, seconds=None)  # then it has opened its door
+        await (await self._init()).open(PING).reply(PingReply)
         if not pinged.restored:
             await self.begin()
 
@@ -308,8 +351,7 @@ class VesselInstance(JailInstance):
 
     async def _listen(self) -> None:
         with contextlib.suppress(PaddockError):
-            channel = (await self.control()).open(ask("end"))
-            self._farewell = await channel.result(_Farewell)
+            self._farewell = await (await self.control()).ask("end", _Farewell, seconds=None)
 
     async def _hear_out(self) -> None:
         """Until the pilot has said how its child ended, if it is at its end."""
@@ -325,23 +367,16 @@ class VesselInstance(JailInstance):
     def _jail_identity(self) -> str:
         return "root" if self._level.as_root and self._level.whole else "user"
 
-    @property
-    def _native(self) -> NativeDialect:
-        return self.native(self._jail_identity)
-
-    async def _handed(self, say: str) -> GuestConnection:
-        """A connection whose other end the pilot has been given. OSError: there is no pilot."""
+    async def _handed(self, say: str) -> socket.socket:
+        """A socket whose other end the pilot has been given. OSError: there is no pilot."""
         for _ in range(_TRIES):
             ours, theirs = socket.socketpair()
             try:
                 with theirs:
                     agent = await self._jail_agent()
-                    channel = agent.open(self._native.hand(_PILOT, say), fds=[theirs.fileno()])
-                await channel.call(self._native.nothing)
-                connection = GuestConnection(ours, self.dialect(say))
-                connection.descriptors = False
-                connection.tells = self._level.tells
-                return connection
+                    channel = agent.open(hand(_PILOT, say), fds=[theirs.fileno()])
+                await channel.call(Nothing)
+                return ours
             except PaddockError as error:
                 ours.close()
                 if error.details.get("errno") != "EAGAIN":

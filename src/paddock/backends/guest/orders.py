@@ -9,24 +9,9 @@ from typing import TYPE_CHECKING
 
 from paddock.errors import PaddockError, SandboxError
 from paddock.model import User
+from paddock.wire import guest as wire
 from paddock.wire._message import Message
-from paddock.wire.guest import (
-    Agent,
-    AgentReply,
-    Begin,
-    Deadline,
-    Hold,
-    Identity,
-    IdentityFlags,
-    Lost,
-    LostReply,
-    Op,
-    Renew,
-    Share,
-    ShareFlags,
-    Stillness,
-    Trust,
-)
+from paddock.wire.guest import IdentityFlags, Op
 
 from ._place import encode
 from ._requests import Request, ask, of_guest
@@ -43,16 +28,16 @@ def identity(
 ) -> Request:
     wanted = {IdentityFlags.EAGER: eager, IdentityFlags.ATTENDING: attending, IdentityFlags.TELLS: tells}
     flags = sum(flag for flag, is_wanted in wanted.items() if is_wanted)
-    return _ask(Op.IDENTITY, Identity(name=encode(name), uid=user.uid, gid=user.gid, flags=flags, filter=filter))
+    return _ask(Op.IDENTITY, wire.Identity(name=encode(name), uid=user.uid, gid=user.gid, flags=flags, filter=filter))
 
 
 def begin(*, deadline: float, idle: float, retention: float, limits: Mapping[int, int]) -> Request:
     rlimits = tuple(number for resource, value in limits.items() for number in (resource, value))
-    return _ask(Op.BEGIN, Begin(deadline=ns(deadline), idle=ns(idle), retention=ns(retention), rlimits=rlimits))
+    return _ask(Op.BEGIN, wire.Begin(deadline=ns(deadline), idle=ns(idle), retention=ns(retention), rlimits=rlimits))
 
 
 def deadline(boottime: float) -> Request:
-    return _ask(Op.DEADLINE, Deadline(deadline=ns(boottime)))
+    return _ask(Op.DEADLINE, wire.Deadline(deadline=ns(boottime)))
 
 
 def pause() -> Request:
@@ -72,33 +57,35 @@ def awake() -> Request:
 
 
 def hold(seconds: int) -> Request:
-    return _ask(Op.HOLD, Hold(seconds=seconds))
+    return _ask(Op.HOLD, wire.Hold(seconds=seconds))
 
 
 def stillness(paused: bool) -> Request:
-    return _ask(Op.STILLNESS, Stillness(paused=int(paused)))
+    return _ask(Op.STILLNESS, wire.Stillness(paused=int(paused)))
 
 
-def renew(message: Renew) -> Request:
+def renew(message: wire.Renew) -> Request:
     return _ask(Op.RENEW, message)
 
 
 def trust(place: str, systems: Sequence[str], data: bytes) -> Request:
-    return _ask(Op.TRUST, Trust(place=encode(place), systems=tuple(map(encode, systems)), data=data))
+    return _ask(Op.TRUST, wire.Trust(place=encode(place), systems=tuple(map(encode, systems)), data=data))
 
 
 def share(number: int, target: str, *, writable: bool) -> Request:
     """A directory of the host's appears at `target`, in a machine."""
-    return _ask(Op.SHARE, Share(number=number, flags=ShareFlags.WRITABLE if writable else 0, target=encode(target)))
+    return _ask(
+        Op.SHARE, wire.Share(number=number, flags=wire.ShareFlags.WRITABLE if writable else 0, target=encode(target))
+    )
 
 
 async def serves(control: GuestConnection, identity: str) -> bool:
-    answer = await control.open(_ask(Op.AGENT, Agent(name=encode(identity)))).call(AgentReply)
+    answer = await control.open(_ask(Op.AGENT, wire.Agent(name=encode(identity)))).call(wire.AgentReply)
     return answer.pid != 0
 
 
 async def verdict(control: GuestConnection, identity: str, pid: int | None) -> tuple[bool, int | None]:
-    answer = await control.open(_ask(Op.LOST, Lost(name=encode(identity), pid=pid or 0))).call(LostReply)
+    answer = await control.open(_ask(Op.LOST, wire.Lost(name=encode(identity), pid=pid or 0))).call(wire.LostReply)
     return answer.alive != 0, answer.signal or None
 
 

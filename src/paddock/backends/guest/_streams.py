@@ -1,22 +1,25 @@
-"""Streams out of and into files of a guest, over pipes that the host made or over the frames of a channel."""
+"""Streams out of and into a guest: files over pipes that the host made or over the frames of a channel, and ports."""
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from paddock.backends._guest_pipes import PipeReader, PipeWriter
+from paddock.backends._pump import Flow
+from paddock.errors import FileError, InvalidArgument
 from paddock.model import FileInfo
-from paddock.wire.guest import Stream
+from paddock.wire.guest import Accept, Connect, File, Op, Stream
 
-from ._guest_pipes import PipeReader, PipeWriter
-from ._pump import Flow
+from ._requests import Nothing, Request, ask, of_door, of_port
 
 if TYPE_CHECKING:
-    from ._guest_channel import Channel
-    from ._guest_connection import GuestConnection
-    from .guest import Request
+    from paddock.backends._guest_channel import Channel
+    from paddock.backends._guest_connection import GuestConnection
+
+Info: TypeAlias = Callable[["Channel", File], FileInfo | None]
+"""Convert what the guest says of a file."""
 
 
 class FileReader:
@@ -32,11 +35,8 @@ class FileReader:
         works: bool = False,
         stream: int = Stream.OUT,
     ) -> None:
-        self._channel = channel
-        self._pipe = pipe
-        self._stream = stream
-        self._works = works
-        self._left = most
+        self._channel, self._pipe, self._stream = channel, pipe, stream
+        self._left, self._works = most, works
         if pipe is not None:
             # Everything has been written when the guest says so; who else holds the other side is not waited for.
             channel.when_ended(pipe.finish)
@@ -72,14 +72,20 @@ class FileReader:
         self._channel.close()
 
 
-class FileWriter(ABC):
+class FileWriter:
     """A stream into the sandbox, to a worker if it is one that `works`. `abort`, or losing the connection, leaves the
-    file as it was."""
+    file as it was. `info` converts what the guest says of the file in the end."""
 
-    def __init__(self, channel: Channel, pipe: PipeWriter | None, *, works: bool) -> None:
-        self._channel = channel
-        self._pipe = pipe
-        self._works = works
+    def __init__(
+        self,
+        channel: Channel,
+        pipe: PipeWriter | None,
+        *,
+        works: bool,
+        info: Callable[[Channel, File], FileInfo | None],
+    ) -> None:
+        self._channel, self._pipe = channel, pipe
+        self._works, self._info = works, info
         self._ended = False
         if pipe is not None:
             channel.when_ended(pipe.close)
@@ -110,10 +116,7 @@ class FileWriter(ABC):
                 self._pipe.close()
             self._channel.write_eof()
         with self._channel.attended(works=self._works):
-            return await self._info()
-
-    @abstractmethod
-    async def _info(self) -> FileInfo | None: ...
+            return self._info(self._channel, await self._channel.result(File))
 
     async def abort(self) -> None:
         self._ended = True
@@ -129,45 +132,86 @@ async def open_reader(
 ) -> FileReader:
     """`answer` is the type of the REPLY."""
     if not connection.descriptors:
-        channel = connection.open(request, receives=(Stream.OUT,))
-        await _answered(channel, answer)
-        return FileReader(channel, None, most=most, works=works)
+        return FileReader(await _asked(connection, request, answer, receives=True), None, most=most, works=works)
     near, far = os.pipe2(os.O_CLOEXEC)
     pipe = PipeReader(near)
     return FileReader(await _over_pipe(connection, request, answer, pipe, far), pipe, most=most, works=works)
 
 
-async def open_writer(
-    connection: GuestConnection,
-    request: Request,
-    answer: type[Any],
-    make: Callable[[Channel, PipeWriter | None], FileWriter],
-) -> FileWriter:
+async def open_writer(connection: GuestConnection, request: Request, *, works: bool, info: Info) -> FileWriter:
     if not connection.descriptors:
-        channel = connection.open(request, sends=True)
-        await _answered(channel, answer)
-        return make(channel, None)
+        return FileWriter(await _asked(connection, request, Nothing, sends=True), None, works=works, info=info)
     far, near = os.pipe2(os.O_CLOEXEC)
     pipe = PipeWriter(near)
-    return make(await _over_pipe(connection, request, answer, pipe, far), pipe)
+    return FileWriter(await _over_pipe(connection, request, Nothing, pipe, far), pipe, works=works, info=info)
 
 
 async def _over_pipe(
     connection: GuestConnection, request: Request, answer: type[Any], pipe: PipeReader | PipeWriter, far: int
 ) -> Channel:
-    """Hands the far end in; `pipe` is closed if nothing comes of it."""
+    """Hand the far end in; `pipe` is closed if nothing comes of it."""
     try:
         try:
             channel = connection.open(request, fds=(far,))
         finally:
             os.close(far)
-        await _answered(channel, answer)
+        with channel.attended():
+            await channel.reply(answer)
     except BaseException:
         pipe.close()
         raise
     return channel
 
 
-async def _answered(channel: Channel, answer: type[Any]) -> None:
+async def _asked(
+    connection: GuestConnection, request: Request, answer: type[Any], *, receives: bool = False, sends: bool = False
+) -> Channel:
+    channel = connection.open(request, receives=(Stream.OUT,) if receives else (), sends=sends)
     with channel.attended():
         await channel.reply(answer)
+    return channel
+
+
+class PortStream:
+    """A connection with what runs inside: to a port of the sandbox, or from whoever comes to a door."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def read(self, size: int = 65536) -> bytes:
+        try:
+            return await self._channel.read(Stream.OUT, size)
+        except FileError as error:  # as of a socket of one's own
+            raise ConnectionResetError(error.message) from None
+
+    async def write(self, data: bytes) -> None:
+        try:
+            await self._channel.write(data)
+        except FileError as error:
+            if error.details.get("errno") in ("ECONNRESET", "EPIPE"):
+                raise BrokenPipeError(f"the other side of the port closed: {error.message}") from None
+            raise
+
+    async def write_eof(self) -> None:
+        self._channel.write_eof()
+
+    async def aclose(self) -> None:
+        self._channel.close()
+
+    async def abort(self) -> None:
+        self._channel.close()
+
+
+async def connect(connection: GuestConnection, port: int) -> PortStream:
+    if not 0 < port < 65536:
+        raise InvalidArgument("port must be an integer from 1 to 65535")
+    request = ask(Op.CONNECT, Connect(port=port), of_port(port))
+    return PortStream(await _asked(connection, request, Nothing, receives=True, sends=True))
+
+
+async def accept(connection: GuestConnection, path: str) -> PortStream:
+    """Wait as long as it takes for somebody inside who comes to the door at `path`."""
+    request = ask(Op.ACCEPT, Accept(path=connection.place.locate(path)), of_door(path))
+    channel = connection.open(request, receives=(Stream.OUT,), sends=True)
+    await channel.reply(Nothing)
+    return PortStream(channel)

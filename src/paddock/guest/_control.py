@@ -1,0 +1,153 @@
+"""What services ask of the pilot: a line of JSON for each request, and one for its answer, in any order.
+
+A request has an `id`, its `op`, and how many descriptors (`fds`) came with it. Its answer has that `id`, and `error`
+where it is refused. The first connection begins with the pilot's orders: a length of four bytes, and JSON. They are
+not on its command line, which everybody on the machine reads (proc(5)): there are secrets among them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ._loop import IN, OUT, Loop, report
+
+Json = dict[str, Any]
+_READ = 64 * 1024
+_MOST_DESCRIPTORS = 4
+_MAX_MESSAGE = 2000
+_LENGTH_BYTES = 4
+
+
+def pack_orders(orders: Json) -> bytes:
+    text = json.dumps(orders).encode()
+    return len(text).to_bytes(_LENGTH_BYTES, "big") + text
+
+
+def read_orders(source: int) -> Json:
+    """ConnectionError: whoever was to say it has gone."""
+    return json.loads(_read(source, int.from_bytes(_read(source, _LENGTH_BYTES), "big")))
+
+
+def _read(source: int, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = os.read(source, count - len(data))
+        if not part:
+            raise ConnectionError("who was to say what is to be done has gone")
+        data += part
+    return bytes(data)
+
+
+class Fault(Exception):
+    """A refusal. `code` is a wire code of paddock's errors; `name` the kernel's word, where the kernel refused."""
+
+    def __init__(self, code: str, message: str, *, name: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.name = code, message, name
+
+    @classmethod
+    def of(cls, error: BaseException) -> Fault:
+        if isinstance(error, Fault):
+            return error
+        if isinstance(error, OSError) and error.errno is not None:
+            name = errno.errorcode.get(error.errno, str(error.errno))
+            return cls("file", os.strerror(error.errno), name=name)
+        return cls("sandbox", f"{type(error).__name__}: {error}")
+
+
+class Control:
+    """One service's connection; owns the socket. `serve(control, id, request, descriptors)` returns the answer, or None
+    where it is given later. The descriptors that are left in the list are closed."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        stream: socket.socket,
+        serve: Callable[[Control, int, Json, list[int]], Json | None],
+        lost: Callable[[Control], None],
+    ) -> None:
+        stream.setblocking(False)
+        self._loop, self._stream, self._serve, self._lost = loop, stream, serve, lost
+        self._received, self._out = bytearray(), bytearray()
+        self._descriptors: list[int] = []
+        self._closed = False
+        self._watch()
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._out)
+
+    def answer(self, id: int, said: Json) -> None:
+        if not self._closed:
+            self._out += json.dumps({**said, "id": id}).encode() + b"\n"
+            self._flush()
+
+    def refuse(self, id: int, error: BaseException) -> None:
+        fault = Fault.of(error)
+        body = {"code": fault.code, "message": fault.message[:_MAX_MESSAGE], "errno": fault.name}
+        self.answer(id, {"error": body})
+
+    def _watch(self) -> None:
+        """While the service does not read, nothing more is read of what it asks."""
+        self._loop.watch(self._stream.fileno(), OUT if self._out else IN, self._ready)
+
+    def _ready(self, events: int) -> None:
+        if self._out:
+            self._flush()
+        else:
+            self._receive()
+
+    def _flush(self) -> None:
+        try:
+            del self._out[: self._stream.send(self._out)]
+        except BlockingIOError:
+            pass
+        except OSError:  # what it had sent before it left is still served: after it comes the end of the stream
+            self._out.clear()
+        self._watch()
+
+    def _receive(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._stream, _READ, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, descriptors = b"", []
+        self._descriptors += descriptors
+        *lines, self._received = (self._received + data).split(b"\n")
+        try:
+            for line in lines:
+                request = json.loads(line)
+                given = [self._descriptors.pop(0) for _ in range(request["fds"])]
+                self._take(request["id"], request, given)
+        except (ValueError, KeyError, TypeError, IndexError):  # it is no service of ours
+            data = b""
+        if not data:
+            self._hang_up()
+
+    def _take(self, id: int, request: Json, descriptors: list[int]) -> None:
+        try:
+            said = self._serve(self, id, request, descriptors)
+            if said is not None:
+                self.answer(id, said)
+        except Exception as error:
+            if not isinstance(error, (Fault, OSError)):
+                report(error)  # a fault of ours; it ends this request and nothing else
+            self.refuse(id, error)
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def _hang_up(self) -> None:
+        self._closed = True
+        self._out.clear()
+        self._loop.unwatch(self._stream.fileno())
+        self._stream.close()
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+        self._lost(self)
