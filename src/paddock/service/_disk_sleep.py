@@ -28,7 +28,7 @@ from ._context import Component, Context
 from ._copies import Copy
 from ._egress import Egress
 from ._gate import Entry
-from ._live import Held, Live, end
+from ._live import Held, Live, destroy, end
 from ._making import Birth
 from ._nested import Nested
 from ._policies import Policies
@@ -151,9 +151,7 @@ class Rollback(Component):
     ) -> Instance:
         """Of `row`, which is dead, with the trees beside it in their places: what it is as `next`."""
         # What the daemon before this one had asked for may have come to life since.
-        if (stray := await backend.adopt(row.id)) is not None:
-            await end(stray)
-        await backend.forget(row.id)
+        await destroy(backend, row.id)
         _put_in_place(self._pool(), trees)
         await in_thread(_copies.discard, self._pool(), [tree.copy.name for tree in trees])
         plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan(self._config.retention_seconds))
@@ -269,10 +267,10 @@ class DiskSleep(Component):
             return row
         if not self._for_sleep(row):
             return await self._rollback.finish(row)
-        taken = self._take(row, row.restoring)
-        await self._live.confirm_dead(taken)
+        taken, backend = self._take(row, row.restoring), self._backends.named(row.sandbox.backend)
+        await destroy(backend, row.id)
         await in_thread(_copies.discard, self._pool(), besides(taken))
-        return await self._lie_down(taken, self._backends.named(row.sandbox.backend))
+        return await self._lie_down(taken, backend)
 
     async def awake(self, row: Row, entry: Entry) -> Row:
         """Of one with a snapshot to come back from. SandboxDied; what keeps it from waking, as ResourceExhausted,

@@ -118,14 +118,6 @@ class Live(Component):
             return await self._remains.settle(row, Ending(limit=Limit.TTL, reason="its time to live was over"))
         return await self._remains.settle(row, Ending(limit=Limit.RETENTION, reason=_UNUSED))
 
-    async def confirm_dead(self, row: Row) -> None:
-        """Returns when the backend, too, holds nothing of what is recorded as ended."""
-        backend = self._backends.named(row.sandbox.backend)
-        instance = await backend.adopt(row.id)
-        if instance is not None:
-            await end(instance)
-            await backend.forget(row.id)
-
     async def dead(self, row: Row) -> SandboxDied:
         """After a backend said SandboxDied: the error that also says when and why."""
         now = self._store.get(row.id) or row
@@ -238,6 +230,13 @@ async def end(instance: Instance) -> None:
             await instance.kill()
     finally:
         await instance.aclose()
+
+
+async def destroy(backend: Backend, id: SandboxId) -> None:
+    """End what of a sandbox lives at the backend, if anything does, and let it be forgotten there."""
+    if (instance := await backend.adopt(id)) is not None:
+        await end(instance)
+    await backend.forget(id)
 
 
 def _silent(row: Row) -> SandboxDied:

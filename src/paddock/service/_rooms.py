@@ -25,7 +25,7 @@ from ._nested import Allotment, Nested
 from ._policies import Policies
 from ._promotion import Promotion
 from ._recordings import Recordings
-from ._recover import Expiry, Recovery
+from ._recover import Recovery
 from ._remains import Remains
 from ._reports import Reports
 from ._result_source import Sources
@@ -108,8 +108,9 @@ class Rooms:
         collectors = (OldTemplates(context), images, shelf.bases, shelf, spaces.evictions, Packages(context))
         self.garbage = Garbage(pool=context.pool, sweepers=sweepers, collectors=collectors)
         self.storage = Storage(context, self.garbage)
-        self.recovery = Recovery(context, live, remains, snapshots, disk_sleep, spaces, shelf)
-        self.expiry = Expiry(context, live, policies, self.recovery, self.garbage, period_seconds)
+        self.recovery = Recovery(
+            context, live, remains, snapshots, disk_sleep, spaces, shelf, policies, self.garbage, period_seconds
+        )
         of_sandboxes = (sandboxes, snapshots, forks, execs, files, promotion, recordings)
         of_work = (shelf, spaces, mount_results, artifacts, results)
         of_the_machine = (images, reports, self.evidence, self.garbage, self.storage, leases, approvals)
