@@ -235,7 +235,7 @@ class DiskSleep(Component):
         """Unsupported, ResourceExhausted, SandboxDied, InvalidState: it goes on as it was."""
         _check(row, held.backend)
         if not force:
-            await self._live.sleeping.refuse_while_busy(row, held)
+            await self._live.refuse_while_busy(row, held)
         stood = held.instance.stillness.now
         taken: Row | None = None
         ended = False
@@ -251,7 +251,7 @@ class DiskSleep(Component):
                 await self._live.release(row.id)
             elif not stood:
                 with suppress(PaddockError, OSError):  # else the next use resumes it
-                    await self._live.sleeping.resume(row, held)
+                    await self._live.resume(row, held)
             if not ended:
                 raise
             # Else it is what could not be let go on any more.

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from contextlib import aclosing
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from paddock.backends._base import Instance
 from paddock.errors import (
@@ -45,9 +45,11 @@ from paddock.wire import PROTOCOL, Frame, Inbox, Kind, WireError, pack
 
 from ._context import Component, Context
 from ._remains import died
-from ._sleeping import Held
 from ._store import Row, has_ended
 from ._tasks import in_thread
+
+if TYPE_CHECKING:
+    from ._live import Held
 
 FOLDER = "/tmp/.paddock"  # noqa: S108 - inside, where nothing but its own programs can get
 DOOR = f"{FOLDER}/door"

@@ -143,7 +143,7 @@ class Recovery(Component):
             now = self._store.get(row.id)
             if row.state is State.RUNNING and now is not None and now.state is State.PAUSED:
                 # It goes on since nobody knows when; the backend, asked to resume what runs, says until when.
-                await self._live.sleeping.resume(now, await self._live.hold(now))
+                await self._live.resume(now, await self._live.hold(now))
 
     async def _living(self, backend: Backend) -> Mapping[SandboxId, Ending | None] | None:
         """Return None if it can't be asked."""

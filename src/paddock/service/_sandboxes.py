@@ -251,7 +251,7 @@ class Sandboxes(Component):
                 if now.asleep and (now := await self._live.check(now)).asleep:
                     return now.sandbox
                 now, held = await self._held(now)
-                paused = self._disk_sleep.sleep if action.to_disk else self._live.sleeping.pause
+                paused = self._disk_sleep.sleep if action.to_disk else self._live.pause
                 return (await paused(now, held, force=action.force)).sandbox
 
         return await self._turned(turn(), row)
@@ -262,7 +262,7 @@ class Sandboxes(Component):
 
         async def turn() -> Sandbox:
             async with self.alone(row.id, entry) as (now, held):
-                return (await self._live.sleeping.resume(now, held)).sandbox
+                return (await self._live.resume(now, held)).sandbox
 
         return await self._turned(turn(), row)
 
@@ -404,7 +404,7 @@ class Sandboxes(Component):
             await hold.exclude()
             row, held = await self._held(await self._there(self._now(row.id), entry))
             if row.state is State.PAUSED or held.instance.stillness.now:
-                row = await self._live.sleeping.wake(row, held, entry)
+                row = await self._live.wake(row, held, entry)
             hold.share()
         if row.sandbox.spec.idle_seconds is not None:
             entry.at_the_end(await held.instance.stay_awake())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from paddock.backends._base import Backend, Paused
 from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, PaddockError
@@ -18,11 +19,13 @@ from ._copies import Copy
 from ._gate import Entry
 from ._handlers import handles
 from ._policies import Policies
-from ._sleeping import Held
 from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row, the_one
 from ._tasks import in_thread
 from ._workspace_tree import WORKSPACE_OF, copied
+
+if TYPE_CHECKING:
+    from ._live import Held
 
 _NAMED = 100
 
