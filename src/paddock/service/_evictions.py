@@ -33,7 +33,7 @@ from ._bases import Base
 from ._context import Component, Context
 from ._garbage import Candidate, measured
 from ._gate import Entry
-from ._live import Live
+from ._live import Live, destroy
 from ._shelf import Shelf
 from ._store import Row, has_ended
 from ._tasks import in_thread
@@ -278,7 +278,7 @@ class Tenancy(Component):
             sandbox = await self._live.check(sandbox)  # it may have died unnoticed
         if sandbox is None or not has_ended(sandbox):
             return sandbox
-        await self._live.confirm_dead(sandbox)
+        await destroy(self._backends.named(sandbox.sandbox.backend), sandbox.id)
         return None
 
     def living(self, row: WorkspaceRow) -> Row | None:
