@@ -19,7 +19,7 @@ from paddock.errors import PaddockError, Unrecorded
 from paddock.model import SandboxId, State
 
 from ._context import Component, Context
-from ._disk_sleep import DiskSleep
+from ._disk_sleep import Restoring
 from ._garbage import Garbage
 from ._live import LIVE, Live, destroy
 from ._policies import Policies
@@ -43,7 +43,7 @@ class Recovery(Component):
         live: Live,
         remains: Remains,
         snapshots: Snapshots,
-        disk_sleep: DiskSleep,
+        restoring: Restoring,
         workspaces: Workspaces,
         shelf: Shelf,
         policies: Policies,
@@ -52,7 +52,7 @@ class Recovery(Component):
     ) -> None:
         super().__init__(context)
         self._live, self._remains, self._snapshots = live, remains, snapshots
-        self._disk_sleep, self._evictions, self._shelf = disk_sleep, workspaces.evictions, shelf
+        self._restoring, self._evictions, self._shelf = restoring, workspaces.evictions, shelf
         self._policies, self._garbage, self._period = policies, garbage, period_seconds
 
     async def recover(self) -> None:
@@ -122,7 +122,7 @@ class Recovery(Component):
                 await destroy(backend, id)
                 await self._remains.settle(row, None)
             elif was.state is State.RESTORING:
-                await self._disk_sleep.settled(row)
+                await self._restoring.settled(row)
             elif lives:
                 await destroy(backend, id)
 

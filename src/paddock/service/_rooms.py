@@ -8,7 +8,7 @@ from ._approvals import Approvals
 from ._artifacts import ArtifactResults
 from ._conduct import Conduct
 from ._context import Context
-from ._disk_sleep import DiskSleep, Rollback
+from ._disk_sleep import Restoring
 from ._doors import Doors
 from ._egress import Egress, LeasedEgress, NoEgress
 from ._evidence import Evidence
@@ -72,12 +72,11 @@ class Rooms:
         allotment = Allotment(context)
         live = self.live = Live(context, remains, leases, Nested(context, allotment))
         making = Making(context, live, egress, leases)
-        rollback = Rollback(context, live, snapshots, egress, policies, leases)
-        disk_sleep = DiskSleep(context, live, snapshots, rollback, egress)
+        restoring = Restoring(context, live, snapshots, egress, policies, leases)
         shelf = self.shelf = Shelf(context)
         spaces = self.workspaces = Spaces(context, live, shelf, policies)
         sandboxes = self.sandboxes = Sandboxes(
-            context, live, remains, making, snapshots, policies, rollback, disk_sleep, allotment, workspaces or spaces
+            context, live, remains, making, snapshots, policies, restoring, allotment, workspaces or spaces
         )
         forks = Forks(context, sandboxes, making, snapshots, policies, allotment)
         recordings = Recordings(sandboxes, policies, self._doors)
@@ -109,7 +108,7 @@ class Rooms:
         self.garbage = Garbage(pool=context.pool, sweepers=sweepers, collectors=collectors)
         self.storage = Storage(context, self.garbage)
         self.recovery = Recovery(
-            context, live, remains, snapshots, disk_sleep, spaces, shelf, policies, self.garbage, period_seconds
+            context, live, remains, snapshots, restoring, spaces, shelf, policies, self.garbage, period_seconds
         )
         of_sandboxes = (sandboxes, snapshots, forks, execs, files, promotion, recordings)
         of_work = (shelf, spaces, mount_results, artifacts, results)

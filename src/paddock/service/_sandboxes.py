@@ -61,7 +61,7 @@ from paddock.model import (
 from . import _copies, _validate
 from ._conduct import protected
 from ._context import Component, Context
-from ._disk_sleep import DiskSleep, Rollback, besides
+from ._disk_sleep import Restoring, besides
 from ._gate import Entry
 from ._handlers import handles
 from ._images import getting
@@ -94,14 +94,13 @@ class Sandboxes(Component):
         making: Making,
         snapshots: Snapshots,
         policies: Policies,
-        rollback: Rollback,
-        disk_sleep: DiskSleep,
+        restoring: Restoring,
         allotment: Allotment,
         workspaces: Workspaces,
     ) -> None:
         super().__init__(context)
         self._live, self._remains, self._making, self._snapshots = live, remains, making, snapshots
-        self._policies, self._rollback, self._disk_sleep = policies, rollback, disk_sleep
+        self._policies, self._restoring = policies, restoring
         self._allotment, self._workspaces, self._spaces = allotment, workspaces, WorkspaceStore(self._store)
         self._built: set[str] = set()
         self._turns: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
@@ -247,11 +246,11 @@ class Sandboxes(Component):
 
         async def turn() -> Sandbox:
             async with self._lanes.exclusive(row.id):
-                now = await self._disk_sleep.settled(self._now(row.id))
+                now = await self._restoring.settled(self._now(row.id))
                 if now.asleep and (now := await self._live.check(now)).asleep:
                     return now.sandbox
                 now, held = await self._held(now)
-                paused = self._disk_sleep.sleep if action.to_disk else self._live.pause
+                paused = self._restoring.sleep if action.to_disk else self._live.pause
                 return (await paused(now, held, force=action.force)).sandbox
 
         return await self._turned(turn(), row)
@@ -272,7 +271,7 @@ class Sandboxes(Component):
 
         async def turn() -> Sandbox:
             async with self.alone(row.id, entry) as (now, held):
-                return await self._rollback.perform(action, now, held, entry)
+                return await self._restoring.rollback(action, now, held, entry)
 
         return await self._turned(turn(), row)
 
@@ -427,7 +426,7 @@ class Sandboxes(Component):
 
     async def _there(self, row: Row, entry: Entry) -> Row:
         """The lane is ours alone: what is broken off is finished, and what sleeps on disk is woken."""
-        return row if row.restoring is None else await self._disk_sleep.awake(row, entry)
+        return row if row.restoring is None else await self._restoring.awake(row, entry)
 
     async def _held(self, row: Row) -> tuple[Row, Held]:
         if has_ended(row):
