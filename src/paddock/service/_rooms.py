@@ -14,7 +14,6 @@ from ._egress import Egress, LeasedEgress, NoEgress
 from ._evidence import Evidence
 from ._execs import Execs
 from ._files import Files
-from ._forks import Forks
 from ._garbage import Garbage, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._handlers import table
 from ._images import ImageRoom
@@ -71,14 +70,11 @@ class Rooms:
         remains = Remains(context, egress, changes, snapshots)
         allotment = Allotment(context)
         live = self.live = Live(context, remains, leases, Nested(context, allotment))
-        making = Making(context, live, egress, leases)
         restoring = Restoring(context, live, snapshots, egress, policies, leases)
         shelf = self.shelf = Shelf(context)
         spaces = self.workspaces = Spaces(context, live, shelf, policies)
-        sandboxes = self.sandboxes = Sandboxes(
-            context, live, remains, making, snapshots, policies, restoring, allotment, workspaces or spaces
-        )
-        forks = Forks(context, sandboxes, making, snapshots, policies, allotment)
+        sandboxes = self.sandboxes = Sandboxes(context, live, remains, snapshots, policies, restoring)
+        making = Making(context, sandboxes, live, egress, leases, snapshots, policies, allotment, workspaces or spaces)
         recordings = Recordings(sandboxes, policies, self._doors)
         conduct = Conduct(context, policies, approvals)
         execs = Execs(context, sandboxes, live, remains, leases, conduct)
@@ -110,7 +106,7 @@ class Rooms:
         self.recovery = Recovery(
             context, live, remains, snapshots, restoring, spaces, shelf, policies, self.garbage, period_seconds
         )
-        of_sandboxes = (sandboxes, snapshots, forks, execs, files, promotion, recordings)
+        of_sandboxes = (sandboxes, snapshots, making, execs, files, promotion, recordings)
         of_work = (shelf, spaces, mount_results, artifacts, results)
         of_the_machine = (images, reports, self.evidence, self.garbage, self.storage, leases, approvals)
         self.handlers = table((*of_sandboxes, *of_work, *of_the_machine))

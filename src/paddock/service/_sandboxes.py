@@ -1,29 +1,21 @@
-"""Sandboxes: create, find, list, extend, kill."""
+"""Sandboxes: find, use, list, extend, pause, kill."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from weakref import WeakValueDictionary
 
-import msgspec
-
-from paddock.backends._base import FROZEN
-from paddock.backends._threads import in_its_own_thread
 from paddock.errors import (
-    AlreadyExists,
     InvalidArgument,
     InvalidState,
     NotFound,
     PaddockError,
     SandboxDied,
-    Unsupported,
 )
 from paddock.model import (
-    CreateSandbox,
     CreateSnapshot,
     ExtendSandbox,
     GetPolicy,
@@ -32,13 +24,10 @@ from paddock.model import (
     Inspection,
     InspectSandbox,
     KillSandbox,
-    Limits,
     ListProcesses,
     ListSandboxes,
     ListSnapshots,
     ListTemplates,
-    Mount,
-    MountMode,
     Noun,
     PauseSandbox,
     PolicyRevision,
@@ -51,38 +40,28 @@ from paddock.model import (
     SetPolicy,
     Snapshot,
     State,
-    Template,
     Usage,
-    is_image,
     nested_principal,
-    replace,
 )
 
 from . import _copies, _validate
-from ._conduct import protected
 from ._context import Component, Context
 from ._disk_sleep import Restoring, besides
 from ._gate import Entry
 from ._handlers import handles
-from ._images import getting
 from ._lane import Hold, Overtaken
 from ._live import LIVE, SESSION_ENDED, Held, Live
-from ._making import Birth, Making
-from ._nested import Allotment
 from ._policies import Policies
 from ._remains import Remains, died
 from ._snapshots import Snapshots
-from ._store import LEAST_PREFIX, Key, Row, has_ended, the_one
-from ._tasks import in_thread
+from ._store import LEAST_PREFIX, Row, has_ended, the_one
 from ._ttl import running
 from ._workspace_store import WorkspaceStore
-from ._workspace_tree import Workspaces
 
 _TURN_SECONDS = 0.02
 """A command that runs for longer, or is not started by then, lets the next one of its sandbox begin."""
 _CROWD_SECONDS = 1.0
 """For so long after commands in two sandboxes, those of one sandbox take turns."""
-_spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Sandboxes(Component):
@@ -91,100 +70,17 @@ class Sandboxes(Component):
         context: Context,
         live: Live,
         remains: Remains,
-        making: Making,
         snapshots: Snapshots,
         policies: Policies,
         restoring: Restoring,
-        allotment: Allotment,
-        workspaces: Workspaces,
     ) -> None:
         super().__init__(context)
-        self._live, self._remains, self._making, self._snapshots = live, remains, making, snapshots
+        self._live, self._remains, self._snapshots = live, remains, snapshots
         self._policies, self._restoring = policies, restoring
-        self._allotment, self._workspaces, self._spaces = allotment, workspaces, WorkspaceStore(self._store)
-        self._built: set[str] = set()
+        self._spaces = WorkspaceStore(self._store)
         self._turns: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
         self._latest: SandboxId | None = None
         self._changed = -_CROWD_SECONDS
-
-    @handles(CreateSandbox)
-    async def create(self, action: CreateSandbox, entry: Entry) -> Sandbox:
-        spec = action.spec
-        _validate.check_spec(spec)
-        key = self._key(action)
-        source, origin = None, None
-        async with AsyncExitStack() as holds:  # until the row says what it needs
-            if spec.snapshot is None:
-                template = await self._template(spec.template, holds)
-            else:
-                source = self._snapshots.find(spec.snapshot, entry.principal.id)
-                template, spec, origin = source.template, await self._snapshots.spec_from(source, spec), source.id
-            needs = _validate.needs(spec, source)
-            backend = self._backends.choose(spec.level)
-            for need in needs:
-                backend.capabilities.require(need, backend.name)
-            if source is not None:
-                if backend.capabilities.memory and spec.limits == Limits():  # what has memory has a size
-                    spec = replace(spec, limits=source.snapshot.spec.limits)
-                self._snapshots.fits(source, spec.limits, backend)
-            if spec.mounts:
-                self._check_layers(spec.mounts)
-            owner, policy = entry.principal.id, None
-            if spec.policy is not None:
-                policy = await self._policies.keep(spec.policy)
-            elif source is not None and source.snapshot.policy is not None:
-                policy = await self._policies.of(source.snapshot.policy)
-            outer = self._allotment.outer(entry.principal)
-            if outer is not None:
-                self._allotment.check(outer, spec, 1)
-            of = None if source is None else source.workspace
-            workspace = None
-            if spec.workspace is not None:
-                workspace = await holds.enter_async_context(self._workspaces.holding(spec.workspace, owner))
-            of_it = (spec, template, owner, backend.name, backend.level, origin, workspace)
-            row = self._making.row(*of_it, copy_of=of, policy=policy)
-            full = self._making.full(spec, 1)
-
-            def also(row: Row) -> None:
-                if full is not None:
-                    raise full
-                if workspace is not None:
-                    self._workspaces.take(row)
-
-            known = self._store.add(row, key, also=None if workspace is full is None else also)
-        entry.sandbox = row.id if known is None else known.id
-        if known is not None:
-            assert key is not None
-            return await self._made_before(known.id, key.digest == known.digest)
-
-        async def fill() -> None:
-            limit = spec.limits.disk_mib << 20
-            pool = self._pool()
-            if source is None:
-                layers, mounts = template.layers, len(spec.mounts)
-                await in_thread(pool.create, row.id, layers=layers, limit_bytes=limit, mounts=mounts)
-            else:
-                without = None if source.snapshot.spec.level is backend.level else FROZEN
-                trees = (source.workspace, row.workspace)
-                copies = _copies.plan(pool, source.id, row.id, limit, *trees, without=without)
-                await in_thread(_copies.make, pool, copies)
-
-        def recorded() -> None:
-            # An outcome that cannot be recorded undoes the sandbox as well.
-            done: dict[str, object] = {
-                "level": backend.level.value,
-                "backend": backend.name,
-                "template": template.digest,
-            }
-            if policy is not None:
-                done["policy"] = policy.revision
-            entry.done(done)
-
-        protect = () if policy is None else protected(policy.document, template)
-        birth = Birth(row, template, backend, policy, protect, inherits=spec.policy is None)
-        async with self.told(row):
-            (running,) = await self._making.bear((birth,), fill, recorded)
-        return running.sandbox
 
     @handles(GetSandbox)
     async def get(self, action: GetSandbox, entry: Entry) -> Sandbox:
@@ -495,53 +391,6 @@ class Sandboxes(Component):
             return self._remains.record(row, State.KILLED, None, reason)
         except InvalidState:
             return self._store.get(row.id) or row
-
-    async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
-        """What the first call with that key made; waits for it if it is still at it."""
-        if not same:
-            raise AlreadyExists(
-                f"that idempotency key made {id} from another spec", hint="a new request needs a new key", sandbox=id
-            )
-        async with self._lanes.shared(id):
-            row = self._store.get(id)
-        if row is None or row.state in (State.FAILED, State.CREATING):  # creating, and nobody is at it: a daemon died
-            reason = row.sandbox.reason or "it did not come to its end" if row else "it was forgotten"
-            raise InvalidState(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
-        return (await self._live.check(row)).sandbox
-
-    def _check_layers(self, mounts: tuple[Mount, ...]) -> None:
-        pool = self._pool()
-        if not pool.overlay and any(mount.mode is not MountMode.READ_WRITE for mount in mounts):
-            raise Unsupported(
-                f"the pool's driver {pool.driver!r} has no layers: a directory can only be mounted read-write",
-                hint="paddock doctor; or copy it in: paddock cp",
-            )
-
-    def _key(self, action: CreateSandbox) -> Key | None:
-        if action.idempotency_key is None:
-            return None
-        _validate.check_key(action.idempotency_key)
-        return Key(action.idempotency_key, hashlib.sha256(_spec_bytes(action.spec)).hexdigest())
-
-    async def _template(self, name: str, holds: AsyncExitStack) -> Template:
-        try:
-            if is_image(name):  # which is looked for again each time
-                return await holds.enter_async_context(getting(self._context, name, self._templates.get))
-            if name in self._built:
-                return self._templates.get(name)  # a look-up from now on
-            # Whatever it takes: what makes one keeps no thread from the others.
-            template = await in_its_own_thread(self._templates.get, name)
-        except NotFound:
-            if is_image(name):
-                raise
-            known = sorted(self._templates.names())
-            raise NotFound(
-                f"no template {name!r}; there are: {', '.join(known) or 'none'}",
-                hint="name one of those",
-                templates=known,
-            ) from None
-        self._built.add(name)
-        return template
 
 
 class Turn:
