@@ -181,8 +181,9 @@ class Making(Component):
 
         def recorded() -> None:
             # An outcome that cannot be recorded undoes the sandbox as well.
-            done = {"level": backend.level.value, "backend": backend.name, "template": template.digest}
-            entry.done(done if policy is None else {**done, "policy": policy.revision})
+            named = {} if policy is None else {"policy": policy.revision}
+            made = {"level": backend.level.value, "backend": backend.name, "template": template.digest}
+            entry.done({**made, **named})
 
         async with self._sandboxes.told(row):
             (running,) = await self._bear((birth,), fill, recorded)
