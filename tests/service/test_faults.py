@@ -51,7 +51,7 @@ async def test_a_create_cancelled_at_any_step_is_whole_or_nothing(rig: Rig, step
     rig.world.before_create = slow
     async with rig.service() as service:
         await service.perform(ListSandboxes(), ME)
-        service._rooms.sandboxes._built.add("host")  # no thread, so that steps are steps
+        service._rooms.making._built.add("host")  # no thread, so that steps are steps
         create = asyncio.ensure_future(service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME))
         for _ in range(steps):
             await asyncio.sleep(0)

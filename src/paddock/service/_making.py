@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
-from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
     from ._sandboxes import Sandboxes
 
-Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 MOST_FORKS = 1000
 _spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
@@ -347,83 +346,67 @@ class Making(Component):
     ) -> tuple[Row, ...]:
         """Return the rows as they run. `fill` makes their trees. `check`, before they run, and `recorded`, after it,
         may refuse, and then they have never been. To be called before the first await after the rows were written."""
+        instances: dict[SandboxId, Instance] = {}
+
+        async def create(birth: Birth) -> None:
+            plan = birth.plan(self._config.retention_seconds)
+            plan = plan if birth.policy is None else self._leases.furnished(plan)
+            instances[birth.row.id] = await birth.backend.create(plan)
+
         async with AsyncExitStack() as lanes:
             holds = [await lanes.enter_async_context(self._lanes.exclusive(birth.row.id)) for birth in births]
-            # Every step's undo is pushed before the step; the last line forgets them all.
-            async with AsyncExitStack() as undo:
-                for birth, hold in zip(births, holds, strict=True):
-                    undo.push(self._fail(birth.row, hold))
-                    for tree in own_trees(birth.row):
-                        undo.push_async_exit(undo_async(lambda tree=tree: in_thread(self._pool().delete, tree)))
+            try:
                 if (policy := births[0].policy) is not None:  # all that begin together have one
-                    for birth in births:
-                        undo.callback(self._leases.drop, birth.row.id)
                     origin = births[0].row.sandbox.origin if births[0].inherits else None
                     await self._leases.prepare([birth.row for birth in births], policy.document.secrets, origin)
                 await fill()
-                instances = await self._create(births, undo)
-                for birth, instance in zip(births, instances, strict=True):
+                if len(births) == 1:
+                    await create(births[0])
+                else:
+                    for result in await asyncio.gather(*map(create, births), return_exceptions=True):
+                        if result is not None:
+                            raise result
+                for birth in births:
                     if birth.row.sandbox.spec.nested:
-                        await Nested.furnish(instance)
+                        await Nested.furnish(instances[birth.row.id])
                     if birth.policy is not None:
-                        undo.push_async_exit(undo_async(lambda row=birth.row: self._egress.close(row)))
                         await self._egress.open(birth.row, birth.policy)
                 check()
                 with self._store.writing() if len(births) > 1 else nullcontext():  # a death leaves all or none
                     running = tuple(self._store.move(birth.row, State.RUNNING) for birth in births)
                 recorded()
-                for row, birth, instance in zip(running, births, instances, strict=True):
-                    self._live.admit(row, birth.backend, instance)
-                undo.pop_all()
+                for row, birth in zip(running, births, strict=True):
+                    self._live.admit(row, birth.backend, instances[row.id])
+            except BaseException as error:
+                undo = self._undo(births, instances, holds, error)
+                await self._tasks.complete(undo, name=f"create {births[0].row.id}")
+                raise
         return running
 
-    async def _create(self, births: Sequence[Birth], undo: AsyncExitStack) -> Sequence[Instance]:
-        async def one(birth: Birth) -> Instance:
-            instance = await birth.backend.create(self._plan(birth))
-            undo.push_async_exit(undo_async(lambda: self._kill_unborn(birth.backend, instance)))
-            return instance
-
-        if len(births) == 1:
-            return [await one(births[0])]
-        done = await asyncio.gather(*map(one, births), return_exceptions=True)
-        instances: list[Instance] = []
-        for result in done:
-            if isinstance(result, BaseException):
-                raise result
-            instances.append(result)
-        return instances
-
-    def _plan(self, birth: Birth) -> SandboxPlan:
-        plan = birth.plan(self._config.retention_seconds)
-        return plan if birth.policy is None else self._leases.furnished(plan)
-
-    async def _kill_unborn(self, backend: Backend, instance: Instance) -> None:
-        async def kill() -> None:
-            await end(instance)
-            await backend.forget(instance.id)
-
-        await self._tasks.complete(kill(), name=f"create {instance.id}")
-
-    def _fail(self, row: Row, hold: Hold) -> Exit:
-        def fail(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-            if error is None or hold.overtaken:  # then the kill records it
-                return
-            try:
-                self._store.move(row, State.FAILED, reason=words(error), release_key=True)
-            except PaddockError as another:
-                error.add_note(f"and this could not be recorded: {another}")
-
-        return fail
-
-
-def undo_async(step: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """A step of an undo that cannot hide why there is one, nor stop the others. What it leaves, a sweep finds."""
-
-    async def run(kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            await step()
-        except Exception as another:
-            if error is not None:
-                error.add_note(f"and undoing it failed: {words(another)}")
-
-    return run
+    async def _undo(
+        self,
+        births: Sequence[Birth],
+        instances: Mapping[SandboxId, Instance],
+        holds: Sequence[Hold],
+        error: BaseException,
+    ) -> None:
+        """Take back all that was begun. A step that fails stops no other, and a sweep finds what it leaves."""
+        for birth, hold in zip(births, holds, strict=True):
+            row, instance = birth.row, instances.get(birth.row.id)
+            steps: list[Callable[[], Awaitable[None]]] = []
+            if instance is not None:
+                if birth.policy is not None:
+                    steps.append(partial(self._egress.close, row))
+                steps += [partial(end, instance), partial(birth.backend.forget, row.id)]
+            steps += [partial(in_thread, self._pool().delete, tree) for tree in own_trees(row)]
+            for step in steps:
+                try:
+                    await step()
+                except Exception as another:
+                    error.add_note(f"and undoing it failed: {words(another)}")
+            self._leases.drop(row.id)
+            if not hold.overtaken:  # else the kill records it
+                try:
+                    self._store.move(row, State.FAILED, reason=words(error), release_key=True)
+                except PaddockError as another:
+                    error.add_note(f"and this could not be recorded: {another}")

@@ -74,7 +74,9 @@ class Rooms:
         shelf = self.shelf = Shelf(context)
         spaces = self.workspaces = Spaces(context, live, shelf, policies)
         sandboxes = self.sandboxes = Sandboxes(context, live, remains, snapshots, policies, restoring)
-        making = Making(context, sandboxes, live, egress, leases, snapshots, policies, allotment, workspaces or spaces)
+        making = self.making = Making(
+            context, sandboxes, live, egress, leases, snapshots, policies, allotment, workspaces or spaces
+        )
         recordings = Recordings(sandboxes, policies, self._doors)
         conduct = Conduct(context, policies, approvals)
         execs = Execs(context, sandboxes, live, remains, leases, conduct)
