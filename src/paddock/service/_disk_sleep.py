@@ -37,7 +37,7 @@ from ._snapshots import Snapshots
 from ._store import Row, has_ended
 from ._tasks import in_thread
 from ._ttl import hibernated, paused, running
-from ._workspace_tree import WorkspaceTree, beside, own_trees
+from ._workspace_tree import WorkspaceTree, beside, besides, own_trees
 
 ASLEEP = "it sleeps on disk"
 
@@ -281,10 +281,6 @@ class Restoring(Component):
 
 def _kind(workspace: WorkspaceTree | None) -> str:
     return "no workspace" if workspace is None else "a workspace"
-
-
-def besides(row: Row) -> tuple[str, ...]:
-    return beside(row.id), beside(row.id, workspace=True)
 
 
 def _places(row: Row) -> tuple[str, ...]:

@@ -12,9 +12,10 @@ import logging
 from collections.abc import Callable, Mapping
 
 from paddock.backends._base import Backend, Ending, Instance, Paused
-from paddock.errors import GuestProtocolError, InvalidState, PaddockError, ResourceExhausted, SandboxDied
+from paddock.errors import GuestProtocolError, InvalidState, NotFound, PaddockError, ResourceExhausted, SandboxDied
 from paddock.model import ExecInfo, Limit, SandboxId, State, Usage, replace
 
+from . import _copies
 from ._context import Component, Context
 from ._gate import Entry
 from ._nested import Nested
@@ -22,10 +23,11 @@ from ._remains import Remains, died, has_ended
 from ._secret_leases import Leases
 from ._store import Row
 from ._ttl import paused, running
+from ._workspace_tree import besides
 
 _log = logging.getLogger("paddock")
 LIVE = (State.RUNNING, State.PAUSED)
-SESSION_ENDED = Ending(limit=None, reason="the program that made it ended")
+SESSION_ENDED = "the program that made it ended"
 _GONE = Ending(limit=None, reason="")
 _UNUSED = "it was paused, and nobody resumed it for as long as paused ones are kept"
 _CAUSE_SECONDS = 3.0
@@ -179,15 +181,38 @@ class Live(Component):
         if held.dying:
             return await self.dead(held.row)
         held.dying = True
-        return await self._tasks.finish(self._put_down(held, error.message), name=f"undo sandbox {held.id}: disobeyed")
+        return died((await self.kill(held.id, error.message)).sandbox)
 
-    async def _put_down(self, held: Held, reason: str) -> SandboxDied:
-        async with self._lanes.overtake(held.id):
-            with contextlib.suppress(SandboxDied):
-                await held.instance.kill()
-            row = await self._remains.settle(self._store.get(held.id) or held.row, Ending(limit=None, reason=reason))
-            await self.release(held.id)
-            return died(row.sandbox)
+    async def kill(self, id: SandboxId, reason: str, *, told: bool = False) -> Row:
+        """End a sandbox, unless it has ended. Once begun it goes on, whatever becomes of the caller. `told`: the audit
+        log has it already."""
+        return await self._tasks.finish(self._kill(id, reason, told), name=f"undo sandbox {id}: kill")
+
+    async def _kill(self, id: SandboxId, reason: str, told: bool) -> Row:
+        async with self._lanes.overtake(id):
+            row = self._store.get(id)
+            if row is None:
+                raise NotFound(f"no sandbox {id!r}", sandbox=id)
+            if has_ended(row):
+                return row
+            held = self.get(row)
+            instance = held.instance if held is not None else await self._backends.named(row.sandbox.backend).adopt(id)
+            if held is not None:
+                held.dying = True
+            try:
+                if instance is not None:
+                    with contextlib.suppress(SandboxDied):
+                        await instance.kill()
+            except BaseException:
+                await self.release(id)  # whatever it is now: the next one who asks will find out
+                raise
+            was, row = row, await self._remains.settle(row, Ending(limit=None, reason=reason), told=told)
+            await self.release(id)
+            if held is None and instance is not None:
+                await instance.aclose()
+            if was.restoring is not None:
+                _copies.discard(self._pool(), besides(was))
+            return row
 
     async def pause(self, row: Row, held: Held, *, force: bool = False) -> Row:
         """Returns when it stands still. SandboxDied; InvalidState: commands run in it, and it is not to be done by
@@ -316,7 +341,7 @@ class Live(Component):
                 held.dying = True
                 with contextlib.suppress(SandboxDied):
                     await held.instance.kill()
-                await self._remains.settle(row, SESSION_ENDED)
+                await self._remains.settle(row, Ending(limit=None, reason=SESSION_ENDED))
         finally:
             await self.release(held.id)
 

@@ -42,7 +42,7 @@ from ._handlers import handles
 from ._images import getting
 from ._lane import Hold
 from ._live import Live, end
-from ._nested import Allotment, Nested
+from ._nested import Nested
 from ._policies import Policies
 from ._remains import words
 from ._secret_leases import Leases
@@ -101,13 +101,13 @@ class Making(Component):
         leases: Leases,
         snapshots: Snapshots,
         policies: Policies,
-        allotment: Allotment,
+        nested: Nested,
         workspaces: Workspaces,
     ) -> None:
         super().__init__(context)
         self._sandboxes, self._live, self._egress, self._leases = sandboxes, live, egress, leases
         self._snapshots, self._policies = snapshots, policies
-        self._allotment, self._workspaces = allotment, workspaces
+        self._nested, self._workspaces = nested, workspaces
         self._boot = boot_id()
         self._built: set[str] = set()
 
@@ -136,9 +136,9 @@ class Making(Component):
                 policy = await self._policies.keep(spec.policy)
             elif source is not None and source.snapshot.policy is not None:
                 policy = await self._policies.of(source.snapshot.policy)
-            outer = self._allotment.outer(entry.principal)
+            outer = self._nested.outer(entry.principal)
             if outer is not None:
-                self._allotment.check(outer, spec, 1)
+                self._nested.check(outer, spec, 1)
             if spec.workspace is not None:
                 workspace = await holds.enter_async_context(self._workspaces.holding(spec.workspace, owner))
             birth = self._birth(
@@ -200,9 +200,9 @@ class Making(Component):
         spec = replace(of.spec, name=None, ttl_seconds=ttl, workspace=None, persistent=persistent)
         policy = None if of.policy is None else await self._policies.of(of.policy)
         protect = () if policy is None else protected(policy.document, template)
-        outer, owner = self._allotment.outer(entry.principal), of.owner
+        outer, owner = self._nested.outer(entry.principal), of.owner
         if outer is not None:  # children of one have no network
-            spec, owner, policy = self._allotment.of_fork(outer, spec, action.count), entry.principal.id, None
+            spec, owner, policy = self._nested.of_fork(outer, spec, action.count), entry.principal.id, None
         if (full := self._full(spec, action.count)) is not None:
             raise full
         births = [

@@ -20,7 +20,7 @@ from ._images import ImageRoom
 from ._live import LIVE, Live
 from ._making import Making
 from ._mount_results import MountResults
-from ._nested import Allotment, Nested
+from ._nested import Nested
 from ._policies import Policies
 from ._promotion import Promotion
 from ._recordings import Recordings
@@ -31,7 +31,7 @@ from ._result_source import Sources
 from ._sandboxes import Sandboxes
 from ._secret_leases import Leases, Secrets
 from ._shelf import Shelf
-from ._snapshots import FileChanges, Snapshots
+from ._snapshots import Snapshots
 from ._storage import Storage
 from ._workspace_results import WorkspaceResults
 from ._workspace_tree import Workspaces
@@ -65,17 +65,16 @@ class Rooms:
             leases.changed = self._doors.secret
         egress = LeasedEgress(egress or NoEgress(), leases)
         policies = self.policies = Policies(context, egress, leases, approvals)
-        changes = FileChanges(context, policies)
-        snapshots = self.snapshots = Snapshots(context, changes, policies)
-        remains = Remains(context, egress, changes, snapshots)
-        allotment = Allotment(context)
-        live = self.live = Live(context, remains, leases, Nested(context, allotment))
+        snapshots = self.snapshots = Snapshots(context, policies)
+        remains = Remains(context, egress, snapshots)
+        nested = Nested(context)
+        live = self.live = Live(context, remains, leases, nested)
         restoring = Restoring(context, live, snapshots, egress, policies, leases)
         shelf = self.shelf = Shelf(context)
         spaces = self.workspaces = Spaces(context, live, shelf, policies)
-        sandboxes = self.sandboxes = Sandboxes(context, live, remains, snapshots, policies, restoring)
+        sandboxes = self.sandboxes = Sandboxes(context, live, snapshots, policies, restoring)
         making = self.making = Making(
-            context, sandboxes, live, egress, leases, snapshots, policies, allotment, workspaces or spaces
+            context, sandboxes, live, egress, leases, snapshots, policies, nested, workspaces or spaces
         )
         recordings = Recordings(sandboxes, policies, self._doors)
         conduct = Conduct(context, policies, approvals)

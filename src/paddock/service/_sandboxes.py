@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
 from types import TracebackType
 from weakref import WeakValueDictionary
 
@@ -44,15 +44,15 @@ from paddock.model import (
     nested_principal,
 )
 
-from . import _copies, _validate
+from . import _validate
 from ._context import Component, Context
-from ._disk_sleep import Restoring, besides
+from ._disk_sleep import Restoring
 from ._gate import Entry
 from ._handlers import handles
 from ._lane import Hold, Overtaken
 from ._live import LIVE, SESSION_ENDED, Held, Live
 from ._policies import Policies
-from ._remains import Remains, died
+from ._remains import died
 from ._snapshots import Snapshots
 from ._store import LEAST_PREFIX, Row, has_ended, the_one
 from ._ttl import running
@@ -69,13 +69,12 @@ class Sandboxes(Component):
         self,
         context: Context,
         live: Live,
-        remains: Remains,
         snapshots: Snapshots,
         policies: Policies,
         restoring: Restoring,
     ) -> None:
         super().__init__(context)
-        self._live, self._remains, self._snapshots = live, remains, snapshots
+        self._live, self._snapshots = live, snapshots
         self._policies, self._restoring = policies, restoring
         self._spaces = WorkspaceStore(self._store)
         self._turns: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
@@ -123,18 +122,12 @@ class Sandboxes(Component):
     @handles(KillSandbox)
     async def kill(self, action: KillSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
-        # Half a kill is worse than none: once begun it goes on, whatever becomes of the caller.
-        work = self._kill(row.id, lambda row: self._killed(row, f"killed by {entry.principal.id}"))
-        return await self._tasks.finish(work, name=f"undo sandbox {row.id}: kill")
+        return (await self._live.kill(row.id, f"killed by {entry.principal.id}", told=True)).sandbox
 
     async def end(self, id: SandboxId) -> None:
         """End one whose program has ended, unless it has ended by itself."""
-
-        async def record(row: Row) -> Row:
-            return await self._remains.settle(row, SESSION_ENDED)
-
         if self._store.get(id) is not None:
-            await self._tasks.finish(self._kill(id, record), name=f"undo sandbox {id}: end")
+            await self._live.kill(id, SESSION_ENDED)
 
     @handles(PauseSandbox)
     async def pause(self, action: PauseSandbox, entry: Entry) -> Sandbox:
@@ -359,38 +352,6 @@ class Sandboxes(Component):
         if has_ended(row):
             return died(row.sandbox)
         return InvalidState(f"{overtaken}, and that failed", hint="try again", sandbox=row.id)
-
-    async def _kill(self, id: SandboxId, record: Callable[[Row], Awaitable[Row]]) -> Sandbox:
-        async with self._lanes.overtake(id):
-            row = self._now(id)
-            if has_ended(row):
-                return row.sandbox
-            backend = self._backends.named(row.sandbox.backend)
-            held = self._live.get(row)
-            instance = held.instance if held is not None else await backend.adopt(row.id)
-            if held is not None:
-                held.dying = True
-            try:
-                if instance is not None:
-                    with suppress(SandboxDied):
-                        await instance.kill()
-            except BaseException:
-                await self._live.release(row.id)  # whatever it is now: the next one who asks will find out
-                raise
-            was, row = row, await record(row)
-            await self._live.release(row.id)
-            if held is None and instance is not None:
-                await instance.aclose()
-            await self._remains.bury(row)
-            if was.restoring is not None:
-                _copies.discard(self._pool(), besides(was))
-            return row.sandbox
-
-    async def _killed(self, row: Row, reason: str) -> Row:
-        try:
-            return self._remains.record(row, State.KILLED, None, reason)
-        except InvalidState:
-            return self._store.get(row.id) or row
 
 
 class Turn:
