@@ -21,7 +21,6 @@ from paddock.model import RollbackSandbox, Sandbox, State
 from paddock.storage._base import Pool
 
 from . import _copies
-from ._conduct import protected
 from ._context import Component, Context
 from ._copies import Copy
 from ._egress import Egress
@@ -29,7 +28,7 @@ from ._gate import Entry
 from ._live import Held, Live, destroy, end
 from ._making import Birth
 from ._nested import Nested
-from ._policies import Policies
+from ._policies import Policies, protected
 from ._remains import died, words
 from ._secret_leases import Leases
 from ._snapshot_store import SnapshotRow

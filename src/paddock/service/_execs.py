@@ -41,11 +41,11 @@ from paddock.model import (
 
 from . import _validate
 from ._collect import Capture, Collector, finish, kept, redacting
-from ._conduct import Conduct
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
 from ._live import Held, Live
+from ._policies import Policies
 from ._remains import Remains
 from ._sandboxes import Sandboxes, Turn
 from ._secret_leases import Leases
@@ -78,11 +78,11 @@ class Started(NamedTuple):
 
 class Execs(Component):
     def __init__(
-        self, context: Context, sandboxes: Sandboxes, live: Live, remains: Remains, leases: Leases, conduct: Conduct
+        self, context: Context, sandboxes: Sandboxes, live: Live, remains: Remains, leases: Leases, policies: Policies
     ) -> None:
         super().__init__(context)
         self._sandboxes, self._live, self._remains = sandboxes, live, remains
-        self._leases, self._conduct = leases, conduct
+        self._leases, self._policies = leases, policies
 
     @handles(RunExec)
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
@@ -157,7 +157,7 @@ class Execs(Component):
             _check_revision(row, action.expect_revision)
             spec = action.spec
             if row.sandbox.policy is not None:
-                await self._conduct.command(action, row, entry)
+                await self._policies.command(action, row, entry)
                 spec = await self._leases.in_environment(row, spec)
             if isinstance(action, RunExec) and spec.stdin is not (action.input is not None):
                 # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.

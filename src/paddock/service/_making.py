@@ -34,7 +34,6 @@ from paddock.model import (
 
 from . import _copies, _validate
 from ._clock import boot_id
-from ._conduct import protected
 from ._context import Component, Context
 from ._egress import Egress
 from ._gate import Entry
@@ -43,7 +42,7 @@ from ._images import getting
 from ._lane import Hold
 from ._live import Live, end
 from ._nested import Nested
-from ._policies import Policies
+from ._policies import Policies, protected
 from ._remains import words
 from ._secret_leases import Leases
 from ._snapshots import Snapshots
@@ -398,7 +397,8 @@ class Making(Component):
                 if birth.policy is not None:
                     steps.append(partial(self._egress.close, row))
                 steps += [partial(end, instance), partial(birth.backend.forget, row.id)]
-            steps += [partial(in_thread, self._pool().delete, tree) for tree in own_trees(row)]
+            for tree in own_trees(row):
+                steps.append(partial(in_thread, self._pool().delete, tree))
             for step in steps:
                 try:
                     await step()

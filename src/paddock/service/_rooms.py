@@ -6,7 +6,6 @@ import math
 
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
-from ._conduct import Conduct
 from ._context import Context
 from ._disk_sleep import Restoring
 from ._doors import Doors
@@ -77,9 +76,8 @@ class Rooms:
             context, sandboxes, live, egress, leases, snapshots, policies, nested, workspaces or spaces
         )
         recordings = Recordings(sandboxes, policies, self._doors)
-        conduct = Conduct(context, policies, approvals)
-        execs = Execs(context, sandboxes, live, remains, leases, conduct)
-        files = Files(sandboxes, live, conduct)
+        execs = Execs(context, sandboxes, live, remains, leases, policies)
+        files = Files(sandboxes, live, policies)
         promotion = Promotion(sandboxes)
         self.evidence = Evidence(
             context.state_dir,
