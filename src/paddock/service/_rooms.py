@@ -22,7 +22,6 @@ from ._mount_results import MountResults
 from ._nested import Nested
 from ._policies import Policies
 from ._promotion import Promotion
-from ._recordings import Recordings
 from ._recover import Recovery
 from ._remains import Remains
 from ._reports import Reports
@@ -71,11 +70,10 @@ class Rooms:
         restoring = Restoring(context, live, snapshots, egress, policies, leases)
         shelf = self.shelf = Shelf(context)
         spaces = self.workspaces = Spaces(context, live, shelf, policies)
-        sandboxes = self.sandboxes = Sandboxes(context, live, snapshots, policies, restoring)
+        sandboxes = self.sandboxes = Sandboxes(context, live, snapshots, policies, restoring, self._doors)
         making = self.making = Making(
             context, sandboxes, live, egress, leases, snapshots, policies, nested, workspaces or spaces
         )
-        recordings = Recordings(sandboxes, policies, self._doors)
         execs = Execs(context, sandboxes, live, remains, leases, policies)
         files = Files(sandboxes, live, policies)
         promotion = Promotion(sandboxes)
@@ -105,7 +103,7 @@ class Rooms:
         self.recovery = Recovery(
             context, live, remains, snapshots, restoring, spaces, shelf, policies, self.garbage, period_seconds
         )
-        of_sandboxes = (sandboxes, snapshots, making, execs, files, promotion, recordings)
+        of_sandboxes = (sandboxes, snapshots, making, execs, files, promotion)
         of_work = (shelf, spaces, mount_results, artifacts, results)
         of_the_machine = (images, reports, self.evidence, self.garbage, self.storage, leases, approvals)
         self.handlers = table((*of_sandboxes, *of_work, *of_the_machine))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import TracebackType
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from paddock.errors import (
@@ -33,13 +34,16 @@ from paddock.model import (
     PolicyRevision,
     Principal,
     Process,
+    Recording,
     ResumeSandbox,
     RollbackSandbox,
     Sandbox,
     SandboxId,
     SetPolicy,
     Snapshot,
+    StartRecording,
     State,
+    TakeRecording,
     Usage,
     nested_principal,
 )
@@ -47,6 +51,7 @@ from paddock.model import (
 from . import _validate
 from ._context import Component, Context
 from ._disk_sleep import Restoring
+from ._doors import Doors
 from ._gate import Entry
 from ._handlers import handles
 from ._lane import Hold, Overtaken
@@ -58,6 +63,7 @@ from ._store import LEAST_PREFIX, Row, has_ended, the_one
 from ._ttl import running
 from ._workspace_store import WorkspaceStore
 
+T = TypeVar("T")
 _TURN_SECONDS = 0.02
 """A command that runs for longer, or is not started by then, lets the next one of its sandbox begin."""
 _CROWD_SECONDS = 1.0
@@ -72,10 +78,11 @@ class Sandboxes(Component):
         snapshots: Snapshots,
         policies: Policies,
         restoring: Restoring,
+        doors: Doors | None,
     ) -> None:
         super().__init__(context)
         self._live, self._snapshots = live, snapshots
-        self._policies, self._restoring = policies, restoring
+        self._policies, self._restoring, self._doors = policies, restoring, doors
         self._spaces = WorkspaceStore(self._store)
         self._turns: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
         self._latest: SandboxId | None = None
@@ -218,6 +225,26 @@ class Sandboxes(Component):
     @handles(GetPolicy)
     async def policy(self, action: GetPolicy, entry: Entry) -> PolicyRevision:
         return await self._policies.get(self.find(action.sandbox, entry))
+
+    @handles(StartRecording)
+    async def start_recording(self, action: StartRecording, entry: Entry) -> None:
+        await self._order(Doors.start_recording, action.sandbox, entry)
+
+    @handles(TakeRecording)
+    async def take_recording(self, action: TakeRecording, entry: Entry) -> Recording:
+        taken = await self._order(Doors.take_recording, action.sandbox, entry)
+        entry.done({"exchanges": len(taken.exchanges), "omitted": len(taken.omitted)})
+        return taken
+
+    async def _order(self, order: Callable[[Doors, Row], Awaitable[T]], sandbox: str, entry: Entry) -> T:
+        row, _ = await self.reach(sandbox, entry)
+        if self._doors is None or row.sandbox.policy is None:
+            raise InvalidState(f"{row.id} has no network: there is nothing to record", hint="paddock policy set")
+        try:
+            return await order(self._doors, row)
+        except NotFound:  # the gateway that had it has died, and nobody has opened it again yet
+            await self._policies.resume(row)
+            return await order(self._doors, row)
 
     @handles(ListTemplates)
     async def templates(self, action: ListTemplates, entry: Entry) -> tuple[str, ...]:
