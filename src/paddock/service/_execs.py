@@ -87,13 +87,8 @@ class Execs(Component):
     @handles(RunExec)
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
         _validate.check_run(action)
-        turn = Turn()
-        try:
-            return await self._run(action, _id(action), entry, turn)
-        finally:
-            turn.give()
-
-    async def _run(self, action: RunExec, id: ExecId, entry: Entry, turn: Turn) -> ExecResult:
+        id, turn = _id(action), Turn()
+        entry.at_the_end(turn.give)
         try:
             started = await self._started(action, id, entry, turn)
         except (ProgramNotFoundError, ProgramNotExecutableError) as error:
