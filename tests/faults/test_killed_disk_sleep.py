@@ -189,7 +189,7 @@ def _names(state_dir: Path) -> frozenset[str]:
 
 def _sweep(state_dir: Path) -> None:
     with in_process(state_dir) as daemon:
-        daemon.run(daemon.service.expiry.once)
+        daemon.run(daemon.service.recovery.sweep)
 
 
 def _some(count: int, most: int) -> Iterator[int]:

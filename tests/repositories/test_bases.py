@@ -189,7 +189,7 @@ async def test_a_workshop_is_nobodys_sandbox_and_dead_afterwards(state_dir: Path
         base = await rig.base(await rig.acquire(origin))
         async with rig.over(base) as shop:
             assert await rig.service.perform(ListSandboxes(ended=True), ME) == ()
-            await rig.service.expiry.once()  # a sweep does not end what is in use
+            await rig.service.recovery.sweep()  # a sweep does not end what is in use
             assert await says(shop, "echo alive") == "alive"
             flood = await shop.run(["sh", "-c", "yes"], output_bytes=10_000)
             assert flood.limit is Limit.OUTPUT

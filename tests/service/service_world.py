@@ -96,11 +96,13 @@ class Stdin:
 async def ready(fd: int, *, write: bool) -> None:
     loop, there = asyncio.get_running_loop(), asyncio.Event()
     add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
-    add(fd, there.set)
+    own = os.dup(fd)  # another task may close `fd` meanwhile, and its number is used again
+    add(own, there.set)
     try:
         await there.wait()
     finally:
-        remove(fd)
+        remove(own)
+        os.close(own)
 
 
 class Command:

@@ -35,7 +35,7 @@ async def test_what_comes_to_life_while_it_sleeps_ends(rig: Rig, over: OneWorksp
         stray = rig.world.places[box.id] = Place(plan, rig.state_dir / "world" / box.id)
         stray.root.mkdir(parents=True)
         if by == "sweep":
-            await service.expiry.once()
+            await service.recovery.sweep()
             assert await box.state() is State.PAUSED
             assert box.place is None
         assert await box.answers()

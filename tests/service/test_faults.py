@@ -51,7 +51,7 @@ async def test_a_create_cancelled_at_any_step_is_whole_or_nothing(rig: Rig, step
     rig.world.before_create = slow
     async with rig.service() as service:
         await service.perform(ListSandboxes(), ME)
-        service._rooms.sandboxes._built.add("host")  # no thread, so that steps are steps
+        service._rooms.making._built.add("host")  # no thread, so that steps are steps
         create = asyncio.ensure_future(service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME))
         for _ in range(steps):
             await asyncio.sleep(0)
@@ -136,7 +136,7 @@ async def test_an_undo_that_fails_does_not_hide_the_cause_nor_stop_the_rest(
         monkeypatch.undo()
         (row,) = await service.perform(ListSandboxes(ended=True), ME)
         assert row.state is State.FAILED
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert rig.pool.names() == ()
 
 
@@ -153,7 +153,7 @@ async def test_a_failure_that_cannot_be_written_down_is_found_by_the_next_sweep(
             await service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME)
         assert "could not be recorded" in caught.value.__notes__[0]
         monkeypatch.undo()
-        await service.expiry.once()
+        await service.recovery.sweep()
         (seen,) = await service.perform(ListSandboxes(ended=True), ME)
         assert seen.state is State.FAILED
         await service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME)
@@ -216,9 +216,9 @@ async def test_a_snapshot_that_cannot_be_deleted_on_a_full_disk_goes_with_the_ne
             monkeypatch.setattr(service._audit, "outcome", full)
         with pytest.raises(ResourceExhausted):
             await service.perform(CreateSnapshot(sandbox=made.id), ME)
-        await service.expiry.once()
+        await service.recovery.sweep()
         monkeypatch.undo()
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert await service.perform(ListSnapshots(), ME) == ()
         assert service._store.execute("SELECT count(*) FROM snapshots", ()).fetchone() == (0,)
         assert rig.pool.names() == (made.id,)
@@ -236,7 +236,7 @@ async def test_an_end_on_a_full_disk_is_told_at_once_and_recorded_once(
         monkeypatch.setattr(service._store, "move", full)
         await rig.world.places[made.id].end(Ending(limit=Limit.MEMORY, reason="too much"))
         for _ in range(3):
-            await service.expiry.once()
+            await service.recovery.sweep()
             told = await service.perform(GetSandbox(sandbox=made.id), ME)
             assert (told.state, told.limit, told.reason) == (State.KILLED, Limit.MEMORY, "too much")
         monkeypatch.undo()

@@ -73,7 +73,7 @@ async def test_the_sweep_takes_orphans_and_no_workspace_of_what_lives(rig: Rig) 
         kept = await service.perform(CreateSandbox(), ME)
         for name in (*ORPHANS, f"{kept.id}_w"):
             rig.pool.create(name)
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert set(rig.pool.names()) == {kept.id, f"{kept.id}_w"}
 
 

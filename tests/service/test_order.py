@@ -286,5 +286,5 @@ async def test_a_kill_does_not_wait_for_ever_for_what_hangs(rig: Rig, monkeypatc
             go.set()
         with pytest.raises((SandboxDied, FileNotFoundError)):  # the folders of this world say so of a tree that is gone
             await snapshot
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert rig.pool.names() == ()

@@ -1,10 +1,10 @@
-"""What the daemon before has left is put right before the next one answers: each cell of the table, and each moment."""
+"""The next daemon puts right what the one before left: each cell of the table in order.md, and each moment."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import shutil
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from paddock.model import (
     replace,
 )
 from paddock.service import Clock, Service
-from paddock.service._recover import TABLE, Lives, Recorded, Step
 from tests.stand_ins import HOST
 
 HERE = ExecSpec(argv=("echo", "here"))
@@ -40,9 +39,18 @@ BASE = (
 )
 
 
-def test_the_table_says_what_to_do_in_every_case_and_does_nothing_where_it_does_not_know() -> None:
-    assert set(TABLE) == set(itertools.product(Recorded, Lives))
-    assert {TABLE[recorded, Lives.UNKNOWN] for recorded in Recorded} == {Step.NOTHING}
+class Recorded(Enum):
+    CREATING = auto()
+    RUNNING = auto()
+    ASLEEP = auto()
+    RESTORING = auto()
+    ENDED = auto()
+
+
+class Lives(Enum):
+    YES = auto()
+    NO = auto()
+    UNKNOWN = auto()
 
 
 class Left:
@@ -123,14 +131,14 @@ async def test_every_cell_of_the_table(rig: Rig, cell: tuple[Recorded, Lives]) -
         if cell[1] is Lives.UNKNOWN:
             assert rig.pool.names() == trees, "what is not known deletes nothing"
             rig.world.refusal = None
-            await service.expiry.once()  # it answers again
+            await service.recovery.sweep()  # it answers again
             known = AFTERWARDS[cell[0], Lives.YES]
             assert left.recorded(service) == known
         if cell[0] is Recorded.RESTORING:
             assert left.file.read_text() == "good"
         if cell[0] is Recorded.CREATING:
             await service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME)  # the name is free
-        await service.expiry.once()
+        await service.recovery.sweep()
         orphans = {name for name in rig.pool.names() if name.startswith(("sb_", "rb_"))}
         assert orphans == {row.id for row in service._store.list()}
 
@@ -157,7 +165,7 @@ async def test_a_sweep_buries_what_expired(rig: Rig) -> None:
     await rig.world.places[made.id].end(Ending(limit=Limit.TTL, reason="its time was over"))
     async with rig.service() as service:
         assert rig.pool.names() == ()
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert not list((rig.state_dir / "outputs").iterdir())
         (seen,) = await service.perform(ListSandboxes(ended=True), ME)
         assert (seen.state, seen.limit) == (State.KILLED, Limit.TTL)
@@ -186,7 +194,7 @@ async def test_instances_trees_and_outputs_without_a_row_are_removed_and_others_
         rig.pool.create(orphan)
         rig.pool.create("tp_template")
         (rig.state_dir / "outputs" / orphan).mkdir(parents=True)
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert set(rig.world.places) == {kept.id}
         assert rig.pool.names() == (kept.id, "tp_template")
         assert not (rig.state_dir / "outputs" / orphan).exists()
@@ -204,7 +212,7 @@ async def test_a_sweep_leaves_a_create_that_is_under_way_alone(rig: Rig) -> None
 
         async def sweep() -> None:
             await entered.wait()
-            await service.expiry.once()
+            await service.recovery.sweep()
             go.set()
 
         made, _ = await asyncio.gather(service.perform(CreateSandbox(), ME), sweep())
@@ -231,7 +239,7 @@ async def test_a_sweep_leaves_alone_what_was_made_while_it_asked(rig: Rig, monke
         made = asyncio.ensure_future(service.perform(CreateSandbox(), ME))
         await under_way.wait()
         monkeypatch.setattr(WorldBackend, "living", slowly)
-        await service.expiry.once()
+        await service.recovery.sweep()
         found = {one.id: one.state for one in await service.perform(ListSandboxes(ended=True), ME)}
         assert found == {first.id: State.RUNNING, (await made).id: State.RUNNING}
 
@@ -247,7 +255,7 @@ async def test_what_another_backend_says_of_an_id_is_not_said_of_the_sandbox(rig
         assert row is not None
         sandbox = replace(row.sandbox, id=SandboxId("sb_other"), state=State.KILLED, backend="container", ended_at=1e12)
         service._store.add(replace(row, sandbox=sandbox))
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert (await service.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
         assert set(rig.world.places) == set(rig.pool.names()) == {made.id}
 
@@ -285,7 +293,7 @@ async def test_a_step_of_recovery_that_fails_is_recorded_and_stops_no_other(
         async with rig.service() as service:
             assert left.recorded(service) == (State.CREATING, True)
             broken.undo()
-            await service.expiry.once()
+            await service.recovery.sweep()
             assert left.recorded(service) == (State.FAILED, False)
     log = "".join(p.read_text() for p in (rig.state_dir / "audit").iterdir())
     assert "recovery.failed" in log
@@ -295,7 +303,7 @@ async def test_kill_and_sweep_at_once_agree(rig: Rig) -> None:
     async with rig.service() as service:
         made = [await service.perform(CreateSandbox(), ME) for _ in range(10)]
         kills = [service.perform(KillSandbox(sandbox=m.id), ME) for m in made]
-        await asyncio.gather(*kills, service.expiry.once())
+        await asyncio.gather(*kills, service.recovery.sweep())
         assert {s.state for s in await service.perform(ListSandboxes(ended=True), ME)} == {State.KILLED}
         assert rig.pool.names() == ()
 
@@ -313,8 +321,8 @@ async def test_a_sweep_that_breaks_is_recorded_and_comes_round_again(rig: Rig) -
             return names()
 
         rig.pool.names = broken
-        service.expiry._period = 0.0
-        service._tasks.start(service.expiry.run(service.activity), name="sweep")
+        service.recovery._period = 0.0
+        service._tasks.start(service.recovery.run(service.activity), name="sweep")
         await until(lambda: calls[0] >= 2)
     log = "".join(p.read_text() for p in (rig.state_dir / "audit").iterdir())
     assert "sweep.failed" in log

@@ -265,11 +265,11 @@ async def test_the_rest_of_one_waits_until_there_is_room(
 ) -> None:
     full(rig, monkeypatch, lambda name: name.startswith("rb_"))
     async with cut_off(rig, over) as scene:
-        await scene.service.expiry.once()
+        await scene.service.recovery.sweep()
         assert await scene.state() is State.RESTORING
         assert scene.read(scene.id, "ws_1") == ["bad", "bad"]
         monkeypatch.undo()
-        await scene.service.expiry.once()
+        await scene.service.recovery.sweep()
         assert await scene.state() is State.RUNNING
         assert scene.read(scene.id, "ws_1") == ["good", "good"]
 
@@ -367,7 +367,7 @@ async def test_what_lies_beside_one_that_is_not_being_taken_back_is_swept(rig: R
         before = rig.pool.names()
         for name in (f"rb_{scene.id}", f"rb_{scene.id}_w", "rb_sb_nothing"):
             rig.pool.create(name)
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert rig.pool.names() == before
 
 
@@ -403,7 +403,7 @@ async def test_a_child_and_a_sandbox_from_a_snapshot_have_a_workspace_of_their_o
             assert box.spec.workspace is None
         grandchild = (await service.perform(ForkSandbox(sandbox=first.id), ME))[0]
         assert scene.read(f"{grandchild.id}_w") == ["bad"]
-        await service.expiry.once()
+        await service.recovery.sweep()
         for box in (first, second, third, grandchild):
             assert f"{box.id}_w" in rig.pool.names()
             await service.perform(KillSandbox(sandbox=box.id), ME)

@@ -46,7 +46,7 @@ async def test_what_lives_lives_on_and_can_be_extended(rig: Rig, jump: float) ->
     async with opened(rig, clock=Clock(wall=wall)) as service:
         id = await make(service, ttl_seconds=60)
         wall.turned = jump
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert (await service.perform(GetSandbox(sandbox=id), ME)).state is State.RUNNING
         assert (await service.perform(RunExec(sandbox=id, spec=sh("echo here")), ME)).stdout == "here\n"
         extended = await service.perform(ExtendSandbox(sandbox=id, ttl_seconds=90), ME)
@@ -89,7 +89,7 @@ async def test_a_name_is_free_again_after_its_holder_died_whenever_that_seems_to
             wall.turned = jump
             id = await make(service, name="again", ttl_seconds=60)
             await (await service._rooms.live.hold(service._store.get(id))).instance.kill()  # pyright: ignore
-            await service.expiry.once()
+            await service.recovery.sweep()
         assert await make(service, name="again", ttl_seconds=60)
 
 

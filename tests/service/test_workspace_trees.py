@@ -77,7 +77,7 @@ async def test_the_end_of_a_sandbox_takes_nothing_of_its_workspace(rig: Rig) -> 
         workspace = await service.perform(OpenWorkspace(name="task"), ME)
         made = await service.perform(over(), ME)
         await service.perform(KillSandbox(sandbox=made.id), ME)
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert rig.pool.names() == (workspace.id,)
 
 

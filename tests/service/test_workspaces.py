@@ -327,7 +327,7 @@ async def test_g8_what_a_dead_daemon_has_left_is_put_right(
         now = await service.perform(OpenWorkspace(name="task"), ME)
         assert (now.id == made.id) is (content is not None)
         assert [path.read_text() for path in folder(rig, now).iterdir()] == ([content] if content else [])
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert (rig.pool.names(), _archives(rig)) == ((now.id,), [])
 
 
@@ -341,7 +341,7 @@ async def test_g8_a_tree_that_outlived_its_eviction_goes(rig: Rig) -> None:
             await workspaces_of(service).evictions.evict(made.id)
         rig.pool.delete = delete  # type: ignore[method-assign]
         assert rig.pool.names() == (made.id,)
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert (rig.pool.names(), _archives(rig)) == ((), [made.id])
 
 
@@ -453,7 +453,7 @@ async def _interleave(rig: Rig, moves: list[tuple[str, int]]) -> None:
                         await service.perform(OpenWorkspace(name="task"), ME)
                     keeping.trip = lambda step: None
                 case "sweep":
-                    await service.expiry.once()
+                    await service.recovery.sweep()
                 case "delete":
                     with _either(InvalidState):
                         await service.perform(DeleteWorkspace(workspace="task"), ME)
@@ -464,7 +464,7 @@ async def _interleave(rig: Rig, moves: list[tuple[str, int]]) -> None:
         await service.perform(OpenWorkspace(name="task"), ME)
         found = {path.name: path.read_text() for path in folder(rig, made).iterdir()}
         assert found == wanted
-        await service.expiry.once()
+        await service.recovery.sweep()
         assert [name for name in rig.pool.names() if name.startswith("ws_")] == [made.id]
         assert _archives(rig) == []
         await rig.aclose()

@@ -123,7 +123,7 @@ def _serve() -> None:
 
     def sweep() -> None:
         with in_process(default_state_dir()) as daemon:
-            daemon.run(daemon.service.expiry.once)
+            daemon.run(daemon.service.recovery.sweep)
 
     def evict(name: str) -> None:
         id = transport.perform(GetWorkspace(workspace=name)).id

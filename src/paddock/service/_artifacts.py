@@ -24,7 +24,7 @@ from paddock.model import (
 from paddock.storage._kept import Artifacts as Contents
 
 from . import _validate
-from ._capture import KeptOutput
+from ._collect import KeptOutput
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles

@@ -1,32 +1,133 @@
-"""Runs one command to its end: feeds it, reads both streams, keeps its ceilings."""
+"""One command, run to its end: what it is given, what it prints, and the limits of both.
+
+Of each stream the ends are kept in memory, and all of it in a file where the ends are not all.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from paddock.backends._guest_pipes import PipeReader
+from paddock.backends._pump import Meter
 from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.errors import GuestProtocolError
-from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit, replace
-
-from ._capture import Capture
+from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit, Output, replace
 
 if TYPE_CHECKING:
     from paddock.egress._redact import Redaction
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _SMALL_READ = 1 << 16
 _LARGE_READ = 1 << 18
 """Costs malloc(3) a map each time: for streams that fill it."""
-_OF_NOTHING = hashlib.sha256().hexdigest()
 _FEED_BYTES = 1 << 18
 _QUIET_SECONDS = 0.25
 _DEATH_SECONDS = 30.0
 _SOON_SECONDS = 0.01
 """A pipe holds what a command prints until then. Most have ended, so nothing has to wait for what they print."""
+
+
+class Capture:
+    """Holds at most `limit` bytes. When more is printed, everything goes to `spool` as well, from the first byte on."""
+
+    def __init__(self, limit: int, spool: str) -> None:
+        self._head_size = (limit + 1) // 2
+        self._tail_size = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._spool = spool
+        self._file: BinaryIO | None = None
+        self._spooling = True
+        self._spooled = False
+        self.total = 0
+
+    def add(self, data: bytes) -> None:
+        if self.total + len(data) > self._head_size + self._tail_size and self._spooling:
+            self._keep(data)
+        self.total += len(data)
+        room = self._head_size - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if not data:
+            return
+        self._tail += data[-self._tail_size :] if self._tail_size else b""
+        # Trimmed now and then: cutting one buffer at each read would move its bytes at each read.
+        if len(self._tail) > 2 * self._tail_size + 65536:
+            del self._tail[: len(self._tail) - self._tail_size]
+
+    def ending(self, size: int = 4096) -> bytes:
+        """The last bytes, for looking into."""
+        return bytes(self._tail[-size:] or self._head[-size:])
+
+    def output(self) -> Output:
+        """What was captured. Closes the file."""
+        self.close()
+        return Output(
+            head=bytes(self._head),
+            tail=bytes(self._tail[-self._tail_size :]) if self._tail_size else b"",
+            total_bytes=self.total,
+            file=self._spool if self._spooled and self._spooling else None,
+        )
+
+    def close(self) -> None:
+        """What was buffered may not find room any more: then there is no file."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            file.close()
+        except OSError:
+            self._spooling = False
+            _remove(self._spool)
+
+    def _keep(self, data: bytes) -> None:
+        try:
+            if self._file is None:
+                folder = Path(self._spool).parent
+                for place in (folder.parent, folder):
+                    place.mkdir(mode=0o700, exist_ok=True)
+                self._file = os.fdopen(os.open(self._spool, _NEW, 0o600), "wb")
+                self._spooled = True
+                # Nothing was left out until now.
+                self._file.write(self._head)
+                self._file.write(self._tail)
+            self._file.write(data)
+        except OSError:
+            # A full disk of the host is no reason to fail the command: the result says that there is no file.
+            self._spooling = False
+            self.close()
+            _remove(self._spool)
+
+
+def kept(path: str) -> KeptOutput | None:
+    """What was kept there, if anything was."""
+    try:
+        return KeptOutput(open(path, "rb"))
+    except FileNotFoundError:
+        return None
+
+
+class KeptOutput:
+    """A ByteReader of a file of ours, which lies on the host."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    async def read(self, size: int = 65536) -> bytes:
+        return self._file.read(size)
+
+    async def aclose(self) -> None:
+        self._file.close()
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 class Collector:
@@ -43,12 +144,14 @@ class Collector:
         redaction: Redaction | None = None,
         stillness: Stillness | None = None,
     ) -> None:
+        self._handle, self._input, self._most = handle, input, most_bytes
         self._stillness = stillness or Stillness()
-        self._handle, self._input, self._most, self._redaction = handle, input, most_bytes, redaction
-        self._streams = ((handle.stdout, out), (handle.stderr, err))
+        self.meters = out_meter, err_meter = redacting(redaction), redacting(redaction)
+        streams = ((handle.stdout, out, out_meter), (handle.stderr, err, err_meter))
+        self._streams = [(reader, capture, meter) for reader, capture, meter in streams if reader is not None]
+        self._pumps: list[asyncio.Task[None]] = []
         self._read = 0
-        self._digests: dict[int, Any] = {}
-        self.limit: Limit | None = None
+        self._limit: Limit | None = None
 
     async def run(self, timeout_seconds: float | None) -> ExitStatus:
         """Returns when the command has ended and what it printed is read.
@@ -56,103 +159,92 @@ class Collector:
         What it left running may hold its streams open for ever: then it is enough that nothing has come
         for a quarter of a second. Everything that the command itself printed was in the pipe when it ended.
         """
-        pumps: list[asyncio.Task[None]] = []
-        timer = None if self._has_ended() else asyncio.get_running_loop().call_later(_SOON_SECONDS, self._start, pumps)
+        loop = asyncio.get_running_loop()
+        timer = None if self._has_ended() else loop.call_later(_SOON_SECONDS, self._start)
         fed: list[asyncio.Task[None]] = []
         if self._input is not None and self._handle.stdin is not None:
-            fed.append(self._task(_feed(self._handle.stdin, self._input)))
+            fed.append(loop.create_task(_feed(self._handle.stdin, self._input)))
         try:
-            status = await self._wait(timeout_seconds)
-            if pumps or not self._has_ended():
-                self._start(pumps)
-                await self._drain(pumps)
-                for pump in pumps:
-                    if pump.done():
-                        pump.result()
+            status = await finish(self._handle, timeout_seconds, self._stillness)
+            if timer is not None:
+                timer.cancel()
+            if not self._pumps and self._has_ended():
+                for stream in self._streams:
+                    await self._pump(*stream)
             else:
-                if timer is not None:
-                    timer.cancel()
-                for index, (reader, capture) in enumerate(self._streams):
-                    if reader is not None:
-                        await self._pump(index, reader, capture)
+                self._start()
+                await self._drain()
         finally:
             if timer is not None:
                 timer.cancel()
-            tasks = pumps + fed
-            left = [task for task in tasks if not task.done()]
-            for task in left:
-                task.cancel()
-            if left:
-                await asyncio.wait(left)
-            for task in tasks:
-                if not task.cancelled():
-                    task.exception()  # seen: the first one that matters was raised above
-        if self.limit is not None:
-            status = replace(status, limit=self.limit)
-        return status
+            if tasks := (*self._pumps, *fed):
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        return status if self._limit is None else replace(status, limit=self._limit)
 
-    def _start(self, pumps: list[asyncio.Task[None]]) -> None:
+    def _start(self) -> None:
         """Read both streams, unless that has begun."""
-        if not pumps:
-            for index, (reader, capture) in enumerate(self._streams):
-                if reader is not None:
-                    pumps.append(self._task(self._pump(index, reader, capture)))
+        if not self._pumps:
+            loop = asyncio.get_running_loop()
+            self._pumps.extend(loop.create_task(self._pump(*stream)) for stream in self._streams)
 
     def _has_ended(self) -> bool:
         """The command has ended already, and what it printed lies in its pipes: no read waits."""
-        return all(isinstance(reader, PipeReader) and reader.is_cut for reader, _ in self._streams)
+        return all(isinstance(reader, PipeReader) and reader.is_cut for reader, _, _ in self._streams)
 
-    async def _wait(self, timeout_seconds: float | None) -> ExitStatus:
-        if timeout_seconds is None:
-            return await self._handle.wait()
-        status = await _status(self._handle, timeout_seconds, self._stillness)
-        if status is not None:
-            return status
-        if self.limit is None:
-            self.limit = Limit.TIME
-        status = await end(self._handle, self._stillness)
-        if self.limit is Limit.TIME and status.code is not None and status.duration_seconds < timeout_seconds:
-            self.limit = None  # it had ended by itself, and in time: it is we who have stood still, or were slow
-        return status
-
-    async def _drain(self, pumps: list[asyncio.Task[Any]]) -> None:
-        pending = {pump for pump in pumps if not pump.done()}
+    async def _drain(self) -> None:
+        pending = set(self._pumps)
         while pending:
             before = self._read
-            _, pending = await asyncio.wait(pending, timeout=_QUIET_SECONDS)
+            done, pending = await asyncio.wait(pending, timeout=_QUIET_SECONDS)
+            for pump in done:
+                pump.result()
             if pending and (self._read == before or self._read > self._most):  # what is beyond is not kept
                 return
 
-    async def _pump(self, index: int, reader: ByteReader, capture: Capture) -> None:
-        stream = None if self._redaction is None else self._redaction.stream(escapes=False)
+    async def _pump(self, reader: ByteReader, capture: Capture, meter: Meter) -> None:
         size = _SMALL_READ
         try:
             while data := await reader.read(size):
                 size = _LARGE_READ if len(data) >= size else _SMALL_READ
-                self._keep(index, capture, data if stream is None else stream.feed(data))
-                if self._read > self._most and self.limit is None:
-                    self.limit = Limit.OUTPUT
+                self._keep(capture, meter, meter.feed(data))
+                if self._read > self._most and self._limit is None:
+                    self._limit = Limit.OUTPUT
                     await self._handle.kill()
         finally:
-            if stream is not None:
-                self._keep(index, capture, stream.end())
+            self._keep(capture, meter, meter.feed(b""))
 
-    def _keep(self, index: int, capture: Capture, data: bytes) -> None:
+    def _keep(self, capture: Capture, meter: Meter, data: bytes) -> None:
         room = self._most - self._read
         self._read += len(data)
         if room > 0:
-            data = data[:room]
-            if index not in self._digests:
-                self._digests[index] = hashlib.sha256()
-            self._digests[index].update(data)
-            capture.add(data)
+            meter.add(data[:room])
+            capture.add(data[:room])
 
-    def digest(self, index: int) -> str:
-        """Of what was kept of stdout (0) or stderr (1)."""
-        return self._digests[index].hexdigest() if index in self._digests else _OF_NOTHING
 
-    def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        return asyncio.get_running_loop().create_task(work)
+def redacting(redaction: Redaction | None, **options: Any) -> Meter:
+    """Return the meter of what a command prints."""
+    return Meter(filter=None if redaction is None else redaction.stream(escapes=False), **options)
+
+
+async def finish(handle: ExecHandle, timeout_seconds: float | None, stillness: Stillness) -> ExitStatus:
+    """Wait for the end of a command, and kill it when its time is over. GuestProtocolError with its id as `unended` if
+    the guest does not say that it has ended then."""
+    if timeout_seconds is None:
+        return await handle.wait()
+    status = await _status(handle, timeout_seconds, stillness)
+    if status is not None:
+        return status
+    await handle.kill()
+    status = await _status(handle, _DEATH_SECONDS, stillness)
+    if status is None:
+        raise GuestProtocolError(
+            f"command {handle.id} was killed, and its end is not told", hint="kill the sandbox", unended=handle.id
+        )
+    if status.code is not None and status.duration_seconds < timeout_seconds:
+        return status  # it had ended by itself, and in time: it is we who have stood still, or were slow
+    return replace(status, limit=Limit.TIME)
 
 
 async def _status(handle: ExecHandle, seconds: float, stillness: Stillness) -> ExitStatus | None:
@@ -168,17 +260,6 @@ async def _status(handle: ExecHandle, seconds: float, stillness: Stillness) -> E
                 raise
         left = await stopwatch.left(seconds)
     return None
-
-
-async def end(handle: ExecHandle, stillness: Stillness) -> ExitStatus:
-    """Kills it. GuestProtocolError with its id as `unended` if the guest does not say that it has ended."""
-    await handle.kill()
-    status = await _status(handle, _DEATH_SECONDS, stillness)
-    if status is None:
-        raise GuestProtocolError(
-            f"command {handle.id} was killed, and its end is not told", hint="kill the sandbox", unended=handle.id
-        )
-    return status
 
 
 async def _feed(stdin: ByteWriter, data: bytes) -> None:

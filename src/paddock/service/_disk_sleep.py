@@ -11,9 +11,7 @@ it back to that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import msgspec
 
@@ -23,15 +21,14 @@ from paddock.model import RollbackSandbox, Sandbox, State
 from paddock.storage._base import Pool
 
 from . import _copies
-from ._conduct import protected
 from ._context import Component, Context
 from ._copies import Copy
 from ._egress import Egress
 from ._gate import Entry
-from ._live import Held, Live, end
+from ._live import Held, Live, destroy, end
 from ._making import Birth
 from ._nested import Nested
-from ._policies import Policies
+from ._policies import Policies, protected
 from ._remains import died, words
 from ._secret_leases import Leases
 from ._snapshot_store import SnapshotRow
@@ -39,17 +36,12 @@ from ._snapshots import Snapshots
 from ._store import Row, has_ended
 from ._tasks import in_thread
 from ._ttl import hibernated, paused, running
-from ._workspace_tree import WorkspaceTree, beside, own_trees
+from ._workspace_tree import WorkspaceTree, beside, besides, own_trees
+
+ASLEEP = "it sleeps on disk"
 
 
-class Beside(NamedTuple):
-    """What is copied, and the tree whose place it is to take."""
-
-    copy: Copy
-    place: str
-
-
-class Rollback(Component):
+class Restoring(Component):
     def __init__(
         self, context: Context, live: Live, snapshots: Snapshots, egress: Egress, policies: Policies, leases: Leases
     ) -> None:
@@ -57,15 +49,14 @@ class Rollback(Component):
         self._live, self._snapshots, self._egress = live, snapshots, egress
         self._policies, self._leases = policies, leases
 
-    async def perform(self, action: RollbackSandbox, row: Row, held: Held, entry: Entry) -> Sandbox:
+    async def rollback(self, action: RollbackSandbox, row: Row, held: Held, entry: Entry) -> Sandbox:
         """The caller holds the lane of the sandbox alone, and goes on if its own caller leaves."""
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._snapshots.find(action.snapshot, entry.principal.id)
         await self._check(row, held, snapshot)
         row = self._store.move(row, State.RESTORING, restoring=snapshot.id)
         try:
-            trees = self.trees(row, snapshot)
-            await in_thread(_copies.make, self._pool(), [tree.copy for tree in trees], anew=True)
+            await in_thread(_copies.make, self._pool(), self._staged(row, snapshot), anew=True)
         except BaseException:
             await self._stay(row)
             raise
@@ -74,11 +65,11 @@ class Rollback(Component):
             await end(held.instance)
         finally:
             await self._live.release(row.id)
-        row = await self._lay(row, held.backend, snapshot, trees)
+        row = await self._take_back(row, held.backend, snapshot)
         entry.done({"snapshot": snapshot.id})
         return row.sandbox
 
-    async def finish(self, row: Row) -> Row:
+    async def _finish(self, row: Row) -> Row:
         """Do the rest of a rollback that was broken off, and return the row as it is then. The caller holds the lane of
         the sandbox alone. ResourceExhausted: it stays as it is, until there is room."""
         backend = self._backends.named(row.sandbox.backend)
@@ -86,7 +77,7 @@ class Rollback(Component):
         row = self._store.move(row, State.RESTORING, restoring=row.restoring, incarnation=row.incarnation + 1)
         instance = await backend.adopt(row.id)
         try:
-            trees = await self._copy_the_rest(row)
+            snapshot = await self._copy_the_rest(row)
         except PaddockError as error:
             if instance is not None:
                 await instance.aclose()
@@ -96,19 +87,19 @@ class Rollback(Component):
             raise
         if instance is not None:
             await end(instance)
-        return await self._lay(row, backend, self.snapshot_of(row), trees)
+        return await self._take_back(row, backend, snapshot)
 
-    async def _copy_the_rest(self, row: Row) -> tuple[Beside, ...]:
+    async def _copy_the_rest(self, row: Row) -> SnapshotRow:
         """Whatever the dead daemon had come to: what is beside may be of an earlier rollback, unless its place is
         empty."""
-        trees = self.trees(row, self.snapshot_of(row))
-        pool = self._pool()
+        snapshot, pool = self._snapshot_of(row), self._pool()
         names = set(await asyncio.to_thread(pool.names))
-        missing = [tree.copy for tree in trees if tree.place in names or tree.copy.name not in names]
+        staged = zip(self._staged(row, snapshot), _places(row), strict=False)
+        missing = [copy for copy, place in staged if place in names or copy.name not in names]
         await in_thread(_copies.make, pool, missing, anew=True)
-        return trees
+        return snapshot
 
-    def snapshot_of(self, row: Row) -> SnapshotRow:
+    def _snapshot_of(self, row: Row) -> SnapshotRow:
         snapshot = None if row.restoring is None else self._snapshots.get(row.restoring)
         if snapshot is None:
             hint = f"paddock kill {row.id}"
@@ -120,72 +111,57 @@ class Rollback(Component):
         await in_thread(_copies.discard, self._pool(), besides(row))
         return await self._live.check(self._store.move(row, State.RUNNING), paused=True)
 
-    async def _lay(self, row: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside]) -> Row:
+    async def _take_back(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Row:
         """The trees of a dead sandbox become those of the snapshot, and it lives again."""
         row = running(row, self._clock)
-        self._store.set_deadline(row)
-        next = msgspec.structs.replace(row, incarnation=row.incarnation + 1)
         try:
-            instance = await self.bear(row, next, backend, snapshot, trees)
+            instance = await self._bear(row, backend, snapshot)
         except Exception as error:  # a cancellation is a kill's, which records and buries
             await self._failed(row, error)
             raise
-        return self.admit(row, next, backend, instance)
+        return self._admit(row, backend, instance)
 
     async def _failed(self, row: Row, error: BaseException) -> None:
         self._store.move(row, State.FAILED, reason=f"rollback failed: {words(error)}")
         await in_thread(_copies.discard, self._pool(), (*own_trees(row), *besides(row)))
 
-    def trees(self, row: Row, snapshot: SnapshotRow) -> tuple[Beside, ...]:
-        pool = self._pool()
-        limit = row.sandbox.spec.limits.disk_mib << 20
-        own = Beside(Copy(snapshot.id, beside(row.id), limit), row.id)
-        if row.workspace is None or snapshot.workspace is None:
-            return (own,)
-        limit_bytes = pool.usage(snapshot.workspace.tree).limit_bytes
-        copy = Copy(snapshot.workspace.tree, beside(row.id, workspace=True), limit_bytes)
-        return own, Beside(copy, row.workspace.tree)
+    def _staged(self, row: Row, snapshot: SnapshotRow) -> tuple[Copy, ...]:
+        """The copies of the snapshot's trees that are to take the places of the sandbox's."""
+        limit, theirs, own = row.sandbox.spec.limits.disk_mib << 20, snapshot.workspace, row.workspace
+        if own is not None:
+            own = msgspec.structs.replace(own, tree=beside(row.id, workspace=True))
+        return _copies.plan(self._pool(), snapshot.id, beside(row.id), limit, theirs, own)
 
-    async def bear(
-        self, row: Row, next: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside]
-    ) -> Instance:
-        """Of `row`, which is dead, with the trees beside it in their places: what it is as `next`."""
+    async def _bear(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Instance:
+        """Make the next incarnation of `row`, which is dead, with the trees beside its own in their places."""
         # What the daemon before this one had asked for may have come to life since.
-        if (stray := await backend.adopt(row.id)) is not None:
-            await end(stray)
-        await backend.forget(row.id)
-        _put_in_place(self._pool(), trees)
-        await in_thread(_copies.discard, self._pool(), [tree.copy.name for tree in trees])
-        plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan(self._config.retention_seconds))
-        instance = await backend.create(plan)
+        await destroy(backend, row.id)
+        _put_in_place(self._pool(), row)
+        await in_thread(_copies.discard, self._pool(), besides(row))
+        # It keeps the policy that it has now: a snapshot brings none with it.
+        revision = (self._store.get(row.id) or row).sandbox.policy
+        policy = None if revision is None else await self._policies.of(revision)
+        protect = () if policy is None else protected(policy.document, snapshot.template)
+        next = msgspec.structs.replace(row, incarnation=row.incarnation + 1)
+        plan = Birth(next, snapshot.template, backend, policy, protect).plan(self._config.retention_seconds)
+        instance = await backend.create(self._leases.furnished(plan))
         try:
             if row.sandbox.spec.nested:
                 await Nested.furnish(instance)
-            await self._reopen(row, next)
+            if policy is not None:
+                await self._egress.close(row)
+                await self._egress.open(next, policy)
         except BaseException:
             await end(instance)
             raise
         return instance
 
-    def admit(self, row: Row, next: Row, backend: Backend, instance: Instance) -> Row:
+    def _admit(self, row: Row, backend: Backend, instance: Instance) -> Row:
         """It runs."""
-        running = self._store.move(row, State.RUNNING, incarnation=next.incarnation)
+        self._store.set_deadline(row)
+        running = self._store.move(row, State.RUNNING, incarnation=row.incarnation + 1)
         self._live.admit(running, backend, instance)
         return running
-
-    async def _birth(self, next: Row, snapshot: SnapshotRow, backend: Backend) -> Birth:
-        revision = (self._store.get(next.id) or next).sandbox.policy
-        policy = None if revision is None else await self._policies.of(revision)
-        protect = () if policy is None else protected(policy.document, snapshot.template)
-        return Birth(next, snapshot.template, backend, policy, protect)
-
-    async def _reopen(self, row: Row, next: Row) -> None:
-        """It keeps the policy that it has now: a snapshot brings none with it."""
-        now = self._store.get(row.id) or row
-        revision = now.sandbox.policy
-        if revision is not None:
-            await self._egress.close(row)
-            await self._egress.open(next, await self._policies.of(revision))
 
     async def _check(self, row: Row, held: Held, snapshot: SnapshotRow) -> None:
         """InvalidState if its files are not ones that this sandbox can have."""
@@ -207,37 +183,11 @@ class Rollback(Component):
             )
         await self._snapshots.check_layers(snapshot)
 
-
-def _kind(workspace: WorkspaceTree | None) -> str:
-    return "no workspace" if workspace is None else "a workspace"
-
-
-def besides(row: Row) -> tuple[str, ...]:
-    return beside(row.id), beside(row.id, workspace=True)
-
-
-def _put_in_place(pool: Pool, trees: Sequence[Beside]) -> None:
-    """By renames alone, which take no time: what was in their places is where the copies were, and is to be deleted."""
-    for tree in trees:
-        try:
-            pool.exchange(tree.copy.name, tree.place)
-        except NotFound:  # a daemon that died had emptied its place
-            pool.rename(tree.copy.name, tree.place)
-
-
-ASLEEP = "it sleeps on disk"
-
-
-class DiskSleep(Component):
-    def __init__(self, context: Context, live: Live, snapshots: Snapshots, rollback: Rollback, egress: Egress) -> None:
-        super().__init__(context)
-        self._live, self._snapshots, self._rollback, self._egress = live, snapshots, rollback, egress
-
     async def sleep(self, row: Row, held: Held, *, force: bool = False) -> Row:
         """Unsupported, ResourceExhausted, SandboxDied, InvalidState: it goes on as it was."""
-        _check(row, held.backend)
+        _check_sleep(row, held.backend)
         if not force:
-            await self._live.sleeping.refuse_while_busy(row, held)
+            await self._live.refuse_while_busy(row, held)
         stood = held.instance.stillness.now
         taken: Row | None = None
         ended = False
@@ -253,7 +203,7 @@ class DiskSleep(Component):
                 await self._live.release(row.id)
             elif not stood:
                 with suppress(PaddockError, OSError):  # else the next use resumes it
-                    await self._live.sleeping.resume(row, held)
+                    await self._live.resume(row, held)
             if not ended:
                 raise
             # Else it is what could not be let go on any more.
@@ -267,12 +217,13 @@ class DiskSleep(Component):
         """The row, when what was broken off has been finished: it sleeps, or it was taken back to its snapshot."""
         if row.state is not State.RESTORING:
             return row
-        if not self._for_sleep(row):
-            return await self._rollback.finish(row)
-        taken = self._take(row, row.restoring)
-        await self._live.confirm_dead(taken)
+        found = None if row.restoring is None else self._snapshots.get(row.restoring)
+        if found is None or not found.for_sleep:
+            return await self._finish(row)
+        taken, backend = self._take(row, row.restoring), self._backends.named(row.sandbox.backend)
+        await destroy(backend, row.id)
         await in_thread(_copies.discard, self._pool(), besides(taken))
-        return await self._lie_down(taken, self._backends.named(row.sandbox.backend))
+        return await self._lie_down(taken, backend)
 
     async def awake(self, row: Row, entry: Entry) -> Row:
         """Of one with a snapshot to come back from. SandboxDied; what keeps it from waking, as ResourceExhausted,
@@ -297,19 +248,16 @@ class DiskSleep(Component):
         backend = self._backends.named(row.sandbox.backend)
         try:
             taken = running(taken, self._clock)
-            snapshot = self._rollback.snapshot_of(taken)
-            trees = self._rollback.trees(taken, snapshot)
-            await in_thread(_copies.make, self._pool(), [tree.copy for tree in trees], anew=True)
-            next = msgspec.structs.replace(taken, incarnation=taken.incarnation + 1)
-            instance = await self._rollback.bear(taken, next, backend, snapshot, trees)
+            snapshot = self._snapshot_of(taken)
+            await in_thread(_copies.make, self._pool(), self._staged(taken, snapshot), anew=True)
+            instance = await self._bear(taken, backend, snapshot)
         except BaseException:
             await in_thread(_copies.discard, self._pool(), besides(taken))
             if self._clock.boottime() >= taken.deadline:  # its TTL was over on the way
                 self._store.set_deadline(taken)
             await self._lie_down(taken, backend)
             raise
-        self._store.set_deadline(taken)
-        woken = self._rollback.admit(taken, next, backend, instance)
+        woken = self._admit(taken, backend, instance)
         await self._snapshots.discard(snapshot.id)
         self._audit.event("sandbox.woken", sandbox=row.id, message="it slept on disk", decision=number)
         return woken
@@ -329,12 +277,26 @@ class DiskSleep(Component):
         await backend.forget(taken.id)
         return self._store.move(taken, State.PAUSED, restoring=taken.restoring, reason=ASLEEP)
 
-    def _for_sleep(self, row: Row) -> bool:
-        found = None if row.restoring is None else self._snapshots.get(row.restoring)
-        return found is not None and found.for_sleep
+
+def _kind(workspace: WorkspaceTree | None) -> str:
+    return "no workspace" if workspace is None else "a workspace"
 
 
-def _check(row: Row, backend: Backend) -> None:
+def _places(row: Row) -> tuple[str, ...]:
+    """The trees of a sandbox that a restore replaces, in the order of the copies."""
+    return (row.id,) if row.workspace is None else (row.id, row.workspace.tree)
+
+
+def _put_in_place(pool: Pool, row: Row) -> None:
+    """By renames alone, which take no time: what was in their places is where the copies were, and is to be deleted."""
+    for name, place in zip(besides(row), _places(row), strict=False):
+        try:
+            pool.exchange(name, place)
+        except NotFound:  # a daemon that died had emptied its place
+            pool.rename(name, place)
+
+
+def _check_sleep(row: Row, backend: Backend) -> None:
     if not backend.capabilities.memory:
         raise Unsupported(
             f"level {backend.level.value!r} cannot write the memory of a sandbox to disk",

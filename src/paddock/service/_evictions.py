@@ -33,7 +33,7 @@ from ._bases import Base
 from ._context import Component, Context
 from ._garbage import Candidate, measured
 from ._gate import Entry
-from ._live import Live
+from ._live import Live, end
 from ._shelf import Shelf
 from ._store import Row, has_ended
 from ._tasks import in_thread
@@ -278,7 +278,10 @@ class Tenancy(Component):
             sandbox = await self._live.check(sandbox)  # it may have died unnoticed
         if sandbox is None or not has_ended(sandbox):
             return sandbox
-        await self._live.confirm_dead(sandbox)
+        backend = self._backends.named(sandbox.sandbox.backend)
+        if (instance := await backend.adopt(sandbox.id)) is not None:  # else its end may still have to be recorded
+            await end(instance)
+            await backend.forget(sandbox.id)
         return None
 
     def living(self, row: WorkspaceRow) -> Row | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
-from paddock.backends._pump import Meter
 from paddock.errors import (
     GuestProtocolError,
     InvalidState,
@@ -27,78 +29,91 @@ from paddock.model import (
     ListExecs,
     Noun,
     Output,
+    PtySize,
     ReadOutput,
     RunExec,
     SignalExec,
     StartExec,
+    Usage,
     mint,
     replace,
 )
 
 from . import _validate
-from ._attribution import counted, struck
-from ._capture import Capture, kept
-from ._collect import Collector
-from ._conduct import Conduct
+from ._collect import Capture, Collector, finish, kept, redacting
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._handles import GuardedExec
 from ._live import Held, Live
+from ._policies import Policies
 from ._remains import Remains
 from ._sandboxes import Sandboxes, Turn
 from ._secret_leases import Leases
 from ._store import Row
-from ._streams import Outbound, Record
+from ._streams import Inbound, Outbound, Record
+from ._tasks import Tasks
+
+if TYPE_CHECKING:
+    from paddock.egress._redact import Redaction
+
+# In this order: a memory kill explains what a fork that failed only accompanied.
+_COUNTED = (Limit.MEMORY, Limit.PROCESSES, Limit.INODES, Limit.DISK)
+_DISK_SLACK_BYTES = 1 << 20
+# The kernel counts none of these: it tells only the program. (The quota may be that of a workspace.)
+_WORDS = (
+    (b"Too many open files", Limit.OPEN_FILES),
+    (b"File too large", Limit.DISK),
+    (b"Disk quota exceeded", Limit.DISK),
+)
+
+
+class Started(NamedTuple):
+    """A command in the guest's table. `before`: how often each limit had been exceeded until then."""
+
+    row: Row
+    held: Held
+    before: Mapping[Limit, int]
+    handle: ExecHandle
 
 
 class Execs(Component):
     def __init__(
-        self, context: Context, sandboxes: Sandboxes, live: Live, remains: Remains, leases: Leases, conduct: Conduct
+        self, context: Context, sandboxes: Sandboxes, live: Live, remains: Remains, leases: Leases, policies: Policies
     ) -> None:
         super().__init__(context)
         self._sandboxes, self._live, self._remains = sandboxes, live, remains
-        self._leases, self._conduct = leases, conduct
+        self._leases, self._policies = leases, policies
 
     @handles(RunExec)
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
         _validate.check_run(action)
-        turn = Turn()
+        id, turn = _id(action), Turn()
+        entry.at_the_end(turn.give)
         try:
-            return await self._run(action, _id(action), entry, turn)
-        finally:
-            turn.give()
-
-    async def _run(self, action: RunExec, id: ExecId, entry: Entry, turn: Turn) -> ExecResult:
-        try:
-            row, held, before, handle = await self._started(action, id, entry, turn)
+            started = await self._started(action, id, entry, turn)
         except (ProgramNotFoundError, ProgramNotExecutableError) as error:
             return _unstarted(id, error, entry)
+        row, held, _, handle = started
         spool = f"{self._remains.outputs}/{row.id}/{id}"
         out = Capture(action.capture_bytes, spool + ".out")
         err = Capture(action.capture_bytes, spool + ".err")
+        collector = Collector(
+            handle,
+            out,
+            err,
+            input=action.input,
+            most_bytes=held.limits.output_mib << 20,
+            redaction=self._leases.redaction(row.id),
+            stillness=held.instance.stillness,
+        )
+        told = held.tell_of_pauses()
         try:
             try:
-                most, redaction = held.limits.output_mib << 20, self._leases.redaction(row.id)
-                collector = Collector(
-                    handle,
-                    out,
-                    err,
-                    input=action.input,
-                    most_bytes=most,
-                    redaction=redaction,
-                    stillness=held.instance.stillness,
-                )
-                told = held.tell_of_pauses()
-                try:
-                    status = await collector.run(action.spec.timeout_seconds)
-                finally:
-                    told()
+                status = await collector.run(action.spec.timeout_seconds)
             finally:
+                told()
                 await handle.aclose()
-            limit = status.limit
-            if status.code != 0:
-                limit = await struck(self._live, held, status, before, err.ending() or out.ending())
+            status = await _attributed(self._live, started, status, err.ending() or out.ending())
         except SandboxDied:
             raise await self._live.dead(row) from None
         except GuestProtocolError as error:
@@ -106,93 +121,56 @@ class Execs(Component):
         finally:
             out.close()
             err.close()
-        if limit is not status.limit:
-            status = replace(status, limit=limit)
-        result = ExecResult(id=id, status=status, out=out.output(), err=err.output())
-        entry.done(
-            {
-                "exec": id,
-                "pid": handle.pid,
-                "status": status,
-                "out": {"sha256": collector.digest(0), "length": out.total},
-                "err": {"sha256": collector.digest(1), "length": err.total},
-            }
-        )
-        return result
+        printed = {name: meter.content() for name, meter in zip(("out", "err"), collector.meters, strict=True)}
+        entry.done({"exec": id, "pid": handle.pid, "status": status, **printed})
+        return ExecResult(id=id, status=status, out=out.output(), err=err.output())
 
     @handles(StartExec)
     async def start(self, action: StartExec, entry: Entry) -> ExecHandle:
         _validate.check_exec(action.spec)
         turn = Turn()
         try:
-            row, held, before, handle = await self._started(action, _id(action), entry, turn)
+            started = await self._started(action, _id(action), entry, turn)
         finally:
             turn.give()
         # Of a background command the backend keeps the time, also when this service is dead.
         timeout_seconds = None if action.background else action.spec.timeout_seconds
-        return self._guarded(
-            handle,
-            row,
-            held,
+        return GuardedExec(
+            started,
+            self._live,
+            self._tasks,
             entry,
-            before,
+            self._leases.redaction(started.row.id),
             timeout_seconds=timeout_seconds,
             background=action.background,
             typed=action.spec.pty is not None,
         )
 
-    async def _started(
-        self, action: RunExec | StartExec, id: ExecId, entry: Entry, turn: Turn
-    ) -> tuple[Row, Held, Mapping[Limit, int], ExecHandle]:
+    async def _started(self, action: RunExec | StartExec, id: ExecId, entry: Entry, turn: Turn) -> Started:
         """The lane is held until it is in the guest's table, and no longer: what runs for an hour delays no pause."""
         async with self._sandboxes.use(action.sandbox, entry, turn=turn) as (row, held):
             _check_revision(row, action.expect_revision)
             spec = action.spec
             if row.sandbox.policy is not None:
-                await self._conduct.command(action, row, entry)
+                await self._policies.command(action, row, entry)
                 spec = await self._leases.in_environment(row, spec)
             if isinstance(action, RunExec) and spec.stdin is not (action.input is not None):
                 # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
                 spec = replace(spec, stdin=action.input is not None)
             background = isinstance(action, StartExec) and action.background
             try:
-                before = await counted(held)
-                return row, held, before, await held.instance.start(spec, id=id, background=background)
+                before = await _counted(held)
+                return Started(row, held, before, await held.instance.start(spec, id=id, background=background))
             except GuestProtocolError as error:
                 raise await self._live.disobeyed(held, error) from None
 
     @handles(AttachExec)
     async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
         async with self._sandboxes.use(action.sandbox, entry) as (row, held):
-            before = await counted(held)  # of what struck earlier, nobody knows whether it ran then
-            handle = await held.instance.attach(ExecId(action.exec))
-        return self._guarded(handle, row, held, entry, before, timeout_seconds=None, background=True, typed=True)
-
-    def _guarded(
-        self,
-        handle: ExecHandle,
-        row: Row,
-        held: Held,
-        entry: Entry,
-        before: Mapping[Limit, int],
-        *,
-        timeout_seconds: float | None,
-        background: bool,
-        typed: bool,
-    ) -> GuardedExec:
-        return GuardedExec(
-            handle,
-            row=row,
-            held=held,
-            live=self._live,
-            entry=entry,
-            tasks=self._tasks,
-            before=before,
-            timeout_seconds=timeout_seconds,
-            background=background,
-            typed=typed,
-            redaction=self._leases.redaction(row.id),
-        )
+            before = await _counted(held)  # of what struck earlier, nobody knows whether it ran then
+            started = Started(row, held, before, await held.instance.attach(ExecId(action.exec)))
+        redaction = self._leases.redaction(row.id)
+        return GuardedExec(started, self._live, self._tasks, entry, redaction, background=True, typed=True)
 
     @handles(ListExecs)
     async def list(self, action: ListExecs, entry: Entry) -> tuple[ExecInfo, ...]:
@@ -215,9 +193,7 @@ class Execs(Component):
                     " no room for",
                     hint=f"paddock logs {row.id}",
                 ) from None
-        redaction = self._leases.redaction(row.id)
-        filter = None if redaction is None else redaction.stream(escapes=False)
-        return Outbound(inner, Meter(filter=filter), Record(row, self._live, entry))
+        return Outbound(inner, redacting(self._leases.redaction(row.id)), Record(row, self._live, entry))
 
     @handles(SignalExec)
     async def signal(self, action: SignalExec, entry: Entry) -> None:
@@ -249,3 +225,175 @@ def _check_revision(row: Row, expected: str | None) -> None:
             hint=f"paddock policy show {row.id}",
             policy=now,
         )
+
+
+class GuardedExec:
+    """An ExecHandle in a caller's hands: timeout, output limit and record hold without the caller.
+
+    `typed`: what goes in is a person's, and no digest of it is recorded.
+    """
+
+    def __init__(
+        self,
+        started: Started,
+        live: Live,
+        tasks: Tasks,
+        entry: Entry,
+        redaction: Redaction | None,
+        *,
+        timeout_seconds: float | None = None,
+        background: bool,
+        typed: bool,
+    ) -> None:
+        self._started, self._live, self._entry = started, live, entry
+        self._row, self._held, _, self._inner = started
+        self._timeout, self._background = timeout_seconds, background
+        inner, record = self._inner, Record(self._row, live, None)
+        entry.defer()
+        self.id, self.pid = inner.id, inner.pid
+        self._printed_too_much = False
+        meters = [
+            redacting(redaction, keeps_end=is_error, blocked=self._prints_too_much, unblock=self._end_for_output)
+            for is_error in (False, True)
+        ]
+        self._meters, self._most = meters, self._held.limits.output_mib << 20
+        self.stdout = None if inner.stdout is None else Outbound(inner.stdout, meters[0], record)
+        self.stderr = None if inner.stderr is None else Outbound(inner.stderr, meters[1], record)
+        waking = record.waking(digests=not typed)
+        self.stdin = None if inner.stdin is None else Inbound(inner.stdin, waking, record)
+        self._written = None if typed or inner.stdin is None else waking
+        self._recorded: dict[str, object] | None = None
+        self._closing = False
+        self._end = tasks.start(self._supervise(), name=f"exec {inner.id}")
+
+    async def wait(self) -> ExitStatus:
+        told = self._held.tell_of_pauses()
+        try:
+            ended = await asyncio.shield(self._end)
+        except asyncio.CancelledError:
+            if self._end.cancelled():
+                raise InvalidState("the handle was closed", hint="wait first, or attach again") from None
+            raise
+        finally:
+            told()
+        if isinstance(ended, SandboxDied):
+            raise await self._live.dead(self._row)
+        if isinstance(ended, BaseException):
+            raise ended
+        return ended
+
+    async def signal(self, number: int) -> None:
+        await self._live.rouse(self._row)
+        await self._inner.signal(number)
+
+    async def kill(self) -> None:
+        await self._live.rouse(self._row)
+        await self._inner.kill()
+
+    async def resize(self, size: PtySize) -> None:
+        await self._live.rouse(self._row)
+        await self._inner.resize(size)
+
+    async def aclose(self) -> None:
+        if self._end.done():
+            await self._close_inner()
+            if self._recorded is not None and self._recorded != (passed := self._passed()):
+                self._recorded = passed  # it ended before all was read of what it had printed
+                self._entry.afterwards("exec.streams", passed)
+            return
+        self._closing = True
+        self._end.cancel()  # before the command is ended: whoever waits for it hears that the handle was closed
+        try:
+            await self._close_inner()
+        except BaseException as error:
+            self._entry.failed(error)
+            raise
+        self._done({"let_go": self._background, "killed": not self._background})
+
+    async def _close_inner(self) -> None:
+        try:
+            await self._inner.aclose()
+        except GuestProtocolError as error:
+            raise await self._live.disobeyed(self._held, error) from None
+
+    async def _supervise(self) -> ExitStatus | Exception:
+        """Errors are its result: nobody may be waiting, and the record holds them."""
+        try:
+            await asyncio.sleep(0)  # the caller begins to read before this looks at what was printed
+            status = await self._watch()
+        except asyncio.CancelledError:
+            if not self._closing:
+                self._done({"let_go": True})
+            raise
+        except Exception as error:
+            self._entry.failed(error)
+            return error
+        self._done({"status": status})
+        return status
+
+    async def _watch(self) -> ExitStatus:
+        try:
+            status = await finish(self._inner, self._timeout, self._held.instance.stillness)
+        except GuestProtocolError as error:
+            raise await self._live.disobeyed(self._held, error) from None
+        if self._printed_too_much:
+            return replace(status, limit=Limit.OUTPUT)
+        if status.limit is None and status.code != 0 and self.stderr is not None and self.stderr.flow is not None:
+            await self.stderr.flow.caught_up()
+        return await _attributed(self._live, self._started, status, self._meters[1].ending)
+
+    def _prints_too_much(self) -> bool:
+        return not self._printed_too_much and sum(meter.length for meter in self._meters) > self._most
+
+    async def _end_for_output(self) -> None:
+        if self._prints_too_much():
+            self._printed_too_much = True
+            with contextlib.suppress(PaddockError):
+                await self._inner.kill()
+
+    def _done(self, how: dict[str, object]) -> None:
+        self._recorded = self._passed()
+        self._entry.done({**how, **self._recorded})
+
+    def _passed(self) -> dict[str, object]:
+        """Only what the caller has read and written is known."""
+        streams = (("out", self.stdout), ("err", self.stderr))
+        printed = {name: stream.meter.content() for name, stream in streams if stream is not None}
+        written = {} if self._written is None else {"in": self._written.content()}
+        return {"exec": self.id, "pid": self.pid, **written, **printed}
+
+
+async def _counted(held: Held) -> Mapping[Limit, int]:
+    """Count what has struck until now, for a command that is about to start. SandboxDied."""
+    strikes = held.instance.strikes()
+    return (await held.instance.usage()).strikes if strikes is None else strikes
+
+
+async def _attributed(live: Live, started: Started, status: ExitStatus, error_text: bytes) -> ExitStatus:
+    """Say which limit a command that failed has exceeded. Exit 0 costs nothing.
+
+    An earlier command's strike is never put down to it. Commands that run at the same time share what strikes
+    meanwhile: no counter says whose it was.
+    """
+    if status.limit is not None or status.code == 0:
+        return status
+    with contextlib.suppress(PaddockError, OSError):
+        return replace(status, limit=await _struck(live, started, status, error_text))
+    return status
+
+
+async def _struck(live: Live, started: Started, status: ExitStatus, error_text: bytes) -> Limit | None:
+    if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the ceiling where there is no quota
+        return Limit.DISK
+    held = started.held
+    usage = await live.with_disk(held, await held.instance.usage())
+    for limit in _COUNTED:
+        if usage.strikes.get(limit, 0) > started.before.get(limit, 0):
+            return limit
+    if _is_full(held, usage) and _is_full(held, await live.settled_disk(held)):
+        return Limit.DISK
+    return next((limit for words, limit in _WORDS if words in error_text), None)
+
+
+def _is_full(held: Held, usage: Usage) -> bool:
+    return usage.disk_bytes is not None and usage.disk_bytes >= (held.limits.disk_mib << 20) - _DISK_SLACK_BYTES

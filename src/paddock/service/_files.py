@@ -29,10 +29,10 @@ from paddock.model import (
 )
 
 from . import _validate
-from ._conduct import Conduct
 from ._gate import Entry
 from ._handlers import handles
 from ._live import Live
+from ._policies import Policies
 from ._sandboxes import Sandboxes
 from ._store import Row
 from ._streams import Both, Changes, Inbound, Outbound, Record
@@ -41,8 +41,8 @@ R = TypeVar("R")
 
 
 class Files:
-    def __init__(self, sandboxes: Sandboxes, live: Live, conduct: Conduct) -> None:
-        self._sandboxes, self._live, self._conduct = sandboxes, live, conduct
+    def __init__(self, sandboxes: Sandboxes, live: Live, policies: Policies) -> None:
+        self._sandboxes, self._live, self._policies = sandboxes, live, policies
 
     @handles(
         StatFile, ListFiles, MakeDirectory, MoveFile, CopyFile, RemoveFile, SetFileAttributes, FindFiles, GrepFiles
@@ -77,5 +77,5 @@ class Files:
         reference: Any = getattr(action, "sandbox", None)
         async with self._sandboxes.use(reference, entry) as (row, held):
             if row.sandbox.policy is not None:
-                await self._conduct.file(action, row, held.instance.template, entry)
+                await self._policies.file(action, row, held.instance.template, entry)
             return row, await held.instance.file(action)

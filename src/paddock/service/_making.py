@@ -3,34 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
-from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.backends._base import Backend, Instance, SandboxPlan
-from paddock.errors import PaddockError, ResourceExhausted
-from paddock.model import Level, Noun, Principal, SandboxId, SandboxSpec, State, Template, mint, replace
-from paddock.model import Sandbox as SandboxInfo
+from paddock.backends._base import FROZEN, Backend, Instance, SandboxPlan
+from paddock.backends._threads import in_its_own_thread
+from paddock.errors import AlreadyExists, InvalidState, NotFound, PaddockError, ResourceExhausted, Unsupported
+from paddock.model import (
+    CreateSandbox,
+    ForkSandbox,
+    Limits,
+    Mount,
+    MountMode,
+    Noun,
+    Principal,
+    Sandbox,
+    SandboxId,
+    SandboxSpec,
+    State,
+    Template,
+    is_image,
+    mint,
+    replace,
+)
 
+from . import _copies, _validate
 from ._clock import boot_id
 from ._context import Component, Context
 from ._egress import Egress
+from ._gate import Entry
+from ._handlers import handles
+from ._images import getting
 from ._lane import Hold
 from ._live import Live, end
 from ._nested import Nested
+from ._policies import Policies, protected
 from ._remains import words
 from ._secret_leases import Leases
-from ._store import Row
+from ._snapshots import Snapshots
+from ._store import Key, Row
 from ._tasks import in_thread
-from ._workspace_tree import WorkspaceTree, copied, own_trees
+from ._workspace_tree import Workspaces, WorkspaceTree, copied, own_trees
 
 if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
 
-Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
+    from ._sandboxes import Sandboxes
+
+MOST_FORKS = 1000
+_spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Birth(msgspec.Struct, frozen=True):
@@ -65,12 +91,157 @@ class Birth(msgspec.Struct, frozen=True):
 
 
 class Making(Component):
-    def __init__(self, context: Context, live: Live, egress: Egress, leases: Leases) -> None:
+    def __init__(
+        self,
+        context: Context,
+        sandboxes: Sandboxes,
+        live: Live,
+        egress: Egress,
+        leases: Leases,
+        snapshots: Snapshots,
+        policies: Policies,
+        nested: Nested,
+        workspaces: Workspaces,
+    ) -> None:
         super().__init__(context)
-        self._live, self._egress, self._leases = live, egress, leases
+        self._sandboxes, self._live, self._egress, self._leases = sandboxes, live, egress, leases
+        self._snapshots, self._policies = snapshots, policies
+        self._nested, self._workspaces = nested, workspaces
         self._boot = boot_id()
+        self._built: set[str] = set()
 
-    def full(self, spec: SandboxSpec, count: int) -> ResourceExhausted | None:
+    @handles(CreateSandbox)
+    async def create(self, action: CreateSandbox, entry: Entry) -> Sandbox:
+        spec, owner = action.spec, entry.principal.id
+        _validate.check_spec(spec)
+        key = self._key(action)
+        source, policy, workspace = None, None, None
+        async with AsyncExitStack() as holds:  # until the row says what it needs
+            if spec.snapshot is None:
+                template = await self._template(spec.template, holds)
+            else:
+                source = self._snapshots.find(spec.snapshot, owner)
+                template, spec = source.template, await self._snapshots.spec_from(source, spec)
+            backend = self._backends.choose(spec.level)
+            for need in _validate.needs(spec, source):
+                backend.capabilities.require(need, backend.name)
+            if source is not None:
+                if backend.capabilities.memory and spec.limits == Limits():  # what has memory has a size
+                    spec = replace(spec, limits=source.snapshot.spec.limits)
+                self._snapshots.fits(source, spec.limits, backend)
+            if spec.mounts:
+                self._check_layers(spec.mounts)
+            if spec.policy is not None:
+                policy = await self._policies.keep(spec.policy)
+            elif source is not None and source.snapshot.policy is not None:
+                policy = await self._policies.of(source.snapshot.policy)
+            outer = self._nested.outer(entry.principal)
+            if outer is not None:
+                self._nested.check(outer, spec, 1)
+            if spec.workspace is not None:
+                workspace = await holds.enter_async_context(self._workspaces.holding(spec.workspace, owner))
+            birth = self._birth(
+                spec,
+                template,
+                backend,
+                owner,
+                origin=None if source is None else source.id,
+                workspace=workspace,
+                copy_of=None if source is None else source.workspace,
+                policy=policy,
+                protect=() if policy is None else protected(policy.document, template),
+                inherits=spec.policy is None,
+            )
+            row, full = birth.row, self._full(spec, 1)
+
+            def also(row: Row) -> None:
+                if full is not None:
+                    raise full
+                if workspace is not None:
+                    self._workspaces.take(row)
+
+            known = self._store.add(row, key, also=None if workspace is full is None else also)
+        entry.sandbox = row.id if known is None else known.id
+        if known is not None:
+            assert key is not None
+            return await self._made_before(known.id, key.digest == known.digest)
+
+        async def fill() -> None:
+            limit, pool = spec.limits.disk_mib << 20, self._pool()
+            if source is None:
+                layers, mounts = template.layers, len(spec.mounts)
+                await in_thread(pool.create, row.id, layers=layers, limit_bytes=limit, mounts=mounts)
+            else:
+                without = None if source.snapshot.spec.level is backend.level else FROZEN
+                trees = (source.workspace, row.workspace)
+                copies = _copies.plan(pool, source.id, row.id, limit, *trees, without=without)
+                await in_thread(_copies.make, pool, copies)
+
+        def recorded() -> None:
+            # An outcome that cannot be recorded undoes the sandbox as well.
+            named = {} if policy is None else {"policy": policy.revision}
+            made = {"level": backend.level.value, "backend": backend.name, "template": template.digest}
+            entry.done({**made, **named})
+
+        async with self._sandboxes.told(row):
+            (running,) = await self._bear((birth,), fill, recorded)
+        return running.sandbox
+
+    @handles(ForkSandbox)
+    async def fork(self, action: ForkSandbox, entry: Entry) -> tuple[Sandbox, ...]:
+        parent, held = await self._sandboxes.reach(action.sandbox, entry)
+        _validate.check_count(action.count, MOST_FORKS)
+        held.backend.capabilities.require("freeze", held.backend.name)
+        of, template = parent.sandbox, held.instance.template
+        ttl = of.spec.ttl_seconds if action.ttl_seconds is None else action.ttl_seconds
+        _validate.check_ttl(ttl)
+        persistent = of.spec.persistent if action.persistent is None else action.persistent
+        spec = replace(of.spec, name=None, ttl_seconds=ttl, workspace=None, persistent=persistent)
+        policy = None if of.policy is None else await self._policies.of(of.policy)
+        protect = () if policy is None else protected(policy.document, template)
+        outer, owner = self._nested.outer(entry.principal), of.owner
+        if outer is not None:  # children of one have no network
+            spec, owner, policy = self._nested.of_fork(outer, spec, action.count), entry.principal.id, None
+        if (full := self._full(spec, action.count)) is not None:
+            raise full
+        births = [
+            self._birth(
+                spec,
+                template,
+                held.backend,
+                owner,
+                origin=parent.id,
+                copy_of=parent.workspace,
+                policy=policy,
+                protect=protect,
+                inherits=True,
+            )
+            for _ in range(action.count)
+        ]
+        rows = [birth.row for birth in births]
+        for row in rows:
+            self._store.add(row)
+        limit = spec.limits.disk_mib << 20
+
+        async def fill() -> None:
+            pool, (first, *others) = self._pool(), rows
+            copies = _copies.plan(pool, parent.id, first.id, limit, parent.workspace, first.workspace)
+            async with self._sandboxes.alone(parent.id, entry) as (_, held):
+                await self._snapshots.copy(held, copies)
+            more = [_copies.plan(pool, first.id, o.id, limit, first.workspace, o.workspace) for o in others]
+            await in_thread(lambda: [_copies.make(pool, copies) for copies in more])
+
+        def check() -> None:
+            now = self._store.get(parent.id)
+            if policy is not None and now is not None and now.sandbox.policy != policy.revision:
+                raise InvalidState(f"the policy of {parent.id} was changed while it was forked", hint="fork again")
+
+        def recorded() -> None:
+            entry.done({"children": [row.id for row in rows]})
+
+        return tuple(row.sandbox for row in await self._bear(births, fill, recorded, check=check))
+
+    def _full(self, spec: SandboxSpec, count: int) -> ResourceExhausted | None:
         """Why `count` more such sandboxes would be too many for what `config.toml` gives all together."""
         for name in ("memory_mib", "disk_mib"):
             if not (most := getattr(self._config, name)):
@@ -84,27 +255,28 @@ class Making(Component):
                 )
         return None
 
-    def row(
+    def _birth(
         self,
         spec: SandboxSpec,
         template: Template,
+        backend: Backend,
         owner: str,
-        backend: str,
-        level: Level,
-        origin: str | None = None,
+        *,
+        origin: str | None,
         workspace: WorkspaceTree | None = None,
-        copy_of: WorkspaceTree | None = None,
-        policy: Snapshot | None = None,
-    ) -> Row:
-        """A new one, not recorded yet, over `workspace` or a copy of one."""
-        now, boot_now = self._clock.wall(), self._clock.boottime()
-        id = SandboxId(mint(Noun.SANDBOX))
-        sandbox = SandboxInfo(
+        copy_of: WorkspaceTree | None,
+        policy: Snapshot | None,
+        protect: tuple[str, ...],
+        inherits: bool,
+    ) -> Birth:
+        """Describe a new one, not recorded yet, over `workspace` or a copy of one."""
+        now, id = self._clock.wall(), SandboxId(mint(Noun.SANDBOX))
+        sandbox = Sandbox(
             id=id,
             spec=spec if spec.policy is None else replace(spec, policy=None),
             state=State.CREATING,
-            level=level,
-            backend=backend,
+            level=backend.level,
+            backend=backend.name,
             template=template.name,
             created_at=now,
             expires_at=now + spec.ttl_seconds,
@@ -112,15 +284,58 @@ class Making(Component):
             origin=origin,
             policy=None if policy is None else policy.revision,
         )
-        return Row(
-            sandbox,
-            boot_now + spec.ttl_seconds,
-            self._boot,
-            workspace=workspace or copied(copy_of, id),
-            layers=template.layers,
-        )
+        deadline, workspace = self._clock.boottime() + spec.ttl_seconds, workspace or copied(copy_of, id)
+        row = Row(sandbox, deadline, self._boot, workspace=workspace, layers=template.layers)
+        return Birth(row, template, backend, policy, protect, inherits)
 
-    async def bear(
+    async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
+        """What the first call with that key made; waits for it if it is still at it."""
+        if not same:
+            raise AlreadyExists(
+                f"that idempotency key made {id} from another spec", hint="a new request needs a new key", sandbox=id
+            )
+        async with self._lanes.shared(id):
+            row = self._store.get(id)
+        if row is None or row.state in (State.FAILED, State.CREATING):  # creating, and nobody is at it: a daemon died
+            reason = row.sandbox.reason or "it did not come to its end" if row else "it was forgotten"
+            raise InvalidState(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
+        return (await self._live.check(row)).sandbox
+
+    def _check_layers(self, mounts: tuple[Mount, ...]) -> None:
+        pool = self._pool()
+        if not pool.overlay and any(mount.mode is not MountMode.READ_WRITE for mount in mounts):
+            raise Unsupported(
+                f"the pool's driver {pool.driver!r} has no layers: a directory can only be mounted read-write",
+                hint="paddock doctor; or copy it in: paddock cp",
+            )
+
+    def _key(self, action: CreateSandbox) -> Key | None:
+        if action.idempotency_key is None:
+            return None
+        _validate.check_key(action.idempotency_key)
+        return Key(action.idempotency_key, hashlib.sha256(_spec_bytes(action.spec)).hexdigest())
+
+    async def _template(self, name: str, holds: AsyncExitStack) -> Template:
+        try:
+            if is_image(name):  # which is looked for again each time
+                return await holds.enter_async_context(getting(self._context, name, self._templates.get))
+            if name in self._built:
+                return self._templates.get(name)  # a look-up from now on
+            # Whatever it takes: what makes one keeps no thread from the others.
+            template = await in_its_own_thread(self._templates.get, name)
+        except NotFound:
+            if is_image(name):
+                raise
+            known = sorted(self._templates.names())
+            raise NotFound(
+                f"no template {name!r}; there are: {', '.join(known) or 'none'}",
+                hint="name one of those",
+                templates=known,
+            ) from None
+        self._built.add(name)
+        return template
+
+    async def _bear(
         self,
         births: Sequence[Birth],
         fill: Callable[[], Awaitable[None]],
@@ -130,83 +345,68 @@ class Making(Component):
     ) -> tuple[Row, ...]:
         """Return the rows as they run. `fill` makes their trees. `check`, before they run, and `recorded`, after it,
         may refuse, and then they have never been. To be called before the first await after the rows were written."""
+        instances: dict[SandboxId, Instance] = {}
+
+        async def create(birth: Birth) -> None:
+            plan = birth.plan(self._config.retention_seconds)
+            plan = plan if birth.policy is None else self._leases.furnished(plan)
+            instances[birth.row.id] = await birth.backend.create(plan)
+
         async with AsyncExitStack() as lanes:
             holds = [await lanes.enter_async_context(self._lanes.exclusive(birth.row.id)) for birth in births]
-            # Every step's undo is pushed before the step; the last line forgets them all.
-            async with AsyncExitStack() as undo:
-                for birth, hold in zip(births, holds, strict=True):
-                    undo.push(self._fail(birth.row, hold))
-                    for tree in own_trees(birth.row):
-                        undo.push_async_exit(undo_async(lambda tree=tree: in_thread(self._pool().delete, tree)))
+            try:
                 if (policy := births[0].policy) is not None:  # all that begin together have one
-                    for birth in births:
-                        undo.callback(self._leases.drop, birth.row.id)
                     origin = births[0].row.sandbox.origin if births[0].inherits else None
                     await self._leases.prepare([birth.row for birth in births], policy.document.secrets, origin)
                 await fill()
-                instances = await self._create(births, undo)
-                for birth, instance in zip(births, instances, strict=True):
+                if len(births) == 1:
+                    await create(births[0])
+                else:
+                    for result in await asyncio.gather(*map(create, births), return_exceptions=True):
+                        if result is not None:
+                            raise result
+                for birth in births:
                     if birth.row.sandbox.spec.nested:
-                        await Nested.furnish(instance)
+                        await Nested.furnish(instances[birth.row.id])
                     if birth.policy is not None:
-                        undo.push_async_exit(undo_async(lambda row=birth.row: self._egress.close(row)))
                         await self._egress.open(birth.row, birth.policy)
                 check()
                 with self._store.writing() if len(births) > 1 else nullcontext():  # a death leaves all or none
                     running = tuple(self._store.move(birth.row, State.RUNNING) for birth in births)
                 recorded()
-                for row, birth, instance in zip(running, births, instances, strict=True):
-                    self._live.admit(row, birth.backend, instance)
-                undo.pop_all()
+                for row, birth in zip(running, births, strict=True):
+                    self._live.admit(row, birth.backend, instances[row.id])
+            except BaseException as error:
+                undo = self._undo(births, instances, holds, error)
+                await self._tasks.complete(undo, name=f"create {births[0].row.id}")
+                raise
         return running
 
-    async def _create(self, births: Sequence[Birth], undo: AsyncExitStack) -> Sequence[Instance]:
-        async def one(birth: Birth) -> Instance:
-            instance = await birth.backend.create(self._plan(birth))
-            undo.push_async_exit(undo_async(lambda: self._kill_unborn(birth.backend, instance)))
-            return instance
-
-        if len(births) == 1:
-            return [await one(births[0])]
-        done = await asyncio.gather(*map(one, births), return_exceptions=True)
-        instances: list[Instance] = []
-        for result in done:
-            if isinstance(result, BaseException):
-                raise result
-            instances.append(result)
-        return instances
-
-    def _plan(self, birth: Birth) -> SandboxPlan:
-        plan = birth.plan(self._config.retention_seconds)
-        return plan if birth.policy is None else self._leases.furnished(plan)
-
-    async def _kill_unborn(self, backend: Backend, instance: Instance) -> None:
-        async def kill() -> None:
-            await end(instance)
-            await backend.forget(instance.id)
-
-        await self._tasks.complete(kill(), name=f"create {instance.id}")
-
-    def _fail(self, row: Row, hold: Hold) -> Exit:
-        def fail(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-            if error is None or hold.overtaken:  # then the kill records it
-                return
-            try:
-                self._store.move(row, State.FAILED, reason=words(error), release_key=True)
-            except PaddockError as another:
-                error.add_note(f"and this could not be recorded: {another}")
-
-        return fail
-
-
-def undo_async(step: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """A step of an undo that cannot hide why there is one, nor stop the others. What it leaves, a sweep finds."""
-
-    async def run(kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            await step()
-        except Exception as another:
-            if error is not None:
-                error.add_note(f"and undoing it failed: {words(another)}")
-
-    return run
+    async def _undo(
+        self,
+        births: Sequence[Birth],
+        instances: Mapping[SandboxId, Instance],
+        holds: Sequence[Hold],
+        error: BaseException,
+    ) -> None:
+        """Take back all that was begun. A step that fails stops no other, and a sweep finds what it leaves."""
+        for birth, hold in zip(births, holds, strict=True):
+            row, instance = birth.row, instances.get(birth.row.id)
+            steps: list[Callable[[], Awaitable[None]]] = []
+            if instance is not None:
+                if birth.policy is not None:
+                    steps.append(partial(self._egress.close, row))
+                steps += [partial(end, instance), partial(birth.backend.forget, row.id)]
+            for tree in own_trees(row):
+                steps.append(partial(in_thread, self._pool().delete, tree))
+            for step in steps:
+                try:
+                    await step()
+                except Exception as another:
+                    error.add_note(f"and undoing it failed: {words(another)}")
+            self._leases.drop(row.id)
+            if not hold.overtaken:  # else the kill records it
+                try:
+                    self._store.move(row, State.FAILED, reason=words(error), release_key=True)
+                except PaddockError as another:
+                    error.add_note(f"and this could not be recorded: {another}")

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from contextlib import aclosing
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from paddock.backends._base import Instance
 from paddock.errors import (
@@ -43,11 +43,13 @@ from paddock.model import (
 )
 from paddock.wire import PROTOCOL, Frame, Inbox, Kind, WireError, pack
 
-from ._context import Component, Context
+from ._context import Component
 from ._remains import died
-from ._sleeping import Held
 from ._store import Row, has_ended
 from ._tasks import in_thread
+
+if TYPE_CHECKING:
+    from ._live import Held
 
 FOLDER = "/tmp/.paddock"  # noqa: S108 - inside, where nothing but its own programs can get
 DOOR = f"{FOLDER}/door"
@@ -88,8 +90,9 @@ class Request(Value, forbid_unknown_fields=True):
     """What `file.write` writes."""
 
 
-class Allotment(Component):
-    """`nested=N` cuts what a sandbox may have into N equal parts, which N children may have beside it."""
+class Nested(Component):
+    """The children of sandboxes. `nested=N` cuts what a sandbox may have into N equal parts, which N children may have
+    beside it."""
 
     def outer(self, principal: Principal) -> Row | None:
         """The sandbox inside which it is asked, if that is so. SandboxDied."""
@@ -142,19 +145,6 @@ class Allotment(Component):
             raise ResourceExhausted(
                 f"sandbox {outer.id} has {living} children, and may have {most}", hint="kill one that is not needed"
             )
-
-
-def share(spec: SandboxSpec) -> Limits:
-    """What each of its children may have."""
-    of, parts = spec.limits, max(1, spec.nested)
-    parted = {name: getattr(of, name) // parts for name in _SHARED}
-    return replace(of, **{**parted, "cpus": of.cpus / parts, "tmp_mib": max(1, parted["tmp_mib"])})
-
-
-class Nested(Component):
-    def __init__(self, context: Context, allotment: Allotment) -> None:
-        super().__init__(context)
-        self._allotment = allotment
 
     @staticmethod
     def environment(spec: SandboxSpec) -> dict[str, str]:
@@ -219,7 +209,7 @@ class Nested(Component):
         return Kind.ERROR, codec.encode({"code": told.code, "message": told.message, "hint": told.hint})
 
     async def _do(self, body: bytes, principal: Principal) -> object:
-        outer = self._allotment.outer(principal)
+        outer = self.outer(principal)
         assert outer is not None
         request = admitted(body)
         action = request.action
@@ -241,8 +231,15 @@ class Nested(Component):
             template=outer.sandbox.spec.template,
             level=outer.sandbox.level,
             limits=replace(share(outer.sandbox.spec), **limits),
-            ttl_seconds=asked.ttl_seconds if "ttl_seconds" in given else self._allotment.seconds_left(outer),
+            ttl_seconds=asked.ttl_seconds if "ttl_seconds" in given else self.seconds_left(outer),
         )
+
+
+def share(spec: SandboxSpec) -> Limits:
+    """What each of its children may have."""
+    of, parts = spec.limits, max(1, spec.nested)
+    parted = {name: getattr(of, name) // parts for name in _SHARED}
+    return replace(of, **{**parted, "cpus": of.cpus / parts, "tmp_mib": max(1, parted["tmp_mib"])})
 
 
 def admitted(body: bytes) -> Request:

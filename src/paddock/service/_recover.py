@@ -1,29 +1,27 @@
 """Recovery: what is recorded is made to agree with what lives. See docs/design/order.md.
 
-`recover` runs once, before the daemon listens. `sandboxes` and `unfinished` come round with every sweep as well: what a
-daemon had asked for before it died may come to life later, a row whose lane is free is nobody's work, and on a full
-disk nothing can be deleted.
+`recover` runs once, before the daemon listens. A sweep repeats most of it: what a dead daemon had asked for may come to
+life later, a row whose lane is free is left over, and on a full disk nothing can be deleted.
 
-The sweep brings what time alone brings. Nothing is killed there at its deadline but what sleeps on disk; the keeper and
-the guest do that, daemon or no daemon.
+The sweep brings what time alone brings. At its deadline it ends only what sleeps on disk. The keeper and the guest end
+the others, daemon or no daemon.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from enum import Enum, auto
+from functools import partial
 
 from paddock.backends._base import Backend, Ending
 from paddock.errors import PaddockError, Unrecorded
 from paddock.model import SandboxId, State
 
 from ._context import Component, Context
-from ._disk_sleep import DiskSleep
+from ._disk_sleep import Restoring
 from ._garbage import Garbage
-from ._live import LIVE, Live, end
+from ._live import LIVE, Live, destroy
 from ._policies import Policies
 from ._remains import Remains
 from ._shelf import Shelf
@@ -32,67 +30,10 @@ from ._store import Row
 from ._tasks import Activity
 from ._workspaces import Workspaces
 
+PERIOD_SECONDS = 30.0
+KEEP_ENDED_SECONDS = 7 * 86_400.0
 _AT_ONCE = 8
 _GONE = Ending(limit=None, reason="")
-
-
-class Recorded(Enum):
-    CREATING = auto()
-    RUNNING = auto()
-    """Or paused in memory."""
-    ASLEEP = auto()
-    RESTORING = auto()
-    """From its own hibernation, or from another snapshot."""
-    ENDED = auto()
-    """Or without a row."""
-
-
-class Lives(Enum):
-    YES = auto()
-    NO = auto()
-    UNKNOWN = auto()
-
-
-class Step(Enum):
-    NOTHING = auto()
-    KILL_AND_FAIL = auto()
-    ADOPT = auto()
-    FINALIZE = auto()
-    KILL = auto()
-    FORGET = auto()
-    """The backend keeps an end until it is told so."""
-    FINISH = auto()
-
-
-TABLE: Mapping[tuple[Recorded, Lives], Step] = {
-    **{(recorded, Lives.UNKNOWN): Step.NOTHING for recorded in Recorded},
-    (Recorded.CREATING, Lives.YES): Step.KILL_AND_FAIL,
-    (Recorded.CREATING, Lives.NO): Step.KILL_AND_FAIL,
-    (Recorded.RUNNING, Lives.YES): Step.ADOPT,
-    (Recorded.RUNNING, Lives.NO): Step.FINALIZE,
-    (Recorded.ASLEEP, Lives.YES): Step.KILL,
-    (Recorded.ASLEEP, Lives.NO): Step.NOTHING,
-    (Recorded.RESTORING, Lives.YES): Step.FINISH,
-    (Recorded.RESTORING, Lives.NO): Step.FINISH,
-    (Recorded.ENDED, Lives.YES): Step.KILL,
-    (Recorded.ENDED, Lives.NO): Step.FORGET,
-}
-
-
-def recorded(row: Row | None) -> Recorded:
-    if row is None:
-        return Recorded.ENDED
-    if row.asleep:
-        return Recorded.ASLEEP
-    match row.state:
-        case State.CREATING:
-            return Recorded.CREATING
-        case State.RESTORING:
-            return Recorded.RESTORING
-        case State.RUNNING | State.PAUSED:
-            return Recorded.RUNNING
-        case State.KILLED | State.FAILED:
-            return Recorded.ENDED
 
 
 class Recovery(Component):
@@ -102,17 +43,21 @@ class Recovery(Component):
         live: Live,
         remains: Remains,
         snapshots: Snapshots,
-        disk_sleep: DiskSleep,
+        restoring: Restoring,
         workspaces: Workspaces,
         shelf: Shelf,
+        policies: Policies,
+        garbage: Garbage,
+        period_seconds: float,
     ) -> None:
         super().__init__(context)
         self._live, self._remains, self._snapshots = live, remains, snapshots
-        self._disk_sleep, self._evictions, self._shelf = disk_sleep, workspaces.evictions, shelf
+        self._restoring, self._evictions, self._shelf = restoring, workspaces.evictions, shelf
+        self._policies, self._garbage, self._period = policies, garbage, period_seconds
 
     async def recover(self) -> None:
         """Put right what the daemon before this one has left. A step that fails is recorded, and stops no other."""
-        await self._try("sandboxes", self.sandboxes)
+        await self._try("sandboxes", self._sandboxes)
         await self._try("pauses", self._pauses)
         await self._try("snapshots", self._snapshots.recover)
         await self._try("workspaces", self._evictions.recover)
@@ -120,72 +65,66 @@ class Recovery(Component):
         await self._try("bases", self._shelf.bases.recover)
         await self._try("quarantines", self._quarantines)
 
-    async def unfinished(self) -> None:
-        """Also of this daemon: on a full disk nothing can be undone."""
+    async def run(self, activity: Activity) -> None:
+        """Sweep until it is cancelled. A sweep that fails is recorded, and comes round again."""
+        async for _ in activity.rounds(self._period):
+            try:
+                await self.sweep()
+            except Exception as error:  # a backend's bug too: the next sweep may get further
+                self._tell("sweep.failed", error)
+
+    async def sweep(self) -> None:
+        await self._sandboxes()
+        # This daemon, too, can undo nothing on a full disk.
         await self._try("snapshots", self._snapshots.recover)
         await self._try("workspaces", self._evictions.put_right)
+        await self._live.check_all(self._store.list())
+        await self._garbage.sweep()
+        self._store.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
+        self._policies.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
+        await asyncio.to_thread(self._store.checkpoint)
 
-    async def sandboxes(self) -> None:
-        """Asks only the backends that rows name."""
-        for name in sorted(self._store.backends()):
-            backend = self._backends.find(name)
-            # A row is written before anything is made for it: what lives without a row at the end has none. And what is
-            # recorded as running was there before: what does not live, though it was so recorded at first, is gone.
+    async def _sandboxes(self) -> None:
+        """Ask the backends that rows name. One that can't be asked changes nothing. `Live.check_all` records ends."""
+        for backend in map(self._backends.find, sorted(self._store.backends())):
+            # A row is written before anything is made for it: what lives without a row at the end has none.
             before = {row.id: row for row in self._store.list()}
-            living = await self._living(backend)
+            living = None if backend is None else await self._living(backend)
+            if backend is None or living is None:
+                continue
             rows, workshops = {row.id: row for row in self._store.list()}, self._shelf.workshops.living()
             work: list[Awaitable[None]] = []
             adopted: list[Row] = []
-            for id in {*living, *(id for id, row in rows.items() if row.sandbox.backend == name)} - workshops:
-                row = rows.get(id)
-                if row is not None and (row.sandbox.backend != name or _has_begun(row, before.get(id))):
+            for id in {*living, *(id for id, row in rows.items() if row.sandbox.backend == backend.name)} - workshops:
+                row, lives = rows.get(id), living.get(id, _GONE) is None
+                if row is not None and (row.sandbox.backend != backend.name or _has_begun(row, before.get(id))):
                     continue  # what carries for it, perhaps
-                ending = living.get(id, _GONE)
-                lives = Lives.UNKNOWN if backend is None or living is _UNKNOWN else Lives.NO if ending else Lives.YES
-                step = TABLE[recorded(row), lives]
-                if step is Step.NOTHING or (step is Step.FORGET and id not in living):
+                if not self._lanes.is_free(id):
                     continue
-                if backend is None or not self._lanes.is_free(id):
-                    continue
-                if step is not Step.ADOPT:
-                    work.append(self._do(step, id, backend, ending))
-                elif row is not None and self._live.get(row) is None:
+                if row is None or row.asleep or row.state not in LIVE:
+                    work.append(self._try(id, partial(self._agree, id, row, backend, lives)))
+                elif lives and self._live.get(row) is None:
                     adopted.append(row)
             if adopted:
                 self._tasks.start(self._adopt(adopted), name="adopt ahead")
             await asyncio.gather(*work)
 
-    async def _do(self, step: Step, id: SandboxId, backend: Backend, ending: Ending | None) -> None:
-        async def act() -> None:
-            async with self._lanes.exclusive(id):
-                await self._act(step, id, backend, ending)
-
-        await self._try(id, act)
-
-    async def _act(self, step: Step, id: SandboxId, backend: Backend, ending: Ending | None) -> None:
-        row = self._store.get(id)
-        match step:
-            case Step.FINALIZE if row is not None:
-                await self._live.ended(row, None if ending is _GONE else ending)
-            case Step.KILL_AND_FAIL if row is not None:
-                await self._kill(id, backend)
-                await self._remains.settle(row, None)
-            case Step.FINISH if row is not None:
-                await self._disk_sleep.settled(row)
-            case Step.KILL:
-                if row is None or not row.asleep:
+    async def _agree(self, id: SandboxId, was: Row | None, backend: Backend, lives: bool) -> None:
+        """Finish or undo what is not recorded as running. `was`: its row when the backend was asked."""
+        async with self._lanes.exclusive(id):
+            row = self._store.get(id)
+            if was is None or row is None:
+                if lives:
                     message = "it lives without a row that says so; killed"
                     self._audit.event("sandbox.orphan", sandbox=id, message=message)
-                await self._kill(id, backend)
-            case Step.FORGET:
-                await backend.forget(id)
-            case _:
-                pass
-
-    async def _kill(self, id: SandboxId, backend: Backend) -> None:
-        if (instance := await backend.adopt(id)) is not None:
-            await end(instance)
-        await backend.forget(id)
+                await destroy(backend, id)  # the backend keeps an end until it is told to forget it
+            elif was.state is State.CREATING:
+                await destroy(backend, id)
+                await self._remains.settle(row, None)
+            elif was.state is State.RESTORING:
+                await self._restoring.settled(row)
+            elif lives:
+                await destroy(backend, id)
 
     async def _adopt(self, rows: list[Row]) -> None:
         """Ahead of the first use, which waits for its own sandbox only."""
@@ -204,13 +143,14 @@ class Recovery(Component):
             now = self._store.get(row.id)
             if row.state is State.RUNNING and now is not None and now.state is State.PAUSED:
                 # It goes on since nobody knows when; the backend, asked to resume what runs, says until when.
-                await self._live.sleeping.resume(now, await self._live.hold(now))
+                await self._live.resume(now, await self._live.hold(now))
 
-    async def _living(self, backend: Backend | None) -> Mapping[SandboxId, Ending | None]:
+    async def _living(self, backend: Backend) -> Mapping[SandboxId, Ending | None] | None:
+        """Return None if it can't be asked."""
         try:
-            return _UNKNOWN if backend is None or backend.probe() is not None else await backend.living()
+            return None if backend.probe() is not None else await backend.living()
         except (PaddockError, OSError):
-            return _UNKNOWN
+            return None
 
     async def _quarantines(self) -> None:
         directory = self._shelf.directory
@@ -224,54 +164,14 @@ class Recovery(Component):
             if (work := step()) is not None:
                 await work
         except (PaddockError, OSError) as error:
-            with suppress(Unrecorded):
-                self._audit.event("recovery.failed", message=f"{what}: {type(error).__name__}: {error}"[:1024])
+            self._tell("recovery.failed", error, what)
+
+    def _tell(self, event: str, error: Exception, *what: str) -> None:
+        with suppress(Unrecorded):  # a full disk: then nothing was done either
+            self._audit.event(event, message=": ".join((*what, type(error).__name__, str(error)))[:1024])
 
 
 def _has_begun(row: Row, before: Row | None) -> bool:
-    """Since `before` was read: it was made, made again, or woken from disk."""
-    return before is None or (recorded(before), before.incarnation) != (recorded(row), row.incarnation)
-
-
-_UNKNOWN: Mapping[SandboxId, Ending | None] = {}
-"""Of a backend that can't be asked. Compared by identity."""
-
-
-PERIOD_SECONDS = 30.0
-KEEP_ENDED_SECONDS = 7 * 86_400.0
-
-
-class Expiry(Component):
-    def __init__(
-        self,
-        context: Context,
-        live: Live,
-        policies: Policies,
-        recovery: Recovery,
-        garbage: Garbage,
-        period_seconds: float,
-    ) -> None:
-        super().__init__(context)
-        self._live, self._recovery, self._garbage = live, recovery, garbage
-        self._policies, self._period = policies, period_seconds
-
-    async def run(self, activity: Activity) -> None:
-        """Until it is cancelled. A sweep that fails is recorded, and comes round again."""
-        async for _ in activity.rounds(self._period):
-            try:
-                await self.once()
-            except Exception as error:  # a backend's bug too: the next sweep may get further
-                self._tell(error)
-
-    async def once(self) -> None:
-        await self._recovery.sandboxes()
-        await self._recovery.unfinished()
-        await self._live.check_all(self._store.list())
-        await self._garbage.sweep()
-        self._store.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
-        self._policies.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
-        await asyncio.to_thread(self._store.checkpoint)
-
-    def _tell(self, error: Exception) -> None:
-        with contextlib.suppress(Unrecorded):  # a full disk: then the sweep did nothing either
-            self._audit.event("sweep.failed", message=f"{type(error).__name__}: {error}"[:1024])
+    """Whether it was made, made again, or woken from disk since `before` was read."""
+    seen = (row.state, row.asleep, row.incarnation)
+    return before is None or (before.state, before.asleep, before.incarnation) != seen

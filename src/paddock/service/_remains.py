@@ -13,7 +13,7 @@ from paddock.model import Limit, Sandbox, State, replace
 from ._clock import boot_id
 from ._context import Component, Context
 from ._egress import Egress
-from ._snapshots import FileChanges, Snapshots
+from ._snapshots import Snapshots
 from ._store import Row
 from ._store import has_ended as has_ended
 from ._tasks import in_thread
@@ -21,32 +21,33 @@ from ._workspace_tree import own_trees
 
 
 class Remains(Component):
-    def __init__(self, context: Context, egress: Egress, changes: FileChanges, snapshots: Snapshots) -> None:
+    def __init__(self, context: Context, egress: Egress, snapshots: Snapshots) -> None:
         super().__init__(context)
-        self._egress, self._changes, self._snapshots = egress, changes, snapshots
+        self._egress, self._snapshots = egress, snapshots
         self.outputs = self._state_dir / OUTPUTS
         self._unrecorded: dict[str, tuple[State, Limit | None, str]] = {}
         """How and why those have ended of which the row does not say so yet: the disk was full."""
         self._told: set[str] = set()
         """Those of whose end the audit log tells already, and that could not be recorded."""
 
-    async def settle(self, row: Row, ending: Ending | None) -> Row:
-        """Records that a sandbox has ended by itself, and buries it. What was settled before stays as it is.
+    async def settle(self, row: Row, ending: Ending | None, *, told: bool = False) -> Row:
+        """Record that a sandbox has ended, and bury it. What was settled before stays as it is.
 
-        Without an Ending, the backend has no trace of it: what the clock says is then all there is to say.
+        Without an Ending, the backend has no trace of it: what the clock says is then all there is to say. `told`: the
+        audit log has the end already.
         """
         now = self._store.get(row.id) or row
         if has_ended(now):
             row = now  # somebody else was there first
         else:
             state, limit, reason = self._unrecorded.get(row.id) or self._verdict(row, ending)
-            if row.id not in self._told and row.id not in self._unrecorded:
+            if not told and row.id not in self._told and row.id not in self._unrecorded:
                 self._audit.event(
                     "sandbox.ended", sandbox=row.id, state=state.value, limit=limit and limit.value, reason=reason
                 )
                 self._told.add(row.id)
             try:
-                row = self.record(row, state, limit, reason)
+                row = self._record(row, state, limit, reason)
             except InvalidState:
                 self._told.discard(row.id)
                 return now  # it was made again since `row` was read
@@ -54,7 +55,7 @@ class Remains(Component):
         await self.bury(row)
         return row
 
-    def record(self, row: Row, state: State, limit: Limit | None, reason: str) -> Row:
+    def _record(self, row: Row, state: State, limit: Limit | None, reason: str) -> Row:
         """Record the end of a sandbox of which the audit log tells. On a full disk its row follows when there is room.
 
         InvalidState: it has ended otherwise, or was made again since `row` was read. ResourceExhausted: it sleeps on
@@ -76,7 +77,7 @@ class Remains(Component):
         if row.sandbox.policy is not None:
             await self._egress.close(row)
             with suppress(PaddockError):  # on a full disk: what is dead is buried all the same
-                await self._changes.record(row, own_trees(row), "end", own=True)
+                await self._snapshots.record_changes(row, own_trees(row), "end", own=True)
         await in_thread(self._remove, row)
         if row.incarnation or row.restoring is not None:  # it may have slept on disk
             await self._snapshots.forget_sleep(row.id)

@@ -6,33 +6,30 @@ import math
 
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
-from ._conduct import Conduct
 from ._context import Context
-from ._disk_sleep import DiskSleep, Rollback
+from ._disk_sleep import Restoring
 from ._doors import Doors
 from ._egress import Egress, LeasedEgress, NoEgress
 from ._evidence import Evidence
 from ._execs import Execs
 from ._files import Files
-from ._forks import Forks
 from ._garbage import Garbage, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._handlers import table
 from ._images import ImageRoom
 from ._live import LIVE, Live
 from ._making import Making
 from ._mount_results import MountResults
-from ._nested import Allotment, Nested
+from ._nested import Nested
 from ._policies import Policies
 from ._promotion import Promotion
-from ._recordings import Recordings
-from ._recover import Expiry, Recovery
+from ._recover import Recovery
 from ._remains import Remains
 from ._reports import Reports
 from ._result_source import Sources
 from ._sandboxes import Sandboxes
 from ._secret_leases import Leases, Secrets
 from ._shelf import Shelf
-from ._snapshots import FileChanges, Snapshots
+from ._snapshots import Snapshots
 from ._storage import Storage
 from ._workspace_results import WorkspaceResults
 from ._workspace_tree import Workspaces
@@ -66,24 +63,19 @@ class Rooms:
             leases.changed = self._doors.secret
         egress = LeasedEgress(egress or NoEgress(), leases)
         policies = self.policies = Policies(context, egress, leases, approvals)
-        changes = FileChanges(context, policies)
-        snapshots = self.snapshots = Snapshots(context, changes, policies)
-        remains = Remains(context, egress, changes, snapshots)
-        allotment = Allotment(context)
-        live = self.live = Live(context, remains, leases, Nested(context, allotment))
-        making = Making(context, live, egress, leases)
-        rollback = Rollback(context, live, snapshots, egress, policies, leases)
-        disk_sleep = DiskSleep(context, live, snapshots, rollback, egress)
+        snapshots = self.snapshots = Snapshots(context, policies)
+        remains = Remains(context, egress, snapshots)
+        nested = Nested(context)
+        live = self.live = Live(context, remains, leases, nested)
+        restoring = Restoring(context, live, snapshots, egress, policies, leases)
         shelf = self.shelf = Shelf(context)
         spaces = self.workspaces = Spaces(context, live, shelf, policies)
-        sandboxes = self.sandboxes = Sandboxes(
-            context, live, remains, making, snapshots, policies, rollback, disk_sleep, allotment, workspaces or spaces
+        sandboxes = self.sandboxes = Sandboxes(context, live, snapshots, policies, restoring, self._doors)
+        making = self.making = Making(
+            context, sandboxes, live, egress, leases, snapshots, policies, nested, workspaces or spaces
         )
-        forks = Forks(context, sandboxes, making, snapshots, policies, allotment)
-        recordings = Recordings(sandboxes, policies, self._doors)
-        conduct = Conduct(context, policies, approvals)
-        execs = Execs(context, sandboxes, live, remains, leases, conduct)
-        files = Files(sandboxes, live, conduct)
+        execs = Execs(context, sandboxes, live, remains, leases, policies)
+        files = Files(sandboxes, live, policies)
         promotion = Promotion(sandboxes)
         self.evidence = Evidence(
             context.state_dir,
@@ -108,9 +100,10 @@ class Rooms:
         collectors = (OldTemplates(context), images, shelf.bases, shelf, spaces.evictions, Packages(context))
         self.garbage = Garbage(pool=context.pool, sweepers=sweepers, collectors=collectors)
         self.storage = Storage(context, self.garbage)
-        self.recovery = Recovery(context, live, remains, snapshots, disk_sleep, spaces, shelf)
-        self.expiry = Expiry(context, live, policies, self.recovery, self.garbage, period_seconds)
-        of_sandboxes = (sandboxes, snapshots, forks, execs, files, promotion, recordings)
+        self.recovery = Recovery(
+            context, live, remains, snapshots, restoring, spaces, shelf, policies, self.garbage, period_seconds
+        )
+        of_sandboxes = (sandboxes, snapshots, making, execs, files, promotion)
         of_work = (shelf, spaces, mount_results, artifacts, results)
         of_the_machine = (images, reports, self.evidence, self.garbage, self.storage, leases, approvals)
         self.handlers = table((*of_sandboxes, *of_work, *of_the_machine))

@@ -1,29 +1,22 @@
-"""Sandboxes: create, find, list, extend, kill."""
+"""Sandboxes: find, use, list, extend, pause, kill."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from types import TracebackType
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
-import msgspec
-
-from paddock.backends._base import FROZEN
-from paddock.backends._threads import in_its_own_thread
 from paddock.errors import (
-    AlreadyExists,
     InvalidArgument,
     InvalidState,
     NotFound,
     PaddockError,
     SandboxDied,
-    Unsupported,
 )
 from paddock.model import (
-    CreateSandbox,
     CreateSnapshot,
     ExtendSandbox,
     GetPolicy,
@@ -32,57 +25,49 @@ from paddock.model import (
     Inspection,
     InspectSandbox,
     KillSandbox,
-    Limits,
     ListProcesses,
     ListSandboxes,
     ListSnapshots,
     ListTemplates,
-    Mount,
-    MountMode,
     Noun,
     PauseSandbox,
     PolicyRevision,
     Principal,
     Process,
+    Recording,
     ResumeSandbox,
     RollbackSandbox,
     Sandbox,
     SandboxId,
     SetPolicy,
     Snapshot,
+    StartRecording,
     State,
-    Template,
+    TakeRecording,
     Usage,
-    is_image,
     nested_principal,
-    replace,
 )
 
-from . import _copies, _validate
-from ._conduct import protected
+from . import _validate
 from ._context import Component, Context
-from ._disk_sleep import DiskSleep, Rollback, besides
+from ._disk_sleep import Restoring
+from ._doors import Doors
 from ._gate import Entry
 from ._handlers import handles
-from ._images import getting
 from ._lane import Hold, Overtaken
 from ._live import LIVE, SESSION_ENDED, Held, Live
-from ._making import Birth, Making
-from ._nested import Allotment
 from ._policies import Policies
-from ._remains import Remains, died
+from ._remains import died
 from ._snapshots import Snapshots
-from ._store import LEAST_PREFIX, Key, Row, has_ended, the_one
-from ._tasks import in_thread
+from ._store import LEAST_PREFIX, Row, has_ended, the_one
 from ._ttl import running
 from ._workspace_store import WorkspaceStore
-from ._workspace_tree import Workspaces
 
+T = TypeVar("T")
 _TURN_SECONDS = 0.02
 """A command that runs for longer, or is not started by then, lets the next one of its sandbox begin."""
 _CROWD_SECONDS = 1.0
 """For so long after commands in two sandboxes, those of one sandbox take turns."""
-_spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Sandboxes(Component):
@@ -90,102 +75,18 @@ class Sandboxes(Component):
         self,
         context: Context,
         live: Live,
-        remains: Remains,
-        making: Making,
         snapshots: Snapshots,
         policies: Policies,
-        rollback: Rollback,
-        disk_sleep: DiskSleep,
-        allotment: Allotment,
-        workspaces: Workspaces,
+        restoring: Restoring,
+        doors: Doors | None,
     ) -> None:
         super().__init__(context)
-        self._live, self._remains, self._making, self._snapshots = live, remains, making, snapshots
-        self._policies, self._rollback, self._disk_sleep = policies, rollback, disk_sleep
-        self._allotment, self._workspaces, self._spaces = allotment, workspaces, WorkspaceStore(self._store)
-        self._built: set[str] = set()
+        self._live, self._snapshots = live, snapshots
+        self._policies, self._restoring, self._doors = policies, restoring, doors
+        self._spaces = WorkspaceStore(self._store)
         self._turns: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
         self._latest: SandboxId | None = None
         self._changed = -_CROWD_SECONDS
-
-    @handles(CreateSandbox)
-    async def create(self, action: CreateSandbox, entry: Entry) -> Sandbox:
-        spec = action.spec
-        _validate.check_spec(spec)
-        key = self._key(action)
-        source, origin = None, None
-        async with AsyncExitStack() as holds:  # until the row says what it needs
-            if spec.snapshot is None:
-                template = await self._template(spec.template, holds)
-            else:
-                source = self._snapshots.find(spec.snapshot, entry.principal.id)
-                template, spec, origin = source.template, await self._snapshots.spec_from(source, spec), source.id
-            needs = _validate.needs(spec, source)
-            backend = self._backends.choose(spec.level)
-            for need in needs:
-                backend.capabilities.require(need, backend.name)
-            if source is not None:
-                if backend.capabilities.memory and spec.limits == Limits():  # what has memory has a size
-                    spec = replace(spec, limits=source.snapshot.spec.limits)
-                self._snapshots.fits(source, spec.limits, backend)
-            if spec.mounts:
-                self._check_layers(spec.mounts)
-            owner, policy = entry.principal.id, None
-            if spec.policy is not None:
-                policy = await self._policies.keep(spec.policy)
-            elif source is not None and source.snapshot.policy is not None:
-                policy = await self._policies.of(source.snapshot.policy)
-            outer = self._allotment.outer(entry.principal)
-            if outer is not None:
-                self._allotment.check(outer, spec, 1)
-            of = None if source is None else source.workspace
-            workspace = None
-            if spec.workspace is not None:
-                workspace = await holds.enter_async_context(self._workspaces.holding(spec.workspace, owner))
-            of_it = (spec, template, owner, backend.name, backend.level, origin, workspace)
-            row = self._making.row(*of_it, copy_of=of, policy=policy)
-            full = self._making.full(spec, 1)
-
-            def also(row: Row) -> None:
-                if full is not None:
-                    raise full
-                if workspace is not None:
-                    self._workspaces.take(row)
-
-            known = self._store.add(row, key, also=None if workspace is full is None else also)
-        entry.sandbox = row.id if known is None else known.id
-        if known is not None:
-            assert key is not None
-            return await self._made_before(known.id, key.digest == known.digest)
-
-        async def fill() -> None:
-            limit = spec.limits.disk_mib << 20
-            pool = self._pool()
-            if source is None:
-                layers, mounts = template.layers, len(spec.mounts)
-                await in_thread(pool.create, row.id, layers=layers, limit_bytes=limit, mounts=mounts)
-            else:
-                without = None if source.snapshot.spec.level is backend.level else FROZEN
-                trees = (source.workspace, row.workspace)
-                copies = _copies.plan(pool, source.id, row.id, limit, *trees, without=without)
-                await in_thread(_copies.make, pool, copies)
-
-        def recorded() -> None:
-            # An outcome that cannot be recorded undoes the sandbox as well.
-            done: dict[str, object] = {
-                "level": backend.level.value,
-                "backend": backend.name,
-                "template": template.digest,
-            }
-            if policy is not None:
-                done["policy"] = policy.revision
-            entry.done(done)
-
-        protect = () if policy is None else protected(policy.document, template)
-        birth = Birth(row, template, backend, policy, protect, inherits=spec.policy is None)
-        async with self.told(row):
-            (running,) = await self._making.bear((birth,), fill, recorded)
-        return running.sandbox
 
     @handles(GetSandbox)
     async def get(self, action: GetSandbox, entry: Entry) -> Sandbox:
@@ -228,18 +129,12 @@ class Sandboxes(Component):
     @handles(KillSandbox)
     async def kill(self, action: KillSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
-        # Half a kill is worse than none: once begun it goes on, whatever becomes of the caller.
-        work = self._kill(row.id, lambda row: self._killed(row, f"killed by {entry.principal.id}"))
-        return await self._tasks.finish(work, name=f"undo sandbox {row.id}: kill")
+        return (await self._live.kill(row.id, f"killed by {entry.principal.id}", told=True)).sandbox
 
     async def end(self, id: SandboxId) -> None:
         """End one whose program has ended, unless it has ended by itself."""
-
-        async def record(row: Row) -> Row:
-            return await self._remains.settle(row, SESSION_ENDED)
-
         if self._store.get(id) is not None:
-            await self._tasks.finish(self._kill(id, record), name=f"undo sandbox {id}: end")
+            await self._live.kill(id, SESSION_ENDED)
 
     @handles(PauseSandbox)
     async def pause(self, action: PauseSandbox, entry: Entry) -> Sandbox:
@@ -247,11 +142,11 @@ class Sandboxes(Component):
 
         async def turn() -> Sandbox:
             async with self._lanes.exclusive(row.id):
-                now = await self._disk_sleep.settled(self._now(row.id))
+                now = await self._restoring.settled(self._now(row.id))
                 if now.asleep and (now := await self._live.check(now)).asleep:
                     return now.sandbox
                 now, held = await self._held(now)
-                paused = self._disk_sleep.sleep if action.to_disk else self._live.sleeping.pause
+                paused = self._restoring.sleep if action.to_disk else self._live.pause
                 return (await paused(now, held, force=action.force)).sandbox
 
         return await self._turned(turn(), row)
@@ -262,7 +157,7 @@ class Sandboxes(Component):
 
         async def turn() -> Sandbox:
             async with self.alone(row.id, entry) as (now, held):
-                return (await self._live.sleeping.resume(now, held)).sandbox
+                return (await self._live.resume(now, held)).sandbox
 
         return await self._turned(turn(), row)
 
@@ -272,7 +167,7 @@ class Sandboxes(Component):
 
         async def turn() -> Sandbox:
             async with self.alone(row.id, entry) as (now, held):
-                return await self._rollback.perform(action, now, held, entry)
+                return await self._restoring.rollback(action, now, held, entry)
 
         return await self._turned(turn(), row)
 
@@ -330,6 +225,26 @@ class Sandboxes(Component):
     @handles(GetPolicy)
     async def policy(self, action: GetPolicy, entry: Entry) -> PolicyRevision:
         return await self._policies.get(self.find(action.sandbox, entry))
+
+    @handles(StartRecording)
+    async def start_recording(self, action: StartRecording, entry: Entry) -> None:
+        await self._order(Doors.start_recording, action.sandbox, entry)
+
+    @handles(TakeRecording)
+    async def take_recording(self, action: TakeRecording, entry: Entry) -> Recording:
+        taken = await self._order(Doors.take_recording, action.sandbox, entry)
+        entry.done({"exchanges": len(taken.exchanges), "omitted": len(taken.omitted)})
+        return taken
+
+    async def _order(self, order: Callable[[Doors, Row], Awaitable[T]], sandbox: str, entry: Entry) -> T:
+        row, _ = await self.reach(sandbox, entry)
+        if self._doors is None or row.sandbox.policy is None:
+            raise InvalidState(f"{row.id} has no network: there is nothing to record", hint="paddock policy set")
+        try:
+            return await order(self._doors, row)
+        except NotFound:  # the gateway that had it has died, and nobody has opened it again yet
+            await self._policies.resume(row)
+            return await order(self._doors, row)
 
     @handles(ListTemplates)
     async def templates(self, action: ListTemplates, entry: Entry) -> tuple[str, ...]:
@@ -404,7 +319,7 @@ class Sandboxes(Component):
             await hold.exclude()
             row, held = await self._held(await self._there(self._now(row.id), entry))
             if row.state is State.PAUSED or held.instance.stillness.now:
-                row = await self._live.sleeping.wake(row, held, entry)
+                row = await self._live.wake(row, held, entry)
             hold.share()
         if row.sandbox.spec.idle_seconds is not None:
             entry.at_the_end(await held.instance.stay_awake())
@@ -427,7 +342,7 @@ class Sandboxes(Component):
 
     async def _there(self, row: Row, entry: Entry) -> Row:
         """The lane is ours alone: what is broken off is finished, and what sleeps on disk is woken."""
-        return row if row.restoring is None else await self._disk_sleep.awake(row, entry)
+        return row if row.restoring is None else await self._restoring.awake(row, entry)
 
     async def _held(self, row: Row) -> tuple[Row, Held]:
         if has_ended(row):
@@ -464,85 +379,6 @@ class Sandboxes(Component):
         if has_ended(row):
             return died(row.sandbox)
         return InvalidState(f"{overtaken}, and that failed", hint="try again", sandbox=row.id)
-
-    async def _kill(self, id: SandboxId, record: Callable[[Row], Awaitable[Row]]) -> Sandbox:
-        async with self._lanes.overtake(id):
-            row = self._now(id)
-            if has_ended(row):
-                return row.sandbox
-            backend = self._backends.named(row.sandbox.backend)
-            held = self._live.get(row)
-            instance = held.instance if held is not None else await backend.adopt(row.id)
-            if held is not None:
-                held.dying = True
-            try:
-                if instance is not None:
-                    with suppress(SandboxDied):
-                        await instance.kill()
-            except BaseException:
-                await self._live.release(row.id)  # whatever it is now: the next one who asks will find out
-                raise
-            was, row = row, await record(row)
-            await self._live.release(row.id)
-            if held is None and instance is not None:
-                await instance.aclose()
-            await self._remains.bury(row)
-            if was.restoring is not None:
-                _copies.discard(self._pool(), besides(was))
-            return row.sandbox
-
-    async def _killed(self, row: Row, reason: str) -> Row:
-        try:
-            return self._remains.record(row, State.KILLED, None, reason)
-        except InvalidState:
-            return self._store.get(row.id) or row
-
-    async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
-        """What the first call with that key made; waits for it if it is still at it."""
-        if not same:
-            raise AlreadyExists(
-                f"that idempotency key made {id} from another spec", hint="a new request needs a new key", sandbox=id
-            )
-        async with self._lanes.shared(id):
-            row = self._store.get(id)
-        if row is None or row.state in (State.FAILED, State.CREATING):  # creating, and nobody is at it: a daemon died
-            reason = row.sandbox.reason or "it did not come to its end" if row else "it was forgotten"
-            raise InvalidState(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
-        return (await self._live.check(row)).sandbox
-
-    def _check_layers(self, mounts: tuple[Mount, ...]) -> None:
-        pool = self._pool()
-        if not pool.overlay and any(mount.mode is not MountMode.READ_WRITE for mount in mounts):
-            raise Unsupported(
-                f"the pool's driver {pool.driver!r} has no layers: a directory can only be mounted read-write",
-                hint="paddock doctor; or copy it in: paddock cp",
-            )
-
-    def _key(self, action: CreateSandbox) -> Key | None:
-        if action.idempotency_key is None:
-            return None
-        _validate.check_key(action.idempotency_key)
-        return Key(action.idempotency_key, hashlib.sha256(_spec_bytes(action.spec)).hexdigest())
-
-    async def _template(self, name: str, holds: AsyncExitStack) -> Template:
-        try:
-            if is_image(name):  # which is looked for again each time
-                return await holds.enter_async_context(getting(self._context, name, self._templates.get))
-            if name in self._built:
-                return self._templates.get(name)  # a look-up from now on
-            # Whatever it takes: what makes one keeps no thread from the others.
-            template = await in_its_own_thread(self._templates.get, name)
-        except NotFound:
-            if is_image(name):
-                raise
-            known = sorted(self._templates.names())
-            raise NotFound(
-                f"no template {name!r}; there are: {', '.join(known) or 'none'}",
-                hint="name one of those",
-                templates=known,
-            ) from None
-        self._built.add(name)
-        return template
 
 
 class Turn:

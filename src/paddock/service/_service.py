@@ -95,7 +95,7 @@ class Service:
             context, workspaces=workspaces, egress=egress, gateway=gateway, period_seconds=period_seconds
         )
         self._audit.hide = self._rooms.leases.without_values
-        self.expiry = self._rooms.expiry
+        self.recovery = self._rooms.recovery
         self.activity = Activity(lambda: bool(self._store.list()))
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
@@ -137,7 +137,7 @@ class Service:
 
     async def recover(self) -> None:
         """Put right what the service before this one has left. To be awaited once, before anything is performed."""
-        await self._rooms.recovery.recover()
+        await self.recovery.recover()
 
     async def start(self) -> None:
         """Recover, and begin the sweeps in the loop that runs."""
@@ -145,7 +145,7 @@ class Service:
             raise InvalidState("this service was closed", hint="make another one")
         await self._rooms.secrets.fetch_keys()
         await self.recover()
-        self._tasks.start(self.expiry.run(self.activity), name="sweep")
+        self._tasks.start(self.recovery.run(self.activity), name="sweep")
         self._tasks.start(self._rooms.evidence.run(self.activity), name="sign")
         self._tasks.start(self._rooms.resume(), name="see to the network access of what lives")
 

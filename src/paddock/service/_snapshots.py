@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from paddock.backends._base import Backend, Paused
 from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, PaddockError
@@ -18,59 +19,21 @@ from ._copies import Copy
 from ._gate import Entry
 from ._handlers import handles
 from ._policies import Policies
-from ._sleeping import Held
 from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row, the_one
 from ._tasks import in_thread
 from ._workspace_tree import WORKSPACE_OF, copied
 
+if TYPE_CHECKING:
+    from ._live import Held
+
 _NAMED = 100
 
 
-class FileChanges(Component):
+class Snapshots(Component):
     def __init__(self, context: Context, policies: Policies) -> None:
         super().__init__(context)
-        self._policies = policies
-
-    async def record(self, row: Row, trees: Sequence[str], at: str, *, own: bool = False) -> None:
-        """Of `trees`, which nobody writes to any more. What can't be looked at is recorded as that. Unrecorded."""
-        revision = row.sandbox.policy
-        if revision is None:
-            return
-        rules = (await self._policies.of(revision)).document.audit
-        if rules is None or not rules.files:
-            return
-        if self._pool().driver == "copy":
-            words = "this pool copies whole trees: what was changed in one is not known"
-            self._audit.event("files.changed", sandbox=row.id, message=words, at=at)
-            return
-        for tree in trees:
-            try:
-                found = await asyncio.to_thread(self._look, tree, own)
-            except (OSError, PaddockError) as error:
-                self._audit.event("files.changed", sandbox=row.id, message=str(error)[:1024], at=at)
-                continue
-            self._audit.event(
-                "files.changed",
-                sandbox=row.id,
-                at=at,
-                tree=tree,
-                revision=revision,
-                changes=found.changes,
-                sha256=found.sha256,
-                whole=found.whole,
-                first=found.first,
-            )
-
-    def _look(self, tree: str, own: bool) -> Listing:
-        with closing(self._pool().open(tree)) as fd:
-            return list_changes(fd, first=_NAMED, own=own)
-
-
-class Snapshots(Component):
-    def __init__(self, context: Context, changes: FileChanges, policies: Policies) -> None:
-        super().__init__(context)
-        self._changes, self._policies, self._rows = changes, policies, SnapshotStore(self._store)
+        self._policies, self._rows = policies, SnapshotStore(self._store)
         self._making: set[str] = set()
         self._unwanted: set[str] = set()
         """Whole, and to be deleted."""
@@ -85,7 +48,7 @@ class Snapshots(Component):
             copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
             await self.copy(held, copies)
             self._rows.whole(snapshot.id)
-            await self._changes.record(row, (snapshot.id,), "snapshot")
+            await self.record_changes(row, (snapshot.id,), "snapshot")
             entry.done({"snapshot": snapshot.id})
             keep()
         return snapshot
@@ -245,6 +208,40 @@ class Snapshots(Component):
         what = f"delete the snapshot {row.id} of {row.snapshot.source}"
         await self._policies.ask("delete", action, entry, about=row.id, own=row.snapshot.policy, what=what)
         await self._remove(row.id)
+
+    async def record_changes(self, row: Row, trees: Sequence[str], at: str, *, own: bool = False) -> None:
+        """Record what a sandbox has changed in `trees`, which nothing writes to any more. Unrecorded."""
+        revision = row.sandbox.policy
+        if revision is None:
+            return
+        rules = (await self._policies.of(revision)).document.audit
+        if rules is None or not rules.files:
+            return
+        if self._pool().driver == "copy":
+            words = "this pool copies whole trees: what was changed in one is not known"
+            self._audit.event("files.changed", sandbox=row.id, message=words, at=at)
+            return
+        for tree in trees:
+            try:
+                found = await asyncio.to_thread(self._look, tree, own)
+            except (OSError, PaddockError) as error:
+                self._audit.event("files.changed", sandbox=row.id, message=str(error)[:1024], at=at)
+                continue
+            self._audit.event(
+                "files.changed",
+                sandbox=row.id,
+                at=at,
+                tree=tree,
+                revision=revision,
+                changes=found.changes,
+                sha256=found.sha256,
+                whole=found.whole,
+                first=found.first,
+            )
+
+    def _look(self, tree: str, own: bool) -> Listing:
+        with closing(self._pool().open(tree)) as fd:
+            return list_changes(fd, first=_NAMED, own=own)
 
     def _of(self, row: Row, owner: str) -> Snapshot:
         return Snapshot(

@@ -35,6 +35,10 @@ class Record:
         self._entry.failed(error)
         return error
 
+    def part(self) -> Record:
+        """Return the record of one direction of the stream: nothing."""
+        return Record(self._row, self._live, None)
+
     def waking(self, *, digests: bool = True) -> Meter:
         """Return the meter of what goes into the sandbox, which wakes it."""
         return Meter(
@@ -134,24 +138,8 @@ class Both:
     def __init__(self, inner: ByteStream, record: Record) -> None:
         self._inner, self._record = inner, record
         self._received, self._sent = Meter(digests=False), record.waking(digests=False)
-
-    async def read(self, size: int = 65536) -> bytes:
-        data = await self._inner.read(size)
-        self._received.add(data)
-        return data
-
-    async def pour(self, flow: Flow) -> None:
-        flow.meter = self._received
-        await pour(self._inner, flow)
-
-    async def write(self, data: bytes) -> None:
-        await self._sent.unblock()
-        await self._inner.write(data)
-        self._sent.add(data)
-
-    async def draw(self, flow: Flow) -> None:
-        flow.meter = self._sent
-        await draw(self._inner, flow)
+        out, into = Outbound(inner, self._received, record.part()), Inbound(inner, self._sent, record.part())
+        self.read, self.pour, self.write, self.draw = out.read, out.pour, into.write, into.draw
 
     async def write_eof(self) -> None:
         await self._sent.unblock()

@@ -37,15 +37,11 @@ def check_spec(spec: SandboxSpec) -> None:
     if len(spec.labels) > _MAX_LABELS or any(len(k) > 255 or len(v) > 4096 for k, v in spec.labels.items()):
         raise InvalidArgument(f"at most {_MAX_LABELS} labels of 255 and 4096 characters", field="labels")
     check_mounts(spec.mounts)
-    if not 0 <= spec.nested <= MAX_CHILDREN:
-        raise InvalidArgument(f"nested={spec.nested} must be 0 to {MAX_CHILDREN}", field="nested")
+    _check_range("nested", spec.nested, 0, MAX_CHILDREN)
     if spec.workspace is not None:
         _check_workspace(spec)
-    if spec.idle_seconds is not None and not MIN_IDLE_SECONDS <= spec.idle_seconds <= MAX_TTL_SECONDS:
-        raise InvalidArgument(
-            f"idle_seconds={spec.idle_seconds:.10g} must be {MIN_IDLE_SECONDS:g} to {MAX_TTL_SECONDS}",
-            field="idle_seconds",
-        )
+    if spec.idle_seconds is not None:
+        _check_range("idle_seconds", spec.idle_seconds, MIN_IDLE_SECONDS, MAX_TTL_SECONDS)
 
 
 def check_mounts(mounts: tuple[Mount, ...]) -> None:
@@ -105,18 +101,15 @@ def check_workspace(action: OpenWorkspace) -> None:
 
 
 def check_pin(seconds: float) -> None:
-    if not 0 <= seconds <= MAX_PIN_SECONDS:
-        raise InvalidArgument(f"seconds={seconds:g} must be 0 to {MAX_PIN_SECONDS} (a year)", field="seconds")
+    _check_range("seconds", seconds, 0, MAX_PIN_SECONDS, " (a year)")
 
 
 def check_count(count: int, most: int) -> None:
-    if not 1 <= count <= most:
-        raise InvalidArgument(f"count={count} must be 1 to {most}", field="count")
+    _check_range("count", count, 1, most)
 
 
 def check_ttl(seconds: float) -> None:
-    if not 1 <= seconds <= MAX_TTL_SECONDS:  # NaN is not
-        raise InvalidArgument(f"ttl_seconds={seconds:g} must be 1 to {MAX_TTL_SECONDS} (30 days)", field="ttl_seconds")
+    _check_range("ttl_seconds", seconds, 1, MAX_TTL_SECONDS, " (30 days)")
 
 
 def check_limits(limits: Limits) -> None:
@@ -155,8 +148,7 @@ def check_exec(spec: ExecSpec) -> None:
 
 def check_run(action: RunExec) -> None:
     check_exec(action.spec)
-    if not 0 <= action.capture_bytes <= 1 << 30:
-        raise InvalidArgument(f"capture_bytes={action.capture_bytes} must be 0 to 1 GiB", field="capture_bytes")
+    _check_range("capture_bytes", action.capture_bytes, 0, 1 << 30, " (1 GiB)")
 
 
 def check_file(action: Action[object]) -> None:
@@ -170,13 +162,10 @@ def check_file(action: Action[object]) -> None:
         ("length", 0, 1 << 62),
         ("limit", 1, 1_000_000),
         ("depth", 1, 256),
+        ("port", 1, 65_535),
     ):
-        value = getattr(action, field, None)
-        if value is not None and not least <= value <= most:
-            raise InvalidArgument(f"{field}={value} must be {least} to {most}", field=field)
-    port = getattr(action, "port", 1)
-    if not 1 <= port <= 65_535:
-        raise InvalidArgument(f"port={port} must be 1 to 65535", field="port")
+        if (value := getattr(action, field, None)) is not None:
+            _check_range(field, value, least, most)
 
 
 def check_key(key: str) -> None:
@@ -191,8 +180,12 @@ def check_exec_id(text: str) -> None:
 
 
 def check_signal(number: int) -> None:
-    if not 1 <= number <= 64:
-        raise InvalidArgument(f"signal={number} must be 1 to 64", field="signal")
+    _check_range("signal", number, 1, 64)
+
+
+def _check_range(field: str, value: float, least: float, most: float, unit: str = "") -> None:
+    if not least <= value <= most:  # NaN is not
+        raise InvalidArgument(f"{field}={value:.10g} must be {least:.10g} to {most:.10g}{unit}", field=field)
 
 
 def needs(spec: SandboxSpec, source: SnapshotRow | None) -> list[str]:

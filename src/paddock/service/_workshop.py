@@ -26,8 +26,7 @@ from paddock.model import (
     mint,
 )
 
-from ._capture import Capture
-from ._collect import Collector
+from ._collect import Capture, Collector
 from ._context import Component
 from ._gate import Entry
 from ._live import end

@@ -59,6 +59,10 @@ def beside(id: str, *, workspace: bool = False) -> str:
     return f"{BESIDE}{id}{WORKSPACE_OF if workspace else ''}"
 
 
+def besides(row: Row) -> tuple[str, ...]:
+    return beside(row.id), beside(row.id, workspace=True)
+
+
 def spare_of(base: str) -> str:
     """Return the name of the copy of a base that is made ahead."""
     return SPARE + base.split("_", 1)[1]
