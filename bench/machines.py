@@ -24,7 +24,7 @@ from pathlib import Path
 from bench.density import Keeper
 from paddock import Sandbox
 from paddock.backends.microvm import MicrovmBackend
-from paddock.backends.vessel import Said, ask
+from paddock.backends.vessel._control import Said
 from paddock.linux import processes
 from paddock.model import Limits, SandboxId
 
@@ -106,7 +106,7 @@ async def restored(state: Path, machine: Sandbox) -> float:
     try:
         instance = await backend.adopt(SandboxId(machine.id))
         assert instance is not None
-        answer = await instance.control_call(ask("ping"), _Figures)
+        answer = await (await instance.control()).ask("ping", _Figures)
         await instance.aclose()
     finally:
         await backend.aclose()
