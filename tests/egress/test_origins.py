@@ -51,7 +51,7 @@ class Table:
         return json.loads(await asyncio.get_running_loop().sock_recv(self.witness, 4096))
 
     def answer(self, question: dict[str, Any], **origin: object) -> None:
-        self.witness.send(json.dumps({"n": question["n"], "origin": origin}).encode())
+        self.witness.send(json.dumps({"n": question["n"], "answer": origin}).encode())
 
     def close(self) -> None:
         self.origins.close()

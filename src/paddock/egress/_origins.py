@@ -33,7 +33,6 @@ class Origins:
         self._waiting: Counter[str] = Counter()
         """Questions of each sandbox, of which one is under way."""
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._watching: dict[str, asyncio.Future[None]] = {}
         self._watched: dict[str, int] = {}
         self._numbers = itertools.count(1)
         self._why = "there is no witness"
@@ -91,20 +90,19 @@ class Origins:
     async def watch(self, sandbox: str, incarnation: int, first: First | None) -> None:
         """Has processes of a sandbox told of from when this returns, or not any more: without `first`."""
         question = {"sandbox": sandbox, "incarnation": incarnation, "watch": first}
-        self._watched.pop(sandbox, None)
-        answered = self._watching[sandbox] = asyncio.get_running_loop().create_future()
         try:
-            if self._witness is None:
-                raise ConnectionError
-            self._witness.send(json.dumps(question).encode())
             async with asyncio.timeout(WATCH_SECONDS):
-                await answered
-        except (OSError, TimeoutError):
-            if first is not None and self._news is not None:
-                self._news("process.watch", sandbox, incarnation, {"watched": False, "why": self._why})
-        finally:
-            if self._watching.get(sandbox) is answered:
-                del self._watching[sandbox]
+                found = await self._ask(question)
+        except TimeoutError:
+            found = unknown("the witness did not answer in time")
+        if "watched" not in found:
+            if first is None:
+                return
+            found = {"watched": False, "why": found["why"]}
+        if found["watched"]:
+            self._watched[sandbox] = incarnation
+        if self._news is not None:
+            self._news("process.watch", sandbox, incarnation, found)
 
     def close(self) -> None:
         if self._witness is not None:
@@ -136,20 +134,9 @@ class Origins:
             return self._died()
         answer = json.loads(data)
         if "what" in answer:
-            return self._heard_of(answer["what"], answer["sandbox"], answer["incarnation"], answer["detail"])
+            if self._news is not None:
+                self._news(answer["what"], answer["sandbox"], answer["incarnation"], answer["detail"])
+            return
         answered = self._asked.get(answer["n"])
         if answered is not None and not answered.done():
-            answered.set_result(answer["origin"])
-
-    def _heard_of(self, what: str, sandbox: str, incarnation: int, detail: dict[str, Any]) -> None:
-        if self._news is not None:
-            self._news(what, sandbox, incarnation, detail)
-        if what != "process.watch":
-            return
-        if detail["watched"]:
-            self._watched[sandbox] = incarnation
-        else:
-            self._watched.pop(sandbox, None)
-        waits = self._watching.get(sandbox)
-        if waits is not None and not waits.done():
-            waits.set_result(None)
+            answered.set_result(answer["answer"])

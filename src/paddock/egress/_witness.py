@@ -110,23 +110,20 @@ def _answer(peer: socket.socket, witness: Witness, starts: Starts) -> bool:
         return False
     asked: dict[str, Any] = json.loads(question)
     sandbox = asked["sandbox"]
+    answer: dict[str, Any]
     if "watch" in asked:
-        first, incarnation, why = asked["watch"], asked["incarnation"], None
+        first, why = asked["watch"], None
         if first is not None:
-            why = starts.watch(sandbox, incarnation, pid_of(first))
+            why = starts.watch(sandbox, asked["incarnation"], pid_of(first))
         else:
             starts.leave(sandbox)
-        detail: dict[str, Any] = {"watched": first is not None and why is None}
-        if why is not None:
-            detail["why"] = why
-        said = {"what": "process.watch", "sandbox": sandbox, "incarnation": incarnation, "detail": detail}
-        peer.send(json.dumps(said).encode())
-        return True
-    try:
-        answer = witness.look(sandbox, asked["first"], asked["inode"])
-    except Exception as error:  # one question must not end the answers to all others
-        answer = unknown(f"the witness failed: {type(error).__name__}")
-    peer.send(json.dumps({"n": asked["n"], "origin": answer}).encode())
+        answer = {"watched": first is not None and why is None} | ({} if why is None else {"why": why})
+    else:
+        try:
+            answer = witness.look(sandbox, asked["first"], asked["inode"])
+        except Exception as error:  # one question must not end the answers to all others
+            answer = unknown(f"the witness failed: {type(error).__name__}")
+    peer.send(json.dumps({"n": asked["n"], "answer": answer}).encode())
     return True
 
 
