@@ -11,6 +11,7 @@ import stat
 from collections.abc import Mapping
 
 from paddock.linux import mounts
+from paddock.linux.descriptors import closing
 
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _MORE = {"kvm": (10, 232)}
@@ -34,8 +35,7 @@ def build(place: bytes, *, root_mode: bool, more: tuple[str, ...] = ()) -> None:
     With root's powers the devices are nodes of its own, so that a sandbox gets one mount; without,
     they are bind mounts of the host's nodes, since a user namespace may make none.
     """
-    fd = mounts.fs_mount("tmpfs", (("mode", "0755"), ("size", "64k")), 0)
-    try:
+    with closing(mounts.fs_mount("tmpfs", (("mode", "0755"), ("size", "64k")), 0)) as fd:
         mounts.move_mount(fd, mounts.AT_FDCWD, place)
         mask = os.umask(0)
         try:
@@ -43,8 +43,6 @@ def build(place: bytes, *, root_mode: bool, more: tuple[str, ...] = ()) -> None:
         finally:
             os.umask(mask)
         mounts.set_attributes(fd, set=_FLAGS, recursive=False)
-    finally:
-        os.close(fd)
 
 
 def make(place: bytes, *, root_mode: bool, more: tuple[str, ...]) -> int:

@@ -31,6 +31,7 @@ from paddock.linux import (
     proc,
     subordinate_ids,
 )
+from paddock.linux.descriptors import closing
 from paddock.linux.namespaces import IdMap
 from paddock.linux.subordinate_ids import SubordinateIds
 
@@ -158,11 +159,8 @@ def _may_set_hostname() -> bool:
 
 def _enter(ids: SubordinateIds) -> None:
     """What an ordinary user's keeper leaves to go into a sandbox, it must own, with all the ids that are in there."""
-    namespace = subordinate_ids.open_namespace(ids, ORDINARY_ID)
-    try:
+    with closing(subordinate_ids.open_namespace(ids, ORDINARY_ID)) as namespace:
         namespaces.setns(namespace, namespaces.NEWUSER)
-    finally:
-        os.close(namespace)
     namespaces.unshare(namespaces.NEWNS | namespaces.NEWUTS)
 
 

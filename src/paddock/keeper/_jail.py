@@ -21,6 +21,7 @@ from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
 from paddock.keeper._supervised import Supervised, Way
 from paddock.linux import cgroups, mounts, overlay, proc
+from paddock.linux.descriptors import closing
 
 _OVERLAY_ROOT = (("redirect_dir", "on"), ("metacopy", "on"))
 _OVERLAY_USER = (("userxattr", None),)
@@ -208,13 +209,12 @@ def _forget_volatile(pool: int, tree: str) -> None:
 
 
 def _whole(plan: JailPlan, view: int) -> int:
-    tree = os.open(f"{plan.tree}/root", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=view)
-    try:
+    with closing(
+        os.open(f"{plan.tree}/root", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=view)
+    ) as tree:
         fd = mounts.open_tree(b"", tree)
         mounts.set_attributes(fd, set=mounts.NOSUID | mounts.NODEV)
         return fd
-    finally:
-        os.close(tree)
 
 
 def receive(pending: Pending) -> bool:

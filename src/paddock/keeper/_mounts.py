@@ -110,11 +110,8 @@ def _show_as(host: int, info: os.stat_result, base: int, plan: JailPlan, *, stor
     """
     uids = _ids(info.st_uid, plan.user.uid, base, stored)
     gids = _ids(info.st_gid, plan.user.gid, base, stored)
-    owner = namespaces.id_mapping_namespace(uids, gids)
-    try:
+    with closing(namespaces.id_mapping_namespace(uids, gids)) as owner:
         mounts.set_attributes(host, userns_fd=owner)
-    finally:
-        os.close(owner)
 
 
 def _ids(outside: int, inside: int, base: int, stored: int | None) -> list[IdMap]:

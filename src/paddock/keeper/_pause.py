@@ -12,7 +12,6 @@ deadline, then pid 1's socket, and then it runs.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -24,6 +23,7 @@ from paddock.keeper._orders import send_deadline
 from paddock.keeper._records import Record, Records
 from paddock.keeper._supervised import Supervised
 from paddock.linux import pidfd, proc
+from paddock.linux.descriptors import closing
 
 STOP_SECONDS = 0.5
 HOLD_SECONDS = 30.0
@@ -75,12 +75,8 @@ def _processes(sandbox: Supervised, with_init: bool) -> list[int]:
 
 def _signal(pids: list[int], number: int, send: Send) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):
-            process = pidfd.open(pid)
-            try:
-                send(process, number)
-            finally:
-                os.close(process)
+        with suppress(ProcessLookupError), closing(pidfd.open(pid)) as process:
+            send(process, number)
 
 
 class Pauses:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from paddock.keeper._plan import JAIL, WAITING, is_name
 from paddock.keeper.layout import RETENTION_SECONDS
+from paddock.linux.descriptors import closing
 
 STATE = "state.json"
 ENDED = ".ended"
@@ -136,19 +137,15 @@ class Records:
 
     def _replace(self, name: str, value: dict[str, Any]) -> None:
         temporary = name + _NEW
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self.directory)
-        try:
+        with closing(
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self.directory)
+        ) as fd:
             os.write(fd, json.dumps(value).encode())
-        finally:
-            os.close(fd)
         os.rename(temporary, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
 
     def _load(self, name: str) -> dict[str, Any]:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.directory)
-        try:
+        with closing(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.directory)) as fd:
             return cast("dict[str, Any]", json.loads(os.read(fd, _LARGEST)))
-        finally:
-            os.close(fd)
 
 
 def remove_directory(parent: int, name: str) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from paddock.keeper._plan import JailPlan
 from paddock.linux import _files, cgroups, mounts, sizes
 from paddock.linux.cgroups import Shown
+from paddock.linux.descriptors import closing
 
 MOST = 64
 _FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
@@ -161,13 +162,10 @@ class Sizes:
             os.close(self._writable)
             self._writable = -1
             mounts.umount(place, detach=True)
-        made = mounts.fs_mount("tmpfs", (("mode", "0755"), ("size", "16m")))
-        try:
+        with closing(mounts.fs_mount("tmpfs", (("mode", "0755"), ("size", "16m")))) as made:
             mounts.move_mount(made, mounts.AT_FDCWD, place)
             self._writable = mounts.open_tree(place)
             mounts.set_attributes(made, set=_FLAGS)
-        finally:
-            os.close(made)
 
     def _fill(self, name: str, files: dict[str, str]) -> None:
         root = f"/proc/self/fd/{self._writable}/{name}"

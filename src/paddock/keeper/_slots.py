@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from paddock.keeper.layout import ID_COUNT, MOST_RANGES, TREE_ID_BASE, range_base
 from paddock.linux import fsids, mounts, namespaces
+from paddock.linux.descriptors import closing
 from paddock.linux.namespaces import IdMap
 
 ENGINE = -1
@@ -74,16 +75,13 @@ class Slots:
             self._views[None] = self._settle("own", mounts.open_tree(b"", self.pool))
         if slot is not None and slot not in self._views:
             maps = (IdMap(TREE_ID_BASE, self.base(slot), ID_COUNT),)
-            owner = namespaces.id_mapping_namespace(maps, maps)
-            try:
+            with closing(namespaces.id_mapping_namespace(maps, maps)) as owner:
                 view = mounts.open_tree(b"", self.pool)
                 try:
                     mounts.set_attributes(view, set=mounts.NOSUID | mounts.NODEV, userns_fd=owner)
                 except OSError:
                     os.close(view)
                     raise
-            finally:
-                os.close(owner)
             self._views[slot] = self._settle(str(slot), view)
         return self._views[slot]
 

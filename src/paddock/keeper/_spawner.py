@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from paddock.keeper._errors import JailError
 from paddock.linux import cgroups, descriptors
+from paddock.linux.descriptors import closing
 from paddock.wire.guest import Spawn, Spawned, SpawnFlags
 
 if TYPE_CHECKING:
@@ -38,16 +39,13 @@ def open_program(path: str) -> int:
     """A descriptor of a copy. OSError: it can't be executed here."""
     with open(path, "rb") as file:
         content = file.read()
-    memory = _create()
-    try:
+    with closing(_create()) as memory:
         with open(memory, "wb", closefd=False) as file:
             file.write(content)
         os.fchmod(memory, 0o111)
         fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
         # Not the one that is open for writing: what is could not be executed (ETXTBSY).
         program = os.open(f"/proc/self/fd/{memory}", os.O_PATH | os.O_CLOEXEC)
-    finally:
-        os.close(memory)
     try:
         _try(program)
     except BaseException:

@@ -55,12 +55,9 @@ def make(house: House, id: str, late: list[int]) -> tuple[int, ...]:
 
 def _make(house: House, name: str) -> int:
     flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    made = os.open(name, flags, 0o644, dir_fd=house.records.directory)
-    try:
+    with closing(os.open(name, flags, 0o644, dir_fd=house.records.directory)) as made:
         os.fchmod(made, 0o644)  # whoever reads it inside is another one, whatever the umask
         mount = mounts.open_tree(b"", made)
-    finally:
-        os.close(made)
     mounts.set_attributes(mount, set=_ATTRIBUTES)
     return mount
 

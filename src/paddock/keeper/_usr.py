@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, field
 
 from paddock.linux import mounts, overlay, proc
+from paddock.linux.descriptors import closing
 
 _RENEW_SECONDS = 30.0
 _FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV
@@ -58,8 +59,5 @@ class Usr:
         return usr
 
     def _overlay(self, *options: mounts.Option) -> int:
-        usr = os.open(b"/usr", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with closing(os.open(b"/usr", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as usr:
             return overlay.mount((usr, self.empty), None, None, options, _FLAGS)
-        finally:
-            os.close(usr)

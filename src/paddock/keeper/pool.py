@@ -14,6 +14,7 @@ from pathlib import Path
 
 from paddock.keeper.layout import KEEPER_CONFIG, POOL, POOL_IMAGE
 from paddock.linux import btrfs, loop, mounts, namespaces, overlay
+from paddock.linux.descriptors import closing
 
 _OPTIONS: tuple[mounts.Option, ...] = (("discard", "async"),)  # what is deleted becomes a hole in the image
 _ATTRIBUTES = mounts.NOSUID | mounts.NODEV | mounts.NOATIME
@@ -34,12 +35,9 @@ def open_pool(state_dir: str, pool: Mapping[str, object]) -> int:
     try:
         if image != POOL_IMAGE:
             raise ValueError(f"keeper.json names another image than {POOL_IMAGE}: {image!r}")
-        mount = mount_image(os.path.join(state_dir, POOL_IMAGE))
-        try:
+        with closing(mount_image(os.path.join(state_dir, POOL_IMAGE))) as mount:
             mounts.move_mount(mount, directory)
             return os.open(".", _DIRECTORY, dir_fd=mount)
-        finally:
-            os.close(mount)
     finally:
         os.close(directory)
 
@@ -60,11 +58,8 @@ def mount_image(path: str) -> int:
         os.close(file)
         os.close(lock)
     try:
-        directory = os.open(".", _DIRECTORY, dir_fd=mount)
-        try:
+        with closing(os.open(".", _DIRECTORY, dir_fd=mount)) as directory:
             btrfs.enable_quota(directory)
-        finally:
-            os.close(directory)
     except BaseException:
         os.close(mount)
         raise

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from paddock.linux._syscall import NR, call
+from paddock.linux.descriptors import closing
 
 KNOWN_ABI = 10
 """The newest version of Landlock this was read against. A newer kernel is used up to here."""
@@ -81,14 +82,13 @@ def restrict_files(abi: int, *, readable: Iterable[str], writable: Iterable[str 
     handled = _ALL_OF_1 | (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0)
     scoped = _SCOPE_SIGNAL if abi >= 6 else 0
     size = _RULESET.size if abi >= 6 else 8
-    ruleset = call(NR.LANDLOCK_CREATE_RULESET, _RULESET.pack(handled, 0, scoped), size, 0, what="landlock files")
-    try:
+    with closing(
+        call(NR.LANDLOCK_CREATE_RULESET, _RULESET.pack(handled, 0, scoped), size, 0, what="landlock files")
+    ) as ruleset:
         for paths, access in ((readable, _READ), (writable, handled & ~_EXECUTE)):
             for path in paths:
                 _allow(ruleset, path, access)
         restrict_self(ruleset)
-    finally:
-        os.close(ruleset)
     return True
 
 

@@ -45,25 +45,19 @@ def fs_mount(fstype: str, options: Sequence[Option] = (), attributes: int = 0) -
     fs/overlayfs/params.c), as `/proc/self/fd/N`. The error's text ends with what the kernel logged in the context.
     """
     name = fstype.encode()
-    context = call(NR.FSOPEN, name, _CLOEXEC, what=("fsopen", name))
-    try:
+    with closing(call(NR.FSOPEN, name, _CLOEXEC, what=("fsopen", name))) as context:
         for option, value in options:
             _configure(context, fstype, option, value)
         _fsconfig(context, _CREATE, None, None, 0, ("fsconfig", fstype, "create"))
         return call(NR.FSMOUNT, context, _CLOEXEC, attributes, what=("fsmount", fstype))
-    finally:
-        os.close(context)
 
 
 def reconfigure(mount: int, fstype: str, options: Sequence[Option]) -> None:
     """Changes options of the file system that `mount` shows (fspick(2)); what is not named stays."""
-    context = call(NR.FSPICK, mount, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH, what=("fspick", fstype))
-    try:
+    with closing(call(NR.FSPICK, mount, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH, what=("fspick", fstype))) as context:
         for option, value in options:
             _configure(context, fstype, option, value)
         _fsconfig(context, _RECONFIGURE, None, None, 0, ("fsconfig", fstype, "reconfigure"))
-    finally:
-        os.close(context)
 
 
 def _configure(context: int, fstype: str, option: str, value: str | bytes | int | None) -> None:
