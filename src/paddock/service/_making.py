@@ -397,8 +397,7 @@ class Making(Component):
                 if birth.policy is not None:
                     steps.append(partial(self._egress.close, row))
                 steps += [partial(end, instance), partial(birth.backend.forget, row.id)]
-            for tree in own_trees(row):
-                steps.append(partial(in_thread, self._pool().delete, tree))
+            steps += [partial(self._delete, tree) for tree in own_trees(row)]
             for step in steps:
                 try:
                     await step()
@@ -410,3 +409,6 @@ class Making(Component):
                     self._store.move(row, State.FAILED, reason=words(error), release_key=True)
                 except PaddockError as another:
                     error.add_note(f"and this could not be recorded: {another}")
+
+    async def _delete(self, tree: str) -> None:
+        await in_thread(self._pool().delete, tree)
