@@ -22,11 +22,16 @@ def script() -> NoReturn:
     """`paddock` as a process of its own. It is so short that nothing is collected before its end, and all is closed by
     then: the interpreter is not taken down piece by piece, which takes as long as the imports of a verb."""
     import gc
+    import io
     import os
     import signal
     import sys
 
     gc.set_threshold(100_000)
+    # PYTHONUNBUFFERED: of a write that a signal cuts short, Python would drop the rest.
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        whole = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(whole, sys.stdout.encoding, sys.stdout.errors, line_buffering=True)
     # Python acts on a signal that comes just before a call blocks when that call returns (PEP 475): a tick ends it.
     signal.signal(signal.SIGALRM, lambda number, frame: None)
     signal.setitimer(signal.ITIMER_REAL, _TICK_SECONDS, _TICK_SECONDS)

@@ -85,9 +85,12 @@ async def from_command(
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """With all that it has started."""
+    """Kill it with all that it has started. asyncio says that it has ended once its pipe was read to the end."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    assert process.stdout is not None
+    while await process.stdout.read(MOST_BYTES):
+        pass
     await process.wait()
 
 
