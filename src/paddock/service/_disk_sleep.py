@@ -26,7 +26,7 @@ from . import _copies
 from ._conduct import protected
 from ._context import Component, Context
 from ._copies import Copy
-from ._egress import Egress
+from ._doors import Egress
 from ._gate import Entry
 from ._live import Held, Live, end
 from ._making import Birth

@@ -1,4 +1,4 @@
-"""Wires sandboxes to the gateway: `Egress` as `_egress.py` asks for it. See docs/design/egress.md.
+"""Wires sandboxes to the gateway: `Egress` is what the service asks of it. See docs/design/egress.md.
 
 The gateway may die at any moment. Then the sandboxes are offline, and one loop starts the next gateway and sends it the
 rules of all of them. The supervisor has held their sockets all the while.
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -24,7 +24,7 @@ from paddock.keeper import layout
 from paddock.model import PolicyDocument, Recording, SandboxId, State
 
 from . import _trust
-from ._egress import Egress
+from ._secret_leases import Leases
 from ._store import Row
 from ._tasks import Tasks
 
@@ -33,6 +33,60 @@ if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
 
 PERIOD_SECONDS = 30.0
+
+
+class Egress(Protocol):
+    """The ways out of sandboxes. Called only for those that have a policy; a sandbox that `open` was not called for has
+    none.
+
+    `row.incarnation` says which sandbox of an id it is; every call is about that one alone.
+    """
+
+    async def open(self, row: Row, snapshot: Snapshot) -> None:
+        """Returns when what the policy allows gets out, and nothing else does; the sandbox is there, and no command
+        has run in it. Idempotent. NotConfigured (why the gateway can't be started) undoes the create."""
+        ...
+
+    async def revise(self, row: Row, snapshot: Snapshot) -> None:
+        """Returns when the new revision holds for connections that live, too: what it refuses was cut. The revision
+        is recorded already; if this raises, nothing may get out until it holds."""
+        ...
+
+    async def close(self, row: Row) -> None:
+        """The sandbox has ended, or has no policy any more. Idempotent, and does not raise for what is gone."""
+        ...
+
+
+class NoEgress:
+    """Nothing is wired here: a policy is refused, not ignored."""
+
+    async def open(self, row: Row, snapshot: Snapshot) -> None:
+        raise NotConfigured(
+            f"sandbox {row.id} has a policy, and there is no gateway here that could keep it",
+            hint="leave the policy out: then nothing gets out of the sandbox at all",
+        )
+
+    revise = open
+
+    async def close(self, row: Row) -> None:
+        return None
+
+
+class LeasedEgress:
+    """`inner`, and the secrets of a sandbox are dropped with its ways out."""
+
+    def __init__(self, inner: Egress, leases: Leases) -> None:
+        self._inner, self._leases = inner, leases
+
+    async def open(self, row: Row, snapshot: Snapshot) -> None:
+        await self._inner.open(row, snapshot)
+
+    async def revise(self, row: Row, snapshot: Snapshot) -> None:
+        await self._inner.revise(row, snapshot)
+
+    async def close(self, row: Row) -> None:
+        self._leases.drop(row.id)
+        await self._inner.close(row)
 
 
 class MalwareLists:
@@ -301,4 +355,4 @@ class Doors:
                 self._drop(door)
 
 
-_: type[Egress] = Doors
+_: tuple[type[Egress], ...] = (NoEgress, LeasedEgress, Doors)

@@ -17,7 +17,7 @@ from paddock.model import Sandbox as SandboxInfo
 
 from ._clock import boot_id
 from ._context import Component, Context
-from ._egress import Egress
+from ._doors import Egress
 from ._lane import Hold
 from ._live import Live, end
 from ._nested import Nested

@@ -14,7 +14,7 @@ from paddock.model.policy import Deed
 
 from ._approvals import Approvals
 from ._context import Component, Context
-from ._egress import Egress
+from ._doors import Egress
 from ._gate import Entry
 from ._secret_leases import Leases
 from ._store import Row

@@ -9,8 +9,7 @@ from ._artifacts import ArtifactResults
 from ._conduct import Conduct
 from ._context import Context
 from ._disk_sleep import DiskSleep, Rollback
-from ._doors import Doors
-from ._egress import Egress, LeasedEgress, NoEgress
+from ._doors import Doors, Egress, LeasedEgress, NoEgress
 from ._evidence import Evidence
 from ._execs import Execs
 from ._files import Files

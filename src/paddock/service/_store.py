@@ -36,7 +36,6 @@ from ._workspace_tree import WorkspaceTree
 
 LEAST_PREFIX = 6
 _CANDIDATES = 8
-LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _OF_SANDBOX = (
     *("id", "owner", "backend", "template", "created_at", "expires_at", "ended_at", "reason", "origin", "policy"),
