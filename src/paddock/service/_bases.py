@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -16,13 +17,13 @@ from paddock.backends._base import TreeMount
 from paddock.errors import AlreadyExists, InvalidState, NotFound
 from paddock.keeper.layout import REPOSITORIES
 from paddock.linux.descriptors import closing
-from paddock.model import Acquired, BaseId, GarbageItem, Noun, RepositoryId, mint
+from paddock.model import Acquired, BaseId, Noun, RepositoryId, mint
 from paddock.storage._base import Pool
 from paddock.storage._trees import look_at, sync_tree
 
 from ._checkout import DEEPEST, Submodule, Submodules, check_out, home_of, mounts, settle
 from ._context import Component, Context
-from ._garbage import Candidate, measured
+from ._garbage import Candidate, candidate, measured
 from ._gate import Entry
 from ._needs import Need
 from ._tasks import Tasks, in_thread
@@ -233,21 +234,15 @@ class Bases(Component):
 
     async def candidates(self) -> Sequence[Candidate]:
         """When the pool is full: those that nothing lies over, the one first that was not used for longest."""
-        pool, needed = self._pool(), self._needs.by_tree()
+        pool, needed, why = self._pool(), self._needs.by_tree(), "it can be checked out again"
         found: list[Candidate] = []
         for base in self._all("ORDER BY used_at, id"):
-            item = GarbageItem(
-                what=base.id,
-                kind="base",
-                why="it can be checked out again",
-                bytes=await measured(pool, base.id),
-                kept_because=_kept_because(base, needed),
-            )
-            found.append(Candidate(item=item, only_when_full=True))
+            size, kept, take = await measured(pool, base.id), _kept_because(base, needed), partial(self._take, base.id)
+            found.append(candidate(base.id, "base", why, size, take, kept=kept, only_when_full=True))
         return found
 
-    async def take(self, item: GarbageItem) -> str | None:
-        found = self._all("WHERE id = ?", item.what)
+    async def _take(self, id: str) -> str | None:
+        found = self._all("WHERE id = ?", id)
         kept = _kept_because(found[0], self._needs.by_tree()) if found else None
         if found and kept is None:
             await self.delete(found[0])

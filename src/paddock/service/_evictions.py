@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from paddock.backends._base import TreeMount
 from paddock.errors import ErrandFailed, InternalError, InvalidState, PaddockError
@@ -19,7 +20,6 @@ from paddock.keeper.layout import KEPT
 from paddock.model import (
     MOST_NAMES,
     Acquired,
-    GarbageItem,
     RepositoryId,
     Workspace,
     WorkspaceState,
@@ -31,7 +31,7 @@ from paddock.storage._trees import sync_tree
 
 from ._bases import Base
 from ._context import Component, Context
-from ._garbage import Candidate, measured
+from ._garbage import Candidate, candidate, measured
 from ._gate import Entry
 from ._live import Live
 from ._shelf import Shelf
@@ -463,14 +463,14 @@ class Evictions(Component):
                     clean = status.clean
                     why += ", nothing is only here" if clean else f", keeps {status.only_here}"
             why = f"workspace {row.workspace.name}: {why}"
-            item = GarbageItem(what=row.id, kind="workspace", why=why, bytes=size, kept_because=refusal)
-            found.append((refusal is not None, not clean, used, Candidate(item=item, only_when_full=True)))
+            take = partial(self._take, row.id, why)
+            one = candidate(row.id, "workspace", why, size, take, kept=refusal, only_when_full=True)
+            found.append((refusal is not None, not clean, used, one))
         return [one for *_, one in sorted(found, key=lambda each: each[:3])]
 
-    async def take(self, item: GarbageItem) -> str | None:
-        await self.evict(item.what)
-        self._audit.event("workspace.evicted", workspace=item.what, message=item.why)
-        return None
+    async def _take(self, id: str, why: str) -> None:
+        await self.evict(id)
+        self._audit.event("workspace.evicted", workspace=id, message=why)
 
     def _refusal(self, row: WorkspaceRow) -> str | None:
         """Why it may not be evicted, if it may not."""

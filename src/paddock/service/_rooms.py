@@ -14,7 +14,7 @@ from ._evidence import Evidence
 from ._execs import Execs
 from ._files import Files
 from ._forks import Forks
-from ._garbage import Garbage, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
+from ._garbage import Storage
 from ._handlers import table
 from ._images import ImageRoom
 from ._live import LIVE, Live
@@ -32,7 +32,6 @@ from ._sandboxes import Sandboxes
 from ._secret_leases import Leases, Secrets
 from ._shelf import Shelf
 from ._snapshots import FileChanges, Snapshots
-from ._storage import Storage
 from ._workspace_results import WorkspaceResults
 from ._workspace_tree import Workspaces
 from ._workspaces import Workspaces as Spaces
@@ -98,15 +97,9 @@ class Rooms:
         sources = Sources(sandboxes, snapshots, spaces, shelf.workshops)
         artifacts = ArtifactResults(context, sources)
         results = WorkspaceResults(context, sources, shelf, policies)
-        sweepers = (
-            Unfinished(context),
-            Orphans(context),
-            Memory(context),
-            Outputs(context, remains),
-        )
-        collectors = (OldTemplates(context), images, shelf.bases, shelf, spaces.evictions, Packages(context))
-        self.garbage = Garbage(pool=context.pool, sweepers=sweepers, collectors=collectors)
-        self.storage = Storage(context, self.garbage)
+        collectors = (images.candidates, shelf.bases.candidates, shelf.candidates, spaces.evictions.candidates)
+        self.storage = Storage(context, remains, collectors)
+        self.garbage = self.storage.garbage
         self.recovery = Recovery(context, live, remains, snapshots, disk_sleep, spaces, shelf)
         self.expiry = Expiry(context, live, policies, self.recovery, self.garbage, period_seconds)
         of_sandboxes = (sandboxes, snapshots, forks, execs, files, promotion, recordings)
