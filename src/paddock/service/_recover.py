@@ -108,14 +108,14 @@ class Recovery(Component):
     ) -> None:
         super().__init__(context)
         self._live, self._remains, self._snapshots = live, remains, snapshots
-        self._disk_sleep, self._evictions, self._shelf = disk_sleep, workspaces.evictions, shelf
+        self._disk_sleep, self._workspaces, self._shelf = disk_sleep, workspaces, shelf
 
     async def recover(self) -> None:
         """Put right what the daemon before this one has left. A step that fails is recorded, and stops no other."""
         await self._try("sandboxes", self.sandboxes)
         await self._try("pauses", self._pauses)
         await self._try("snapshots", self._snapshots.recover)
-        await self._try("workspaces", self._evictions.recover)
+        await self._try("workspaces", self._workspaces.recover)
         await self._try("workshops", self._shelf.workshops.recover)
         await self._try("bases", self._shelf.bases.recover)
         await self._try("quarantines", self._quarantines)
@@ -123,7 +123,7 @@ class Recovery(Component):
     async def unfinished(self) -> None:
         """Also of this daemon: on a full disk nothing can be undone."""
         await self._try("snapshots", self._snapshots.recover)
-        await self._try("workspaces", self._evictions.put_right)
+        await self._try("workspaces", self._workspaces.put_right)
 
     async def sandboxes(self) -> None:
         """Asks only the backends that rows name."""

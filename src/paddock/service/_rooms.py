@@ -97,7 +97,7 @@ class Rooms:
         sources = Sources(sandboxes, snapshots, spaces, shelf.workshops)
         artifacts = ArtifactResults(context, sources)
         results = WorkspaceResults(context, sources, shelf, policies)
-        collectors = (images.candidates, shelf.bases.candidates, shelf.candidates, spaces.evictions.candidates)
+        collectors = (images.candidates, shelf.bases.candidates, shelf.candidates, spaces.candidates)
         self.storage = Storage(context, remains, collectors)
         self.garbage = self.storage.garbage
         self.recovery = Recovery(context, live, remains, snapshots, disk_sleep, spaces, shelf)

@@ -25,13 +25,13 @@ from paddock.model.policy import Deed
 
 from . import _result_scripts as scripts
 from ._context import Component, Context
-from ._evictions import check_epoch
 from ._gate import Entry
 from ._handlers import handles
 from ._policies import Exact, Policies
 from ._result_source import Origin, ResultStore, Source, Sources
 from ._shelf import Shelf
 from ._workshop import READING_SECONDS, Workshop, git_environment
+from ._workspaces import check_epoch
 
 if TYPE_CHECKING:  # with all that git needs, which a sandbox does not
     from ._publication import Publication, Publishing
