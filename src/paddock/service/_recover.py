@@ -30,6 +30,7 @@ from ._shelf import Shelf
 from ._snapshots import Snapshots
 from ._store import Row
 from ._tasks import Activity
+from ._workspace_results import remove_quarantines
 from ._workspaces import Workspaces
 
 _AT_ONCE = 8
@@ -118,7 +119,7 @@ class Recovery(Component):
         await self._try("workspaces", self._workspaces.recover)
         await self._try("workshops", self._shelf.workshops.recover)
         await self._try("bases", self._shelf.bases.recover)
-        await self._try("quarantines", self._quarantines)
+        await self._try("quarantines", lambda: asyncio.to_thread(remove_quarantines, self._shelf.directory))
 
     async def unfinished(self) -> None:
         """Also of this daemon: on a full disk nothing can be undone."""
@@ -211,13 +212,6 @@ class Recovery(Component):
             return _UNKNOWN if backend is None or backend.probe() is not None else await backend.living()
         except (PaddockError, OSError):
             return _UNKNOWN
-
-    async def _quarantines(self) -> None:
-        directory = self._shelf.directory
-        if directory.is_dir() and any(directory.iterdir()):
-            from ._publication import remove_quarantines  # with all that git needs
-
-            await asyncio.to_thread(remove_quarantines, directory)
 
     async def _try(self, what: str, step: Callable[[], Awaitable[None] | None]) -> None:
         try:

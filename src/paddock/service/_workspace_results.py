@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import os
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from functools import cached_property
-from typing import TYPE_CHECKING
+import shutil
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from paddock.errors import InvalidArgument, InvalidState, NotFound
 from paddock.model import (
     DiffWorkspace,
     Limit,
     OpenPullRequest,
+    Published,
     PullRequest,
     PullRequestPlan,
     PushBranch,
     PushedBranch,
     PushPlan,
     WorkspaceDiff,
+    codec,
 )
 from paddock.model.policy import Deed
 
 from . import _result_scripts as scripts
 from ._context import Component, Context
-from ._gate import Entry
+from ._gate import Entry, Unknown
 from ._handlers import handles
 from ._policies import Exact, Policies
 from ._result_source import Origin, ResultStore, Source, Sources
@@ -33,9 +37,7 @@ from ._shelf import Shelf
 from ._workshop import READING_SECONDS, Workshop, git_environment
 from ._workspaces import check_epoch
 
-if TYPE_CHECKING:  # with all that git needs, which a sandbox does not
-    from ._publication import Publication, Publishing
-
+QUARANTINE = "qu_"
 _HEADS = "refs/heads/"
 _RAW_BYTES = 64 << 20
 _PATCH_BYTES = 64 << 20
@@ -50,12 +52,6 @@ class WorkspaceResults(Component):
         super().__init__(context)
         self._sources, self._shelf, self._policies = sources, shelf, policies
         self._rows = ResultStore(self._store)
-
-    @cached_property
-    def _publication(self) -> Publication:
-        from ._publication import Publication
-
-        return Publication(self._shelf.repositories.git)
 
     @handles(DiffWorkspace)
     async def diff(self, action: DiffWorkspace, entry: Entry) -> WorkspaceDiff:
@@ -115,13 +111,13 @@ class WorkspaceResults(Component):
                 workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
             )
 
-        from ._publication import Publishing
-
         async with AsyncExitStack() as needs:
             if commit == there:
                 return Publishing(entry, needs.pop_all(), done)
-            quarantine = await needs.enter_async_context(self._publication.quarantine(origin.cache, pack, commit))
-            if there is not None and not action.force and not await quarantine.leads(there):
+            name = await needs.enter_async_context(self._quarantine(origin.cache, pack, commit))
+            lender = origin.cache if name != origin.cache else None
+            git = self._shelf.repositories.git
+            if there is not None and not action.force and not await git.leads(name, there, commit, lender=lender):
                 raise InvalidState(
                     f"{ref} of {url} has {there}, which is not in what the workspace has",
                     hint="another branch, or --force, which takes the place of what is there",
@@ -130,10 +126,24 @@ class WorkspaceResults(Component):
             self._audit.event(
                 "workspace.push", asked_by=entry.number, what=told, pack_sha256=digest, force=action.force
             )
-            plan = PushPlan(
-                repository=quarantine.name, lender=quarantine.lender, url=url, ref=ref, commit=commit, expect=there
-            )
+            plan = PushPlan(repository=name, lender=lender, url=url, ref=ref, commit=commit, expect=there)
             return Publishing(entry, needs.pop_all(), done, push=plan)
+
+    @asynccontextmanager
+    async def _quarantine(self, cache: str, pack: bytes | None, commit: str) -> AsyncGenerator[str]:
+        """A repository of its own for the pack, gone with the block. Without one, all of it is in `cache` already.
+
+        InvalidArgument: git refuses what is in the pack.
+        """
+        if pack is None:
+            yield cache
+            return
+        name, git = QUARANTINE + os.urandom(8).hex(), self._shelf.repositories.git
+        try:
+            await git.receive(name, cache, pack, commit)
+            yield name
+        finally:
+            await asyncio.to_thread(_remove, git.path(name))
 
     @handles(OpenPullRequest)
     async def pull_request(self, action: OpenPullRequest, entry: Entry) -> Publishing:
@@ -158,8 +168,6 @@ class WorkspaceResults(Component):
             assert found is not None
             entry.done({"workspace": source.id, "repository": origin.url, "number": found.number, "url": found.url})
             return found
-
-        from ._publication import Publishing
 
         plan = PullRequestPlan(
             url=origin.url,
@@ -201,6 +209,52 @@ class WorkspaceResults(Component):
                 f"the repository of {source.name!r} was cached anew since it was opened", hint="open another workspace"
             )
         return ref, acquired.commit
+
+
+class Publishing:
+    """A push or a pull request that the caller's process makes. `done` records it, and says what the caller is told.
+
+    `needs` closes when it has ended: the repository that the caller pushes from."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        needs: AsyncExitStack,
+        done: Callable[[PullRequest | None], PushedBranch | PullRequest],
+        *,
+        push: PushPlan | None = None,
+        pull_request: PullRequestPlan | None = None,
+    ) -> None:
+        self.push, self.pull_request = push, pull_request
+        self._entry, self._needs, self._done = entry, needs, done
+        entry.defer()
+
+    async def finish(self, published: Published) -> PushedBranch | PullRequest:
+        async with self._needs:
+            if published.error is not None:
+                error = codec.decode_error(published.error.encode())
+                self._entry.failed(error)
+                raise error
+            if self.pull_request is not None and published.pull_request is None:
+                raise InvalidArgument("a pull request has a number and a URL")
+            return self._done(published.pull_request)
+
+    async def aclose(self) -> None:
+        async with self._needs:
+            self._entry.failed(Unknown("the caller's process ended before it said what became of it"))
+
+
+def remove_quarantines(directory: Path) -> None:
+    """Delete the quarantines that the daemon before this one has left."""
+    for path in directory.glob(f"{QUARANTINE}*"):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)  # by descriptors: it follows no link
+    else:
+        path.unlink(missing_ok=True)
 
 
 async def _check(
