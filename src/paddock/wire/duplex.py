@@ -11,6 +11,7 @@ import itertools
 import os
 import socket
 import struct
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
@@ -36,23 +37,123 @@ class Stranger(Exception):
         self.pid = pid
 
 
-class Duplex:
+class Line(ABC):
+    """Frames over a socket, read as they come and written as the peer takes them."""
+
+    def __init__(self, peer: socket.socket, most_bytes: int) -> None:
+        peer.setblocking(False)
+        self._peer, self._inbox = peer, Inbox(most_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._unsent: deque[tuple[Frame, memoryview]] = deque()
+        self._unsent_bytes: int = 0
+        self.closed = self._reads = self._waits_for_room = False
+        self.pid, self.uid, _ = struct.unpack("=3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        self._read(True)
+
+    def send(
+        self, kind: Kind, channel: int, body: bytes = b"", descriptors: tuple[int, ...] = (), *, flags: int = 0
+    ) -> None:
+        """Send it by and by. `descriptors` are closed here when they have gone, or can't go. NotSent."""
+        if self.closed:
+            close_all(descriptors)
+            raise NotSent("the other side has gone")
+        data = memoryview(pack(kind, channel, body, descriptors=descriptors, flags=flags))
+        self._unsent.append((Frame(kind, channel, body, descriptors), data))
+        self._unsent_bytes += len(data)
+        if len(self._unsent) == 1:
+            self._write()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._read(False)
+        self._loop.remove_writer(self._peer.fileno())
+        self._peer.close()
+        self._inbox.close()
+        for frame, _ in self._unsent:
+            close_all(frame.descriptors)
+        self._over()
+        self._unsent.clear()
+
+    @abstractmethod
+    def _take(self, frame: Frame) -> None:
+        """Called with each frame, whose descriptors are the callee's then. A WireError ends the connection."""
+
+    @abstractmethod
+    def _over(self) -> None:
+        """Called once, when nothing more comes."""
+
+    def _fail(self, error: OSError | WireError) -> None:
+        self.close()
+
+    def _unwritten(self, error: OSError) -> None:
+        self._fail(error)
+
+    def _sent(self) -> None:
+        """Called when the peer has taken all there was."""
+        self._wait_for_room(False)
+
+    def _read(self, wanted: bool) -> None:
+        if wanted != self._reads:
+            self._reads = wanted
+            if wanted:
+                self._loop.add_reader(self._peer.fileno(), self._readable)
+            else:
+                self._loop.remove_reader(self._peer.fileno())
+
+    def _write(self) -> None:
+        if self.closed:
+            return
+        try:
+            while self._unsent:
+                frame, data = self._unsent[0]
+                sent = send_some(self._peer, data, frame.descriptors)
+                self._unsent_bytes -= sent
+                close_all(frame.descriptors)
+                if sent < len(data):
+                    self._unsent[0] = (frame._replace(descriptors=()), data[sent:])
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            self._wait_for_room(True)
+        except OSError as error:
+            self._unwritten(error)
+        else:
+            self._sent()
+
+    def _wait_for_room(self, wanted: bool) -> None:
+        if wanted:
+            self._loop.add_writer(self._peer.fileno(), self._write)
+        elif self._waits_for_room:
+            self._loop.remove_writer(self._peer.fileno())
+        self._waits_for_room = wanted
+
+    def _readable(self) -> None:
+        try:
+            data, descriptors, lost = receive_some(self._peer)
+            for frame in self._inbox.feed(data, descriptors, lost=lost):
+                self._take(frame)
+        except BlockingIOError:
+            return
+        except (OSError, WireError) as error:
+            self._fail(error)
+            return
+        if not data:
+            self.close()
+
+
+class Duplex(Line):
     """The loop calls `heard` with each frame that is no answer, whose descriptors are its own then, and `ended` once,
     when nothing more comes. A WireError that `heard` raises ends the connection."""
 
     def __init__(
         self, peer: socket.socket, heard: Callable[[Duplex, Frame], None], ended: Callable[[Duplex], None]
     ) -> None:
-        peer.setblocking(False)
-        self._peer, self._heard, self._ended = peer, heard, ended
-        self._loop = asyncio.get_running_loop()
-        self._inbox = Inbox(MAX_BODY)
+        super().__init__(peer, MAX_BODY)
+        self._heard, self._ended = heard, ended
         self._asked: dict[int, asyncio.Future[Frame]] = {}
         self._channels = itertools.count(1)
-        self._unsent: deque[tuple[int, memoryview, tuple[int, ...]]] = deque()
-        self.closed = self._waits_for_room = False
-        self.pid, self.uid, _ = struct.unpack("=3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        self._loop.add_reader(peer.fileno(), self._readable)
 
     async def ask(self, body: bytes, descriptors: tuple[int, ...] = (), *, kind: Kind = Kind.OPEN) -> Frame:
         """Return the answer: HELLO, REPLY or ERROR. `descriptors` are closed here, whatever happens.
@@ -72,67 +173,13 @@ class Duplex:
         finally:
             del self._asked[channel]
 
-    def send(
-        self, kind: Kind, channel: int, body: bytes = b"", descriptors: tuple[int, ...] = (), *, flags: int = 0
-    ) -> None:
-        """Send it by and by. `descriptors` are closed here when they have gone, or can't go. NotSent."""
-        if self.closed:
-            close_all(descriptors)
-            raise NotSent("the other side has gone")
-        frame = memoryview(pack(kind, channel, body, descriptors=descriptors, flags=flags))
-        self._unsent.append((channel, frame, descriptors))
-        if len(self._unsent) == 1:
-            self._write()
-
-    def close(self) -> None:
-        if self.closed:
-            return
-        self.closed = True
-        self._loop.remove_reader(self._peer.fileno())
-        self._loop.remove_writer(self._peer.fileno())
-        self._peer.close()
-        self._inbox.close()
-        unheard = {channel for channel, _, _ in self._unsent}
-        for _, _, descriptors in self._unsent:
-            close_all(descriptors)
-        self._unsent.clear()
+    def _over(self) -> None:
+        unheard = {frame.channel for frame, _ in self._unsent}
         for channel, answer in self._asked.items():
             if not answer.done():
                 kind = NotSent if channel in unheard else ConnectionError
                 answer.set_exception(kind("the other side went away before it answered"))
         self._ended(self)
-
-    def _write(self) -> None:
-        try:
-            while self._unsent:
-                channel, data, descriptors = self._unsent[0]
-                sent = send_some(self._peer, data, descriptors)
-                close_all(descriptors)
-                if sent < len(data):
-                    self._unsent[0] = (channel, data[sent:], ())
-                else:
-                    self._unsent.popleft()
-        except BlockingIOError:
-            self._loop.add_writer(self._peer.fileno(), self._write)
-            self._waits_for_room = True
-        except OSError:
-            self.close()
-        else:
-            if self._waits_for_room:
-                self._loop.remove_writer(self._peer.fileno())
-                self._waits_for_room = False
-
-    def _readable(self) -> None:
-        try:
-            data, descriptors, lost = receive_some(self._peer)
-            for frame in self._inbox.feed(data, descriptors, lost=lost):
-                self._take(frame)
-        except BlockingIOError:
-            return
-        except (OSError, WireError):
-            data = b""
-        if not data:
-            self.close()
 
     def _take(self, frame: Frame) -> None:
         answer = self._asked.get(frame.channel) if frame.kind in _ANSWERS else None
