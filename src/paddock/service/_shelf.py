@@ -23,7 +23,6 @@ from paddock.model import (
 from paddock.storage._trees import measure
 
 from ._bases import Bases
-from ._checkout import Submodules
 from ._context import Component, Context
 from ._garbage import Candidate, candidate
 from ._gate import Entry
@@ -45,7 +44,7 @@ class Shelf(Component):
         super().__init__(context)
         self.directory, self._rows = self._state_dir / REPOSITORIES, RepositoryStore(self._store)
         self.workshops = Workshops(context)
-        self.bases = Bases(context, self.workshops, Submodules(self._acquire, self._audit))
+        self.bases = Bases(context, self.workshops, self._acquire)
 
     @cached_property
     def repositories(self) -> Repositories:
