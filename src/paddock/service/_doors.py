@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from paddock.audit import AuditLog
-from paddock.backends._base import Exits
 from paddock.egress._client import GatewayClient, Judge
 from paddock.egress._control import Close, Open, Record, Revise, Secret
 from paddock.egress._secret_book import Bound, to_bytes
@@ -24,6 +23,7 @@ from paddock.keeper import layout
 from paddock.model import PolicyDocument, Recording, SandboxId, State
 
 from . import _trust
+from ._context import Component, Context
 from ._secret_leases import Leases
 from ._store import Row
 from ._tasks import Tasks
@@ -155,27 +155,18 @@ class _Door(msgspec.Struct):
     lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
-class Doors:
-    """`exits` gives the sockets of a living sandbox; `judge` answers for approvals; `authority` makes one
-    for the sandbox of that id; `secrets` says, for the gateway, which ones a sandbox has."""
+class Doors(Component):
+    """`judge` answers for approvals. `secrets` says, for the gateway, which ones a sandbox has."""
 
     def __init__(
-        self,
-        state_dir: Path,
-        *,
-        exits: Callable[[Row], Awaitable[Exits | None]],
-        tasks: Tasks,
-        audit: AuditLog,
-        judge: Judge,
-        authority: Callable[[], Authority] = _make_authority,
-        secrets: Callable[[Row], Awaitable[bytes]] | None = None,
+        self, context: Context, *, judge: Judge, secrets: Callable[[Row], Awaitable[bytes]] | None = None
     ) -> None:
-        self._state, self._exits, self._tasks, self._audit = state_dir, exits, tasks, audit
-        self._authority, self._secrets = authority, secrets
+        super().__init__(context)
+        self._secrets = secrets
         self._doors: dict[SandboxId, _Door] = {}
         self._made: asyncio.Task[Authority] | None = None
-        self._client = GatewayClient(state_dir, on_lost=self._lost, judge=judge)
-        self._lists = MalwareLists(state_dir, tasks=tasks, audit=audit)
+        self._client = GatewayClient(self._state_dir, on_lost=self._lost, judge=judge)
+        self._lists = MalwareLists(self._state_dir, tasks=self._tasks, audit=self._audit)
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
         before = self._doors.get(row.id)
@@ -297,7 +288,7 @@ class Doors:
         if door.authority is None:
             door.authority = await self._new_authority()
         secrets = b"" if self._secrets is None else await self._secrets(row)
-        exits = await self._exits(row)
+        exits = await self._backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True)
         if exits is None:
             raise InternalError(f"somebody who is no gateway has the sockets of {row.id}", hint="paddock kill it")
         order = Open(
@@ -312,15 +303,15 @@ class Doors:
         opening = asyncio.ensure_future(self._client.order(order, exits.detach()))
         try:
             # What programs inside trust, while the gateway makes the door.
-            await asyncio.to_thread(_trust.write, self._state, row.id, door.authority.certificate)
+            await asyncio.to_thread(_trust.write, self._state_dir, row.id, door.authority.certificate)
         finally:
             await opening
 
     async def _new_authority(self) -> Authority:
         """One that was made ahead; and another is, for the next sandbox."""
         made, self._made = self._made, None
-        authority = await (made or asyncio.to_thread(self._authority))
-        self._made = self._tasks.start(asyncio.to_thread(self._authority), name="make an authority", awaited=True)
+        authority = await (made or asyncio.to_thread(_make_authority))
+        self._made = self._tasks.start(asyncio.to_thread(_make_authority), name="make an authority", awaited=True)
         return authority
 
     def _lost(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
 from ._conduct import Conduct
@@ -47,20 +45,13 @@ class Rooms:
         gateway: bool,
         period_seconds: float,
     ) -> None:
-        self._context, config = context, context.config
+        self._context = context
         self.secrets = Secrets(context)
         leases = self.leases = Leases(context, self.secrets)
         approvals = self.approvals = Approvals(context)
         self._doors: Doors | None = None
         if egress is None and gateway:
-            egress = self._doors = Doors(
-                context.state_dir,
-                exits=lambda row: context.backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True),
-                tasks=context.tasks,
-                audit=context.audit,
-                judge=approvals.judge,
-                secrets=leases.packed,
-            )
+            egress = self._doors = Doors(context, judge=approvals.judge, secrets=leases.packed)
             leases.changed = self._doors.secret
         egress = LeasedEgress(egress or NoEgress(), leases)
         policies = self.policies = Policies(context, egress, leases, approvals)
@@ -83,14 +74,7 @@ class Rooms:
         execs = Execs(context, sandboxes, live, remains, leases, conduct)
         files = Files(sandboxes, live, conduct)
         promotion = Promotion(sandboxes)
-        self.evidence = Evidence(
-            context.state_dir,
-            context.audit,
-            context.clock,
-            key_file=config.audit_key_file,
-            most_bytes=config.audit_mib * 2**20 or math.inf,
-            most_seconds=config.audit_days * 86_400.0 or math.inf,
-        )
+        self.evidence = Evidence(context.state_dir, context.audit, context.clock, context.config)
         images = ImageRoom(context)
         reports = Reports(context, sandboxes, self.evidence, images)
         mount_results = MountResults(context, sandboxes, snapshots)
