@@ -141,9 +141,9 @@ class Workshop:
         user: str | None = None,
     ) -> bytes:
         """For what is larger than memory: what it printed on stdout, at most `_STREAM_BYTES`, or nothing if `sink` has
-        taken it. ErrandFailed."""
+        taken it. It may call git. ErrandFailed."""
         began, seconds = time.monotonic(), self._left
-        spec = ExecSpec(argv=tuple(argv), user=user, stdin=input is not None)
+        spec = ExecSpec(argv=tuple(argv), env=git_environment(), user=user, stdin=input is not None)
         handle = await self.instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
         out, words = bytearray(), bytearray()
 

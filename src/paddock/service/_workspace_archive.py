@@ -27,9 +27,6 @@ _CHUNK = 1 << 20
 _TAR = "tar --numeric-owner --xattrs --xattrs-include='user.*'"
 _SHELL = f"""\
 set -eu
-export LC_ALL=C HOME=/nonexistent GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLACE_OBJECTS=1 GIT_GRAFT_FILE=/dev/null
-export GIT_OPTIONAL_LOCKS=0 GIT_TERMINAL_PROMPT=0
-git() {{ command git -c safe.directory='*' -c core.fsmonitor=false -c core.hooksPath=/dev/null "$@"; }}
 # A repository of our own: nothing that the workspace's says of itself is believed.
 mkdir -p /tmp/kept && cd /tmp/kept
 git init --quiet --template= --object-format="$(git --git-dir={REPOSITORY} rev-parse --show-object-format)" own
