@@ -175,9 +175,11 @@ class Workshop:
         self._done.append({"argv": list(argv[:2]), "status": "ok"})
         return bytes(out)
 
-    async def check(self, argv: Sequence[str], **options: object) -> bytes:
+    async def check(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, output_bytes: int = OUTPUT_BYTES
+    ) -> bytes:
         """What it printed on stdout. PlatformError if it did not end with 0."""
-        result = await self.run(argv, **options)  # type: ignore[arg-type]
+        result = await self.run(argv, env=env, output_bytes=output_bytes)
         if not result.ok:
             limit = f", limit reached: {result.limit}" if result.limit else ""
             words = result.stderr.strip()[-600:]
