@@ -25,12 +25,11 @@ from ._recordings import Recordings
 from ._recover import Expiry, Recovery
 from ._remains import Remains
 from ._reports import Reports
-from ._result_source import Sources
 from ._sandboxes import Sandboxes
 from ._secret_leases import Leases, Secrets
 from ._shelf import Shelf
 from ._snapshots import FileChanges, Snapshots
-from ._workspace_results import WorkspaceResults
+from ._workspace_results import Sources, WorkspaceResults
 from ._workspace_tree import Workspaces
 from ._workspaces import Workspaces as Spaces
 
