@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from paddock.audit import AuditLog
 from paddock.backends._base import TreeMount
 from paddock.daemon._compose import Node
 from paddock.errors import InvalidArgument, InvalidState, PlatformError
@@ -31,7 +30,7 @@ from paddock.model import (
 )
 from paddock.service import Service
 from paddock.service._bases import Base
-from paddock.service._checkout import Submodule, Submodules
+from paddock.service._checkout import Submodule, acquire_submodule
 from paddock.service._workspace_tree import WorkspaceTree
 from tests.conftest import configure
 from tests.repositories.git_servers import HttpServer, Origin, address
@@ -242,7 +241,7 @@ async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path,
         again = await rig.base(await rig.acquire(origin))
         (candidate,) = await rig.shelf.bases.candidates()
         assert (candidate.only_when_full, candidate.item.kept_because) == (True, None)
-        assert await rig.shelf.bases.take(candidate.item) is None
+        assert await candidate.take() is None
         assert again.id not in rig.pool.names()
 
 
@@ -307,9 +306,7 @@ async def test_submodules_from_elsewhere_are_left_empty_and_recorded(
 
 
 @pytest.mark.parametrize("url", ["ssh://git@h/x", "git@h:x", "https://u:p@h/x", "file:///srv/x", "/srv/x"])
-async def test_not_even_for_who_may_see_the_repository_is_a_submodule_fetched_by_another_way(
-    tmp_path: Path, url: str
-) -> None:
+async def test_not_even_for_who_may_see_the_repository_is_a_submodule_fetched_by_another_way(url: str) -> None:
     """A private one's submodules are fetched as its principal, whose ssh keys and directories are not for them."""
     asked: list[str] = []
 
@@ -317,11 +314,9 @@ async def test_not_even_for_who_may_see_the_repository_is_a_submodule_fetched_by
         asked.append(url)
         raise AssertionError
 
-    log = AuditLog(tmp_path)
     submodule = Submodule(path="m", commit="0" * 40, url=url, parent="", name="m")
     with pytest.raises(InvalidArgument, match="from the network"):
-        await Submodules(acquire, log)._one(submodule, ME, "")  # pyright: ignore[reportPrivateUsage]
-    log.close()
+        await acquire_submodule(acquire, submodule, ME.id, "")
     assert asked == []
 
 

@@ -40,11 +40,11 @@ async def test_one_goes_that_nothing_needs_and_that_was_not_used_just_now(
     pins.pin(shelf.path(acquired), "ws_1", acquired.commit)
     assert "ws_1" in (await kept() or "")
     (one,) = await collector.candidates()
-    assert "ws_1" in (await collector.take(one.item) or ""), "asked again at the last moment"
+    assert "ws_1" in (await one.take() or ""), "asked again at the last moment"
     assert shelf.path(acquired).exists()
     pins.unpin(shelf.path(acquired), "ws_1")
     assert await kept() is None
     (one,) = await collector.candidates()
-    assert await collector.take(one.item) is None
+    assert await one.take() is None
     assert not shelf.path(acquired).exists()
     assert await collector.candidates() == []

@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 
-from paddock.audit import AuditLog
 from paddock.backends import Instance
 from paddock.egress._client import GatewayClient
 from paddock.egress._control import Open, Secret
 from paddock.egress._secret_book import Bound, to_bytes
 from paddock.errors import KeeperUnavailable, NotConfigured, NotFound
-from paddock.keeper import layout
 from paddock.model import (
     ApprovalAnswer,
     ApprovalState,
@@ -32,9 +30,11 @@ from paddock.model import (
 )
 from paddock.policy.egress import compile
 from paddock.service._doors import Doors
+from paddock.service._providers import Backends
 from paddock.service._store import Row
 from paddock.service._tasks import Tasks
 from tests.conftest import gateway_pid
+from tests.contexts import context
 from tests.egress.rig import eventually
 from tests.keeper.conftest import Yard, open_yard
 from tests.keeper.conftest import run as execute
@@ -54,24 +54,18 @@ NOTHING = compile(PolicyDocument())
 
 @asynccontextmanager
 async def doors_of(yard: Yard, secrets: Callable[[Row], Awaitable[bytes]] | None = None) -> AsyncGenerator[Doors]:
-    audit = AuditLog(yard.state_dir / layout.AUDIT)
     failures: list[BaseException] = []
     tasks = Tasks(lambda name, error: failures.append(error))
-
-    doors = Doors(
-        yard.state_dir,
-        exits=lambda row: yard.backend.exits(row.id, row.incarnation),
-        tasks=tasks,
-        audit=audit,
-        judge=lambda request: ApprovalAnswer(granted=False, state=ApprovalState.DENIED),
-        secrets=secrets,
-    )
+    of = context(yard.state_dir, tasks=tasks, backends=Backends((yard.backend,)))
+    no = ApprovalAnswer(granted=False, state=ApprovalState.DENIED)
+    doors = Doors(of, judge=lambda request: no, secrets=secrets)
     try:
         yield doors
     finally:
         doors.aclose()
         await tasks.aclose()
-        audit.close()
+        of.audit.close()
+        of.store.close()
     assert not failures
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from paddock.audit import AuditLog, read_records, verify
 from paddock.model import ListAudit
+from paddock.model.config import Config
 from paddock.service import _evidence
 from paddock.service._clock import Clock
 from paddock.service._evidence import Evidence
@@ -33,14 +34,14 @@ async def end(evidence: Evidence, log: AuditLog) -> None:
 @pytest.mark.parametrize(("lived", "heads"), [(0.0, 0), (_evidence.SIGN_SECONDS, 1), (3600.0, 1)])
 def test_a_short_program_leaves_signing_to_the_next_but_not_for_long(tmp_path: Path, lived: float, heads: int) -> None:
     times, log = Times(), AuditLog(tmp_path / "audit")
-    evidence = Evidence(tmp_path, log, times.clock)
+    evidence = Evidence(tmp_path, log, times.clock, Config())
     times.ahead = lived
     asyncio.run(end(evidence, log))
     report = verify(tmp_path / "audit")
     assert (report.heads, report.signed) == (heads, report.records if heads else 0)
     later = AuditLog(tmp_path / "audit")
     times.ahead += 61.0
-    asyncio.run(end(Evidence(tmp_path, later, times.clock), later))
+    asyncio.run(end(Evidence(tmp_path, later, times.clock, Config()), later))
     report = verify(tmp_path / "audit")
     assert report.signed == report.records, "the last record too"
 
@@ -48,7 +49,7 @@ def test_a_short_program_leaves_signing_to_the_next_but_not_for_long(tmp_path: P
 def test_a_service_signs_beside_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_evidence, "SIGN_SECONDS", 0.01)
     log = AuditLog(tmp_path / "audit")
-    evidence = Evidence(tmp_path, log, Clock())
+    evidence = Evidence(tmp_path, log, Clock(), Config())
 
     async def work() -> None:
         signed, loop, sign = asyncio.Event(), asyncio.get_running_loop(), evidence.sign
@@ -75,7 +76,7 @@ def test_what_keeps_it_from_signing_is_recorded_once(tmp_path: Path) -> None:
     (tmp_path / "audit.key").write_text("no key")
     (tmp_path / "audit.key").chmod(0o600)
     log = AuditLog(tmp_path / "audit")
-    evidence = Evidence(tmp_path, log, Clock())
+    evidence = Evidence(tmp_path, log, Clock(), Config())
     evidence.sign()
     evidence.sign()
     path = tmp_path / "audit" / log.segment
@@ -98,8 +99,8 @@ def test_what_is_too_much_or_too_old_is_removed_and_recorded(
     monkeypatch.setattr("paddock.audit._log.PART_BYTES", 10_000)
     directory = tmp_path / "audit"
     log = AuditLog(directory)
-    limits = {"most_bytes": 20_000.0} if limit == "bytes" else {"most_seconds": -1.0}
-    evidence, free = Evidence(tmp_path, log, Clock(), **limits), Evidence(tmp_path, log, Clock())
+    evidence, free = (Evidence(tmp_path, log, Clock(), Config()) for _ in range(2))
+    setattr(evidence, f"_most_{limit}", {"bytes": 20_000.0, "seconds": -1.0}[limit])
     for number in range(400):
         log.event("task.failed", message=f"{number} {os.urandom(50).hex()}")
     free.sign()

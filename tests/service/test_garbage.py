@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 import pytest
@@ -174,7 +175,9 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
 
         monkeypatch.setattr(bases._needs, "by_tree", looks)
         if way == "collected":
-            assert await bases.take(GarbageItem(what=base, kind="base", why="the pool is full")) is None
+            (one,) = await bases.candidates()
+            left.clear()
+            assert await one.take() is None
         else:
             discard = bases.forget("rp_1")
             await asyncio.sleep(0)
@@ -241,13 +244,12 @@ class Things:
 
     async def candidates(self) -> Sequence[Candidate]:
         items = [GarbageItem(what=one, kind=self._kind, why="it is old", bytes=10) for one in self.left]
-        return [Candidate(item=item, only_when_full=self._full) for item in items]
+        return [Candidate(item=item, take=partial(self._take, item.what), only_when_full=self._full) for item in items]
 
-    async def take(self, item: GarbageItem) -> str | None:
-        if item.what == self.refused:
+    async def _take(self, what: str) -> None:
+        if what == self.refused:
             raise PlatformError("it will not go")
-        self.left.remove(item.what)
-        return None
+        self.left.remove(what)
 
 
 class Filled(FolderPool):
@@ -260,7 +262,7 @@ class Filled(FolderPool):
 async def test_above_the_high_mark_what_can_be_had_again_goes_in_order_until_the_low_mark(rig: Rig) -> None:
     pool = Filled(rig.state_dir / "filled")
     bases, workspaces = Things("base", 2), Things("workspace", 9)
-    garbage = Garbage(pool=lambda: pool, sweepers=(), collectors=(bases, workspaces))
+    garbage = Garbage(pool=lambda: pool, sweepers=(), collectors=(bases.candidates, workspaces.candidates))
     pool.used_bytes = 90
     report = await garbage.collect(dry_run=False)
     assert (len(bases.left), len(workspaces.left)) == (2, 9), "at the high mark, not above it"
@@ -278,7 +280,7 @@ async def test_with_enough_available_nothing_goes_that_can_be_had_again(rig: Rig
             return PoolSpace(used_bytes=99 << 40, available_bytes=1 << 40)
 
     pool, things = Large(rig.state_dir / "large"), Things("workspace", 3)
-    await Garbage(pool=lambda: pool, sweepers=(), collectors=(things,)).sweep()
+    await Garbage(pool=lambda: pool, sweepers=(), collectors=(things.candidates,)).sweep()
     assert len(things.left) == 3
 
 
@@ -286,7 +288,7 @@ async def test_what_will_not_go_is_said_and_keeps_no_other(rig: Rig) -> None:
     pool = Filled(rig.state_dir / "filled")
     things = Things("base", 3, only_when_full=False)
     things.refused = "base1"
-    report = await Garbage(pool=lambda: pool, sweepers=(things,), collectors=()).collect(dry_run=False)
+    report = await Garbage(pool=lambda: pool, sweepers=(things.candidates,), collectors=()).collect(dry_run=False)
     assert [item.kept_because for item in report.items] == [None, "it will not go", None]
     assert things.left == ["base1"]
 

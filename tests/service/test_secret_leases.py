@@ -319,7 +319,7 @@ async def test_a_revision_keeps_the_shape_of_a_placeholder(rig: Rig) -> None:
         shaped = {"TOKEN": SecretRule(source=SecretSource(stored="CI"), bind=BIND, shape="ghp_" + "*" * 36)}
         with pytest.raises(InvalidArgument, match="has its shape"):
             await extend(row, shaped)
-        assert leases_of(service)._rows.of(row.id)[0].rule == RULES["TOKEN"]
+        assert leases_of(service)._of(row.id)[0].rule == RULES["TOKEN"]
 
 
 async def test_nothing_of_a_value_is_kept_with_the_placeholders(rig: Rig) -> None:

@@ -64,7 +64,7 @@ def test_what_is_stored_comes_back_equal(tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("version", range(1, _schema.VERSION))
+@pytest.mark.parametrize("version", range(_schema.FIRST, _schema.VERSION))
 def test_a_file_of_each_version_before_comes_to_the_schema_of_a_new_one(tmp_path: Path, version: int) -> None:
     _made_by(tmp_path / "old", version)
     for name in ("old", "new"):
@@ -115,7 +115,7 @@ def test_checkouts_of_before_submodules_were_asked_for_have_them(tmp_path: Path)
 def _made_by(path: Path, version: int) -> None:
     """A database as that version left it."""
     db = sqlite3.connect(path)
-    for script in _schema.SCRIPTS[:version]:
+    for script in _schema.SCRIPTS[: version - _schema.FIRST + 1]:
         db.executescript(script)
     db.execute(f"PRAGMA user_version = {version}")
     db.close()
@@ -129,17 +129,18 @@ def test_no_script_has_a_semicolon_within_a_statement() -> None:
         assert all(map(sqlite3.complete_statement, (f"{one};" for one in script.split(";") if one.strip())))
 
 
-def test_a_newer_schema_is_refused_with_the_next_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "hint"), [(99, "upgrade paddock"), (10, "another state directory")])
+def test_a_newer_schema_is_refused_with_the_next_step(tmp_path: Path, version: int, hint: str) -> None:
     Store(tmp_path / "db").close()
     db = sqlite3.connect(tmp_path / "db")
-    db.execute("PRAGMA user_version = 99")
+    db.execute(f"PRAGMA user_version = {version}")
     db.close()
-    with pytest.raises(NotConfigured, match="upgrade paddock"):
+    with pytest.raises(NotConfigured, match=hint):
         Store(tmp_path / "db")
 
 
 def test_an_interrupted_migration_has_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _made_by(tmp_path / "db", 3)
+    _made_by(tmp_path / "db", 13)
     before = schema_of(tmp_path / "db")
     monkeypatch.setattr(_schema, "SCRIPTS", (*_schema.SCRIPTS, "CREATE TABLE more (id); no SQL"))
     with pytest.raises(InternalError, match="syntax error"):

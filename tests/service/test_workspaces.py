@@ -80,8 +80,8 @@ class CopiedKeeping:
 
 
 def keeping_of(service: Service, rig: Rig) -> CopiedKeeping:
-    evictions = workspaces_of(service).evictions
-    evictions._keeping = keeping = CopiedKeeping(rig, evictions._keeping.archives)  # type: ignore[assignment]
+    workspaces = workspaces_of(service)
+    workspaces._keeping = keeping = CopiedKeeping(rig, workspaces._keeping.archives)  # type: ignore[assignment]
     return keeping
 
 
@@ -216,7 +216,7 @@ async def test_g5_a_delete_is_refused_while_anything_is_only_here(rig: Rig) -> N
         with pytest.raises(InvalidState, match="1 untracked file: work"):
             await service.perform(DeleteWorkspace(workspace="task"), ME)
         assert (folder(rig, made) / "work").read_text() == "mine"
-        await workspaces_of(service).evictions.evict(made.id)
+        await workspaces_of(service).evict(made.id)
         with pytest.raises(InvalidState, match="1 untracked file: work"):
             await service.perform(DeleteWorkspace(workspace="task"), ME)
         await service.perform(OpenWorkspace(name="task"), ME)
@@ -233,7 +233,7 @@ async def test_g6_the_tree_goes_after_its_work_is_on_the_disk_and_comes_back(rig
         made = await service.perform(OpenWorkspace(name="task"), ME)
         (folder(rig, made) / "work").write_text("mine")
         keeping.trip = lambda step: _there(folder(rig, made) / "work")
-        await workspaces_of(service).evictions.evict(made.id)
+        await workspaces_of(service).evict(made.id)
         evicted = await service.perform(GetWorkspace(workspace="task"), ME)
         assert (evicted.state, rig.pool.names(), _archives(rig)) == (WorkspaceState.EVICTED, (), [made.id])
         assert (await service.perform(InspectWorkspace(workspace="task"), ME)).untracked == 1
@@ -252,7 +252,7 @@ async def test_g6_what_cannot_be_kept_stays(rig: Rig, step: str) -> None:
         (folder(rig, made) / "work").write_text("mine")
         keeping.trip = _failing_at(step)
         with pytest.raises(PlatformError, match="no room"):
-            await workspaces_of(service).evictions.evict(made.id)
+            await workspaces_of(service).evict(made.id)
         now = await service.perform(GetWorkspace(workspace="task"), ME)
         assert now.state is WorkspaceState.READY
         assert (folder(rig, made) / "work").read_text() == "mine"
@@ -266,7 +266,7 @@ async def test_what_cannot_be_laid_out_again_is_still_kept(rig: Rig, step: str) 
         keeping = keeping_of(service, rig)
         made = await service.perform(OpenWorkspace(name="task"), ME)
         (folder(rig, made) / "work").write_text("mine")
-        await workspaces_of(service).evictions.evict(made.id)
+        await workspaces_of(service).evict(made.id)
         keeping.trip = _failing_at(step)
         with pytest.raises(PlatformError, match="no room"):
             await service.perform(OpenWorkspace(name="task"), ME)
@@ -281,7 +281,7 @@ async def test_an_archive_that_was_changed_is_not_laid_out(rig: Rig) -> None:
         keeping_of(service, rig)
         made = await service.perform(OpenWorkspace(name="task"), ME)
         (folder(rig, made) / "work").write_text("mine")
-        await workspaces_of(service).evictions.evict(made.id)
+        await workspaces_of(service).evict(made.id)
         path = rig.state_dir / "kept" / made.id
         path.write_bytes(path.read_bytes().replace(b"mine", b"thei"))
         with pytest.raises(PlatformError, match="is damaged"):
@@ -309,7 +309,7 @@ async def test_g8_what_a_dead_daemon_has_left_is_put_right(
         made = await service.perform(OpenWorkspace(name="task"), ME)
         (folder(rig, made) / "work").write_text("mine")
         if state is WorkspaceState.RESTORING:
-            await workspaces_of(service).evictions.evict(made.id)
+            await workspaces_of(service).evict(made.id)
             if tree:
                 folder(rig, made).mkdir()
                 (folder(rig, made) / "half").write_text("")
@@ -338,7 +338,7 @@ async def test_g8_a_tree_that_outlived_its_eviction_goes(rig: Rig) -> None:
         (folder(rig, made) / "work").write_text("mine")
         delete, rig.pool.delete = rig.pool.delete, _fail  # type: ignore[method-assign]
         with pytest.raises(PlatformError):
-            await workspaces_of(service).evictions.evict(made.id)
+            await workspaces_of(service).evict(made.id)
         rig.pool.delete = delete  # type: ignore[method-assign]
         assert rig.pool.names() == (made.id,)
         await service.recovery.sweep()
@@ -350,7 +350,7 @@ async def test_a_caller_that_leaves_takes_nothing_with_it(rig: Rig) -> None:
         keeping = keeping_of(service, rig)
         made = await service.perform(OpenWorkspace(name="task"), ME)
         (folder(rig, made) / "work").write_text("mine")
-        evicting = asyncio.ensure_future(workspaces_of(service).evictions.evict(made.id))
+        evicting = asyncio.ensure_future(workspaces_of(service).evict(made.id))
         keeping.trip = lambda step: step == "half kept" and evicting.cancel()  # type: ignore[assignment]
         with pytest.raises(asyncio.CancelledError):
             await evicting
@@ -371,7 +371,7 @@ async def test_what_goes_first_is_clean_then_old_and_never_what_is_held_or_pinne
         for age, name in enumerate(("new", "dirty", "old")):
             service._store.execute("UPDATE workspaces SET used_at = ? WHERE name = ?", (1000.0 - age, name))
         rig.pool.used_bytes = 1 << 40
-        found = [each.item for each in await workspaces_of(service).evictions.candidates()]
+        found = [each.item for each in await workspaces_of(service).candidates()]
         names = [item.why.partition(":")[0].removeprefix("workspace ") for item in found]
         assert [item.kept_because is None for item in found] == [True, True, True, False, False]
         assert names[:3] == ["old", "new", "dirty"]
@@ -379,9 +379,9 @@ async def test_what_goes_first_is_clean_then_old_and_never_what_is_held_or_pinne
         assert set(names[3:]) == {"held", "pinned"}
         for name, why in (("held", "has workspace"), ("pinned", "pinned for")):
             with pytest.raises(InvalidState, match=why):
-                await workspaces_of(service).evictions.evict(made[name].id)
+                await workspaces_of(service).evict(made[name].id)
         await service.perform(PinWorkspace(workspace="pinned", seconds=0), ME)
-        await workspaces_of(service).evictions.evict(made["pinned"].id)
+        await workspaces_of(service).evict(made["pinned"].id)
 
 
 async def test_a_full_pool_evicts_workspaces_and_says_why(rig: Rig) -> None:
@@ -397,11 +397,11 @@ async def test_a_full_pool_evicts_workspaces_and_says_why(rig: Rig) -> None:
         assert "the pool is" in (item.kept_because or "")
         assert keeping.looked == 0, "with room in the pool, none is looked into"
         rig.pool.used_bytes = 1 << 40
-        collector = workspaces_of(service).evictions
+        collector = workspaces_of(service)
         (candidate,) = await collector.candidates()
         assert "keeps 1 untracked file" in candidate.item.why
         assert keeping.looked == 1
-        assert await collector.take(candidate.item) is None
+        assert await candidate.take() is None
         assert any(b"workspace.evicted" in path.read_bytes() for path in (rig.state_dir / "audit").rglob("*.jsonl"))
         assert (rig.pool.names(), _archives(rig)) == ((), [made.id])
         await service.perform(OpenWorkspace(name="task"), ME)
@@ -448,7 +448,7 @@ async def _interleave(rig: Rig, moves: list[tuple[str, int]]) -> None:
                     if move == "die":
                         keeping.trip = _failing_at(("keep", "half kept", "kept", "lay", "laid")[choice % 5])
                     with _either(InvalidState, PlatformError):
-                        await workspaces_of(service).evictions.evict(made.id)
+                        await workspaces_of(service).evict(made.id)
                     with _either(PlatformError):
                         await service.perform(OpenWorkspace(name="task"), ME)
                     keeping.trip = lambda step: None

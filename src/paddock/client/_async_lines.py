@@ -40,7 +40,9 @@ class AsyncLines:
             opened.close()
             return found
         for ended in [one for one in self._loops if one.is_closed()]:
-            self._loops.pop(ended).close(ConnectionResetError("the event loop was closed"))
+            line = self._loops.pop(ended)
+            line.why = ConnectionResetError("the event loop was closed")
+            line.close()
         found = self._loops[loop] = AsyncLine(opened)
         return found
 
@@ -88,7 +90,8 @@ def _hear(line: Duplex, frame: Frame) -> None:
     if frame.kind is Kind.CONTROL:
         tell(frame.body)
     elif frame.kind is Kind.CLOSE:
-        line.close(NotSent("the daemon leaves"))
+        line.why = NotSent("the daemon leaves")
+        line.close()
 
 
 class AsyncPipe:

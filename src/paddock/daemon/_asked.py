@@ -76,17 +76,15 @@ class Memory:
 
     def __init__(self) -> None:
         self._under_way: dict[Key, Asked] = {}
-        self._tasks: dict[asyncio.Task[None], Asked] = {}
         self._answers: dict[Key, Answer] = {}
         self._bytes = 0
 
     def begin(self, key: Key, task: asyncio.Task[None], reply: Reply) -> Asked:
-        asked = self._under_way[key] = self._tasks[task] = Asked(task, reply)
+        asked = self._under_way[key] = Asked(task, reply)
         return asked
 
     def over(self, key: Key, asked: Asked) -> None:
         asked.stay()
-        del self._tasks[asked.task]
         if self._under_way.get(key) is asked:
             del self._under_way[key]
         if asked.answer is None:
@@ -102,10 +100,11 @@ class Memory:
 
     def leave(self, task: asyncio.Task[None]) -> bool:
         """Its connection has ended. False where it can't be asked for again."""
-        asked = self._tasks.get(task)
-        if asked is not None:
-            asked.left_alone()
-        return asked is not None
+        for asked in self._under_way.values():
+            if asked.task is task:
+                asked.left_alone()
+                return True
+        return False
 
     def end(self, session: str) -> None:
         """Nobody asks for it again: what is under way is cancelled."""

@@ -12,9 +12,8 @@ import fcntl
 import os
 import signal
 import socket
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 from paddock.backends._pump import Flow, Pump, draw, pour
 from paddock.errors import InvalidArgument, PaddockError
@@ -30,11 +29,9 @@ from paddock.model.codec import Handle as HandleReply
 
 if TYPE_CHECKING:
     from paddock.service._mount_results import Promoting
-    from paddock.service._publication import Publishing
+    from paddock.service._workspace_results import Publishing
 
-Method = Callable[[Call], Coroutine[Any, Any, object]]
-
-
+Method: TypeAlias = Callable[[Call], Awaitable[object]]
 _PIPE_BYTES = 1 << 20
 
 
@@ -102,231 +99,153 @@ class Input:
         await asyncio.wait((self._task,))
 
 
-class Opened(ABC):
-    """One handle of a session: `reply` and `descriptors` are what the client is given."""
+class Opened:
+    """One handle of a session: `reply` and `descriptors` are what the client is given.
 
-    reply: HandleReply
-    descriptors: tuple[int, ...]
+    `let_go` closes it when its client has gone, or never had it; `close` does the same unless `methods` has another.
+    """
 
-    def __init__(self) -> None:
-        self.methods: dict[str, Method] = {}
+    def __init__(
+        self,
+        reply: HandleReply,
+        let_go: Callable[[], Awaitable[object]],
+        methods: Mapping[str, Method],
+        descriptors: tuple[int, ...] = (),
+    ) -> None:
+        self.reply, self.let_go, self.descriptors = reply, let_go, descriptors
+        self._methods: dict[str, Method] = {"close": lambda _: let_go(), **methods}
 
     async def call(self, call: Call) -> object:
-        method = self.methods.get(call.method)
+        method = self._methods.get(call.method)
         if method is None:
             raise InvalidArgument(f"this handle has no method {call.method!r}")
         return await method(call)
 
-    @abstractmethod
-    async def let_go(self) -> None:
-        """The client has gone, or never had it."""
 
+def open_reader(number: int, inner: ByteReader, pump: Pump) -> Opened:
+    far, near = _out()
+    output = Output(inner, near, pump)
 
-class OpenedReader(Opened):
-    def __init__(self, number: int, inner: ByteReader, pump: Pump) -> None:
-        super().__init__()
-        far, near = _out()
-        self._inner, self._output = inner, Output(inner, near, pump)
-        self.reply, self.descriptors = HandleReply(handle=number, streams=("out",)), (far,)
-        self.methods = {"end": self._end, "close": self._close}
-
-    async def _end(self, call: Call) -> None:
-        await self._output.end(wait=True)
-
-    async def _close(self, call: Call) -> None:
-        await self.let_go()
-
-    async def let_go(self) -> None:
+    async def let_go() -> None:
         try:
-            await self._output.end(wait=False)
+            await output.end(wait=False)
         finally:
-            await self._inner.aclose()
+            await inner.aclose()
+
+    reply = HandleReply(handle=number, streams=("out",))
+    return Opened(reply, let_go, {"end": lambda _: output.end(wait=True)}, (far,))
 
 
-class OpenedWriter(Opened):
-    def __init__(self, number: int, inner: ByteWriter, pump: Pump) -> None:
-        super().__init__()
-        far, near = _in()
-        self._input = Input(inner, near, pump)
-        self.reply, self.descriptors = HandleReply(handle=number, streams=("in",)), (far,)
-        self.methods = {"close": self._close, "abort": self._abort}
-
-    async def _close(self, call: Call) -> object:
-        return await self._input.close(call.sent or 0)
-
-    async def _abort(self, call: Call) -> None:
-        await self._input.abort()
-
-    async def let_go(self) -> None:
-        await self._input.abort()
+def open_writer(number: int, inner: ByteWriter, pump: Pump) -> Opened:
+    far, near = _in()
+    input = Input(inner, near, pump)
+    reply = HandleReply(handle=number, streams=("in",))
+    methods: dict[str, Method] = {"close": lambda call: input.close(call.sent or 0), "abort": lambda _: input.abort()}
+    return Opened(reply, input.abort, methods, (far,))
 
 
-class OpenedStream(Opened):
-    def __init__(self, number: int, inner: ByteStream, pump: Pump) -> None:
-        super().__init__()
-        self._socket, theirs = socket.socketpair()
-        self._socket.setblocking(False)
-        self._inner = inner
-        self._output = Output(inner, os.dup(self._socket.fileno()), pump)
-        self._input = Input(inner, os.dup(self._socket.fileno()), pump)
-        self._after = asyncio.ensure_future(self._half_close())  # ended by `_stop`
-        self.reply, self.descriptors = HandleReply(handle=number, streams=("both",)), (theirs.detach(),)
-        self.methods = {"end": self._end, "close": self._close, "abort": self._abort, "eof": self._eof}
+def open_stream(number: int, inner: ByteStream, pump: Pump) -> Opened:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    output = Output(inner, os.dup(ours.fileno()), pump)
+    input = Input(inner, os.dup(ours.fileno()), pump)
 
-    async def _half_close(self) -> None:
+    async def half_close() -> None:
         """So that the client sees an end when the service's side has ended."""
         with contextlib.suppress(Exception):  # `end` tells
-            await self._output.end(wait=True)
+            await output.end(wait=True)
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
+            ours.shutdown(socket.SHUT_WR)
 
-    async def _end(self, call: Call) -> None:
-        await self._output.end(wait=True)
+    after = asyncio.ensure_future(half_close())  # ended by `stop`
 
-    async def _eof(self, call: Call) -> None:
-        await self._input.end(call.sent or 0)
-        await self._inner.write_eof()
-
-    async def _close(self, call: Call) -> None:
-        await self._stop()
-        await self._inner.aclose()
-
-    async def _abort(self, call: Call) -> None:
-        await self.let_go()
-
-    async def let_go(self) -> None:
-        await self._stop()
-        await self._inner.abort()
-
-    async def _stop(self) -> None:
+    async def stop() -> None:
         with contextlib.suppress(Exception):
-            await self._output.end(wait=False)
-        await self._input.stop()
-        self._after.cancel()
-        await asyncio.wait((self._after,))
-        self._socket.close()
+            await output.end(wait=False)
+        await input.stop()
+        after.cancel()
+        await asyncio.wait((after,))
+        ours.close()
+
+    async def eof(call: Call) -> None:
+        await input.end(call.sent or 0)
+        await inner.write_eof()
+
+    async def close(call: Call) -> None:
+        await stop()
+        await inner.aclose()
+
+    async def let_go() -> None:
+        await stop()
+        await inner.abort()
+
+    reply = HandleReply(handle=number, streams=("both",))
+    methods: dict[str, Method] = {
+        "end": lambda _: output.end(wait=True),
+        "close": close,
+        "abort": lambda _: let_go(),
+        "eof": eof,
+    }
+    return Opened(reply, let_go, methods, (theirs.detach(),))
 
 
-class OpenedPromotion(Opened):
-    def __init__(self, number: int, inner: Promoting, pump: Pump) -> None:
-        super().__init__()
-        self._inner = inner
-        self.reply = HandleReply(handle=number, streams=("layer", "journal"), plan=inner.plan)
-        self.descriptors = (os.dup(inner.layer), os.dup(inner.journal))
-        self.methods = {"finish": self._finish, "close": self._close}
-
-    async def _finish(self, call: Call) -> object:
-        return await self._inner.finish()
-
-    async def _close(self, call: Call) -> None:
-        await self.let_go()
-
-    async def let_go(self) -> None:
-        await self._inner.aclose()
+def open_promotion(number: int, inner: Promoting, pump: Pump) -> Opened:
+    reply = HandleReply(handle=number, streams=("layer", "journal"), plan=inner.plan)
+    descriptors = (os.dup(inner.layer), os.dup(inner.journal))
+    return Opened(reply, inner.aclose, {"finish": lambda _: inner.finish()}, descriptors)
 
 
-class OpenedPublication(Opened):
-    def __init__(self, number: int, inner: Publishing, pump: Pump) -> None:
-        super().__init__()
-        self._inner = inner
-        self.reply = HandleReply(handle=number, push=inner.push, pull_request=inner.pull_request)
-        self.descriptors = ()
-        self.methods = {"finish": self._finish, "close": self._close}
-
-    async def _finish(self, call: Call) -> object:
+def open_publication(number: int, inner: Publishing, pump: Pump) -> Opened:
+    async def finish(call: Call) -> object:
         if call.published is None:
             raise InvalidArgument("what became of it is missing")
-        return await self._inner.finish(call.published)
+        return await inner.finish(call.published)
 
-    async def _close(self, call: Call) -> None:
-        await self.let_go()
-
-    async def let_go(self) -> None:
-        await self._inner.aclose()
+    reply = HandleReply(handle=number, push=inner.push, pull_request=inner.pull_request)
+    return Opened(reply, inner.aclose, {"finish": finish})
 
 
-class OpenedWatch(Opened):
-    def __init__(self, number: int, inner: ChangeStream, pump: Pump) -> None:
-        super().__init__()
-        self._inner = inner
-        self.reply, self.descriptors = HandleReply(handle=number), ()
-        self.methods = {"next": self._next, "close": self._close}
-
-    async def _next(self, call: Call) -> object:
-        return await self._inner.next()
-
-    async def _close(self, call: Call) -> None:
-        await self._inner.aclose()
-
-    async def let_go(self) -> None:
-        await self._inner.aclose()
+def open_watch(number: int, inner: ChangeStream, pump: Pump) -> Opened:
+    return Opened(HandleReply(handle=number), inner.aclose, {"next": lambda _: inner.next()})
 
 
-class OpenedExec(Opened):
-    def __init__(self, number: int, inner: ExecHandle, pump: Pump) -> None:
-        super().__init__()
-        self._inner = inner
-        self._input: Input | None = None
-        self._outputs: dict[str, Output] = {}
-        names: list[str] = []
-        descriptors: list[int] = []
-        if inner.stdin is not None:
-            far, near = _in()
-            self._input = Input(inner.stdin, near, pump)
-            names.append("stdin")
-            descriptors.append(far)
-        for name, reader in (("stdout", inner.stdout), ("stderr", inner.stderr)):
-            if reader is not None:
-                far, near = _out()
-                self._outputs[name] = Output(reader, near, pump)
-                names.append(name)
-                descriptors.append(far)
-        self.reply = HandleReply(handle=number, streams=tuple(names), id=inner.id, pid=inner.pid)
-        self.descriptors = tuple(descriptors)
-        self.methods = {
-            "wait": self._wait,
-            "signal": self._signal,
-            "kill": self._kill,
-            "resize": self._resize,
-            "close": self._close,
-            "stdin.close": self._stdin_close,
-            "stdin.abort": self._stdin_abort,
-            "stdout.end": lambda call: self._outputs["stdout"].end(wait=True),
-            "stderr.end": lambda call: self._outputs["stderr"].end(wait=True),
-        }
+def open_exec(number: int, inner: ExecHandle, pump: Pump) -> Opened:
+    methods: dict[str, Method] = {"wait": lambda _: inner.wait(), "kill": lambda _: inner.kill()}
+    ends: dict[str, int] = {}
+    input: Input | None = None
+    if inner.stdin is not None:
+        ends["stdin"], near = _in()
+        input = Input(inner.stdin, near, pump)
+        stdin = input
+        methods["stdin.close"] = lambda call: stdin.close(call.sent or 0)
+        methods["stdin.abort"] = lambda _: stdin.abort()
+    outputs: list[Output] = []
+    for name, reader in (("stdout", inner.stdout), ("stderr", inner.stderr)):
+        if reader is not None:
+            ends[name], near = _out()
+            output = Output(reader, near, pump)
+            outputs.append(output)
+            methods[f"{name}.end"] = lambda _, output=output: output.end(wait=True)
 
-    async def _wait(self, call: Call) -> object:
-        return await self._inner.wait()
+    async def signalled(call: Call) -> None:
+        await inner.signal(signal.SIGTERM if call.number is None else call.number)
 
-    async def _signal(self, call: Call) -> None:
-        await self._inner.signal(signal.SIGTERM if call.number is None else call.number)
-
-    async def _kill(self, call: Call) -> None:
-        await self._inner.kill()
-
-    async def _resize(self, call: Call) -> None:
+    async def resize(call: Call) -> None:
         if call.size is None:
             raise InvalidArgument("a terminal's new size is missing")
-        await self._inner.resize(call.size)
+        await inner.resize(call.size)
 
-    async def _close(self, call: Call) -> None:
-        await self.let_go()
-
-    async def _stdin_close(self, call: Call) -> None:
-        if self._input is not None:
-            await self._input.close(call.sent or 0)
-
-    async def _stdin_abort(self, call: Call) -> None:
-        if self._input is not None:
-            await self._input.abort()
-
-    async def let_go(self) -> None:
-        if self._input is not None:
-            await self._input.stop()
-        for output in self._outputs.values():
+    async def let_go() -> None:
+        if input is not None:
+            await input.stop()
+        for output in outputs:
             with contextlib.suppress(Exception):
                 await output.end(wait=False)
-        await self._inner.aclose()
+        await inner.aclose()
+
+    methods |= {"signal": signalled, "resize": resize}
+    reply = HandleReply(handle=number, streams=tuple(ends), id=inner.id, pid=inner.pid)
+    return Opened(reply, let_go, methods, tuple(ends.values()))
 
 
 def _out() -> tuple[int, int]:

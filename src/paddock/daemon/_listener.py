@@ -9,8 +9,6 @@ import logging
 import os
 import re
 import socket
-import struct
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +24,8 @@ from paddock.errors import (
 )
 from paddock.linux.local_sockets import reached
 from paddock.model import codec
-from paddock.wire import MAX_REQUEST, NO_REPLY, Frame, Inbox, Kind, WireError, close_all, pack, receive_some, send_some
+from paddock.wire import MAX_REQUEST, NO_REPLY, Frame, Kind, WireError, close_all, pack
+from paddock.wire.duplex import Line
 
 from ._requests import Requests, let_go
 from ._sessions import Session
@@ -150,54 +149,37 @@ class Listener:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
 
-class _Connection:
-    """One client's connection: reads frames, starts a task for each OPEN, writes answers as the client takes them."""
+class _Connection(Line):
+    """One client's connection: starts a task for each OPEN, and reads no more from a client that leaves its answers."""
 
     def __init__(self, peer: socket.socket, listener: Listener, greet: Callable[[codec.Hello], codec.Welcome]) -> None:
-        peer.setblocking(False)
-        self._peer, self._listener, self._greet = peer, listener, greet
-        self._pid, uid, _ = struct.unpack("=3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        self._is_allowed = uid == os.geteuid()
-        self._inbox = Inbox(MAX_REQUEST)
+        self._listener, self._greet = listener, greet
         self._session: Session | None = None
         self._open: dict[int, asyncio.Task[None]] = {}
-        self._unsent: deque[tuple[Frame, memoryview]] = deque()
-        self._unsent_bytes = 0
-        self._reads = self._waits_for_room = self._closed = self._is_broken = False
+        self._is_broken = False
         self._finished: asyncio.Future[None] | None = None
-        silent = f"it did not greet within {_HELLO_SECONDS} s"
-        self._silent = asyncio.get_running_loop().call_later(_HELLO_SECONDS, self._break, silent)
-        self._read(True)
+        super().__init__(peer, MAX_REQUEST)
+        silent = WireError(f"it did not greet within {_HELLO_SECONDS} s")
+        self._silent = self._loop.call_later(_HELLO_SECONDS, self._fail, silent)
 
     def finish(self) -> asyncio.Future[None]:
         """Say that no more is taken, so what is not answered was not started. Close when the client has all answers."""
-        self._finished = asyncio.get_running_loop().create_future()
+        self._finished = self._loop.create_future()
         self._read(False)
         self._send(Kind.CLOSE, 0, b"")
         return self._finished
 
-    def _break(self, why: str) -> None:
-        _log.warning("a connection of process %d is closed: %s", self._pid, why)
-        self._lost()
-
-    def _lost(self) -> None:
+    def _fail(self, error: OSError | WireError) -> None:
+        """The client may come back for its answers, if it lives."""
+        if not isinstance(error, ConnectionError):  # it closed it before it had read all answers (unix(7)): interrupted
+            _log.warning("a connection of process %d is closed: %s", self.pid, error)
         self._is_broken = True
         self.close()
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
+    def _over(self) -> None:
         if self._finished is not None:
             self._finished.set_result(None)
         self._silent.cancel()
-        self._read(False)
-        asyncio.get_running_loop().remove_writer(self._peer.fileno())
-        self._peer.close()
-        self._inbox.close()
-        for frame, _ in self._unsent:
-            close_all(frame.descriptors)
-        self._unsent.clear()
         self._listener.forget(self)
         is_lost = False
         for task in self._open.values():
@@ -208,33 +190,8 @@ class _Connection:
         if self._session is not None:
             self._session.disconnected(self, is_lost=is_lost or self._is_broken)
 
-    def _read(self, wanted: bool) -> None:
-        if wanted == self._reads:
-            return
-        self._reads = wanted
-        loop = asyncio.get_running_loop()
-        if wanted:
-            loop.add_reader(self._peer.fileno(), self._readable)
-        else:
-            loop.remove_reader(self._peer.fileno())
-
-    def _readable(self) -> None:
-        try:
-            data, descriptors, lost = receive_some(self._peer)
-            if not data:
-                self.close()
-                return
-            for frame in self._inbox.feed(data, descriptors, lost=lost):
-                self._take(frame)
-        except BlockingIOError:
-            return
-        except ConnectionError:  # the client closed it before it had read all answers (unix(7)): it was interrupted
-            self._lost()
-        except (OSError, WireError) as error:
-            self._break(str(error))
-
     def _take(self, frame: Frame) -> None:
-        if self._closed:
+        if self.closed:
             close_all(frame.descriptors)
         elif frame.lost:
             close_all(frame.descriptors)
@@ -264,11 +221,11 @@ class _Connection:
 
     def _hello(self, frame: Frame) -> None:
         try:
-            if not self._is_allowed:
+            if not self.uid == os.geteuid():
                 raise PolicyDenied("this daemon is another user's", hint="use a state directory of your own")
             hello = codec.decode(frame.body, codec.Hello)
             welcome = self._greet(hello)
-            session = self._listener.session(hello.session, self._pid)
+            session = self._listener.session(hello.session, self.pid)
         except Leaving:  # `finish` tells
             pass
         except codec.Malformed as error:
@@ -289,7 +246,7 @@ class _Connection:
             nonlocal answer
             if kind is not Kind.CONTROL:
                 answer = Frame(kind, channel, body, descriptors)
-            elif answers and not self._closed:
+            elif answers and not self.closed:
                 self._send(kind, channel, body)
 
         async def serve() -> None:
@@ -307,7 +264,7 @@ class _Connection:
             if sent is None:  # cancelled
                 error = DaemonLost("the daemon leaves") if self._listener.leaves else InternalError("it was cancelled")
                 sent = Frame(Kind.ERROR, channel, codec.encode_error(error))
-            if answers and not self._closed:
+            if answers and not self.closed:
                 self._send(*sent[:4])  # last of all: the kernel may run the client in place of this process
             else:
                 close_all(sent.descriptors)
@@ -318,66 +275,36 @@ class _Connection:
         task.add_done_callback(done)  # for one that is cancelled before its first step
 
     def _send(self, kind: Kind, channel: int, body: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """The descriptors are closed here once they are on their way."""
-        data = pack(kind, channel, body, descriptors=descriptors)
-        self._unsent.append((Frame(kind, channel, body, descriptors), memoryview(data)))
-        self._unsent_bytes += len(data)
-        if len(self._unsent) == 1:
-            self._writable()
+        self.send(kind, channel, body, descriptors)
         if self._unsent_bytes > _UNREAD_BYTES:
             self._read(False)
 
-    def _writable(self) -> None:
-        if self._closed:
-            return
-        loop = asyncio.get_running_loop()
-        try:
-            while self._unsent:
-                frame, data = self._unsent[0]
-                sent = send_some(self._peer, data, frame.descriptors)
-                self._unsent_bytes -= sent
-                close_all(frame.descriptors)
-                if sent < len(data):
-                    self._unsent[0] = (frame._replace(descriptors=()), data[sent:])
-                else:
-                    self._unsent.popleft()
-        except BlockingIOError:
-            loop.add_writer(self._peer.fileno(), self._writable)
-            self._waits_for_room = True
-            return
-        except ConnectionError:
-            self._lost()
-            return
-        except OSError as error:
-            exhausted = exhaustion(error)
-            if exhausted is None:
-                self._break(str(error))
-                return
-            if self._unsent[0][0].descriptors:
-                self._take_back(exhausted)
-            loop.remove_writer(self._peer.fileno())
-            self._waits_for_room = False
-            loop.call_later(_BUSY_SECONDS, self._writable)
-            return
-        if self._waits_for_room:
-            loop.remove_writer(self._peer.fileno())
-            self._waits_for_room = False
+    def _sent(self) -> None:
+        super()._sent()
         if self._finished is None:
             self._read(True)
         else:
             self.close()
 
-    def _take_back(self, error: ResourceExhausted) -> None:
-        """Let go of the handle whose descriptors can't be sent, and answer with `error` in its place."""
-        frame, data = self._unsent.popleft()
-        close_all(frame.descriptors)
-        refused = Frame(Kind.ERROR, frame.channel, codec.encode_error(error))
-        self._unsent.appendleft((refused, memoryview(pack(refused.kind, refused.channel, refused.body))))
-        self._unsent_bytes += len(self._unsent[0][1]) - len(data)
-        assert self._session is not None
-        task = asyncio.get_running_loop().create_task(let_go(self._session, frame.body))
-        self._listener.tasks.add(task)
-        task.add_done_callback(self._listener.tasks.discard)
+    def _unwritten(self, error: OSError) -> None:
+        """Where there is no room for it, try again soon. A handle whose descriptors can't be sent is let go of."""
+        exhausted = exhaustion(error)
+        if exhausted is None or isinstance(error, ConnectionError):
+            self._fail(error)
+            return
+        frame, data = self._unsent[0]
+        if frame.descriptors:
+            close_all(frame.descriptors)
+            body = codec.encode_error(exhausted)
+            refused = memoryview(pack(Kind.ERROR, frame.channel, body))
+            self._unsent[0] = (Frame(Kind.ERROR, frame.channel, body), refused)
+            self._unsent_bytes += len(refused) - len(data)
+            assert self._session is not None
+            task = self._loop.create_task(let_go(self._session, frame.body))
+            self._listener.tasks.add(task)
+            task.add_done_callback(self._listener.tasks.discard)
+        self._wait_for_room(False)
+        self._loop.call_later(_BUSY_SECONDS, self._write)
 
 
 def _too_many() -> ResourceExhausted:

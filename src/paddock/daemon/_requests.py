@@ -44,13 +44,13 @@ from paddock.wire import AGAIN, Frame, Kind
 from ._asked import Asked, Memory, Reply
 from ._handles import (
     Opened,
-    OpenedExec,
-    OpenedPromotion,
-    OpenedPublication,
-    OpenedReader,
-    OpenedStream,
-    OpenedWatch,
-    OpenedWriter,
+    open_exec,
+    open_promotion,
+    open_publication,
+    open_reader,
+    open_stream,
+    open_watch,
+    open_writer,
 )
 from ._sessions import Session, all_of
 
@@ -81,13 +81,13 @@ class ProgressHandler(logging.Handler):
 
 
 _OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any, Pump], Opened]], ...] = (
-    ((StartExec, AttachExec), OpenedExec),
-    ((ReadFile, DownloadTree, ReadOutput, GetArtifact, StreamAudit), OpenedReader),
-    ((WriteFile, UploadTree), OpenedWriter),
-    ((ConnectPort,), OpenedStream),
-    ((WatchFiles,), OpenedWatch),
-    ((PromoteMount,), OpenedPromotion),
-    ((PushBranch, OpenPullRequest), OpenedPublication),
+    ((StartExec, AttachExec), open_exec),
+    ((ReadFile, DownloadTree, ReadOutput, GetArtifact, StreamAudit), open_reader),
+    ((WriteFile, UploadTree), open_writer),
+    ((ConnectPort,), open_stream),
+    ((WatchFiles,), open_watch),
+    ((PromoteMount,), open_promotion),
+    ((PushBranch, OpenPullRequest), open_publication),
 )
 
 _UNDONE = frozenset((CreateSandbox, ForkSandbox, KillSandbox, *(kind for kinds, _ in _OPENED for kind in kinds)))

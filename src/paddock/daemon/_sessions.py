@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -168,7 +168,7 @@ class SessionFiles:
                 place.unlink(missing_ok=True)
 
 
-async def all_of(work: Iterable[Coroutine[Any, Any, object]]) -> list[BaseException]:
+async def all_of(work: Iterable[Awaitable[object]]) -> list[BaseException]:
     """Each to its end; the errors."""
     results = await asyncio.gather(*work, return_exceptions=True)
     return [result for result in results if isinstance(result, BaseException)]

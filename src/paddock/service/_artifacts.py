@@ -28,8 +28,8 @@ from ._collect import KeptOutput
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._result_source import ResultStore, Source, Sources
 from ._tasks import in_thread
+from ._workspace_results import ResultStore, Source, Sources
 
 MOST_BYTES = 4 << 30
 _CHUNK = 1 << 20

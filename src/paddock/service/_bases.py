@@ -9,23 +9,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
 from paddock.backends._base import TreeMount
-from paddock.errors import AlreadyExists, InvalidState, NotFound
+from paddock.errors import AlreadyExists, InvalidState, NotFound, RequestError
 from paddock.keeper.layout import REPOSITORIES
 from paddock.linux.descriptors import closing
-from paddock.model import Acquired, BaseId, GarbageItem, Noun, RepositoryId, mint
-from paddock.storage._base import Pool
+from paddock.model import Acquired, BaseId, Noun, RepositoryId, mint
 from paddock.storage._trees import look_at, sync_tree
 
-from ._checkout import DEEPEST, Submodule, Submodules, check_out, home_of, mounts, settle
+from ._checkout import (
+    DEEPEST,
+    Acquire,
+    Submodule,
+    acquire_submodule,
+    check_out,
+    home_of,
+    lay_out,
+    mounts,
+    settle,
+    submodules,
+)
 from ._context import Component, Context
-from ._garbage import Candidate, measured
+from ._garbage import Candidate, candidate, measured
 from ._gate import Entry
 from ._needs import Need
-from ._tasks import Tasks, in_thread
+from ._tasks import in_thread
 from ._workshop import Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE, spare_of
 
@@ -33,49 +44,6 @@ _PAUSE_SECONDS = 0.5
 """Whoever has just taken one makes a sandbox over it, and has the machine for himself meanwhile."""
 _MOST_LOOKED_AT = 20_000
 """Some 25 MB of the kernel's memory, which it takes back when it needs it."""
-
-
-class SpareTrees:
-    def __init__(self, pool: Callable[[], Pool], tasks: Tasks) -> None:
-        self._pool, self._tasks = pool, tasks
-        self._making: set[str] = set()
-
-    def take(self, base: str, name: str, *, limit_bytes: int | None) -> bool:
-        """Whether there was one, which is tree `name` from now on."""
-        if not self._wanted:
-            return False
-        try:
-            self._pool().rename(spare_of(base), name, limit_bytes=limit_bytes)
-        except NotFound:
-            return False
-        return True
-
-    def make(self, base: str) -> None:
-        """In a while, if there is none by then."""
-        if self._wanted and base not in self._making:
-            self._making.add(base)
-            making = self._tasks.start(self._make(base), name=f"spare of {base}")
-            making.add_done_callback(lambda _: self._making.discard(base))
-
-    @property
-    def _wanted(self) -> bool:
-        """Elsewhere an empty layer is made as quickly, or a copy takes room that nobody may ever need."""
-        return self._pool().driver == "btrfs"
-
-    def discard(self, base: str) -> None:
-        if self._wanted:
-            self._pool().delete(spare_of(base))
-
-    async def _make(self, base: str) -> None:
-        await asyncio.sleep(_PAUSE_SECONDS)
-        await in_thread(self._derive, base)  # it works in the pool, which is closed after us
-
-    def _derive(self, base: str) -> None:
-        pool, name = self._pool(), spare_of(base)
-        with suppress(AlreadyExists, NotFound):  # one is there; the base is gone
-            pool.derive(base, name)
-            with closing(pool.open(name)) as tree:
-                look_at(tree, _MOST_LOOKED_AT)
 
 
 _COLUMNS = "id, repository, commit_id, branch, submodules, is_whole"
@@ -95,11 +63,11 @@ class Base(msgspec.Struct, frozen=True):
 
 
 class Bases(Component):
-    def __init__(self, context: Context, workshops: Workshops, submodules: Submodules) -> None:
+    def __init__(self, context: Context, workshops: Workshops, acquire: Acquire) -> None:
         super().__init__(context)
-        self._workshops, self._submodules, self._repositories = workshops, submodules, self._state_dir / REPOSITORIES
+        self._workshops, self._acquire, self._repositories = workshops, acquire, self._state_dir / REPOSITORIES
         self._making: dict[tuple[str, str, str, bool], asyncio.Task[Base]] = {}
-        self._spares = SpareTrees(self._pool, self._tasks)
+        self._making_spares: set[str] = set()
 
     async def get(self, acquired: Acquired, branch: str, entry: Entry | None, *, submodules: bool = False) -> Base:
         """Return the base of that commit on that branch. The first caller makes it, the others wait for that."""
@@ -122,11 +90,34 @@ class Bases(Component):
     async def derive(self, base: Base, name: str, *, limit_bytes: int) -> tuple[str, ...]:
         """A tree that begins as the base is: the layers that it needs from now on."""
         try:
-            if await in_thread(self._spares.take, base.id, name, limit_bytes=limit_bytes):
-                return ()
+            if self._makes_spares:
+                with suppress(NotFound):
+                    await in_thread(self._pool().rename, spare_of(base.id), name, limit_bytes=limit_bytes)
+                    return ()
             return await in_thread(self._pool().derive, base.id, name, limit_bytes=limit_bytes)
         finally:
-            self._spares.make(base.id)
+            if self._makes_spares and base.id not in self._making_spares:
+                self._making_spares.add(base.id)
+                making = self._tasks.start(self._make_spare(base.id), name=f"spare of {base.id}")
+                making.add_done_callback(lambda _: self._making_spares.discard(base.id))
+
+    @property
+    def _makes_spares(self) -> bool:
+        """Elsewhere an empty layer is made as quickly, or a copy takes room that nobody may ever need."""
+        return self._pool().driver == "btrfs"
+
+    async def _make_spare(self, base: str) -> None:
+        """In a while, if there is none by then."""
+
+        def make() -> None:
+            pool, name = self._pool(), spare_of(base)
+            with suppress(AlreadyExists, NotFound):  # one is there; the base is gone
+                pool.derive(base, name)
+                with closing(pool.open(name)) as tree:
+                    look_at(tree, _MOST_LOOKED_AT)
+
+        await asyncio.sleep(_PAUSE_SECONDS)
+        await in_thread(make)  # it works in the pool, which is closed after us
 
     async def _make(self, acquired: Acquired, branch: str, entry: Entry | None, submodules: bool) -> Base:
         base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch, submodules)
@@ -153,24 +144,37 @@ class Bases(Component):
         home = home_of(acquired, scope)
         async with self._workshops.open(own, entry) as workshop:
             await check_out(workshop, acquired, base.branch)
-            listed = await self._submodules.listed(workshop, acquired, "")
-            found = await self._submodules.fetch(listed, acquired, scope, home) if base.submodules else []
+            listed = await submodules(workshop, acquired, "")
+            found = await self._fetch(listed, acquired, scope, home) if base.submodules else []
             if not found:
                 await settle(workshop, done, self._clock.wall())
         for depth in range(DEEPEST, 0, -1):
             if not found:
                 break
             async with self._workshops.open((*own, *mounts(found)), entry) as workshop:
-                await self._submodules.lay_out(workshop, found, len(done))
+                await lay_out(workshop, found, len(done))
                 done += [submodule.path for submodule, _ in found]
                 below = list[tuple[Submodule, Acquired]]()
                 for submodule, inner in found if depth > 1 else ():
-                    within = await self._submodules.listed(workshop, inner, submodule.path)
-                    below += await self._submodules.fetch(within, inner, scope, home)
+                    within = await submodules(workshop, inner, submodule.path)
+                    below += await self._fetch(within, inner, scope, home)
                 found = below
                 if not found:
                     await settle(workshop, done[::-1], self._clock.wall())
         return 0 if base.submodules else len(listed)
+
+    async def _fetch(
+        self, listed: Sequence[Submodule], parent: Acquired, scope: str, home: str
+    ) -> list[tuple[Submodule, Acquired]]:
+        """Fetch those submodules of `parent` that may be fetched. PlatformError: one cannot be reached now."""
+        found: list[tuple[Submodule, Acquired]] = []
+        for submodule in listed:
+            try:
+                found.append((submodule, await acquire_submodule(self._acquire, submodule, scope, home)))
+            except RequestError as error:
+                message = error.message[:1024]
+                self._audit.event("submodule.empty", repository=parent.repository, path=submodule.path, message=message)
+        return found
 
     def _scope(self, repository: str) -> str:
         """Whose it is. InvalidState: it was deleted."""
@@ -206,7 +210,8 @@ class Bases(Component):
         from paddock.storage.repositories import pins
 
         self._pool().delete(base.id)
-        self._spares.discard(base.id)
+        if self._makes_spares:
+            self._pool().delete(spare_of(base.id))
         pins.unpin(self._repositories / base.repository, base.id)
 
     def of(self, repository: str) -> tuple[Base, ...]:
@@ -233,21 +238,15 @@ class Bases(Component):
 
     async def candidates(self) -> Sequence[Candidate]:
         """When the pool is full: those that nothing lies over, the one first that was not used for longest."""
-        pool, needed = self._pool(), self._needs.by_tree()
+        pool, needed, why = self._pool(), self._needs.by_tree(), "it can be checked out again"
         found: list[Candidate] = []
         for base in self._all("ORDER BY used_at, id"):
-            item = GarbageItem(
-                what=base.id,
-                kind="base",
-                why="it can be checked out again",
-                bytes=await measured(pool, base.id),
-                kept_because=_kept_because(base, needed),
-            )
-            found.append(Candidate(item=item, only_when_full=True))
+            size, kept, take = await measured(pool, base.id), _kept_because(base, needed), partial(self._take, base.id)
+            found.append(candidate(base.id, "base", why, size, take, kept=kept, only_when_full=True))
         return found
 
-    async def take(self, item: GarbageItem) -> str | None:
-        found = self._all("WHERE id = ?", item.what)
+    async def _take(self, id: str) -> str | None:
+        found = self._all("WHERE id = ?", id)
         kept = _kept_because(found[0], self._needs.by_tree()) if found else None
         if found and kept is None:
             await self.delete(found[0])

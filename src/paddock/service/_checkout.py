@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from paddock.audit import AuditLog
 from paddock.backends._base import TreeMount
-from paddock.errors import InvalidArgument, RequestError
+from paddock.errors import InvalidArgument
 from paddock.model import Acquired, Principal
 
 from ._repository_store import NOBODY, PUBLIC
@@ -137,50 +136,26 @@ class Submodule(msgspec.Struct, frozen=True):
     name: str
 
 
-class Submodules:
-    def __init__(self, acquire: Acquire, audit: AuditLog) -> None:
-        self._acquire, self._audit = acquire, audit
+async def submodules(workshop: Workshop, parent: Acquired, path: str) -> list[Submodule]:
+    """Return those of the repository `parent`, which is checked out at `path` of the workspace."""
+    said = await workshop.check(["/bin/sh", "-c", _LIST, "list", path], env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
+    return _listed(said, path, parent.url)
 
-    async def listed(self, workshop: Workshop, parent: Acquired, path: str) -> list[Submodule]:
-        """Return those of the repository `parent`, which is checked out at `path` of the workspace."""
-        said = await workshop.check(["/bin/sh", "-c", _LIST, "list", path], env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
-        return _listed(said, path, parent.url)
 
-    async def fetch(
-        self, listed: Sequence[Submodule], parent: Acquired, scope: str, home: str
-    ) -> list[tuple[Submodule, Acquired]]:
-        """Fetch those of `parent`. `home` is `home_of` the repository at the root of the workspace.
-        PlatformError: one cannot be reached now."""
-        found: list[tuple[Submodule, Acquired]] = []
-        for submodule in listed:
-            principal = NOBODY if scope == PUBLIC else Principal(scope)
-            try:
-                found.append((submodule, await self._one(submodule, principal, home)))
-            except RequestError as error:
-                self._audit.event(
-                    "submodule.empty", repository=parent.repository, path=submodule.path, message=error.message[:1024]
-                )
-        return found
+async def acquire_submodule(acquire: Acquire, submodule: Submodule, scope: str, home: str) -> Acquired:
+    """`home` is `home_of` the repository at the root of the workspace. RequestError: it may not be fetched.
+    PlatformError: it cannot be reached now."""
+    if not submodule.url.startswith(("https://", "http://", "git://")) or "@" in submodule.url:
+        raise InvalidArgument("a submodule is fetched from the network, by a URL without a credential, or not at all")
+    principal = NOBODY if scope == PUBLIC else Principal(scope)
+    return await acquire(submodule.url, submodule.commit, principal, home)
 
-    async def _one(self, submodule: Submodule, principal: Principal, home: str) -> Acquired:
-        if not submodule.url.startswith(("https://", "http://", "git://")) or "@" in submodule.url:
-            raise InvalidArgument(
-                "a submodule is fetched from the network, by a URL without a credential, or not at all"
-            )
-        return await self._acquire(submodule.url, submodule.commit, principal, home)
 
-    async def lay_out(self, workshop: Workshop, found: Sequence[tuple[Submodule, Acquired]], first: int) -> None:
-        for number, (submodule, acquired) in enumerate(found, first):
-            words = (
-                submodule.path,
-                submodule.commit,
-                acquired.url,
-                place(acquired),
-                str(number),
-                submodule.parent,
-                submodule.name,
-            )
-            await workshop.check(["/bin/sh", "-c", _LAY_OUT, "lay-out", *words], env=ENVIRONMENT)
+async def lay_out(workshop: Workshop, found: Sequence[tuple[Submodule, Acquired]], first: int) -> None:
+    for number, (submodule, acquired) in enumerate(found, first):
+        where = (submodule.path, submodule.commit, acquired.url, place(acquired))
+        words = (*where, str(number), submodule.parent, submodule.name)
+        await workshop.check(["/bin/sh", "-c", _LAY_OUT, "lay-out", *words], env=ENVIRONMENT)
 
 
 def home_of(root: Acquired, scope: str) -> str:

@@ -23,7 +23,7 @@ from paddock.storage._base import Pool
 from . import _copies
 from ._context import Component, Context
 from ._copies import Copy
-from ._egress import Egress
+from ._doors import Egress
 from ._gate import Entry
 from ._live import Held, Live, destroy, end
 from ._making import Birth

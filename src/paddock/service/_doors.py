@@ -1,4 +1,4 @@
-"""Wires sandboxes to the gateway: `Egress` as `_egress.py` asks for it. See docs/design/egress.md.
+"""Wires sandboxes to the gateway: `Egress` is what the service asks of it. See docs/design/egress.md.
 
 The gateway may die at any moment. Then the sandboxes are offline, and one loop starts the next gateway and sends it the
 rules of all of them. The supervisor has held their sockets all the while.
@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from paddock.audit import AuditLog
-from paddock.backends._base import Exits
 from paddock.egress._client import GatewayClient, Judge
 from paddock.egress._control import Close, Open, Record, Revise, Secret
 from paddock.egress._secret_book import Bound, to_bytes
@@ -24,7 +23,8 @@ from paddock.keeper import layout
 from paddock.model import PolicyDocument, Recording, SandboxId, State
 
 from . import _trust
-from ._egress import Egress
+from ._context import Component, Context
+from ._secret_leases import Leases
 from ._store import Row
 from ._tasks import Tasks
 
@@ -33,6 +33,60 @@ if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
 
 PERIOD_SECONDS = 30.0
+
+
+class Egress(Protocol):
+    """The ways out of sandboxes. Called only for those that have a policy; a sandbox that `open` was not called for has
+    none.
+
+    `row.incarnation` says which sandbox of an id it is; every call is about that one alone.
+    """
+
+    async def open(self, row: Row, snapshot: Snapshot) -> None:
+        """Returns when what the policy allows gets out, and nothing else does; the sandbox is there, and no command
+        has run in it. Idempotent. NotConfigured (why the gateway can't be started) undoes the create."""
+        ...
+
+    async def revise(self, row: Row, snapshot: Snapshot) -> None:
+        """Returns when the new revision holds for connections that live, too: what it refuses was cut. The revision
+        is recorded already; if this raises, nothing may get out until it holds."""
+        ...
+
+    async def close(self, row: Row) -> None:
+        """The sandbox has ended, or has no policy any more. Idempotent, and does not raise for what is gone."""
+        ...
+
+
+class NoEgress:
+    """Nothing is wired here: a policy is refused, not ignored."""
+
+    async def open(self, row: Row, snapshot: Snapshot) -> None:
+        raise NotConfigured(
+            f"sandbox {row.id} has a policy, and there is no gateway here that could keep it",
+            hint="leave the policy out: then nothing gets out of the sandbox at all",
+        )
+
+    revise = open
+
+    async def close(self, row: Row) -> None:
+        return None
+
+
+class LeasedEgress:
+    """`inner`, and the secrets of a sandbox are dropped with its ways out."""
+
+    def __init__(self, inner: Egress, leases: Leases) -> None:
+        self._inner, self._leases = inner, leases
+
+    async def open(self, row: Row, snapshot: Snapshot) -> None:
+        await self._inner.open(row, snapshot)
+
+    async def revise(self, row: Row, snapshot: Snapshot) -> None:
+        await self._inner.revise(row, snapshot)
+
+    async def close(self, row: Row) -> None:
+        self._leases.drop(row.id)
+        await self._inner.close(row)
 
 
 class MalwareLists:
@@ -101,27 +155,18 @@ class _Door(msgspec.Struct):
     lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
-class Doors:
-    """`exits` gives the sockets of a living sandbox; `judge` answers for approvals; `authority` makes one
-    for the sandbox of that id; `secrets` says, for the gateway, which ones a sandbox has."""
+class Doors(Component):
+    """`judge` answers for approvals. `secrets` says, for the gateway, which ones a sandbox has."""
 
     def __init__(
-        self,
-        state_dir: Path,
-        *,
-        exits: Callable[[Row], Awaitable[Exits | None]],
-        tasks: Tasks,
-        audit: AuditLog,
-        judge: Judge,
-        authority: Callable[[], Authority] = _make_authority,
-        secrets: Callable[[Row], Awaitable[bytes]] | None = None,
+        self, context: Context, *, judge: Judge, secrets: Callable[[Row], Awaitable[bytes]] | None = None
     ) -> None:
-        self._state, self._exits, self._tasks, self._audit = state_dir, exits, tasks, audit
-        self._authority, self._secrets = authority, secrets
+        super().__init__(context)
+        self._secrets = secrets
         self._doors: dict[SandboxId, _Door] = {}
         self._made: asyncio.Task[Authority] | None = None
-        self._client = GatewayClient(state_dir, on_lost=self._lost, judge=judge)
-        self._lists = MalwareLists(state_dir, tasks=tasks, audit=audit)
+        self._client = GatewayClient(self._state_dir, on_lost=self._lost, judge=judge)
+        self._lists = MalwareLists(self._state_dir, tasks=self._tasks, audit=self._audit)
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
         before = self._doors.get(row.id)
@@ -243,7 +288,7 @@ class Doors:
         if door.authority is None:
             door.authority = await self._new_authority()
         secrets = b"" if self._secrets is None else await self._secrets(row)
-        exits = await self._exits(row)
+        exits = await self._backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True)
         if exits is None:
             raise InternalError(f"somebody who is no gateway has the sockets of {row.id}", hint="paddock kill it")
         order = Open(
@@ -258,15 +303,15 @@ class Doors:
         opening = asyncio.ensure_future(self._client.order(order, exits.detach()))
         try:
             # What programs inside trust, while the gateway makes the door.
-            await asyncio.to_thread(_trust.write, self._state, row.id, door.authority.certificate)
+            await asyncio.to_thread(_trust.write, self._state_dir, row.id, door.authority.certificate)
         finally:
             await opening
 
     async def _new_authority(self) -> Authority:
         """One that was made ahead; and another is, for the next sandbox."""
         made, self._made = self._made, None
-        authority = await (made or asyncio.to_thread(self._authority))
-        self._made = self._tasks.start(asyncio.to_thread(self._authority), name="make an authority", awaited=True)
+        authority = await (made or asyncio.to_thread(_make_authority))
+        self._made = self._tasks.start(asyncio.to_thread(_make_authority), name="make an authority", awaited=True)
         return authority
 
     def _lost(self) -> None:
@@ -301,4 +346,4 @@ class Doors:
                 self._drop(door)
 
 
-_: type[Egress] = Doors
+_: tuple[type[Egress], ...] = (NoEgress, LeasedEgress, Doors)

@@ -33,6 +33,7 @@ from paddock.audit import (
 )
 from paddock.errors import InvalidState, NotConfigured, Unrecorded
 from paddock.model import AuditKey, AuditReport, AuditStatement, GetAuditKey, VerifyAudit
+from paddock.model.config import Config
 
 from ._clock import Clock
 from ._gate import Entry
@@ -48,19 +49,11 @@ _UNSIGNED_SECONDS = 60.0
 
 
 class Evidence:
-    def __init__(
-        self,
-        state_dir: Path,
-        audit: AuditLog,
-        clock: Clock,
-        *,
-        key_file: str | None = None,
-        most_bytes: float = math.inf,
-        most_seconds: float = math.inf,
-    ) -> None:
-        """The log has no more bytes than that, and nothing older, as far as closed parts make that up."""
-        self._most_bytes, self._most_seconds = most_bytes, most_seconds
-        self._state_dir, self._audit, self._key_file, self._clock = state_dir, audit, key_file, clock
+    def __init__(self, state_dir: Path, audit: AuditLog, clock: Clock, config: Config) -> None:
+        """`config` says how many bytes the log may have and how old it may be, as far as closed parts make that up."""
+        self._state_dir, self._audit, self._clock, self._key_file = state_dir, audit, clock, config.audit_key_file
+        self._most_bytes = config.audit_mib * 2**20 or math.inf
+        self._most_seconds = config.audit_days * 86_400.0 or math.inf
         self._signer = HeadSigner(audit.directory, self._key)
         self._found: SigningKey | None = None
         self._seen: dict[str, int] = {}

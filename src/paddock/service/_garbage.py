@@ -1,6 +1,7 @@
 """What nobody needs goes; while the pool is too full, what can be had again goes too. Nothing that lives is touched.
 
-The collectors here find trees without a row, old templates, outputs, and what is half made.
+The collectors here find trees without a row, old templates, outputs, and what is half made; others are beside what
+they collect.
 """
 
 from __future__ import annotations
@@ -8,16 +9,28 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import msgspec
 
 from paddock.errors import NotFound, PaddockError
-from paddock.keeper.layout import PACKAGES
-from paddock.model import CollectGarbage, GarbageItem, GarbageReport, Level, Noun, PoolSpace, replace
+from paddock.keeper.layout import PACKAGES, POOL_IMAGE
+from paddock.model import (
+    Check,
+    CheckStorage,
+    CollectGarbage,
+    GarbageItem,
+    GarbageReport,
+    Level,
+    Noun,
+    PoolSpace,
+    State,
+    replace,
+)
 from paddock.storage._base import Pool
 from paddock.storage._config import Watermarks
 from paddock.storage._memories import Memories
@@ -26,26 +39,39 @@ from paddock.storage._trees import WAITING
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._needs import Need
+from ._needs import Need, told
 from ._remains import Remains
 from ._workspace_tree import BESIDE, SPARE
+
+Take: TypeAlias = Callable[[], Awaitable[str | None]]
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Something that could go. `item.kept_because` says why it does not, whatever happens."""
 
     item: GarbageItem
+    take: Take
+    """Deletes it, unless somebody needs it by now: then, why it was kept."""
     only_when_full: bool = False
     """It can be had again, at a price: it goes only while the pool is too full."""
 
 
-class Collector(Protocol):
-    """One kind of what could go. Collectors are asked in the order in which things are to go."""
+Collector: TypeAlias = Callable[[], Awaitable[Sequence[Candidate]]]
+"""Finds one kind of what could go, in the order in which it is to go."""
 
-    async def candidates(self) -> Sequence[Candidate]: ...
-    async def take(self, item: GarbageItem) -> str | None:
-        """Deletes it, unless somebody needs it by now: then, why it was kept."""
-        ...
+
+def candidate(
+    what: str,
+    kind: str,
+    why: str,
+    size: int | None,
+    take: Take,
+    *,
+    kept: str | None = None,
+    only_when_full: bool = False,
+) -> Candidate:
+    item = GarbageItem(what=what, kind=kind, why=why, bytes=size, kept_because=kept)
+    return Candidate(item=item, take=take, only_when_full=only_when_full)
 
 
 class Garbage:
@@ -87,12 +113,12 @@ class Garbage:
         room = _Room(before, pool.marks)
         items: list[GarbageItem] = []
         for collector in collectors:
-            for candidate in await collector.candidates():
-                item = candidate.item
-                if item.kept_because is None and candidate.only_when_full and not room.wanted:
-                    item = _kept(item, room.words())
-                if item.kept_because is None:
-                    item = item if dry_run else await _take(collector, item)
+            for one in await collector():
+                item = one.item
+                if item.kept_because is None and one.only_when_full and not room.wanted:
+                    item = replace(item, kept_because=room.words())
+                if item.kept_because is None and not dry_run:
+                    item = replace(item, kept_because=await _take(one))
                 if item.kept_because is None:
                     room.gain(item.bytes or 0)
                 items.append(item)
@@ -130,92 +156,110 @@ async def measured(pool: Pool, name: str) -> int | None:
         return None
 
 
-async def _take(collector: Collector, item: GarbageItem) -> GarbageItem:
-    """One that will not go keeps no other."""
+async def _take(one: Candidate) -> str | None:
+    """Why it stays, if it does. One that will not go keeps no other."""
     try:
-        kept = await collector.take(item)
+        return await one.take()
     except (PaddockError, OSError) as error:
-        kept = str(error)
-    return item if kept is None else _kept(item, kept)
-
-
-def _kept(item: GarbageItem, why: str) -> GarbageItem:
-    return replace(item, kept_because=why)
+        return str(error)
 
 
 _KINDS = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
 NOUNS = (*(noun.value for noun in _KINDS), BESIDE, SPARE, WAITING)
 """What the names of trees begin with that the store keeps rows of, or that are in use."""
+_WALLED = (Level.GVISOR, Level.MICROVM)
+_PART = re.compile(r"t[pb]_kit_", re.ASCII)
+_SHOWN = 8
 
 
-class Unfinished(Component):
-    """What killed programs left half made or half deleted."""
+class Storage(Component):
+    """The pool against the records, both ways: what is not needed goes, and `doctor --storage` says what is missing."""
 
-    async def candidates(self) -> Sequence[Candidate]:
-        why = "a program was killed while it made or deleted a tree"
-        return [_candidate(name, "unfinished", why, None) for name in await asyncio.to_thread(self._pool().unfinished)]
+    def __init__(self, context: Context, remains: Remains, collectors: Sequence[Collector]) -> None:
+        """`collectors` are asked after those for old templates."""
+        super().__init__(context)
+        self._remains = remains
+        sweepers = (self.unfinished, self.orphans, self.memory, self.outputs)
+        self.garbage = Garbage(
+            pool=self._pool, sweepers=sweepers, collectors=(self.old_templates, *collectors, self.packages)
+        )
 
-    async def take(self, item: GarbageItem) -> str | None:
-        pool = self._pool()
-        if item.what not in await asyncio.to_thread(pool.unfinished):
-            return None
-        return (await asyncio.to_thread(pool.sweep)).get(item.what)  # all of them at once
+    async def unfinished(self) -> Sequence[Candidate]:
+        """What killed programs left half made or half deleted."""
+        pool, why = self._pool(), "a program was killed while it made or deleted a tree"
 
+        async def take(name: str) -> str | None:
+            if name not in await asyncio.to_thread(pool.unfinished):
+                return None
+            return (await asyncio.to_thread(pool.sweep)).get(name)  # all of them at once
 
-class Orphans(Component):
-    """Trees that no row needs, nor this process."""
+        left = await asyncio.to_thread(pool.unfinished)
+        return [candidate(name, "unfinished", why, None, partial(take, name)) for name in left]
 
-    async def candidates(self) -> Sequence[Candidate]:
-        pool = self._pool()
+    async def orphans(self) -> Sequence[Candidate]:
+        """Trees that no row needs, nor this process."""
+        pool, why = self._pool(), "nothing that is recorded needs it"
+
+        async def take(name: str) -> str | None:
+            if (kept := told(self._needs.by_tree(), name)) is None:
+                self._audit.event("tree.orphan", sandbox=name, message=f"{why}; deleted")
+                await asyncio.to_thread(pool.delete, name)
+            return kept
+
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
         needed = self._needs.by_tree().keys() | pool.in_use
         lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
-        return [
-            _candidate(name, "orphan", "nothing that is recorded needs it", await measured(pool, name)) for name in lost
-        ]
+        return [candidate(name, "orphan", why, await measured(pool, name), partial(take, name)) for name in lost]
 
-    async def take(self, item: GarbageItem) -> str | None:
-        needed = self._needs.by_tree().get(item.what)
-        if needed:
-            return needed[0].told
-        self._audit.event("tree.orphan", sandbox=item.what, message="nothing that is recorded needs it; deleted")
-        await asyncio.to_thread(self._pool().delete, item.what)
-        return None
+    async def memory(self) -> Sequence[Candidate]:
+        """Of virtual machines, on which no tree leans any more."""
+        pool, why = self._pool(), "no sandbox and no snapshot needs it"
 
+        async def take(name: str) -> str | None:
+            gone = await asyncio.to_thread(Memories(pool).drop, name)
+            return None if gone else "a machine needs it by now"
 
-_WALLED = (Level.GVISOR, Level.MICROVM)
-_PART = re.compile(r"t[pb]_kit_", re.ASCII)
+        lost = await asyncio.to_thread(Memories(pool).lost)
+        return [candidate(name, "memory", why, await measured(pool, name), partial(take, name)) for name in lost]
 
+    async def outputs(self) -> Sequence[Candidate]:
+        """What commands of sandboxes that have ended have printed."""
 
-class OldTemplates(Component):
-    """Versions that a newer one has replaced, and what killed builders have begun."""
+        async def take(name: str) -> None:
+            await asyncio.to_thread(self._remains.remove_outputs, name)
 
-    async def candidates(self) -> Sequence[Candidate]:
+        sizes = await asyncio.to_thread(_folder_sizes, self._remains.outputs)
+        living = {row.id for row in self._store.list()}
+        gone = {name: size for name, size in sizes.items() if name not in living}
+        return [candidate(name, "output", "its sandbox has ended", gone[name], partial(take, name)) for name in gone]
+
+    async def old_templates(self) -> Sequence[Candidate]:
+        """Versions that a newer one has replaced, and what killed builders have begun."""
         pool = self._pool()
+
+        async def take(name: str) -> str | None:
+            # Who has taken it into use since it was looked at may have ended, and his sandbox lives on.
+            if (kept := self._template_kept(self._needs.by_tree(), name)) is not None:
+                return kept
+            gone = await asyncio.to_thread(self._templates.discard, name)
+            return None if gone else "it is in use, or being built"
+
         names = [name for name in await asyncio.to_thread(pool.names) if self._templates.is_version(name)]
         current = await asyncio.to_thread(self._templates.versions)
         needed = self._needs.by_tree()
         found: list[Candidate] = []
         for name in names:
-            if name in current:
-                continue
-            whole = name.startswith(Noun.TEMPLATE)
-            why = "a newer version has replaced it" if whole else "its builder did not come to an end"
-            kept = _needed(needed, name) or self._unknown(name)
-            found.append(_candidate(name, "template", why, await measured(pool, name), kept))
+            if name not in current:
+                whole = name.startswith(Noun.TEMPLATE)
+                why = "a newer version has replaced it" if whole else "its builder did not come to an end"
+                size, kept = await measured(pool, name), self._template_kept(needed, name)
+                found.append(candidate(name, "template", why, size, partial(take, name), kept=kept))
         return found
 
-    async def take(self, item: GarbageItem) -> str | None:
-        # Who has taken it into use since it was looked at may have ended, and his sandbox lives on.
-        kept = _needed(self._needs.by_tree(), item.what) or self._unknown(item.what)
-        if kept is not None:
-            return kept
-        if await asyncio.to_thread(self._templates.discard, item.what):
-            return None
-        return "it is in use, or being built"
-
-    def _unknown(self, name: str) -> str | None:
+    def _template_kept(self, needed: Mapping[str, tuple[Need, ...]], name: str) -> str | None:
         """Rows of an older paddock do not say which version they lie over, and none says what its wall is made of."""
+        if name in needed:
+            return told(needed, name)
         rows = self._store.list()
         silent = [row.id for row in rows if not row.layers]
         if silent:
@@ -223,46 +267,98 @@ class OldTemplates(Component):
         walled = [row.id for row in rows if row.sandbox.level in _WALLED]
         return f"{walled[0]} may need it: its wall is made of such" if walled and _PART.match(name) else None
 
+    async def packages(self) -> Sequence[Candidate]:
+        """What the gateway keeps of registries: told, never taken."""
+        kept = "the gateway keeps it below its own ceiling"
 
-class Memory(Component):
-    """Of virtual machines, on which no tree leans any more."""
+        async def take() -> str:
+            return kept
 
-    async def candidates(self) -> Sequence[Candidate]:
-        pool = self._pool()
-        lost = await asyncio.to_thread(Memories(pool).lost)
-        why = "no sandbox and no snapshot needs it"
-        return [_candidate(name, "memory", why, await measured(pool, name)) for name in lost]
+        number, size = await asyncio.to_thread(measure, self._state_dir / PACKAGES)
+        why = f"{number} files of registries, which would be fetched again"
+        return [candidate("package cache", "packages", why, size, take, kept=kept)] if number else []
 
-    async def take(self, item: GarbageItem) -> str | None:
-        gone = await asyncio.to_thread(Memories(self._pool()).drop, item.what)
-        return None if gone else "a machine needs it by now"
+    @handles(CheckStorage)
+    async def check(self, action: CheckStorage, entry: Entry) -> tuple[Check, ...]:
+        try:
+            pool = self._pool()
+            if action.repair:
+                await self.garbage.sweep()
+            return (
+                *await asyncio.to_thread(pool.checks),
+                *await asyncio.to_thread(pool.examine, scrub=action.scrub),
+                await self._needless(pool),
+                await self._missing(pool),
+                await asyncio.to_thread(self._unfinished, pool),
+                await self._ceilings(pool),
+                self._mounts(),
+            )
+        except (PaddockError, OSError) as error:
+            hint = error.hint if isinstance(error, PaddockError) else None
+            return (_check("pool", [str(error)], "", fix=hint or f"the last lines of {self._state_dir}/keeper.log"),)
 
+    async def _needless(self, pool: Pool) -> Check:
+        names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
+        needed = self._needs.by_tree()
+        known = (*NOUNS, Noun.TEMPLATE.value, "tb_")
+        lost = [name for name in names if name not in needed and name.startswith(NOUNS)]
+        strange = [f"{name}, of no kind that is known" for name in names if not name.startswith(known)]
+        return _check(
+            "trees",
+            [*lost, *strange],
+            f"each of {len(names)} is needed by something that is recorded",
+            fix="paddock gc",
+        )
 
-class Outputs(Component):
-    """What commands of sandboxes that have ended have printed."""
+    async def _missing(self, pool: Pool) -> Check:
+        first, number = await self._lost(pool)
+        # What was missing twice: a kill or a rollback may have come between reading the rows and the trees.
+        lost = [words for words in (await self._lost(pool))[0] if words in first] if first else []
+        return _check(
+            "records",
+            lost,
+            f"each of {number} living sandboxes, snapshots and workspaces has its trees",
+            fix="paddock kill, paddock snapshots --delete: what they name is lost",
+        )
 
-    def __init__(self, context: Context, remains: Remains) -> None:
-        super().__init__(context)
-        self._remains = remains
+    async def _lost(self, pool: Pool) -> tuple[list[str], int]:
+        wanted = self._needs.whole()
+        names = set(await asyncio.to_thread(pool.names))
+        lost = [
+            f"{tree}, which {need.by} needs"
+            for tree, needs in wanted.items()
+            if not tree.startswith(Noun.REPOSITORY) and tree not in names
+            for need in needs
+        ]
+        return lost, len({need.by for needs in wanted.values() for need in needs})
 
-    async def candidates(self) -> Sequence[Candidate]:
-        folder = self._remains.outputs
-        sizes = await asyncio.to_thread(_folder_sizes, folder)
-        living = {row.id for row in self._store.list()}
-        why = "its sandbox has ended"
-        return [_candidate(name, "output", why, size) for name, size in sizes.items() if name not in living]
+    def _unfinished(self, pool: Pool) -> Check:
+        left = list(pool.unfinished())
+        left += [path.name for path in (self._state_dir / (POOL_IMAGE + ".tmp"),) if path.exists()]
+        left += [path.name for path in self._state_dir.glob(".probe-*")]
+        return _check("half made", left, "nothing was left by killed programs", fix="paddock doctor --storage --repair")
 
-    async def take(self, item: GarbageItem) -> str | None:
-        await asyncio.to_thread(self._remains.remove_outputs, item.what)
-        return None
+    async def _ceilings(self, pool: Pool) -> Check:
+        wrong: list[str] = []
+        limited = 0
+        for row in self._store.list():
+            if row.state not in (State.RUNNING, State.PAUSED):
+                continue
+            try:
+                usage = await asyncio.to_thread(pool.usage, row.id)
+            except PaddockError:
+                continue  # said above, or gone in order
+            if usage.used_bytes is not None:
+                limited += 1
+                asked = row.sandbox.spec.limits.disk_mib << 20
+                if usage.limit_bytes != asked:
+                    wrong.append(f"{row.id} has {usage.limit_bytes} bytes in place of {asked}")
+        return _check("ceilings", wrong, f"{limited} sandboxes have the quota that was asked for", fix="paddock kill")
 
-
-def _needed(needed: Mapping[str, tuple[Need, ...]], name: str) -> str | None:
-    return needed[name][0].told if name in needed else None
-
-
-def _candidate(what: str, kind: str, why: str, size: int | None, kept: str | None = None) -> Candidate:
-    return Candidate(item=GarbageItem(what=what, kind=kind, why=why, bytes=size, kept_because=kept))
+    def _mounts(self) -> Check:
+        """The keeper mounts out of everybody's sight: what can be seen was mounted by somebody else."""
+        seen = sorted(path for path in _mount_points() if path.startswith(f"{self._state_dir}/"))
+        return _check("mounts", seen, "none of the pool shows on the machine", fix="umount")
 
 
 def _folder_sizes(folder: Path) -> dict[str, int | None]:
@@ -278,24 +374,6 @@ def _folder_size(path: str) -> int | None:
         return None
 
 
-class Packages(Component):
-    """What the gateway keeps of registries: told, never taken, for the gateway keeps it below a ceiling itself."""
-
-    async def candidates(self) -> Sequence[Candidate]:
-        number, size = await asyncio.to_thread(measure, self._state_dir / PACKAGES)
-        item = GarbageItem(
-            what="package cache",
-            kind="packages",
-            why=f"{number} files of registries, which would be fetched again",
-            bytes=size,
-            kept_because="the gateway keeps it below its own ceiling",
-        )
-        return [Candidate(item=item)] if number else []
-
-    async def take(self, item: GarbageItem) -> str | None:
-        return item.kept_because
-
-
 def measure(directory: Path) -> tuple[int, int]:
     """How many files are in it, and their bytes; none if there is no such directory."""
     sizes: list[int] = []
@@ -304,3 +382,19 @@ def measure(directory: Path) -> tuple[int, int]:
             with suppress(OSError):  # it has just gone
                 sizes.append(one.stat().st_size)
     return len(sizes), sum(sizes)
+
+
+def _mount_points() -> Iterator[str]:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        yield line.split()[4].encode().decode("unicode_escape")
+
+
+def _check(name: str, problems: list[str], fine: str, *, fix: str) -> Check:
+    more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    return Check(
+        area="storage",
+        name=name,
+        status="missing" if problems else "ok",
+        detail="; ".join(problems[:_SHOWN]) + more if problems else fine,
+        fix=fix if problems else None,
+    )

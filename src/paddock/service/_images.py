@@ -6,16 +6,18 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 from paddock.backends._threads import in_its_own_thread
 from paddock.errors import NotConfigured, PaddockError
-from paddock.model import Check, GarbageItem, Image, ListImages, PullImage, RemoveImage
+from paddock.model import Check, Image, ListImages, PullImage, RemoveImage
 
 from ._context import Component, Context
-from ._garbage import Candidate, measured
+from ._garbage import Candidate, candidate, measured
 from ._gate import Entry
 from ._handlers import handles
+from ._needs import told
 from ._providers import Images
 from ._tasks import in_thread
 
@@ -92,24 +94,20 @@ class ImageRoom(Component):
         found: list[Candidate] = []
         for name in names:
             why = f"it is of {had[name]}, which can be had again" if name in had else "no image has it any more"
-            kept = needed[name][0].told if name in needed else None
-            size = await measured(pool, name)
-            item = GarbageItem(what=name, kind="image", why=why, bytes=size, kept_because=kept)
-            found.append(Candidate(item=item, only_when_full=name in had))
+            size, kept, take = await measured(pool, name), told(needed, name), partial(self._take, name)
+            found.append(candidate(name, "image", why, size, take, kept=kept, only_when_full=name in had))
         # An image before its layers, which it shares with others.
         return sorted(found, key=lambda each: each.item.what.startswith("tp_oci_layer_"))
 
-    async def take(self, item: GarbageItem) -> str | None:
-        assert self._images is not None
+    async def _take(self, name: str) -> str | None:
         if not self._lanes.is_free(LANE):  # a slow registry holds no sweep up, nor those who would queue behind it
             return "an image is being pulled, used or removed"
         async with self._lanes.exclusive(LANE):
-            users = self._needs.by_tree().get(item.what)
-            if users:  # who has taken it into use since it was looked at may have ended, and his sandbox lives on
-                return users[0].told
-            if await in_thread(self._images().discard, item.what):
-                return None
-        return "it is in use, or being built"
+            # Who has taken it into use since it was looked at may have ended, and his sandbox lives on.
+            if (kept := told(self._needs.by_tree(), name)) is not None:
+                return kept
+            gone = await in_thread(self._source().discard, name)
+            return None if gone else "it is in use, or being built"
 
     def _source(self) -> Images:
         if self._images is None:

@@ -35,7 +35,7 @@ from paddock.model import (
 from . import _copies, _validate
 from ._clock import boot_id
 from ._context import Component, Context
-from ._egress import Egress
+from ._doors import Egress
 from ._gate import Entry
 from ._handlers import handles
 from ._images import getting

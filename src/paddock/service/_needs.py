@@ -29,6 +29,11 @@ class Need(NamedTuple):
         return f"{self.by} needs it: {self.why}"
 
 
+def told(needed: Mapping[str, tuple[Need, ...]], tree: str) -> str | None:
+    """Return who needs a tree and why, if anybody does."""
+    return needed[tree][0].told if tree in needed else None
+
+
 class Needs:
     """All trees that the rows of the store need."""
 

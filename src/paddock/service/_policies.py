@@ -39,7 +39,7 @@ from paddock.storage._listing import is_new
 
 from ._approvals import Approvals
 from ._context import Component, Context
-from ._egress import Egress
+from ._doors import Egress
 from ._gate import Entry
 from ._secret_leases import Leases
 from ._store import Row

@@ -28,6 +28,7 @@ from ._shelf import Shelf
 from ._snapshots import Snapshots
 from ._store import Row
 from ._tasks import Activity
+from ._workspace_results import remove_quarantines
 from ._workspaces import Workspaces
 
 PERIOD_SECONDS = 30.0
@@ -52,7 +53,7 @@ class Recovery(Component):
     ) -> None:
         super().__init__(context)
         self._live, self._remains, self._snapshots = live, remains, snapshots
-        self._restoring, self._evictions, self._shelf = restoring, workspaces.evictions, shelf
+        self._restoring, self._workspaces, self._shelf = restoring, workspaces, shelf
         self._policies, self._garbage, self._period = policies, garbage, period_seconds
 
     async def recover(self) -> None:
@@ -60,10 +61,10 @@ class Recovery(Component):
         await self._try("sandboxes", self._sandboxes)
         await self._try("pauses", self._pauses)
         await self._try("snapshots", self._snapshots.recover)
-        await self._try("workspaces", self._evictions.recover)
+        await self._try("workspaces", self._workspaces.recover)
         await self._try("workshops", self._shelf.workshops.recover)
         await self._try("bases", self._shelf.bases.recover)
-        await self._try("quarantines", self._quarantines)
+        await self._try("quarantines", lambda: asyncio.to_thread(remove_quarantines, self._shelf.directory))
 
     async def run(self, activity: Activity) -> None:
         """Sweep until it is cancelled. A sweep that fails is recorded, and comes round again."""
@@ -77,7 +78,7 @@ class Recovery(Component):
         await self._sandboxes()
         # This daemon, too, can undo nothing on a full disk.
         await self._try("snapshots", self._snapshots.recover)
-        await self._try("workspaces", self._evictions.put_right)
+        await self._try("workspaces", self._workspaces.put_right)
         await self._live.check_all(self._store.list())
         await self._garbage.sweep()
         self._store.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
@@ -151,13 +152,6 @@ class Recovery(Component):
             return None if backend.probe() is not None else await backend.living()
         except (PaddockError, OSError):
             return None
-
-    async def _quarantines(self) -> None:
-        directory = self._shelf.directory
-        if directory.is_dir() and any(directory.iterdir()):
-            from ._publication import remove_quarantines  # with all that git needs
-
-            await asyncio.to_thread(remove_quarantines, directory)
 
     async def _try(self, what: str, step: Callable[[], Awaitable[None] | None]) -> None:
         try:

@@ -12,7 +12,7 @@ from paddock.model import Limit, Sandbox, State, replace
 
 from ._clock import boot_id
 from ._context import Component, Context
-from ._egress import Egress
+from ._doors import Egress
 from ._snapshots import Snapshots
 from ._store import Row
 from ._store import has_ended as has_ended

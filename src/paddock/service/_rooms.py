@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
 from ._context import Context
 from ._disk_sleep import Restoring
-from ._doors import Doors
-from ._egress import Egress, LeasedEgress, NoEgress
+from ._doors import Doors, Egress, LeasedEgress, NoEgress
 from ._evidence import Evidence
 from ._execs import Execs
 from ._files import Files
-from ._garbage import Garbage, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
+from ._garbage import Storage
 from ._handlers import table
 from ._images import ImageRoom
 from ._live import LIVE, Live
@@ -25,13 +22,11 @@ from ._promotion import Promotion
 from ._recover import Recovery
 from ._remains import Remains
 from ._reports import Reports
-from ._result_source import Sources
 from ._sandboxes import Sandboxes
 from ._secret_leases import Leases, Secrets
 from ._shelf import Shelf
 from ._snapshots import Snapshots
-from ._storage import Storage
-from ._workspace_results import WorkspaceResults
+from ._workspace_results import Sources, WorkspaceResults
 from ._workspace_tree import Workspaces
 from ._workspaces import Workspaces as Spaces
 
@@ -46,20 +41,13 @@ class Rooms:
         gateway: bool,
         period_seconds: float,
     ) -> None:
-        self._context, config = context, context.config
+        self._context = context
         self.secrets = Secrets(context)
         leases = self.leases = Leases(context, self.secrets)
         approvals = self.approvals = Approvals(context)
         self._doors: Doors | None = None
         if egress is None and gateway:
-            egress = self._doors = Doors(
-                context.state_dir,
-                exits=lambda row: context.backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True),
-                tasks=context.tasks,
-                audit=context.audit,
-                judge=approvals.judge,
-                secrets=leases.packed,
-            )
+            egress = self._doors = Doors(context, judge=approvals.judge, secrets=leases.packed)
             leases.changed = self._doors.secret
         egress = LeasedEgress(egress or NoEgress(), leases)
         policies = self.policies = Policies(context, egress, leases, approvals)
@@ -77,29 +65,16 @@ class Rooms:
         execs = Execs(context, sandboxes, live, remains, leases, policies)
         files = Files(sandboxes, live, policies)
         promotion = Promotion(sandboxes)
-        self.evidence = Evidence(
-            context.state_dir,
-            context.audit,
-            context.clock,
-            key_file=config.audit_key_file,
-            most_bytes=config.audit_mib * 2**20 or math.inf,
-            most_seconds=config.audit_days * 86_400.0 or math.inf,
-        )
+        self.evidence = Evidence(context.state_dir, context.audit, context.clock, context.config)
         images = ImageRoom(context)
         reports = Reports(context, sandboxes, self.evidence, images)
         mount_results = MountResults(context, sandboxes, snapshots)
         sources = Sources(sandboxes, snapshots, spaces, shelf.workshops)
         artifacts = ArtifactResults(context, sources)
         results = WorkspaceResults(context, sources, shelf, policies)
-        sweepers = (
-            Unfinished(context),
-            Orphans(context),
-            Memory(context),
-            Outputs(context, remains),
-        )
-        collectors = (OldTemplates(context), images, shelf.bases, shelf, spaces.evictions, Packages(context))
-        self.garbage = Garbage(pool=context.pool, sweepers=sweepers, collectors=collectors)
-        self.storage = Storage(context, self.garbage)
+        collectors = (images.candidates, shelf.bases.candidates, shelf.candidates, spaces.candidates)
+        self.storage = Storage(context, remains, collectors)
+        self.garbage = self.storage.garbage
         self.recovery = Recovery(
             context, live, remains, snapshots, restoring, spaces, shelf, policies, self.garbage, period_seconds
         )

@@ -1,229 +1,91 @@
-"""The schema of the database, one script for each version: what a version changed is never edited again.
+"""The schema of the database: one script for version `FIRST` and one for each later version, none ever edited again.
 
-`PRAGMA user_version` of a file says how many of them it has seen.
+`PRAGMA user_version` of a file says which version it has.
 """
 
 from __future__ import annotations
 
 import sqlite3
 
+FIRST = 11
+"""The oldest version that `upgrade` takes. The last releases without a daemon wrote it."""
 SCRIPTS = (
-    # 1: Sandboxes, idempotency keys, leases.
     """
 CREATE TABLE sandboxes (
-    id VARCHAR NOT NULL,
-    owner VARCHAR NOT NULL,
-    name VARCHAR,
-    state VARCHAR NOT NULL,
-    level VARCHAR NOT NULL,
-    backend VARCHAR NOT NULL,
-    template VARCHAR NOT NULL,
-    spec BLOB NOT NULL,
-    created_at FLOAT NOT NULL,
-    expires_at FLOAT NOT NULL,
-    ended_at FLOAT,
-    limit_name VARCHAR,
-    reason VARCHAR,
-    deadline FLOAT NOT NULL,
-    boot_id VARCHAR NOT NULL,
-    holder VARCHAR NOT NULL,
-    PRIMARY KEY (id)
+    id VARCHAR NOT NULL, owner VARCHAR NOT NULL, name VARCHAR, state VARCHAR NOT NULL, level VARCHAR NOT NULL,
+    backend VARCHAR NOT NULL, template VARCHAR NOT NULL, spec BLOB NOT NULL, created_at FLOAT NOT NULL,
+    expires_at FLOAT NOT NULL, ended_at FLOAT, limit_name VARCHAR, reason VARCHAR, deadline FLOAT NOT NULL,
+    boot_id VARCHAR NOT NULL, holder VARCHAR NOT NULL, origin VARCHAR, restoring VARCHAR, workspace BLOB,
+    incarnation INTEGER DEFAULT 0 NOT NULL, layers VARCHAR DEFAULT '' NOT NULL, policy VARCHAR, PRIMARY KEY (id)
 );
-CREATE UNIQUE INDEX one_living_name ON sandboxes (owner, name)
-    WHERE name IS NOT NULL AND state IN ('creating', 'running', 'paused');
 CREATE INDEX sandboxes_by_state ON sandboxes (state);
 CREATE INDEX sandboxes_by_name ON sandboxes (owner, name);
+CREATE UNIQUE INDEX one_living_name ON sandboxes (owner, name)
+    WHERE name IS NOT NULL AND state IN ('creating', 'restoring', 'running', 'paused');
 CREATE TABLE idempotency_keys (
-    owner VARCHAR NOT NULL,
-    "key" VARCHAR NOT NULL,
-    digest VARCHAR NOT NULL,
-    sandbox VARCHAR NOT NULL,
-    created_at FLOAT NOT NULL,
-    PRIMARY KEY (owner, "key")
+    owner VARCHAR NOT NULL, "key" VARCHAR NOT NULL, digest VARCHAR NOT NULL, sandbox VARCHAR NOT NULL,
+    created_at FLOAT NOT NULL, PRIMARY KEY (owner, "key")
 );
 CREATE INDEX idempotency_keys_by_sandbox ON idempotency_keys (sandbox);
 CREATE TABLE leases (
-    name VARCHAR NOT NULL,
-    holder VARCHAR NOT NULL,
-    epoch INTEGER NOT NULL,
-    expires_at FLOAT NOT NULL,
+    name VARCHAR NOT NULL, holder VARCHAR NOT NULL, epoch INTEGER NOT NULL, expires_at FLOAT NOT NULL,
     PRIMARY KEY (name)
 );
-    """,
-    # 2: Snapshots; where a sandbox comes from, and what it is being taken back to.
-    """
-ALTER TABLE sandboxes ADD COLUMN origin VARCHAR;
-ALTER TABLE sandboxes ADD COLUMN restoring VARCHAR;
-DROP INDEX one_living_name;
-CREATE UNIQUE INDEX one_living_name ON sandboxes (owner, name)
-    WHERE name IS NOT NULL AND state IN ('creating', 'restoring', 'running', 'paused');
 CREATE TABLE snapshots (
-    id VARCHAR NOT NULL,
-    owner VARCHAR NOT NULL,
-    name VARCHAR,
-    source VARCHAR NOT NULL,
-    template BLOB NOT NULL,
-    spec BLOB NOT NULL,
-    created_at FLOAT NOT NULL,
-    holder VARCHAR,
-    PRIMARY KEY (id)
+    id VARCHAR NOT NULL, owner VARCHAR NOT NULL, name VARCHAR, source VARCHAR NOT NULL, template BLOB NOT NULL,
+    spec BLOB NOT NULL, created_at FLOAT NOT NULL, holder VARCHAR, workspace BLOB, policy VARCHAR, PRIMARY KEY (id)
 );
 CREATE UNIQUE INDEX one_snapshot_name ON snapshots (owner, name) WHERE name IS NOT NULL;
 CREATE INDEX snapshots_by_source ON snapshots (owner, source);
-    """,
-    # 3: What sandboxes and snapshots have at /workspace; which sandbox of an id it is.
-    """
-ALTER TABLE sandboxes ADD COLUMN workspace BLOB;
-ALTER TABLE sandboxes ADD COLUMN incarnation INTEGER DEFAULT 0 NOT NULL;
-ALTER TABLE snapshots ADD COLUMN workspace BLOB;
-    """,
-    # 4: The trees that a sandbox's own lies over.
-    """
-ALTER TABLE sandboxes ADD COLUMN layers VARCHAR DEFAULT '' NOT NULL;
-    """,
-    # 5: Repositories, what they had, bases, workshops.
-    """
 CREATE TABLE repositories (
-    id VARCHAR NOT NULL,
-    scope VARCHAR NOT NULL,
-    url VARCHAR NOT NULL,
-    head VARCHAR,
-    observed_at FLOAT,
-    observed_boot VARCHAR,
-    observed_clock FLOAT,
-    used_at FLOAT NOT NULL,
-    PRIMARY KEY (id)
+    id VARCHAR NOT NULL, scope VARCHAR NOT NULL, url VARCHAR NOT NULL, head VARCHAR, observed_at FLOAT,
+    observed_boot VARCHAR, observed_clock FLOAT, used_at FLOAT NOT NULL, PRIMARY KEY (id)
 );
 CREATE UNIQUE INDEX one_repository_per_scope ON repositories (scope, url);
 CREATE TABLE repository_refs (
-    repository VARCHAR NOT NULL,
-    name VARCHAR NOT NULL,
-    oid VARCHAR NOT NULL,
-    commit_id VARCHAR,
+    repository VARCHAR NOT NULL, name VARCHAR NOT NULL, oid VARCHAR NOT NULL, commit_id VARCHAR,
     PRIMARY KEY (repository, name)
 );
 CREATE INDEX repository_refs_by_commit ON repository_refs (repository, commit_id);
 CREATE TABLE bases (
-    id VARCHAR NOT NULL,
-    repository VARCHAR NOT NULL,
-    commit_id VARCHAR NOT NULL,
-    branch VARCHAR NOT NULL,
-    holder VARCHAR,
-    created_at FLOAT NOT NULL,
-    used_at FLOAT NOT NULL,
-    PRIMARY KEY (id)
+    id VARCHAR NOT NULL, repository VARCHAR NOT NULL, commit_id VARCHAR NOT NULL, branch VARCHAR NOT NULL,
+    holder VARCHAR, created_at FLOAT NOT NULL, used_at FLOAT NOT NULL, PRIMARY KEY (id)
 );
 CREATE UNIQUE INDEX one_base ON bases (repository, commit_id, branch);
 CREATE TABLE workshops (
-    id VARCHAR NOT NULL,
-    holder VARCHAR NOT NULL,
-    PRIMARY KEY (id)
+    id VARCHAR NOT NULL, holder VARCHAR NOT NULL, PRIMARY KEY (id)
 );
-    """,
-    # 6: Workspaces.
-    """
 CREATE TABLE workspaces (
-    id VARCHAR NOT NULL,
-    owner VARCHAR NOT NULL,
-    name VARCHAR NOT NULL,
-    state VARCHAR NOT NULL,
-    holder VARCHAR,
-    url VARCHAR,
-    branch VARCHAR,
-    oid VARCHAR,
-    observed_at FLOAT,
-    repository VARCHAR,
-    base VARCHAR,
-    layers VARCHAR NOT NULL,
-    sandbox VARCHAR,
-    epoch INTEGER NOT NULL,
-    disk_mib INTEGER NOT NULL,
-    created_at FLOAT NOT NULL,
-    used_at FLOAT NOT NULL,
-    pinned_until FLOAT,
-    kept BLOB,
-    PRIMARY KEY (id)
+    id VARCHAR NOT NULL, owner VARCHAR NOT NULL, name VARCHAR NOT NULL, state VARCHAR NOT NULL, holder VARCHAR,
+    url VARCHAR, branch VARCHAR, oid VARCHAR, observed_at FLOAT, repository VARCHAR, base VARCHAR,
+    layers VARCHAR NOT NULL, sandbox VARCHAR, epoch INTEGER NOT NULL, disk_mib INTEGER NOT NULL,
+    created_at FLOAT NOT NULL, used_at FLOAT NOT NULL, pinned_until FLOAT, kept BLOB, PRIMARY KEY (id)
 );
 CREATE UNIQUE INDEX one_workspace_name ON workspaces (owner, name);
 CREATE INDEX workspaces_by_sandbox ON workspaces (sandbox);
-    """,
-    # 7: What has left workspaces.
-    """
 CREATE TABLE results (
-    owner VARCHAR NOT NULL,
-    of_id VARCHAR NOT NULL,
-    kind VARCHAR NOT NULL,
-    name VARCHAR NOT NULL,
-    of_name VARCHAR NOT NULL,
-    digest VARCHAR NOT NULL,
-    path VARCHAR,
-    bytes INTEGER,
-    is_tree INTEGER,
-    created_at FLOAT NOT NULL,
-    PRIMARY KEY (owner, of_id, kind, name)
+    owner VARCHAR NOT NULL, of_id VARCHAR NOT NULL, kind VARCHAR NOT NULL, name VARCHAR NOT NULL,
+    of_name VARCHAR NOT NULL, digest VARCHAR NOT NULL, path VARCHAR, bytes INTEGER, is_tree INTEGER,
+    created_at FLOAT NOT NULL, PRIMARY KEY (owner, of_id, kind, name)
 );
-    """,
-    # 8: Secrets, sealed.
-    """
 CREATE TABLE secrets (
-    owner VARCHAR NOT NULL,
-    name VARCHAR NOT NULL,
-    version INTEGER NOT NULL,
-    "key" VARCHAR NOT NULL,
-    wrapped BLOB NOT NULL,
-    sealed BLOB NOT NULL,
-    created_at FLOAT NOT NULL,
-    updated_at FLOAT NOT NULL,
-    used_at FLOAT,
+    owner VARCHAR NOT NULL, name VARCHAR NOT NULL, version INTEGER NOT NULL, "key" VARCHAR NOT NULL,
+    wrapped BLOB NOT NULL, sealed BLOB NOT NULL, created_at FLOAT NOT NULL, updated_at FLOAT NOT NULL, used_at FLOAT,
     PRIMARY KEY (owner, name)
 );
-    """,
-    # 9: Approvals.
-    """
 CREATE TABLE approvals (
-    id VARCHAR NOT NULL,
-    owner VARCHAR NOT NULL,
-    kind VARCHAR NOT NULL,
-    sandbox VARCHAR NOT NULL,
-    incarnation INTEGER NOT NULL,
-    revision VARCHAR NOT NULL,
-    digest VARCHAR NOT NULL,
-    summary VARCHAR NOT NULL,
-    state VARCHAR NOT NULL,
-    created_at FLOAT NOT NULL,
-    expires_at FLOAT NOT NULL,
-    deadline FLOAT NOT NULL,
-    boot_id VARCHAR NOT NULL,
-    decided_at FLOAT,
-    decided_by VARCHAR,
-    reason VARCHAR,
-    used_at FLOAT,
-    PRIMARY KEY (id)
+    id VARCHAR NOT NULL, owner VARCHAR NOT NULL, kind VARCHAR NOT NULL, sandbox VARCHAR NOT NULL,
+    incarnation INTEGER NOT NULL, revision VARCHAR NOT NULL, digest VARCHAR NOT NULL, summary VARCHAR NOT NULL,
+    state VARCHAR NOT NULL, created_at FLOAT NOT NULL, expires_at FLOAT NOT NULL, deadline FLOAT NOT NULL,
+    boot_id VARCHAR NOT NULL, decided_at FLOAT, decided_by VARCHAR, reason VARCHAR, used_at FLOAT, PRIMARY KEY (id)
 );
 CREATE INDEX approvals_by_sandbox ON approvals (owner, sandbox, digest);
-    """,
-    # 10: Policies by revision, and which one sandboxes and snapshots have.
-    """
 CREATE TABLE policies (
-    revision VARCHAR NOT NULL,
-    document BLOB NOT NULL,
-    kept_at FLOAT NOT NULL,
-    PRIMARY KEY (revision)
+    revision VARCHAR NOT NULL, document BLOB NOT NULL, kept_at FLOAT NOT NULL, PRIMARY KEY (revision)
 );
-ALTER TABLE sandboxes ADD COLUMN policy VARCHAR;
-ALTER TABLE snapshots ADD COLUMN policy VARCHAR;
-    """,
-    # 11: Which sandbox has which placeholders.
-    """
 CREATE TABLE sandbox_secrets (
-    sandbox VARCHAR NOT NULL,
-    name VARCHAR NOT NULL,
-    owner VARCHAR NOT NULL,
-    placeholder VARCHAR NOT NULL,
-    rule BLOB NOT NULL,
-    stored VARCHAR,
-    created_at FLOAT NOT NULL,
-    PRIMARY KEY (sandbox, name)
+    sandbox VARCHAR NOT NULL, name VARCHAR NOT NULL, owner VARCHAR NOT NULL, placeholder VARCHAR NOT NULL,
+    rule BLOB NOT NULL, stored VARCHAR, created_at FLOAT NOT NULL, PRIMARY KEY (sandbox, name)
 );
 CREATE INDEX sandbox_secrets_by_stored ON sandbox_secrets (owner, stored);
     """,
@@ -264,14 +126,15 @@ ALTER TABLE sandbox_secrets ADD COLUMN wrapped BLOB;
 ALTER TABLE sandbox_secrets ADD COLUMN sealed BLOB;
     """,
 )
-VERSION = len(SCRIPTS)
+VERSION = FIRST - 1 + len(SCRIPTS)
 
 
 def upgrade(db: sqlite3.Connection) -> None:
     """Bring `db`, which is in no transaction, to `VERSION`. What is interrupted has not begun."""
     db.execute("BEGIN EXCLUSIVE")
     try:
-        for script in SCRIPTS[db.execute("PRAGMA user_version").fetchone()[0] :]:
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        for script in SCRIPTS[version and version - FIRST + 1 :]:
             for statement in script.split(";"):
                 db.execute(statement)
         db.execute(f"PRAGMA user_version = {VERSION}")

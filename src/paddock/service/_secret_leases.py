@@ -37,7 +37,7 @@ from paddock.storage.secret_sources._local import LEAST_BYTES, MOST_BYTES
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._store import LIVING, Row, Store
+from ._store import Row
 
 if TYPE_CHECKING:
     from paddock.egress._redact import Redaction
@@ -149,6 +149,7 @@ AHEAD_SECONDS = 300.0
 _RETRY_SECONDS = 20.0
 _MOST_PAST = 16
 _KEPT_SECONDS = 3600.0
+_SELECT = "SELECT s.sandbox, s.owner, s.name, s.placeholder, s.rule, s.key, s.wrapped, s.sealed FROM sandbox_secrets s"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(SecretRule).decode
 
@@ -168,13 +169,39 @@ class Lease(msgspec.Struct, frozen=True):
     """The variables of its maker by which the value is read."""
 
 
-class LeaseStore:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+def _lease(row: tuple[Any, ...]) -> Lease:
+    sandbox, owner, name, placeholder, rule, *sealed = row
+    return Lease(sandbox, owner, name, placeholder, _decode(rule), None if sealed[2] is None else Sealed(*sealed))
 
-    def add(self, leases: Sequence[Lease], now: float) -> None:
+
+def _columns(one: Lease) -> tuple[Any, ...]:
+    sealed = (None, None, None) if one.sealed is None else (one.sealed.key, one.sealed.wrapped, one.sealed.sealed)
+    return one.sandbox, one.name, one.owner, one.placeholder, _encode(one.rule), one.rule.source.stored, *sealed
+
+
+class _Held(msgspec.Struct):
+    """What this daemon has of a sandbox's secrets, by name."""
+
+    bounds: dict[str, Bound]
+    late: dict[str, str]
+    """The placeholders of those that came after the sandbox, or may have."""
+    renewals: dict[str, asyncio.Task[None]] = {}
+    redaction: Redaction | None = None
+
+
+class Leases(Component):
+    """`changed` is set by whoever has a gateway."""
+
+    def __init__(self, context: Context, secrets: Secrets) -> None:
+        super().__init__(context)
+        self._secrets = secrets
+        self._sandboxes: dict[str, _Held] = {}
+        self.changed: Changed = _nobody
+
+    def _add(self, leases: Sequence[Lease]) -> None:
         """Or other rules of those that are there. And forgets those of sandboxes that are forgotten. (A new one's own
         row may come a little later.)"""
+        now = self._clock.wall()
         with self._store.writing() as db:
             db.execute(
                 "DELETE FROM sandbox_secrets WHERE created_at < ? AND sandbox NOT IN (SELECT id FROM sandboxes)",
@@ -188,52 +215,22 @@ class LeaseStore:
                 [(*_columns(one), now) for one in leases],
             )
 
-    def of(self, sandbox: str) -> tuple[Lease, ...]:
-        return self._store.every(
-            _lease,
-            "SELECT sandbox, owner, name, placeholder, rule, key, wrapped, sealed FROM sandbox_secrets"
-            " WHERE sandbox = ? ORDER BY name",
-            (sandbox,),
-        )
+    def _of(self, sandbox: str) -> tuple[Lease, ...]:
+        return self._store.every(_lease, f"{_SELECT} WHERE s.sandbox = ? ORDER BY s.name", (sandbox,))
 
-    def source_of(self, origin: str | None) -> Mapping[str, Lease]:
+    def _source_of(self, origin: str | None) -> Mapping[str, Lease]:
         """By name, those of the sandbox `origin`, or of the one that the snapshot `origin` is of."""
         if origin is None:
             return {}
         found = self._store.execute("SELECT source FROM snapshots WHERE id = ?", (origin,)).fetchone()
-        return {lease.name: lease for lease in self.of(found[0] if found else origin)}
+        return {lease.name: lease for lease in self._of(found[0] if found else origin)}
 
-    def users(self, owner: str, stored: str) -> tuple[Lease, ...]:
+    def _users(self, owner: str, stored: str) -> tuple[Lease, ...]:
         """Those of living sandboxes whose value is kept under that name."""
-        return self._store.every(
-            _lease,
-            "SELECT sandbox, s.owner, s.name, placeholder, rule, key, wrapped, sealed FROM sandbox_secrets s"
-            " JOIN sandboxes b ON b.id = s.sandbox WHERE s.owner = ? AND s.stored = ? AND b.state IN (?, ?, ?, ?)",
-            (owner, stored, *(state.value for state in LIVING)),
+        sql = (
+            f"{_SELECT} JOIN sandboxes b ON b.id = s.sandbox WHERE s.owner = ? AND s.stored = ? AND b.ended_at IS NULL"
         )
-
-
-def _lease(row: tuple[Any, ...]) -> Lease:
-    sandbox, owner, name, placeholder, rule, *sealed = row
-    return Lease(sandbox, owner, name, placeholder, _decode(rule), None if sealed[2] is None else Sealed(*sealed))
-
-
-def _columns(one: Lease) -> tuple[Any, ...]:
-    sealed = (None, None, None) if one.sealed is None else (one.sealed.key, one.sealed.wrapped, one.sealed.sealed)
-    return one.sandbox, one.name, one.owner, one.placeholder, _encode(one.rule), one.rule.source.stored, *sealed
-
-
-class Leases(Component):
-    """`changed` is set by whoever has a gateway."""
-
-    def __init__(self, context: Context, secrets: Secrets) -> None:
-        super().__init__(context)
-        self._secrets, self._rows = secrets, LeaseStore(self._store)
-        self._bounds: dict[str, dict[str, Bound]] = {}
-        self._redactions: dict[str, Redaction] = {}
-        self._renewals: dict[str, dict[str, asyncio.Task[None]]] = {}
-        self._late: dict[str, dict[str, str]] = {}
-        self.changed: Changed = _nobody
+        return self._store.every(_lease, sql, (owner, stored))
 
     async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule], origin: str | None = None) -> None:
         """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailable says which is
@@ -242,18 +239,18 @@ class Leases(Component):
             return
         for row in rows:
             _check(row, rules)
-        known = self._rows.source_of(origin)
+        known = self._source_of(origin)
         every = [
             [self._lease(row, name, mint(rule.shape), rule, known) for name, rule in rules.items()] for row in rows
         ]
         fetched = await self._fetch_all(every[0])
         for row, leases in zip(rows, every, strict=True):
-            self._rows.add(leases, self._clock.wall())
-            self._hold(row.id, leases, fetched)
+            self._add(leases)
+            self._hold(row.id, leases, fetched, {})
 
     def furnished(self, plan: SandboxPlan) -> SandboxPlan:
         """With the placeholders in its environment."""
-        leases = self._rows.of(plan.id)
+        leases = self._of(plan.id)
         if not leases:
             return plan
         env = {**plan.spec.env, **{lease.name: lease.placeholder for lease in leases}}
@@ -262,36 +259,36 @@ class Leases(Component):
     async def bounds(self, row: Row) -> tuple[Bound, ...]:
         """For the gateway. The values of a sandbox that the daemon before this one made are fetched again. A value is
         None where that fails (it was revoked, or is in no environment any more): that hinders no command."""
-        return tuple((await self._held(row)).values())
+        return tuple((await self._held(row)).bounds.values())
 
-    async def _held(self, row: Row) -> dict[str, Bound]:
-        held = self._bounds.get(row.id)
+    async def _held(self, row: Row) -> _Held:
+        held = self._sandboxes.get(row.id)
         if held is None:
-            leases = self._rows.of(row.id)
-            held = self._hold(row.id, leases, await self._fetch_all(leases, spared=True))
-            self._late[row.id] = {lease.name: lease.placeholder for lease in leases}  # some may have been
+            leases = self._of(row.id)
+            late = {lease.name: lease.placeholder for lease in leases}
+            held = self._hold(row.id, leases, await self._fetch_all(leases, spared=True), late)
         return held
 
     async def packed(self, row: Row) -> bytes:
         """Return `bounds` as they go to the gateway. A kept value may have been rotated while others were fetched."""
         held = await self._held(row)
-        for lease in self._rows.of(row.id) if held else ():
-            before = held[lease.name].value
+        for lease in self._of(row.id) if held.bounds else ():
+            before = held.bounds[lease.name].value
             if before is None or is_kept(lease.rule.source):
                 (now,) = await self._fetch_all([lease], spared=True)
                 if before != (None if now is None else now.value):
-                    held[lease.name] = self._bound(lease, now)
-                    self._keep_fresh(lease, held[lease.name])
-                    self._redact(row.id, tuple(held.values()))
-        return to_bytes(tuple(held.values()))
+                    self._set(held, lease, self._bound(lease, now))
+                    self._redact(held)
+        return to_bytes(tuple(held.bounds.values()))
 
     def redaction(self, sandbox: str) -> Redaction | None:
         """Of what commands print. None: it has no secrets (or none that this service knows the values of)."""
-        return self._redactions.get(sandbox) if self._redactions else None
+        held = self._sandboxes.get(sandbox)
+        return None if held is None else held.redaction
 
     def without_values(self, argv: Sequence[str]) -> Sequence[str]:
         """Put placeholders where the values of secrets stand, of whichever sandbox."""
-        for redaction in self._redactions.values():
+        for redaction in filter(None, (held.redaction for held in self._sandboxes.values())):
             words = (redaction.whole(word.encode(errors="surrogatepass")) for word in argv)
             argv = [word.decode(errors="surrogatepass") for word in words]
         return argv
@@ -300,14 +297,13 @@ class Leases(Component):
         """With the placeholders of those that came after the sandbox, whose environment has only what was there."""
         if row.sandbox.policy is None:
             return spec
-        await self._held(row)
-        late = self._late.get(row.id)
+        late = (await self._held(row)).late
         return spec if not late else replace(spec, env={**late, **spec.env})
 
     async def extend(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
         """Another policy of a living sandbox: it has those that are new, and others of what it had under their names,
         when this returns; the gateway lets none out before the policy holds. Values that cannot be had refuse it."""
-        known = {lease.name: lease for lease in self._rows.of(row.id)}
+        known = {lease.name: lease for lease in self._of(row.id)}
         new = {name: rule for name, rule in rules.items() if name not in known or known[name].rule != rule}
         if not new:
             return
@@ -320,16 +316,15 @@ class Leases(Component):
             self._lease(row, name, known[name].placeholder if name in known else mint(rule.shape), rule, {})
             for name, rule in new.items()
         ]
-        held, late = await self._held(row), self._late.setdefault(row.id, {})
+        held = await self._held(row)
         fetched = await self._fetch_all(leases)
-        self._rows.add(leases, self._clock.wall())
+        self._add(leases)
         for lease, one in zip(leases, fetched, strict=True):
-            held[lease.name] = self._bound(lease, one)
-            late[lease.name] = lease.placeholder
-            self._keep_fresh(lease, held[lease.name])
-        self._redact(row.id, tuple(held.values()))
+            self._set(held, lease, self._bound(lease, one))
+            held.late[lease.name] = lease.placeholder
+        self._redact(held)
         for lease in leases:
-            await self.changed(row.id, held[lease.name])
+            await self.changed(row.id, held.bounds[lease.name])
 
     @handles(SetSecret)
     async def set_secret(self, action: SetSecret, entry: Entry) -> Secret:
@@ -355,16 +350,14 @@ class Leases(Component):
 
     async def _rotated(self, owner: str, stored: str, value: SecretValue | None) -> None:
         """What is kept under that name is another value now, or was revoked: returns when that holds everywhere."""
-        for lease in self._rows.users(owner, stored):
+        for lease in self._users(owner, stored):
             await self._change(lease, value, None)
 
     def drop(self, sandbox: str) -> None:
         """It has ended."""
-        for task in self._renewals.pop(sandbox, {}).values():
-            task.cancel()
-        self._bounds.pop(sandbox, None)
-        self._late.pop(sandbox, None)
-        self._redactions.pop(sandbox, None)
+        if (held := self._sandboxes.pop(sandbox, None)) is not None:
+            for task in held.renewals.values():
+                task.cancel()
 
     async def _fetch_all(self, leases: Sequence[Lease], *, spared: bool = False) -> list[Fetched | None]:
         """All are tried before the first failure is told: no other goes on behind it. `spared`: None stands for one
@@ -406,52 +399,54 @@ class Leases(Component):
             expires_at=None if fetched is None or fetched.seconds is None else self._clock.boottime() + fetched.seconds,
         )
 
-    def _hold(self, sandbox: str, leases: Sequence[Lease], fetched: Sequence[Fetched | None]) -> dict[str, Bound]:
+    def _hold(
+        self, sandbox: str, leases: Sequence[Lease], fetched: Sequence[Fetched | None], late: dict[str, str]
+    ) -> _Held:
         self.drop(sandbox)
-        bounds = [self._bound(lease, one) for lease, one in zip(leases, fetched, strict=True)]
-        held = self._bounds[sandbox] = {bound.name: bound for bound in bounds}
-        self._redact(sandbox, bounds)
-        for lease in leases:
-            self._keep_fresh(lease, held[lease.name])
+        held = self._sandboxes[sandbox] = _Held({}, late)
+        for lease, one in zip(leases, fetched, strict=True):
+            self._set(held, lease, self._bound(lease, one))
+        self._redact(held)
         return held
 
-    def _keep_fresh(self, lease: Lease, bound: Bound) -> None:
-        tasks = self._renewals.setdefault(lease.sandbox, {})
-        before = tasks.pop(lease.name, None)
-        if before is not None:
+    def _set(self, held: _Held, lease: Lease, bound: Bound) -> None:
+        """And renew it ahead of its end."""
+        held.bounds[lease.name] = bound
+        if (before := held.renewals.pop(lease.name, None)) is not None:
             before.cancel()
         if bound.expires_at is not None:
             name = f"renew secret {lease.name} of {lease.sandbox}"
-            tasks[lease.name] = self._tasks.start(self._renew(lease), name=name)
+            held.renewals[lease.name] = self._tasks.start(self._renew(lease), name=name)
 
-    def _redact(self, sandbox: str, bounds: Sequence[Bound]) -> None:
+    def _redact(self, held: _Held) -> None:
+        bounds = held.bounds.values()
         values = {bound.value.data: bound.placeholder.encode() for bound in bounds if bound.value is not None}
-        before = self._redactions.get(sandbox)
+        before = held.redaction
         if not values and before is None:
             return
         from paddock.egress._redact import Redaction
 
         past = [] if before is None else [*before.values.items()][-_MOST_PAST:]
-        self._redactions[sandbox] = Redaction({**dict(past), **values})
+        held.redaction = Redaction({**dict(past), **values})
 
     async def _change(self, lease: Lease, value: SecretValue | None, expires_at: float | None) -> None:
         bound = replace(self._bound(lease, None), value=value, expires_at=expires_at)
-        held = self._bounds.get(lease.sandbox)
+        held = self._sandboxes.get(lease.sandbox)
         if held is not None:
-            held[lease.name] = bound
-            self._redact(lease.sandbox, tuple(held.values()))
+            held.bounds[lease.name] = bound
+            self._redact(held)
         await self.changed(lease.sandbox, bound)
 
     async def _renew(self, lease: Lease) -> None:
         """Ahead of its end, for as long as the sandbox lives. One that cannot be had goes on until it is over."""
-        while (held := self._bounds.get(lease.sandbox)) is not None:
-            until = held[lease.name].expires_at
+        while (held := self._sandboxes.get(lease.sandbox)) is not None:
+            until = held.bounds[lease.name].expires_at
             if until is None:
                 return
             left = until - self._clock.boottime()
             await _sleep(max(left - min(AHEAD_SECONDS, left / 5), 0.0))
             # A policy that was set since may name another source or binding.
-            lease = next((one for one in self._rows.of(lease.sandbox) if one.name == lease.name), lease)
+            lease = next((one for one in self._of(lease.sandbox) if one.name == lease.name), lease)
             try:
                 fetched = await self._fetch(lease)
             except PaddockError as error:

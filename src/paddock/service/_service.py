@@ -25,7 +25,7 @@ from paddock.storage._base import Pool
 
 from ._clock import Clock
 from ._context import Context
-from ._egress import Egress
+from ._doors import Egress
 from ._gate import Gate
 from ._needs import Needs
 from ._providers import Backends, Images, Templates

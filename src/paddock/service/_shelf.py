@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from paddock.model import (
     Acquired,
     AcquireRepository,
     DeleteRepository,
-    GarbageItem,
     ListRepositories,
     Principal,
     Repository,
@@ -24,9 +23,8 @@ from paddock.model import (
 from paddock.storage._trees import measure
 
 from ._bases import Bases
-from ._checkout import Submodules
 from ._context import Component, Context
-from ._garbage import Candidate
+from ._garbage import Candidate, candidate
 from ._gate import Entry
 from ._handlers import handles
 from ._repository_store import RepositoryStore
@@ -46,7 +44,7 @@ class Shelf(Component):
         super().__init__(context)
         self.directory, self._rows = self._state_dir / REPOSITORIES, RepositoryStore(self._store)
         self.workshops = Workshops(context)
-        self.bases = Bases(context, self.workshops, Submodules(self._acquire, self._audit))
+        self.bases = Bases(context, self.workshops, self._acquire)
 
     @cached_property
     def repositories(self) -> Repositories:
@@ -71,19 +69,14 @@ class Shelf(Component):
     async def candidates(self) -> Sequence[Candidate]:
         found: list[Candidate] = []
         for id, url, used_at in self._rows.by_use():
-            item = GarbageItem(
-                what=id,
-                kind="repository",
-                why=f"{url} can be fetched again",
-                bytes=await asyncio.to_thread(_size, self.directory / id),
-                kept_because=self._kept_because(id, used_at),
-            )
-            found.append(Candidate(item=item, only_when_full=True))
+            size, kept = await asyncio.to_thread(_size, self.directory / id), self._kept_because(id, used_at)
+            why, take = f"{url} can be fetched again", partial(self._take, id)
+            found.append(candidate(id, "repository", why, size, take, kept=kept, only_when_full=True))
         return found
 
-    async def take(self, item: GarbageItem) -> str | None:
+    async def _take(self, id: str) -> str | None:
         try:
-            await self.repositories.remove(item.what)
+            await self.repositories.remove(id)
         except InvalidState as error:
             return error.message
         return None

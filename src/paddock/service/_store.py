@@ -36,7 +36,6 @@ from ._workspace_tree import WorkspaceTree
 
 LEAST_PREFIX = 6
 _CANDIDATES = 8
-LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _OF_SANDBOX = (
     *("id", "owner", "backend", "template", "created_at", "expires_at", "ended_at", "reason", "origin", "policy"),
@@ -346,11 +345,15 @@ class Store:
 
     def _migrate(self) -> None:
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        if version > _schema.VERSION:
+        if version > _schema.VERSION or 0 < version < _schema.FIRST:
             self._db.close()
+            other, hint = "an older", "take another state directory"
+            if version > _schema.VERSION:
+                other, hint = "a newer", "upgrade paddock"
             raise NotConfigured(
-                f"{self.path} was written by a newer paddock (schema {version}, this one knows {_schema.VERSION})",
-                hint="upgrade paddock",
+                f"{self.path} was written by {other} paddock"
+                f" (schema {version}, this one knows {_schema.FIRST} to {_schema.VERSION})",
+                hint=hint,
             )
         if version < _schema.VERSION:
             _schema.upgrade(self._db)

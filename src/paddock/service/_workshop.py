@@ -140,9 +140,9 @@ class Workshop:
         user: str | None = None,
     ) -> bytes:
         """For what is larger than memory: what it printed on stdout, at most `_STREAM_BYTES`, or nothing if `sink` has
-        taken it. ErrandFailed."""
+        taken it. It may call git. ErrandFailed."""
         began, seconds = time.monotonic(), self._left
-        spec = ExecSpec(argv=tuple(argv), user=user, stdin=input is not None)
+        spec = ExecSpec(argv=tuple(argv), env=git_environment(), user=user, stdin=input is not None)
         handle = await self.instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
         out, words = bytearray(), bytearray()
 
@@ -174,9 +174,11 @@ class Workshop:
         self._done.append({"argv": list(argv[:2]), "status": "ok"})
         return bytes(out)
 
-    async def check(self, argv: Sequence[str], **options: object) -> bytes:
+    async def check(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, output_bytes: int = OUTPUT_BYTES
+    ) -> bytes:
         """What it printed on stdout. PlatformError if it did not end with 0."""
-        result = await self.run(argv, **options)  # type: ignore[arg-type]
+        result = await self.run(argv, env=env, output_bytes=output_bytes)
         if not result.ok:
             limit = f", limit reached: {result.limit}" if result.limit else ""
             words = result.stderr.strip()[-600:]

@@ -1,41 +1,53 @@
-"""The results of a workspace: its difference, a branch on its remote, a pull request."""
+"""The results of a workspace, or of a sandbox: its difference, a branch on its remote, a pull request."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import os
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from functools import cached_property
-from typing import TYPE_CHECKING
+import shutil
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from operator import itemgetter
+from pathlib import Path
 
-from paddock.errors import InvalidArgument, InvalidState, NotFound
+import msgspec
+
+from paddock.backends._base import TreeMount
+from paddock.errors import InvalidArgument, InvalidState, NotFound, SandboxDied
 from paddock.model import (
+    Artifact,
     DiffWorkspace,
     Limit,
     OpenPullRequest,
+    Published,
     PullRequest,
     PullRequestPlan,
     PushBranch,
     PushedBranch,
     PushPlan,
+    Workspace,
     WorkspaceDiff,
+    codec,
 )
 from paddock.model.policy import Deed
 
 from . import _result_scripts as scripts
 from ._context import Component, Context
-from ._evictions import check_epoch
-from ._gate import Entry
+from ._gate import Entry, Unknown
 from ._handlers import handles
+from ._live import Held
 from ._policies import Exact, Policies
-from ._result_source import Origin, ResultStore, Source, Sources
+from ._sandboxes import Sandboxes
 from ._shelf import Shelf
-from ._workshop import READING_SECONDS, Workshop, git_environment
+from ._snapshots import Snapshots
+from ._store import Row, Store
+from ._workshop import READING_SECONDS, Workshop, Workshops, git_environment
+from ._workspace_tree import REPOSITORY, WORKSPACE, WorkspaceTree
+from ._workspaces import Begun, Workspaces, check_epoch
 
-if TYPE_CHECKING:  # with all that git needs, which a sandbox does not
-    from ._publication import Publication, Publishing
-
+QUARANTINE = "qu_"
 _HEADS = "refs/heads/"
 _RAW_BYTES = 64 << 20
 _PATCH_BYTES = 64 << 20
@@ -45,17 +57,157 @@ _IDENTITY = re.compile(r"(?P<name>[^<>\n\0]{1,200}?) ?<(?P<email>[^<>\s\0]{1,200
 _MESSAGE_CHARS = 64 << 10
 
 
+class ResultStore:
+    """`of` is the id of a workspace, or of a sandbox that has none."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def pushed(self, owner: str, of: str, ref: str, commit: str, at: float) -> None:
+        self._store.execute(
+            "INSERT OR REPLACE INTO results (owner, of_id, of_name, kind, name, digest, created_at)"
+            " VALUES (?, ?, ?, 'branch', ?, ?, ?)",
+            (owner, of, of, ref, commit, at),
+        )
+
+    def last_pushed(self, owner: str, of: str, ref: str | None = None) -> tuple[str, str] | None:
+        """Ref and commit of what was pushed last, to `ref` or to any."""
+        sql = (
+            "SELECT name, digest FROM results"
+            " WHERE owner = ? AND of_id = ? AND kind = 'branch' AND ifnull(?, name) = name"
+            " ORDER BY created_at DESC LIMIT 1"
+        )
+        return self._store.one(lambda found: (found[0], found[1]), sql, (owner, of, ref))
+
+    def keep(self, owner: str, artifact: Artifact, of_name: str) -> bool:
+        """False: there is one of that name."""
+        return bool(
+            self._store.execute(
+                "INSERT OR IGNORE INTO results"
+                " (owner, of_id, of_name, kind, name, digest, path, bytes, is_tree, created_at)"
+                " VALUES (?, ?, ?, 'artifact', ?, ?, ?, ?, ?, ?)",
+                (
+                    *(owner, artifact.of, of_name, artifact.name, artifact.digest),
+                    *(artifact.path, artifact.size_bytes, artifact.tree, artifact.created_at),
+                ),
+            ).rowcount
+        )
+
+    def artifacts(self, owner: str, of: str | None = None, name: str | None = None) -> tuple[Artifact, ...]:
+        """Oldest first. `of` is an id, or the name that it had."""
+        rows = self._store.execute(
+            "SELECT of_id, name, path, digest, bytes, is_tree, created_at FROM results WHERE kind = 'artifact'"
+            " AND owner = ? AND (? IS NULL OR of_id = ? OR of_name = ?) AND ifnull(?, name) = name"
+            " ORDER BY created_at, name",
+            (owner, of, of, of, name),
+        ).fetchall()
+        return tuple(
+            Artifact(of=of, name=name, path=path, digest=digest, size_bytes=size, tree=bool(tree), created_at=at)
+            for of, name, path, digest, size, tree, at in rows
+        )
+
+    def forget(self, owner: str, artifact: Artifact) -> None:
+        self._store.execute(
+            "DELETE FROM results WHERE owner = ? AND of_id = ? AND kind = 'artifact' AND name = ?",
+            (owner, artifact.of, artifact.name),
+        )
+
+    def digests(self) -> set[str]:
+        """Of all artifacts that somebody has."""
+        return set(self._store.every(itemgetter(0), "SELECT digest FROM results WHERE kind = 'artifact'"))
+
+
+class Origin(msgspec.Struct, frozen=True):
+    workspace: Workspace
+    url: str
+    commit: str
+    cache: str
+    """The repository that its objects are borrowed from."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """`running` is the sandbox that writes it, if one lives."""
+
+    id: str
+    name: str
+    begun: Begun | None
+    tree: WorkspaceTree | None
+    """Its own: of a fork, a copy of what was begun."""
+    running: tuple[Row, Held] | None
+
+    def origin(self) -> Origin:
+        """InvalidState: it did not come from a repository."""
+        begun = self.begun
+        space, cache = (None, None) if begun is None else (begun.workspace, begun.tree.repository)
+        if space is None or cache is None or space.commit is None or space.repository is None:
+            raise InvalidState(
+                f"{self.name!r} was not opened from a repository: there is nothing to compare it with",
+                hint="paddock cp takes files out; paddock diff --mount is for directories of this machine",
+            )
+        return Origin(space, space.repository, space.commit, cache)
+
+
+class Sources:
+    def __init__(
+        self, sandboxes: Sandboxes, snapshots: Snapshots, workspaces: Workspaces, workshops: Workshops
+    ) -> None:
+        self._sandboxes, self._snapshots = sandboxes, snapshots
+        self._workspaces, self._workshops = workspaces, workshops
+
+    async def find(self, reference: str, entry: Entry) -> Source:
+        """A living sandbox before a workspace: it may have a copy of its own. NotFound, SandboxDied."""
+        owner = entry.principal.id
+        try:
+            row, held = await self._sandboxes.reach(reference, entry)
+        except (NotFound, SandboxDied) as error:
+            try:
+                begun = await self._workspaces.begun(reference, owner, entry)
+            except NotFound:
+                raise error from None
+            return await self._resting(begun, entry)
+        name = row.sandbox.spec.name or row.id
+        if row.workspace is None or row.workspace.workspace is None:
+            return Source(row.id, name, None, None, (row, held))
+        begun = await self._workspaces.begun(row.workspace.workspace, owner, entry)
+        if row.workspace.tree == begun.tree.tree:
+            return Source(begun.workspace.id, begun.workspace.name, begun, row.workspace, (row, held))
+        return Source(row.id, name, begun, row.workspace, (row, held))
+
+    async def _resting(self, begun: Begun, entry: Entry) -> Source:
+        running = None
+        if begun.workspace.sandbox is not None:
+            with suppress(NotFound, SandboxDied):
+                running = await self._sandboxes.reach(begun.workspace.sandbox, entry)
+        return Source(begun.workspace.id, begun.workspace.name, begun, begun.tree, running)
+
+    @asynccontextmanager
+    async def workshop(self, source: Source, entry: Entry) -> AsyncGenerator[Workshop]:
+        """One that reads the files as they are at one instant, and the repository that they came from."""
+        assert source.tree is not None
+        tree = source.tree
+        if source.running is None:
+            async with self._open(tree, tree.tree, entry) as workshop:
+                yield workshop
+            return
+        row, held = source.running
+        copying = self._snapshots.momentary(row, held, tree=tree.tree)
+        async with self._sandboxes.told(row), copying as copy, self._open(tree, copy, entry) as workshop:
+            yield workshop
+
+    @asynccontextmanager
+    async def _open(self, tree: WorkspaceTree, name: str, entry: Entry) -> AsyncGenerator[Workshop]:
+        trees = [TreeMount(tree=name, target=WORKSPACE, writable=False, layers=tree.layers)]
+        if tree.repository is not None:
+            trees.append(TreeMount(tree=tree.repository, target=REPOSITORY, writable=False))
+        async with self._workshops.open(trees, entry, command_seconds=READING_SECONDS) as workshop:
+            yield workshop
+
+
 class WorkspaceResults(Component):
     def __init__(self, context: Context, sources: Sources, shelf: Shelf, policies: Policies) -> None:
         super().__init__(context)
         self._sources, self._shelf, self._policies = sources, shelf, policies
         self._rows = ResultStore(self._store)
-
-    @cached_property
-    def _publication(self) -> Publication:
-        from ._publication import Publication
-
-        return Publication(self._shelf.repositories.git)
 
     @handles(DiffWorkspace)
     async def diff(self, action: DiffWorkspace, entry: Entry) -> WorkspaceDiff:
@@ -115,13 +267,13 @@ class WorkspaceResults(Component):
                 workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
             )
 
-        from ._publication import Publishing
-
         async with AsyncExitStack() as needs:
             if commit == there:
                 return Publishing(entry, needs.pop_all(), done)
-            quarantine = await needs.enter_async_context(self._publication.quarantine(origin.cache, pack, commit))
-            if there is not None and not action.force and not await quarantine.leads(there):
+            name = await needs.enter_async_context(self._quarantine(origin.cache, pack, commit))
+            lender = origin.cache if name != origin.cache else None
+            git = self._shelf.repositories.git
+            if there is not None and not action.force and not await git.leads(name, there, commit, lender=lender):
                 raise InvalidState(
                     f"{ref} of {url} has {there}, which is not in what the workspace has",
                     hint="another branch, or --force, which takes the place of what is there",
@@ -130,10 +282,24 @@ class WorkspaceResults(Component):
             self._audit.event(
                 "workspace.push", asked_by=entry.number, what=told, pack_sha256=digest, force=action.force
             )
-            plan = PushPlan(
-                repository=quarantine.name, lender=quarantine.lender, url=url, ref=ref, commit=commit, expect=there
-            )
+            plan = PushPlan(repository=name, lender=lender, url=url, ref=ref, commit=commit, expect=there)
             return Publishing(entry, needs.pop_all(), done, push=plan)
+
+    @asynccontextmanager
+    async def _quarantine(self, cache: str, pack: bytes | None, commit: str) -> AsyncGenerator[str]:
+        """A repository of its own for the pack, gone with the block. Without one, all of it is in `cache` already.
+
+        InvalidArgument: git refuses what is in the pack.
+        """
+        if pack is None:
+            yield cache
+            return
+        name, git = QUARANTINE + os.urandom(8).hex(), self._shelf.repositories.git
+        try:
+            await git.receive(name, cache, pack, commit)
+            yield name
+        finally:
+            await asyncio.to_thread(_remove, git.path(name))
 
     @handles(OpenPullRequest)
     async def pull_request(self, action: OpenPullRequest, entry: Entry) -> Publishing:
@@ -158,8 +324,6 @@ class WorkspaceResults(Component):
             assert found is not None
             entry.done({"workspace": source.id, "repository": origin.url, "number": found.number, "url": found.url})
             return found
-
-        from ._publication import Publishing
 
         plan = PullRequestPlan(
             url=origin.url,
@@ -201,6 +365,52 @@ class WorkspaceResults(Component):
                 f"the repository of {source.name!r} was cached anew since it was opened", hint="open another workspace"
             )
         return ref, acquired.commit
+
+
+class Publishing:
+    """A push or a pull request that the caller's process makes. `done` records it, and says what the caller is told.
+
+    `needs` closes when it has ended: the repository that the caller pushes from."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        needs: AsyncExitStack,
+        done: Callable[[PullRequest | None], PushedBranch | PullRequest],
+        *,
+        push: PushPlan | None = None,
+        pull_request: PullRequestPlan | None = None,
+    ) -> None:
+        self.push, self.pull_request = push, pull_request
+        self._entry, self._needs, self._done = entry, needs, done
+        entry.defer()
+
+    async def finish(self, published: Published) -> PushedBranch | PullRequest:
+        async with self._needs:
+            if published.error is not None:
+                error = codec.decode_error(published.error.encode())
+                self._entry.failed(error)
+                raise error
+            if self.pull_request is not None and published.pull_request is None:
+                raise InvalidArgument("a pull request has a number and a URL")
+            return self._done(published.pull_request)
+
+    async def aclose(self) -> None:
+        async with self._needs:
+            self._entry.failed(Unknown("the caller's process ended before it said what became of it"))
+
+
+def remove_quarantines(directory: Path) -> None:
+    """Delete the quarantines that the daemon before this one has left."""
+    for path in directory.glob(f"{QUARANTINE}*"):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)  # by descriptors: it follows no link
+    else:
+        path.unlink(missing_ok=True)
 
 
 async def _check(

@@ -11,6 +11,7 @@ import itertools
 import os
 import socket
 import struct
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
@@ -33,7 +34,116 @@ class Stranger(Exception):
         self.pid = pid
 
 
-class Duplex:
+class Line(ABC):
+    """Frames over a socket, read as they come and written as the peer takes them."""
+
+    def __init__(self, peer: socket.socket, most_bytes: int) -> None:
+        peer.setblocking(False)
+        self._peer, self._inbox = peer, Inbox(most_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._unsent: deque[tuple[Frame, memoryview]] = deque()
+        self._unsent_bytes: int = 0
+        self.closed = self._reads = self._waits_for_room = False
+        self._owner = os.getpid()
+        self.pid, self.uid, _ = struct.unpack("=3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        self._read(True)
+
+    def send(
+        self, kind: Kind, channel: int, body: bytes = b"", descriptors: tuple[int, ...] = (), *, flags: int = 0
+    ) -> None:
+        """Send it by and by. `descriptors` are closed here when they have gone, or can't go. NotSent."""
+        if self.closed:
+            close_all(descriptors)
+            raise NotSent("the other side has gone")
+        data = memoryview(pack(kind, channel, body, descriptors=descriptors, flags=flags))
+        self._unsent.append((Frame(kind, channel, body, descriptors), data))
+        self._unsent_bytes += len(data)
+        if len(self._unsent) == 1:
+            self._write()
+
+    def close(self) -> None:
+        """End it. A fork of this process leaves the connection to its parent."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._owner == os.getpid():
+            self._read(False)
+            self._loop.remove_writer(self._peer.fileno())
+        self._peer.close()
+        self._inbox.close()
+        for frame, _ in self._unsent:
+            close_all(frame.descriptors)
+        self._over()
+        self._unsent.clear()
+
+    @abstractmethod
+    def _take(self, frame: Frame) -> None:
+        """Called with each frame, whose descriptors are the callee's then. A WireError ends the connection."""
+
+    @abstractmethod
+    def _over(self) -> None:
+        """Called once, when nothing more comes."""
+
+    def _fail(self, error: OSError | WireError) -> None:
+        self.close()
+
+    def _unwritten(self, error: OSError) -> None:
+        self._fail(error)
+
+    def _sent(self) -> None:
+        """Called when the peer has taken all there was."""
+        self._wait_for_room(False)
+
+    def _read(self, wanted: bool) -> None:
+        if wanted != self._reads:
+            self._reads = wanted
+            if wanted:
+                self._loop.add_reader(self._peer.fileno(), self._readable)
+            else:
+                self._loop.remove_reader(self._peer.fileno())
+
+    def _write(self) -> None:
+        if self.closed:
+            return
+        try:
+            while self._unsent:
+                frame, data = self._unsent[0]
+                sent = send_some(self._peer, data, frame.descriptors)
+                self._unsent_bytes -= sent
+                close_all(frame.descriptors)
+                if sent < len(data):
+                    self._unsent[0] = (frame._replace(descriptors=()), data[sent:])
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            self._wait_for_room(True)
+        except OSError as error:
+            self._unwritten(error)
+        else:
+            self._sent()
+
+    def _wait_for_room(self, wanted: bool) -> None:
+        if wanted:
+            self._loop.add_writer(self._peer.fileno(), self._write)
+        elif self._waits_for_room:
+            self._loop.remove_writer(self._peer.fileno())
+        self._waits_for_room = wanted
+
+    def _readable(self) -> None:
+        try:
+            data, descriptors, lost = receive_some(self._peer)
+            for frame in self._inbox.feed(data, descriptors, lost=lost):
+                self._take(frame)
+        except BlockingIOError:
+            return
+        except (OSError, WireError) as error:
+            self._fail(error)
+            return
+        if not data:
+            self.close()
+
+
+class Duplex(Line):
     """The loop calls `heard` with each frame that is no answer, whose descriptors are its own then, and `ended` once,
     when nothing more comes. A WireError that `heard` raises ends the connection."""
 
@@ -42,20 +152,14 @@ class Duplex:
         peer: socket.socket,
         heard: Callable[[Duplex, Frame], None],
         ended: Callable[[Duplex], None],
-        max_body: int = MAX_BODY,
+        most_bytes: int = MAX_BODY,
     ) -> None:
-        peer.setblocking(False)
-        self._peer, self._heard, self._ended = peer, heard, ended
-        self._loop = asyncio.get_running_loop()
-        self._inbox = Inbox(max_body)
+        super().__init__(peer, most_bytes)
+        self._heard, self._ended = heard, ended
         self._asked: dict[int, asyncio.Future[Frame]] = {}
         self._channels = itertools.count(1)
-        self._unsent: deque[tuple[asyncio.Future[Frame] | None, memoryview, tuple[int, ...]]] = deque()
-        """Frames with their descriptors, and who waits for the answer to each."""
-        self.closed = self._waits_for_room = False
-        self._owner = os.getpid()
-        self.pid, self.uid, _ = struct.unpack("=3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        self._loop.add_reader(peer.fileno(), self._readable)
+        self.why = ConnectionError("the other side went away before it answered")
+        """What those who wait for an answer are told at the end, as NotSent if the peer has not got their request."""
 
     async def ask(self, body: bytes, descriptors: tuple[int, ...] = (), *, kind: Kind = Kind.OPEN) -> Frame:
         """Return the answer: HELLO, REPLY or ERROR. `descriptors` are closed here, whatever happens.
@@ -79,76 +183,25 @@ class Duplex:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return frame
 
-    def send(
-        self, kind: Kind, channel: int, body: bytes = b"", descriptors: tuple[int, ...] = (), *, flags: int = 0
-    ) -> None:
-        """Send it by and by. `descriptors` are closed here when they have gone, or can't go. NotSent."""
-        if self.closed:
-            close_all(descriptors)
-            raise NotSent("the other side has gone")
-        frame = memoryview(pack(kind, channel, body, descriptors=descriptors, flags=flags))
-        self._unsent.append((self._asked.get(channel) if kind in _ASKS else None, frame, descriptors))
-        if len(self._unsent) == 1:
-            self._write()
-
-    def close(self, error: ConnectionError | None = None) -> None:
-        """Tell all who wait for an answer `error`, and those NotSent whose request the peer has not got. A fork of this
-        process leaves the connection to its parent."""
-        if self.closed:
-            return
-        self.closed = True
-        if self._owner == os.getpid():
-            self._loop.remove_reader(self._peer.fileno())
-            self._loop.remove_writer(self._peer.fileno())
-        self._peer.close()
-        self._inbox.close()
-        error = error or ConnectionError("the other side went away before it answered")
-        unheard = {answer for answer, _, _ in self._unsent}
-        for _, _, descriptors in self._unsent:
-            close_all(descriptors)
-        self._unsent.clear()
-        for answer in self._asked.values():
+    def _over(self) -> None:
+        unheard = {frame.channel for frame, _ in self._unsent if frame.kind in _ASKS}
+        for channel, answer in self._asked.items():
             if not answer.done():
-                answer.set_exception(NotSent(*error.args) if answer in unheard else error)
+                answer.set_exception(NotSent(*self.why.args) if channel in unheard else self.why)
                 answer.exception()  # whoever waited may have left
         self._ended(self)
 
-    def _write(self) -> None:
-        while self._unsent:
-            answer, data, descriptors = self._unsent[0]
-            try:
-                sent = send_some(self._peer, data, descriptors)
-            except BlockingIOError:
-                self._loop.add_writer(self._peer.fileno(), self._write)
-                self._waits_for_room = True
-                return
-            except OSError as error:
-                if error.errno != errno.ETOOMANYREFS or answer is None:
-                    self.close()
-                    return
-                sent = len(data)  # the kernel has taken no byte of it (unix(7)): the connection is as it was
-                if not answer.done():
-                    answer.set_exception(error)
-            close_all(descriptors)
-            if sent < len(data):
-                self._unsent[0] = (answer, data[sent:], ())
-            else:
-                self._unsent.popleft()
-        if self._waits_for_room:
-            self._loop.remove_writer(self._peer.fileno())
-            self._waits_for_room = False
-
-    def _readable(self) -> None:
-        try:
-            data, descriptors, lost = receive_some(self._peer)
-            for frame in self._inbox.feed(data, descriptors, lost=lost):
-                self._take(frame)
-        except BlockingIOError:
-            return
-        except (OSError, WireError):
-            data = b""
-        if not data:
-            self.close()
+    def _unwritten(self, error: OSError) -> None:
+        frame, data = self._unsent[0]
+        answer = self._asked.get(frame.channel) if frame.kind in _ASKS else None
+        if error.errno != errno.ETOOMANYREFS or answer is None:
+            return super()._unwritten(error)
+        self._unsent.popleft()  # the kernel has taken no byte of it (unix(7)): the connection is as it was
+        self._unsent_bytes -= len(data)
+        close_all(frame.descriptors)
+        if not answer.done():
+            answer.set_exception(error)
+        self._write()
 
     def _take(self, frame: Frame) -> None:
         answer = self._asked.get(frame.channel) if frame.kind in _ANSWERS else None
