@@ -21,7 +21,7 @@ PURE = {
     " recording refusal registry registry_crates registry_debian registry_filters resolver revisions secret_flow"
     " streaming swap synthetic websocket world",
     "eval": "canaries",
-    "guest": "frames fuse_state fuse_wire seal trunk",
+    "guest": "control fuse_state fuse_wire seal trunk",
     "images": "registry tar",
     "keeper": "plan",
     "loop": "budget trace verdict",
