@@ -15,6 +15,7 @@ KERNELS = {"6.1": "linux-image-cloud-amd64", "6.12": "linux-image-6.12-cloud-amd
 _PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "dbus-user-session", "libpam-systemd", "uidmap", "util-linux", "kmod"),
     *("python3", "python3-venv", "btrfs-progs", "procps", "iproute2", "git", "file"),
+    *("qemu-system-x86", "e2fsprogs"),
 )
 _TOOLS = {
     "qemu-system-x86_64": "qemu-system-x86",
