@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 PROGRAM = "/machine"
 """By this name the guest knows that it is pid 1 of a machine (`native/machine.h`)."""
@@ -16,11 +15,11 @@ _DIRECTORIES = ("dev", "root", "modules")
 _CONSOLE = (5, 1)
 
 
-def build(guest: bytes, modules: Iterable[Path]) -> bytes:
+def build(guest: bytes, modules: Iterable[bytes]) -> bytes:
     return b"".join(_records(guest, modules))
 
 
-def _records(guest: bytes, modules: Iterable[Path]) -> Iterator[bytes]:
+def _records(guest: bytes, modules: Iterable[bytes]) -> Iterator[bytes]:
     number = 0
 
     def record(path: str, mode: int, content: bytes = b"", device: tuple[int, int] = (0, 0)) -> bytes:
@@ -35,6 +34,6 @@ def _records(guest: bytes, modules: Iterable[Path]) -> Iterator[bytes]:
         yield record(name, stat.S_IFDIR | 0o755)
     yield record("dev/console", stat.S_IFCHR | 0o600, device=_CONSOLE)
     yield record(PROGRAM.lstrip("/"), stat.S_IFREG | 0o755, guest)
-    for place, path in enumerate(modules):  # it loads them in this order
-        yield record(f"modules/{place}", stat.S_IFREG | 0o644, path.read_bytes())
+    for place, module in enumerate(modules):  # it loads them in this order
+        yield record(f"modules/{place}", stat.S_IFREG | 0o644, module)
     yield record("TRAILER!!!", 0)
