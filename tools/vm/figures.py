@@ -8,6 +8,7 @@ import importlib
 import itertools
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -60,6 +61,8 @@ def microsandbox() -> None:
         (root / name).mkdir(parents=True)
     for name in ("bin", "lib", "lib64", "sbin"):
         (root / name).symlink_to(f"usr/{name}")
+    for name in ("passwd", "group"):
+        shutil.copy(Path("/etc", name), root / "etc")
     subprocess.run(["mount", "--bind", "/usr", root / "usr"], check=True)
     asyncio.run(_microsandboxes(peer, root))
 
