@@ -66,7 +66,7 @@ LANES = {
             "tests/backends/test_microvm.py::test_a_fork_and_its_fork_go_on_with_memory_connections_and_files",
             "tests/backends/test_microvm_faults.py::test_a_machine_that_is_killed_while_it_is_saved_leaves_no_copy",
         ),
-        kernel="6.1",  # 6.12's modules are compressed, which `microvm` doesn't read
+        kernel="6.1",
         modes="root",
         timeout_seconds=2400.0,
         nests=True,

@@ -28,7 +28,7 @@ def paddock() -> None:
 
     state = PLACE / "paddock"
     state.mkdir(mode=0o700)
-    kernel = f"/boot/vmlinuz-{platform.release()}"  # the newest one's modules may be compressed
+    kernel = f"/boot/vmlinuz-{platform.release()}"
     (state / "config.toml").write_text(f'kernel = "{kernel}"\n')
     (state / "config.toml").chmod(0o600)
     # Known beforehand, KVM is used or the create fails. A trial's half minute is too short in an emulated machine.
