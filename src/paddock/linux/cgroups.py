@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from paddock.linux import _cgroup_files as control
 from paddock.linux import _cgroup_layout as layout
-from paddock.linux import _files, proc
+from paddock.linux import _files
 from paddock.linux._cgroup_files import GroupLimits, GroupStats, Tree
 from paddock.linux._syscall import failure
 from paddock.linux.descriptors import closing
@@ -274,7 +274,6 @@ class Group:
             if (freezer := self.base.by_controller.get("freezer")) is not None:
                 self._await_frozen_v1(freezer, deadline)
             elif self.base.unified is not None:
-                self._let_kernel_threads_go(self.base.unified)
                 self._await_event(self.base.unified, b"frozen 1", deadline)
         except TimeoutError:
             self._set_frozen(False)
@@ -358,21 +357,6 @@ class Group:
                 raise
             return False
         return True
-
-    def _let_kernel_threads_go(self, tree: Tree) -> None:
-        """Move kernel threads to the caller's own group.
-
-        Until Linux 6.13 KVM puts a thread of its own into the group of each virtual machine. It never freezes, and so
-        the group never counts as frozen ("KVM: x86: switch hugepage recovery thread to vhost_task", d96c77bd4eeb).
-        """
-        threads = [pid for pid in self.processes() if pid and proc.is_kernel_thread(pid)]
-        if not threads:
-            return
-        own = _files.read(b"/proc/self/cgroup").rpartition(b"0::")[2].strip()
-        mounted = os.fsencode(tree.path.removesuffix(tree.name) if tree.name != "/" else tree.path)
-        for pid in threads:
-            with suppress(OSError):  # where it may not be moved, waiting says so
-                _files.write(mounted + own + b"/cgroup.procs", b"%d" % pid)
 
     def _await_event(self, tree: Tree, wanted: bytes, deadline: float) -> None:
         """Waits for a line of cgroup.events, whose changes poll(2) reports as POLLPRI."""

@@ -8,7 +8,6 @@ import time
 from paddock.linux import _files
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_PF_KTHREAD = 0x00200000
 
 
 def start_time(pid: int) -> int:
@@ -75,15 +74,6 @@ def state(pid: int) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return "X"
     return chr(stat[stat.rindex(b")") + 2])
-
-
-def is_kernel_thread(pid: int) -> bool:
-    """Whether it runs no program (PF_KTHREAD, include/linux/sched.h). False: it is gone."""
-    try:
-        flags = int(_files.read(b"/proc/%d/stat" % pid).rpartition(b")")[2].split()[6])
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return bool(flags & _PF_KTHREAD)
 
 
 def stands(pid: int) -> bool:
