@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -68,8 +69,9 @@ def _path() -> str:
 
 
 def provide(directory: Path) -> Image:
-    """The image in `directory`, made if there is none; some minutes and 1.5 GB."""
-    image = Image(disk=directory / "disk.ext4", boot=directory / "boot")
+    """The image in `directory`, made if there is none of these packages; some minutes and 1.5 GB."""
+    made_of = hashlib.sha256(" ".join((SUITE, *_PACKAGES, *KERNELS.values())).encode()).hexdigest()[:8]
+    image = Image(disk=directory / f"disk-{made_of}.ext4", boot=directory / "boot")
     if not image.disk.exists():
         print("making the machine's disk by mmdebstrap, once", file=sys.stderr, flush=True)
         _make(image, directory)
