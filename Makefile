@@ -31,7 +31,7 @@ test-all: setup ## all tests; in the virtual machine too, where there can be one
 	@$(PYTEST) --hypothesis-profile=search $(ARGS)
 	@$(BIN)/python -m tools.vm || [ $$? = 77 ]
 
-test-vm: setup ## the jail under systemd and cgroup version 2, in an emulated machine: an hour (ARGS="--kernel 6.1 --as user")
+test-vm: setup ## the jail under systemd and cgroup version 2, in an emulated machine: an hour (ARGS="--lane kvm": microVMs on KVM, 40 minutes)
 	@$(BIN)/python -m tools.vm $(ARGS)
 
 check: ## format, lint, types, architecture, generated code

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from paddock.backends._base import SandboxPlan
 from paddock.backends._guest_instance import GuestInstance
+from paddock.backends.guest import PING
 from paddock.backends.process import ProcessBackend
 from paddock.model import (
     ExecId,
@@ -100,7 +101,7 @@ async def main(rounds: int) -> None:
                 subprocess.run(["true"], check=True, capture_output=True)  # noqa: ASYNC221 - it is what is compared with
                 floor.append(1e3 * (time.perf_counter() - started))
                 started = time.perf_counter()
-                await connection.open(connection.dialect.ping).call(PingReply)
+                await connection.open(PING).call(PingReply)
                 pings.append(1e3 * (time.perf_counter() - started))
                 started = time.perf_counter()
                 await box.file(StatFile(sandbox="", path="/"))

@@ -246,6 +246,9 @@ struct agent {
     bool alone; /* ends with its first connection */
     bool led;    /* connections are given to its listener by pid 1 (led.c) */
     bool tells; /* which ceiling has struck a command that failed */
+    bool thrifty; /* its commands fork only while there is memory (pressure.c) */
+    bool refuses; /* and now there is not enough */
+    struct timer pressure;
     int events[2]; /* what the kernel has counted: of memory, of processes; -1: nothing */
     int null;
     int oom_score; /* of this process; open since it was still allowed. -1: none */
@@ -283,6 +286,8 @@ void fault_arm(const char *name);
 int parent_make(void);
 
 struct agent *agent_of(struct channel *);
+/* A command has begun: looks at memory until none runs (pressure.c). */
+void pressure_watch(struct agent *);
 /* Its loop, and signals. 0 or -errno. */
 int agent_open(struct agent *);
 /* Takes a connection, or a socket that listens. */

@@ -277,6 +277,7 @@ static void run(struct child *child, const struct exec_message *request, int pid
     child->time_left = request->timeout;
     if (request->timeout)
         look_at_time(child);
+    pressure_watch(child->agent);
 }
 
 void command_reply(struct child *child)

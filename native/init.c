@@ -117,6 +117,7 @@ _Noreturn static void become_agent(const struct identity *identity)
     if (take_identity(identity))
         sys_exit(1);
     identity->init->child->tells = identity->flags & IDENTITY_TELLS;
+    identity->init->child->thrifty = identity->init->led && !identity->init->machine;
     init_serve(identity->init->child, identity->listener.fd, score);
 }
 

@@ -77,6 +77,11 @@ static void list_numbers(const char *path, bool (*each)(void *context, int numbe
     fd_close(&directory);
 }
 
+void process_each(bool (*each)(void *context, int pid), void *context)
+{
+    list_numbers("/proc", each, context);
+}
+
 struct listing {
     struct process *to;
     size_t count;
@@ -94,7 +99,7 @@ static bool list_one(void *context, int pid)
 size_t process_list(struct process *to)
 {
     struct listing listing = {to, 0, sys_getpid()};
-    list_numbers("/proc", list_one, &listing);
+    process_each(list_one, &listing);
     return listing.count;
 }
 

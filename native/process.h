@@ -23,6 +23,8 @@ long process_read(const char *path, char *to, size_t size);
 size_t process_word(const char *line, size_t size, size_t *at);
 /* Fills in state and parent, of one of its threads or (0) of the first. False: it is gone. */
 bool process_stat(struct process *, int thread);
+/* Calls `each` with every pid, until it returns false. */
+void process_each(bool (*each)(void *context, int pid), void *context);
 /* All but this one, into an array of MOST_PROCESSES; how many. */
 size_t process_list(struct process *);
 /* Whether all of its threads are stopped or dead. The first may be dead, and others not. */

@@ -23,6 +23,7 @@ import hypothesis
 import pytest
 
 from paddock.backends.jail import KeeperClient
+from paddock.backends.microvm import _accelerator, _kernel, _qemu
 from paddock.client import session, stop_daemon
 from paddock.errors import KeeperUnavailable
 from paddock.keeper import layout
@@ -55,14 +56,22 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("repeat")
 
 
+_KVM_BOOTS = "PADDOCK_TESTS_KVM"
+"""The kernel that /dev/kvm is known to boot (`tools/vm`, lane `kvm`): tests of virtual machines use both."""
+
+
 def configure(state_dir: Path, **settings: object) -> None:
     """Write the `config.toml` of a state directory. None: without that key."""
     # Where /dev/kvm boots nothing, each new state directory would find that out anew, for half a minute.
     # Spares are made beside what other tests do; those that are about them ask for them.
     values = {"accelerator": "tcg", "spares": 0, **settings}
+    if kernel := os.environ.get(_KVM_BOOTS):
+        values |= {"accelerator": None, "kernel": kernel}
     lines = [f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None]
     (state_dir / FILE).write_text("".join(lines))
     (state_dir / FILE).chmod(0o600)
+    if kernel:  # emulated, a machine needs longer than a trial gives it
+        _accelerator.booted(state_dir, (_qemu.find().stamp, _kernel.find(kernel).stamp))
 
 
 def pytest_configure(config: pytest.Config) -> None:

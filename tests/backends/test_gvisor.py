@@ -206,6 +206,16 @@ class TestWalls(_InGvisor):
 
         lab.run(test())
 
+    def test_forks_of_an_idle_program_are_refused_before_memory_runs_out(self, lab: Lab) -> None:
+        async def test() -> None:
+            box = await lab.box(limits=Limits(memory_mib=512, processes=512))
+            bomb = await box.python(_FORKS_UNTIL_REFUSED)
+            assert bomb.text.split()[:1] == ["EAGAIN"], bomb
+            assert bomb.text.split()[1:] == ["again"]
+            assert (await box.sh("echo alive")).text == "alive"
+
+        lab.run(test())
+
 
 # cpuid(0x40000000), of which the sentry knows nothing: push rbx; mov eax, edi; xor ecx, ecx; cpuid; mov [rsi], eax ...
 _WHO_MADE_IT = """
@@ -217,6 +227,34 @@ words = (ctypes.c_uint32 * 4)()
 call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_void_p)
 call(ctypes.addressof(ctypes.c_char.from_buffer(page)))(0x40000000, ctypes.addressof(words))
 print(*words)
+"""
+
+# Each of its copies takes ten times what it would take on Linux: 500 of them are more than the sandbox may have.
+_FORKS_UNTIL_REFUSED = """
+import asyncio, errno, multiprocessing, os, signal, time
+children = []
+try:
+    while len(children) < 500:
+        child = os.fork()
+        if not child:
+            signal.pause()
+        children.append(child)
+except OSError as error:
+    print(errno.errorcode[error.errno], flush=True)
+for child in children:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+while True:
+    try:
+        child = os.fork()
+    except BlockingIOError:
+        time.sleep(0.1)
+    else:
+        break
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+print("again")
 """
 
 _FACTS = """

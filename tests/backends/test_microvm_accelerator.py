@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import lzma
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -14,7 +15,7 @@ from paddock.backends.jail._backend import JailInstance
 from paddock.backends.microvm import MicrovmBackend, _accelerator, _kernel, _qemu
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._qemu import Machine
-from paddock.errors import SandboxError
+from paddock.errors import NotConfigured, SandboxError
 from paddock.keeper._plan import JailPlan
 from paddock.model import SandboxSpec, Template, User
 from tests.backends.microvms import SMALL, MicrovmHarness
@@ -110,6 +111,17 @@ def test_a_state_is_for_one_accelerator_one_processor_and_one_boot(tmp_path: Pat
     command = _qemu.Qemu(programs, "7.2.0").command(each[1].machine, boot=False)
     assert command[command.index("-accel") + 1] == "kvm"
     assert command[command.index("-cpu") + 1] == "host"
+
+
+def test_a_kernels_modules_are_read_compressed_too_each_after_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "lower-one.ko").write_bytes(b"lower\0depends=\0")
+    upper = b"upper\0depends=lower-one\0"
+    (tmp_path / "upper.ko.xz").write_bytes(lzma.compress(upper))
+    (tmp_path / "broken.ko.xz").write_bytes(b"no xz")
+    kernel = _kernel.Kernel(tmp_path / "vmlinuz", tmp_path)
+    assert kernel.chain(("upper", "lower_one", "built_in")) == (b"lower\0depends=\0", upper)
+    with pytest.raises(NotConfigured, match=r"broken\.ko\.xz can't be decompressed"):
+        kernel.chain(("broken",))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ KERNELS = {"6.1": "linux-image-cloud-amd64", "6.12": "linux-image-6.12-cloud-amd
 _PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "dbus-user-session", "libpam-systemd", "uidmap", "util-linux", "kmod"),
     *("python3", "python3-venv", "btrfs-progs", "procps", "iproute2", "git", "file"),
+    *("qemu-system-x86", "e2fsprogs"),
 )
 _TOOLS = {
     "qemu-system-x86_64": "qemu-system-x86",
@@ -67,8 +69,9 @@ def _path() -> str:
 
 
 def provide(directory: Path) -> Image:
-    """The image in `directory`, made if there is none; some minutes and 1.5 GB."""
-    image = Image(disk=directory / "disk.ext4", boot=directory / "boot")
+    """The image in `directory`, made if there is none of these packages; some minutes and 1.5 GB."""
+    made_of = hashlib.sha256(" ".join((SUITE, *_PACKAGES, *KERNELS.values())).encode()).hexdigest()[:8]
+    image = Image(disk=directory / f"disk-{made_of}.ext4", boot=directory / "boot")
     if not image.disk.exists():
         print("making the machine's disk by mmdebstrap, once", file=sys.stderr, flush=True)
         _make(image, directory)

@@ -9,9 +9,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paddock.backends.guest import program
+from paddock.backends.guest._program import shipped
 from tools.vm._image import Image
 
 _RESULTS_BYTES = 64 << 20
@@ -22,17 +25,25 @@ _ARGUMENTS = (
 
 
 class Machine:
-    def __init__(self, image: Image, *, kernel: str, accelerator: str, memory_mib: int) -> None:
+    def __init__(self, image: Image, *, kernel: str, accelerator: str, memory_mib: int, nests: bool = False) -> None:
+        """`nests`: the processor has AMD's virtualization, so that the machine has a /dev/kvm."""
         self._image = image
         self._kernel, self._initrd = image.kernel(kernel)
         self._accelerator = accelerator
         self._memory_mib = memory_mib
+        # Emulated, a second processor costs a nested guest more than it brings.
+        self._processor = ("-cpu", "max,+svm", "-smp", "1") if nests else ("-cpu", "max", "-smp", "2")
 
-    def run(self, checkout: Path, job: dict[str, Any], results: Path, *, timeout_seconds: float) -> None:
-        """Boots, does the job, and leaves what it wrote in `results`. What is on its disk is forgotten."""
+    def run(
+        self, checkout: Path, job: dict[str, Any], results: Path, *, beside: Sequence[Path] = (), timeout_seconds: float
+    ) -> None:
+        """Boots, does the job, and leaves what it wrote in `results`. What is on its disk is forgotten.
+
+        `beside`: files that the job finds next to the checkout.
+        """
         with tempfile.TemporaryDirectory(prefix="paddock-vm-") as directory:
             scratch = Path(directory)
-            _pack(checkout, job, scratch / "input.tar")
+            _pack(checkout, job, beside, scratch / "input.tar")
             with (scratch / "results.tar").open("wb") as file:
                 file.truncate(_RESULTS_BYTES)
             command = self._command(scratch)
@@ -58,7 +69,7 @@ class Machine:
             f"file={scratch / 'results.tar'}",
         )
         return [
-            *("qemu-system-x86_64", "-machine", "q35", "-accel", accelerator, "-cpu", "max", "-smp", "2"),
+            *("qemu-system-x86_64", "-machine", "q35", "-accel", accelerator, *self._processor),
             *("-m", str(self._memory_mib), "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot"),
             *(
                 "-nic",
@@ -73,8 +84,8 @@ class Machine:
         ]
 
 
-def _pack(checkout: Path, job: dict[str, Any], target: Path) -> None:
-    """The checkout as git knows it, with changes, and the packages that it runs with."""
+def _pack(checkout: Path, job: dict[str, Any], beside: Sequence[Path], target: Path) -> None:
+    """The checkout as git knows it, with changes, its compiled guest, and the packages that it runs with."""
     listed = subprocess.run(
         ["git", "-c", f"safe.directory={checkout}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=checkout,
@@ -88,7 +99,10 @@ def _pack(checkout: Path, job: dict[str, Any], target: Path) -> None:
         for name in listed.stdout.decode().split("\0"):
             if name and (checkout / name).exists():
                 tar.add(checkout / name, f"checkout/{name}")
+        tar.add(program(), f"checkout/{shipped().relative_to(checkout)}")  # there is no compiler in the machine
         tar.add(packages, "packages", filter=_needed)
+        for path in beside:
+            tar.add(path, path.name)
 
 
 def _add_text(tar: tarfile.TarFile, name: str, data: bytes) -> None:

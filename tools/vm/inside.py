@@ -14,7 +14,8 @@ from typing import Any
 INPUT, RESULTS = Path("/run/input"), Path("/run/results")
 PLACES = {"root": Path("/srv/p"), "user": Path("/home/tester/p")}  # short: a socket's path holds 107 bytes
 PYTEST = ("-p", "no:cacheprovider", "-o", "timeout=1200", "-n", "0", "-v")
-PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+FIGURES = Path("/srv/figures/figures.txt")
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 
 
 def main() -> None:
@@ -22,8 +23,13 @@ def main() -> None:
         tar.extractall(INPUT)
     RESULTS.mkdir()
     job = json.loads((INPUT / "job.json").read_text())
+    if job.get("kvm"):
+        subprocess.run(["modprobe", "kvm-amd"], check=True)
+        ENVIRONMENT["PADDOCK_TESTS_KVM"] = f"/boot/vmlinuz-{os.uname().release}"
     for mode in job["modes"]:
         perform(mode, job)
+    if FIGURES.exists():
+        shutil.copy(FIGURES, RESULTS)
     with tarfile.open("/dev/vdc", "w") as tar:
         for path in sorted(RESULTS.iterdir()):
             tar.add(path, path.name)
@@ -35,13 +41,16 @@ def perform(mode: str, job: dict[str, Any]) -> None:
     report = place / "report.xml"
     tests = [".venv/bin/python", "-m", "pytest", *PYTEST, f"--junit-xml={report}", *job["pytest"]]
     command = f"cd {place} && {job['shell'] or shlex.join(tests)}"
+    if job.get("figures") and not job["shell"]:
+        figures = f"{place}/.venv/bin/python {INPUT}/figures.py"
+        command = f"{figures}; code=$?; {command} || code=$?; exit $code"
     # An ordinary user comes by a login: with a session, and a service manager of one's own.
     argv = ["bash", "-c", command] if mode == "root" else ["runuser", "-l", "tester", "-c", command]
     with (RESULTS / f"{mode}.log").open("wb") as log, open("/dev/console", "wb", buffering=0) as console:
         console.write(f"== {mode}: {command}\n".encode())
         process = subprocess.Popen(
             argv,
-            env={"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8"},
+            env=ENVIRONMENT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )

@@ -6,6 +6,7 @@ machines unpack slowly.
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
 import stat
@@ -42,30 +43,39 @@ class Kernel:
         info = self.image.stat()
         return f"{self.release} {info.st_size} {info.st_mtime_ns}"
 
-    def chain(self, wanted: tuple[str, ...]) -> tuple[Path, ...]:
-        """Files of modules in the order in which they are loaded. NotConfigured: one is compressed or missing.
+    def chain(self, wanted: tuple[str, ...]) -> tuple[bytes, ...]:
+        """Return modules in the order in which they are loaded, decompressed. NotConfigured: one can't be read.
 
         What is not there as a file is built in: Debian's kernels name what they lack only when it is used.
         """
-        order: list[str] = []
+        order: dict[str, bytes] = {}
         for name in wanted:
             self._add(name, order)
-        return tuple(self._files[name] for name in order)
+        return tuple(order.values())
 
-    def _add(self, name: str, order: list[str]) -> None:
+    def _add(self, name: str, order: dict[str, bytes]) -> None:
         path = self._files.get(name)
         if path is None or name in order:
             return
-        found = _DEPENDS.search(path.read_bytes())
+        module = _read(path)
+        found = _DEPENDS.search(module)
         if found is None:
             raise NotConfigured(f"{path} is no module that can be read", hint=REMEDY)
         for below in filter(None, found[1].decode("ascii").split(",")):
             self._add(below.replace("-", "_"), order)
-        order.append(name)
+        order[name] = module
 
     @cached_property
     def _files(self) -> Mapping[str, Path]:
-        return {path.stem.replace("-", "_"): path for path in self.modules.rglob("*.ko")}
+        return {path.name.split(".ko")[0].replace("-", "_"): path for path in self.modules.rglob("*.ko*")}
+
+
+def _read(path: Path) -> bytes:
+    """Return a module as the guest loads it. Debian compresses them with xz since 2024."""
+    try:
+        return lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+    except lzma.LZMAError as error:
+        raise NotConfigured(f"{path} can't be decompressed: {error}", hint=REMEDY) from None
 
 
 def find(given: str | None = None, places: tuple[Path, ...] = (OURS, Path("/"))) -> Kernel:
@@ -93,11 +103,11 @@ def _by_version(path: Path) -> list[int]:
     return [int(number) for number in _NUMBERS.findall(path.name)]
 
 
-def initramfs(guest: bytes, modules: Iterable[Path]) -> bytes:
+def initramfs(guest: bytes, modules: Iterable[bytes]) -> bytes:
     return b"".join(_records(guest, modules))
 
 
-def _records(guest: bytes, modules: Iterable[Path]) -> Iterator[bytes]:
+def _records(guest: bytes, modules: Iterable[bytes]) -> Iterator[bytes]:
     number = 0
 
     def record(path: str, mode: int, content: bytes = b"", device: tuple[int, int] = (0, 0)) -> bytes:
@@ -112,6 +122,6 @@ def _records(guest: bytes, modules: Iterable[Path]) -> Iterator[bytes]:
         yield record(name, stat.S_IFDIR | 0o755)
     yield record("dev/console", stat.S_IFCHR | 0o600, device=_CONSOLE)
     yield record(PROGRAM.lstrip("/"), stat.S_IFREG | 0o755, guest)
-    for place, path in enumerate(modules):  # it loads them in this order
-        yield record(f"modules/{place}", stat.S_IFREG | 0o644, path.read_bytes())
+    for place, module in enumerate(modules):  # it loads them in this order
+        yield record(f"modules/{place}", stat.S_IFREG | 0o644, module)
     yield record("TRAILER!!!", 0)
