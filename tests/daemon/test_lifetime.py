@@ -330,6 +330,7 @@ def test_a_daemon_knows_its_modules_and_settings_from_others(tmp_path: Path, mon
         path.write_text("another")
         assert code.has_changed()
         assert code.has_changed()
+        code.close()
 
 
 def test_a_daemon_asks_for_each_module_only_after_a_change_near_them(
@@ -342,6 +343,7 @@ def test_a_daemon_asks_for_each_module_only_after_a_change_near_them(
     monkeypatch.setattr(os, "stat", lambda path, **_: asked.append(path) or os.lstat(path))
     assert not code.has_changed()
     assert len(asked) == 1
+    code.close()
 
 
 def test_an_idle_daemon_makes_room_when_its_settings_change_and_a_busy_one_says_so(

@@ -81,6 +81,15 @@ class SimulatedListener(Listener):
         super()._session_ended(session)
 
 
+class SimulatedCode:
+    """Stays as it is."""
+
+    def has_changed(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+
 class SimulatedDaemon(_main.Daemon):
     """`Daemon` but for its process: no lock, no log, no watch of a directory."""
 
@@ -91,6 +100,7 @@ class SimulatedDaemon(_main.Daemon):
         self._ends_own = self._closing = False
         self._ending: set[asyncio.Task[None]] = set()
         self._idle = None
+        self._code: Any = SimulatedCode()
         self._changes = -1
         self._over = asyncio.Event()
         node: Any = SimulatedNode(world, period_seconds)

@@ -39,9 +39,10 @@ class Code:
         self._is_touched = changed
         return changed
 
-    def __del__(self) -> None:
+    def close(self) -> None:
         if self._events >= 0:
             os.close(self._events)
+            self._events = -1
 
 
 def _watch(root: Path) -> int:

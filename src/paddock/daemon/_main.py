@@ -248,6 +248,7 @@ class Daemon:
             self._begin(self._end_everything())
 
     def _watch_no_more(self) -> None:
+        self._code.close()
         if self._changes >= 0:
             asyncio.get_running_loop().remove_reader(self._changes)
             os.close(self._changes)
