@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from paddock.linux import _files
-from paddock.linux._syscall import NR, call, ioctl
+from paddock.linux._syscall import call, ioctl
 
 _MAGIC = 0x9123683E  # BTRFS_SUPER_MAGIC, include/uapi/linux/magic.h
 
@@ -61,7 +61,7 @@ _LIMIT_MAX_RFER = 1
 def is_btrfs(fd: int) -> bool:
     """Whether `fd` lies on btrfs: the first word of struct statfs (statfs(2)) on both machines."""
     buffer = ctypes.create_string_buffer(256)
-    call(NR.FSTATFS, fd, buffer, what="fstatfs")
+    call("fstatfs", fd, buffer)
     return int.from_bytes(buffer.raw[:4], "little") == _MAGIC
 
 
