@@ -247,7 +247,8 @@ def _fit_out(house: House, plan: JailPlan, spare: Spare, layers: _Layers, steps:
 
     They get their `orders` when they have their root; while the agent goes on, the kernel lets go of the old one.
     """
-    with visit(house.home, spare.door.mounts, spare.door.names):
+    door, home = spare.door, house.home
+    with visit(namespaces.NEWUTS, door.names, home.names), visit(namespaces.NEWNS, door.mounts, home.mounts):
         with steps("attach"):
             if house.hostnames or plan.hostname != plan.id.replace("_", "-"):  # a name that a caller chose is needed
                 namespaces.set_hostname(plan.hostname.encode())
