@@ -17,10 +17,11 @@ caps.drop_bounding(*(number for number in range(64) if number != caps.SYS_ADMIN)
 _WITHOUT_SETHOSTNAME = """
 import errno
 from paddock.linux import prctl, seccomp
-from paddock.linux._syscall import NR
-arch = seccomp.AUDIT_ARCH[os.uname().machine]
+from paddock.linux._syscall_names import numbers
+machine = os.uname().machine
+refused = {numbers(machine)["sethostname"]: seccomp.fail_with(errno.EPERM)}
 prctl.set_no_new_privileges()
-seccomp.install(seccomp.compile(arch, {NR.SETHOSTNAME: seccomp.fail_with(errno.EPERM)}, seccomp.ALLOW))
+seccomp.install(seccomp.compile(seccomp.AUDIT_ARCH[machine], refused, seccomp.ALLOW))
 """
 
 

@@ -1,4 +1,4 @@
-"""Going into the namespaces of a sandbox that is being made, and coming out again."""
+"""Going into other namespaces, such as those of a sandbox that is being made, and coming out again."""
 
 from __future__ import annotations
 
@@ -32,18 +32,14 @@ class Door(NamedTuple):
 
 
 @contextmanager
-def visit(home: Door, mounts: int, names: int | None = None) -> Generator[None, None, None]:
-    """Enter the mount namespace `mounts`, and the one of host names, until the end of the block."""
+def visit(kind: int, there: int, home: int) -> Generator[None]:
+    """Be in the namespace `there` of this kind (`namespaces.NEWNS`) until the end of the block."""
     try:
-        if names is not None:
-            namespaces.setns(names, namespaces.NEWUTS)
-        namespaces.setns(mounts, namespaces.NEWNS)
+        namespaces.setns(there, kind)
         yield
     finally:
         try:
-            if names is not None:
-                namespaces.setns(home.names, namespaces.NEWUTS)
-            namespaces.setns(home.mounts, namespaces.NEWNS)
+            namespaces.setns(home, kind)
         except BaseException:
             traceback.print_exc()
             os._exit(1)  # a keeper that is lost in a sandbox is worse than none: the next one takes over

@@ -10,14 +10,15 @@ import errno
 import os
 import socket
 import sys
-import traceback
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from paddock.keeper._door import visit
 from paddock.keeper._errors import JailError
 from paddock.keeper._exit_rules import DNS_PORT, TCP_PORT, rules
 from paddock.linux import namespaces, nft, routes, sock_diag
+from paddock.linux.descriptors import closing
 
 BACKLOG = 512
 _OWN = "/proc/self/ns/net"
@@ -60,29 +61,14 @@ def make(network: int, *, may_return: bool) -> Exits:
     """
     if not may_return:
         return _by_child(network)
-    with _visit(network):
+    with closing(os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)) as home, visit(namespaces.NEWNET, network, home):
         return build_here()
 
 
 def listen_again(network: int) -> Exits:
     """The sockets alone, where the keeper that made them is dead. OSError EADDRINUSE: the gateway still has them."""
-    with _visit(network):
+    with closing(os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)) as home, visit(namespaces.NEWNET, network, home):
         return listen_here()
-
-
-@contextmanager
-def _visit(network: int) -> Generator[None]:
-    home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        namespaces.setns(network, namespaces.NEWNET)
-        yield
-    finally:
-        try:
-            namespaces.setns(home, namespaces.NEWNET)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)  # as in `_door`: the next keeper takes over
-        os.close(home)
 
 
 def build_here() -> Exits:

@@ -26,6 +26,7 @@ from paddock.keeper._mounts import make_mounts, make_trees
 from paddock.keeper._plan import CLAIM, JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._supervised import Supervised, Way
+from paddock.linux import namespaces
 from paddock.linux.undo import UndoStack
 
 
@@ -97,7 +98,7 @@ def _trust(house: House, id: str, way: Way) -> None:
             made = _trust_places.make(house, id, held)
         except FileExistsError:
             return  # an attempt before has come so far
-        with visit(house.home, way.mounts):
+        with visit(namespaces.NEWNS, way.mounts, house.home.mounts):
             os.chdir("/")
             _trust_places.attach(made)
     finally:
@@ -148,7 +149,7 @@ def _mount(house: House, sandbox: Supervised, plan: JailPlan, targets: Collectio
     with _way_into(house, sandbox, "mount something into it") as way:
         try:
             made = [*make_mounts(house, late, slot, held), *make_trees(house, late, slot, held)]
-            with visit(house.home, way.mounts):  # its names are its own affair by now
+            with visit(namespaces.NEWNS, way.mounts, house.home.mounts):  # its names are its own affair by now
                 os.chdir("/")
                 _places.attach(house.base(slot), made)
                 _places.protect(plan.protect)

@@ -18,7 +18,7 @@ from typing import Any, cast
 from paddock.guest._process import seal_imports
 from paddock.keeper import _house, _serve, layout
 from paddock.keeper._bootstrap import READY
-from paddock.linux import local_sockets, pidfd
+from paddock.linux import local_sockets, pidfd, proc
 
 _TITLE = b"paddock"
 LOCK_SECONDS = 2.0
@@ -96,9 +96,7 @@ def _set_title() -> None:
 
     Fields 48 and 49 of proc_pid_stat(5) are where it lies in this process's own memory.
     """
-    with open("/proc/self/stat", "rb") as stat:
-        fields = stat.read().rpartition(b")")[2].split()
-    start, end = int(fields[45]), int(fields[46])
+    start, end = map(int, proc.stat("self")[47:49])
     if end - start > len(_TITLE):
         ctypes.memset(start, 0, end - start)
         ctypes.memmove(start, _TITLE, len(_TITLE))

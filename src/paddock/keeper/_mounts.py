@@ -16,9 +16,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import nullcontext
 
+from paddock.keeper._door import visit
 from paddock.keeper._errors import MountError
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan, Mount, Tree, is_repository
@@ -65,7 +65,9 @@ def _open_host(house: House, mount: Mount, late: list[int]) -> tuple[int, os.sta
     """The directory, as a detached mount, and what it is. The keeper has let go of most mounts of the host: it looks
     for it where it came from."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-    with _among_host_mounts(house), closing(os.open(mount.source, flags)) as place:
+    outside = house.host_mounts
+    among = nullcontext() if outside is None else visit(namespaces.NEWNS, outside, house.home.mounts)
+    with among, closing(os.open(mount.source, flags)) as place:
         _refuse(mount, os.readlink(f"/proc/self/fd/{place}"), house.state)
         # An ordinary user's namespace may not show what the host's mounts hide: all of them or nothing.
         fd = mounts.open_tree(b"", place, recursive=not house.root_mode)
@@ -88,18 +90,6 @@ def _refuse(mount: Mount, path: str, state: str) -> None:
 
 def _is_below(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
-
-
-@contextmanager
-def _among_host_mounts(house: House) -> Generator[None]:
-    if house.host_mounts is None:
-        yield
-        return
-    namespaces.setns(house.host_mounts, namespaces.NEWNS)
-    try:
-        yield
-    finally:
-        namespaces.setns(house.home.mounts, namespaces.NEWNS)
 
 
 def _show_as(host: int, info: os.stat_result, base: int, plan: JailPlan, *, stored: int | None = None) -> None:

@@ -32,7 +32,7 @@ def problem(error: Exception) -> Message:
 class _Waiting:
     plan: JailPlan
     reply: Reply
-    tries: int = 2
+    tries: int
     """A spare that had died in waiting is no reason to refuse: it is tried with another one, and all may have died."""
 
 
@@ -76,10 +76,12 @@ class Nursery:
         self._spawner.start()
 
     def create(self, plan: JailPlan, reply: Reply) -> None:
-        if plan.fault:  # a test wants to see it fail: not at the cost of a spare that is whole
-            self._conceive(plan.fault, _Waiting(plan, reply))
-            return
-        self._waiting.append(_Waiting(plan, reply, tries=1 + max(1, len(self._spares))))
+        if plan.fault:  # a test wants to see it fail: no whole spare may take the place of the one that does
+            self._discard()
+            self._waiting.appendleft(_Waiting(plan, reply, tries=1))
+            self._conceive(plan.fault)
+        else:
+            self._waiting.append(_Waiting(plan, reply, tries=1 + max(1, len(self._spares))))
         self._feed()
 
     def expire(self, now: float) -> None:
@@ -87,17 +89,20 @@ class Nursery:
             give_up()
         if self._restock is not None and self._restock <= now:
             self._restock = None
-            if len(self._spares) < self._house.spare_count and not self.busy and self._conceive("", None):
+            if len(self._spares) < self._house.spare_count and not self.busy and self._conceive():
                 self._restock = now + QUIET_SECONDS
 
     def close(self) -> None:
+        self._discard()
+        self._spawner.close()
+
+    # -- spares
+
+    def _discard(self) -> None:
         for spare in self._spares:
             self._unwatch(spare.sync.fileno())
             spare.undo.unwind()
         self._spares.clear()
-        self._spawner.close()
-
-    # -- spares
 
     def _feed(self) -> None:
         """Gives each waiting plan a spare, and has more made where there are too few."""
@@ -109,23 +114,22 @@ class Nursery:
             self._fit_out(spare, self._waiting.popleft())
         while len(self._spares) < min(len(self._waiting), MOST_AT_ONCE):
             # One that can't be made is refused to the first; the others wait only if there is something to wait for.
-            if not self._conceive("", None) and self._spares:
+            if not self._conceive() and self._spares:
                 return
 
     def replenish(self) -> None:
         """One in reserve, soon more. That it can't be made is no news to anybody yet: the next create will say so."""
         self._restock = proc.boottime() + QUIET_SECONDS
         if not self._spares and not self._waiting and self._house.spare_count:
-            self._conceive("", None)
+            self._conceive()
 
-    def _conceive(self, fault: str, only_for: _Waiting | None) -> bool:
+    def _conceive(self, fault: str = "") -> bool:
         try:
             spare = _spare.begin(self._house, self._spawner, fault)
         except JailError as error:
-            self._refuse(only_for, error)
+            self._refuse(error)
             return False
-        if only_for is None:
-            self._spares.append(spare)
+        self._spares.append(spare)
         fd = spare.sync.fileno()
 
         def heard() -> None:
@@ -135,30 +139,24 @@ class Nursery:
                     return
             except JailError as error:
                 self._unwatch(fd)
-                if only_for is None:
-                    self._spares.remove(spare)
-                if not was_ready:  # one that died in waiting is replaced when it is missed
-                    self._refuse(only_for, error)
-                    self._feed()
-                return
-            if only_for is None:
-                self._feed()
-            else:
-                self._unwatch(fd)
-                self._fit_out(spare, only_for)
+                self._spares.remove(spare)
+                if was_ready:  # one that died in waiting is replaced when it is missed
+                    return
+                self._refuse(error)
+            self._feed()
 
         self._watch(fd, heard)
         return True
 
-    def _refuse(self, waiting: _Waiting | None, error: JailError) -> None:
-        if waiting is None and self._waiting:
+    def _refuse(self, error: JailError) -> None:
+        if self._waiting:
             waiting = self._waiting.popleft()
-        if waiting is not None and not self._try_again(waiting, error):
-            waiting.reply(problem(error))
+            if not self._try_again(waiting, error):
+                waiting.reply(problem(error))
 
     def _try_again(self, waiting: _Waiting, error: JailError) -> bool:
         waiting.tries -= 1
-        if not isinstance(error, Died) or not waiting.tries or waiting.plan.fault:
+        if not isinstance(error, Died) or not waiting.tries:
             return False
         self._waiting.appendleft(waiting)
         return True

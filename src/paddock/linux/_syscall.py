@@ -1,60 +1,17 @@
-"""System calls that Python has no name for, by number, on x86_64 and aarch64.
-
-Numbers: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
-"""
+"""System calls that Python has no function for, on x86_64 and aarch64."""
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
 import os
+from collections import defaultdict
+
+from paddock.linux._syscall_names import numbers
 
 MACHINE = os.uname().machine
 # On any other machine every number is -1, to which the kernel answers ENOSYS.
-_COLUMN = {"x86_64": 0, "aarch64": 1}.get(MACHINE)
-
-
-def _number(x86_64: int, aarch64: int) -> int:
-    return -1 if _COLUMN is None else (x86_64, aarch64)[_COLUMN]
-
-
-class NR:
-    """Numbers of the calls that this package makes."""
-
-    CLONE = _number(56, 220)
-    UNSHARE = _number(272, 97)
-    SETNS = _number(308, 268)
-    SETHOSTNAME = _number(170, 161)
-    MOUNT = _number(165, 40)
-    UMOUNT2 = _number(166, 39)
-    PIVOT_ROOT = _number(155, 41)
-    OPEN_TREE = _number(428, 428)
-    MOVE_MOUNT = _number(429, 429)
-    FSOPEN = _number(430, 430)
-    FSCONFIG = _number(431, 431)
-    FSMOUNT = _number(432, 432)
-    FSPICK = _number(433, 433)
-    RENAMEAT2 = _number(316, 276)
-    MOUNT_SETATTR = _number(442, 442)
-    OPENAT2 = _number(437, 437)
-    STATFS = _number(137, 43)
-    FSTATFS = _number(138, 44)
-    FALLOCATE = _number(285, 47)
-    SYNCFS = _number(306, 267)
-    SETFSUID = _number(122, 151)
-    SETFSGID = _number(123, 152)
-    CAPGET = _number(125, 90)
-    CAPSET = _number(126, 91)
-    PRCTL = _number(157, 167)
-    SECCOMP = _number(317, 277)
-    LANDLOCK_CREATE_RULESET = _number(444, 444)
-    LANDLOCK_ADD_RULE = _number(445, 445)
-    LANDLOCK_RESTRICT_SELF = _number(446, 446)
-    STATX = _number(332, 291)
-    CLOSE_RANGE = _number(436, 436)
-    INOTIFY_INIT1 = _number(294, 26)
-    INOTIFY_ADD_WATCH = _number(254, 27)
-
+_NUMBERS = numbers(MACHINE) if MACHINE in ("x86_64", "aarch64") else defaultdict[str, int](lambda: -1)
 
 # What a system call takes: a number, bytes (as a pointer to them), a ctypes buffer, or nothing.
 Argument = int | bytes | ctypes.Array[ctypes.c_char] | None
@@ -71,7 +28,7 @@ _syscall_locked.argtypes = _SIGNATURE
 
 
 def call(
-    number: int,
+    name: str,
     a: Argument = None,
     b: Argument = None,
     c: Argument = None,
@@ -79,21 +36,21 @@ def call(
     e: Argument = None,
     f: Argument = None,
     *,
-    what: str | tuple[object, ...] = "system call",
+    what: str | tuple[object, ...] = "",
 ) -> int:
-    """Makes system call `number` (syscall(2)) and returns its result.
+    """Makes the system call (syscall(2)) and returns its result.
 
-    Raises OSError with errno, its text, and `what` (joined by blanks, if it is a tuple) as filename.
+    Raises OSError with errno, its text, and `what`, or its name, as filename. A tuple is joined by blanks.
     """
-    result: int = _syscall(number, a, b, c, d, e, f)
+    result: int = _syscall(_NUMBERS[name], a, b, c, d, e, f)
     if result == -1:
-        raise failure(ctypes.get_errno(), what)
+        raise failure(ctypes.get_errno(), what or name)
     return result
 
 
-def call_locked(number: int, a: Argument = None, b: Argument = None, *, what: str) -> int:
+def call_locked(name: str, a: Argument = None, b: Argument = None, *, what: str) -> int:
     """As `call`, but keeps the interpreter lock: for clone only."""
-    result: int = _syscall_locked(number, a, b, None, None, None, None)
+    result: int = _syscall_locked(_NUMBERS[name], a, b, None, None, None, None)
     if result == -1:
         raise failure(ctypes.get_errno(), what)
     return result

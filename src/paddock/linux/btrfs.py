@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from paddock.linux import _files
-from paddock.linux._syscall import NR, call, ioctl
+from paddock.linux._syscall import call, ioctl
 
 _MAGIC = 0x9123683E  # BTRFS_SUPER_MAGIC, include/uapi/linux/magic.h
 
@@ -61,7 +61,7 @@ _LIMIT_MAX_RFER = 1
 def is_btrfs(fd: int) -> bool:
     """Whether `fd` lies on btrfs: the first word of struct statfs (statfs(2)) on both machines."""
     buffer = ctypes.create_string_buffer(256)
-    call(NR.FSTATFS, fd, buffer, what="fstatfs")
+    call("fstatfs", fd, buffer)
     return int.from_bytes(buffer.raw[:4], "little") == _MAGIC
 
 
@@ -243,11 +243,11 @@ def quota(fd: int, subvolume: int) -> Quota:
 
 
 def _quota_from_tree(fd: int, subvolume: int) -> Quota:
-    info = _first(fd, _QUOTA_TREE, 0, 0, _QGROUP_INFO, subvolume)
+    info = _quota_item(fd, _QGROUP_INFO, subvolume)
     if info is None:
         raise FileNotFoundError(errno.ENOENT, "no such quota group", f"btrfs quota of subvolume {subvolume}")
     used = struct.unpack_from("<Q", info, 8)[0]
-    limit = _first(fd, _QUOTA_TREE, 0, 0, _QGROUP_LIMIT_ITEM, subvolume)
+    limit = _quota_item(fd, _QGROUP_LIMIT_ITEM, subvolume)
     flags, most = struct.unpack_from("<QQ", limit) if limit else (0, _NOTHING)
     return Quota(used, most if flags & _LIMIT_MAX_RFER and most != _NOTHING else None)
 
@@ -298,7 +298,7 @@ def count_inodes(fd: int) -> Iterator[int]:
     """
     count, start = 0, _FIRST_FREE_OBJECTID
     buffer = bytearray(_SEARCH.size + 131072)  # more than the largest item, else EOVERFLOW
-    while found := _search(fd, buffer, 0, start, _LAST_FREE_OBJECTID, _INODE_ITEM, _INODE_ITEM, 4096, 0, _NOTHING):
+    while found := _search_inodes(fd, buffer, start, 4096):
         offset = _SEARCH.size
         for _ in range(found):
             # The search compares whole keys: items of other types come along.
@@ -314,14 +314,16 @@ def _next_inode(fd: int, start: int) -> int | None:
     if start >= _LAST_FREE_OBJECTID:
         return None
     buffer = bytearray(_SEARCH.size + 4096)
-    if not _search(fd, buffer, 0, start, _LAST_FREE_OBJECTID, _INODE_ITEM, _INODE_ITEM, 1, 0, _NOTHING):
-        return None
-    return _FOUND.unpack_from(buffer, _SEARCH.size)[1]
+    return _FOUND.unpack_from(buffer, _SEARCH.size)[1] if _search_inodes(fd, buffer, start, 1) else None
 
 
-def _first(fd: int, tree: int, low: int, high: int, kind: int, offset: int) -> bytes | None:
+def _search_inodes(fd: int, buffer: bytearray, start: int, items: int) -> int:
+    return _search(fd, buffer, 0, (start, _LAST_FREE_OBJECTID), _INODE_ITEM, (0, _NOTHING), items)
+
+
+def _quota_item(fd: int, kind: int, subvolume: int) -> bytes | None:
     buffer = bytearray(_SEARCH.size + 4096)
-    if not _search(fd, buffer, tree, low, high, kind, kind, 1, offset, offset):
+    if not _search(fd, buffer, _QUOTA_TREE, (0, 0), kind, (subvolume, subvolume), 1):
         return None
     length = _FOUND.unpack_from(buffer, _SEARCH.size)[4]
     start = _SEARCH.size + _FOUND.size
@@ -329,19 +331,13 @@ def _first(fd: int, tree: int, low: int, high: int, kind: int, offset: int) -> b
 
 
 def _search(
-    fd: int,
-    buffer: bytearray,
-    tree: int,
-    first_object: int,
-    last_object: int,
-    first_type: int,
-    last_type: int,
-    items: int,
-    first_offset: int,
-    last_offset: int,
+    fd: int, buffer: bytearray, tree: int, objects: tuple[int, int], kind: int, offsets: tuple[int, int], items: int
 ) -> int:
-    """Fills `buffer` (fs/btrfs/ioctl.c, search_ioctl) and returns how many items it holds. Tree 0: that of `fd`."""
-    arguments = (tree, first_object, last_object, first_offset, last_offset, 0, _NOTHING, first_type, last_type, items)
+    """Fills `buffer` (fs/btrfs/ioctl.c, search_ioctl) and returns how many items it holds. Tree 0: that of `fd`.
+
+    `objects` and `offsets` are the first and the last.
+    """
+    arguments = (tree, *objects, *offsets, 0, _NOTHING, kind, kind, items)
     _SEARCH.pack_into(buffer, 0, *arguments, len(buffer) - _SEARCH.size)
     ioctl(fd, _TREE_SEARCH_V2, buffer, what=("btrfs tree search", tree))
     return int.from_bytes(buffer[64:68], "little")

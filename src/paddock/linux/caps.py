@@ -7,7 +7,7 @@ import errno
 import struct
 from typing import NamedTuple
 
-from paddock.linux._syscall import NR, call
+from paddock.linux._syscall import call
 from paddock.linux.prctl import prctl
 
 CHOWN = 0
@@ -39,21 +39,21 @@ class Capabilities(NamedTuple):
 def get() -> Capabilities:
     """The sets of the caller."""
     data = ctypes.create_string_buffer(24)
-    call(NR.CAPGET, _HEADER, data, what="capget")
+    call("capget", _HEADER, data)
     words = struct.unpack("=6I", data.raw)
     return Capabilities(*(words[i] | words[i + 3] << 32 for i in range(3)))
 
 
 def drop_all() -> None:
     """Empties effective, permitted and inheritable set, for good."""
-    call(NR.CAPSET, _HEADER, _NONE, what="capset: drop all")
+    call("capset", _HEADER, _NONE, what="capset: drop all")
 
 
 def keep_only(*capabilities: int) -> None:
     """Effective and permitted set become these, which must be held now; the inheritable one is emptied."""
     mask = mask_of(*capabilities)
     low, high = mask & 0xFFFF_FFFF, mask >> 32
-    call(NR.CAPSET, _HEADER, struct.pack("=6I", low, low, 0, high, high, 0), what=("capset: keep", hex(mask)))
+    call("capset", _HEADER, struct.pack("=6I", low, low, 0, high, high, 0), what=("capset: keep", hex(mask)))
 
 
 def drop_bounding(*keep: int) -> None:

@@ -6,14 +6,14 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from paddock.linux._syscall import NR, call
+from paddock.linux._syscall import call
 
 _LAST = 0xFFFF_FFFF
 
 
 def close_from(first: int) -> None:
     """Closes `first` and all above it, by one call (close_range(2), Linux 5.9)."""
-    call(NR.CLOSE_RANGE, first, _LAST, 0, what=("close_range from", first))
+    call("close_range", first, _LAST, 0, what=("close_range from", first))
 
 
 def close_all_but(*kept: int) -> None:
@@ -21,7 +21,7 @@ def close_all_but(*kept: int) -> None:
     first = 3
     for fd in sorted(kept):
         if fd > first:
-            call(NR.CLOSE_RANGE, first, fd - 1, 0, what=("close_range", first, fd - 1))
+            call("close_range", first, fd - 1, 0, what=("close_range", first, fd - 1))
         first = max(first, fd + 1)
     close_from(first)
 

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from paddock.linux._syscall import NR, call, failure
+from paddock.linux._syscall import call, failure
 
 _ASK = 0xFFFF_FFFF  # no id: changes nothing, and returns the present one
 
@@ -19,7 +19,7 @@ def acting_as(uid: int, gid: int) -> Generator[None, None, None]:
     kernel takes the capabilities over files away together with uid 0, unless SECBIT_NO_SETUID_FIXUP is set
     (capabilities(7)). PermissionError if the change was refused, which the system call itself does not tell.
     """
-    before = call(NR.SETFSUID, _ASK, what="setfsuid"), call(NR.SETFSGID, _ASK, what="setfsgid")
+    before = call("setfsuid", _ASK), call("setfsgid", _ASK)
     try:
         _change(uid, gid)
         yield
@@ -28,7 +28,7 @@ def acting_as(uid: int, gid: int) -> Generator[None, None, None]:
 
 
 def _change(uid: int, gid: int) -> None:
-    call(NR.SETFSGID, gid, what=("setfsgid", gid))
-    call(NR.SETFSUID, uid, what=("setfsuid", uid))
-    if (call(NR.SETFSUID, _ASK, what="setfsuid"), call(NR.SETFSGID, _ASK, what="setfsgid")) != (uid, gid):
+    call("setfsgid", gid, what=("setfsgid", gid))
+    call("setfsuid", uid, what=("setfsuid", uid))
+    if (call("setfsuid", _ASK), call("setfsgid", _ASK)) != (uid, gid):
         raise failure(errno.EPERM, ("setfsuid", uid, "setfsgid", gid))

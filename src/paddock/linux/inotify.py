@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from paddock.linux._syscall import NR, call
+from paddock.linux._syscall import call
 
 MODIFY, ATTRIB, MOVED_FROM, MOVED_TO, CREATE = 0x2, 0x4, 0x40, 0x80, 0x100
 DELETE, DELETE_SELF, MOVE_SELF = 0x200, 0x400, 0x800
@@ -13,7 +13,7 @@ DELETE, DELETE_SELF, MOVE_SELF = 0x200, 0x400, 0x800
 
 def watch(directory: Path, mask: int) -> int:
     """Return a descriptor that doesn't block and becomes readable with each change in `mask`. OSError."""
-    descriptor = call(NR.INOTIFY_INIT1, os.O_NONBLOCK | os.O_CLOEXEC, what="inotify_init1")
+    descriptor = call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         add(descriptor, directory, mask)
     except OSError:
@@ -24,4 +24,4 @@ def watch(directory: Path, mask: int) -> int:
 
 def add(descriptor: int, directory: Path, mask: int) -> None:
     """Have `descriptor` tell of another directory, too. OSError."""
-    call(NR.INOTIFY_ADD_WATCH, descriptor, os.fsencode(directory), mask, what=("inotify_add_watch", directory))
+    call("inotify_add_watch", descriptor, os.fsencode(directory), mask, what=("inotify_add_watch", directory))

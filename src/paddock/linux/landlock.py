@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from paddock.linux._syscall import NR, call
+from paddock.linux._syscall import call
 from paddock.linux.descriptors import closing
 
 KNOWN_ABI = 10
@@ -39,7 +39,7 @@ _PATH_BENEATH = struct.Struct("=Qi")  # struct landlock_path_beneath_attr, packe
 def kernel_abi() -> int:
     """The Landlock version of this kernel; 0 where it is not built in or not enabled at boot."""
     try:
-        return call(NR.LANDLOCK_CREATE_RULESET, None, 0, _VERSION_FLAG, what="landlock version")
+        return call("landlock_create_ruleset", None, 0, _VERSION_FLAG, what="landlock version")
     except OSError as error:
         if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP):
             return 0
@@ -83,7 +83,7 @@ def restrict_files(abi: int, *, readable: Iterable[str], writable: Iterable[str 
     scoped = _SCOPE_SIGNAL if abi >= 6 else 0
     size = _RULESET.size if abi >= 6 else 8
     with closing(
-        call(NR.LANDLOCK_CREATE_RULESET, _RULESET.pack(handled, 0, scoped), size, 0, what="landlock files")
+        call("landlock_create_ruleset", _RULESET.pack(handled, 0, scoped), size, 0, what="landlock files")
     ) as ruleset:
         for paths, access in ((readable, _READ), (writable, handled & ~_EXECUTE)):
             for path in paths:
@@ -101,11 +101,11 @@ def _allow(ruleset: int, path: str | int, access: int) -> None:
         if not stat.S_ISDIR(os.fstat(place).st_mode):
             access &= _OF_FILES
         rule = _PATH_BENEATH.pack(access, place)
-        call(NR.LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0, what=("landlock_add_rule", path))
+        call("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, rule, 0, what=("landlock_add_rule", path))
     finally:
         os.close(place)
 
 
 def restrict_self(ruleset: int) -> None:
     """Puts the calling thread and all that it starts under the ruleset. Needs no_new_privs or CAP_SYS_ADMIN."""
-    call(NR.LANDLOCK_RESTRICT_SELF, ruleset, 0, what="landlock_restrict_self")
+    call("landlock_restrict_self", ruleset, 0)

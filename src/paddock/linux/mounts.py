@@ -7,7 +7,7 @@ import os
 import struct
 from collections.abc import Sequence
 
-from paddock.linux._syscall import NR, call, failure
+from paddock.linux._syscall import call, failure
 from paddock.linux.descriptors import closing
 
 # MOUNT_ATTR_*, include/uapi/linux/mount.h
@@ -45,16 +45,16 @@ def fs_mount(fstype: str, options: Sequence[Option] = (), attributes: int = 0) -
     fs/overlayfs/params.c), as `/proc/self/fd/N`. The error's text ends with what the kernel logged in the context.
     """
     name = fstype.encode()
-    with closing(call(NR.FSOPEN, name, _CLOEXEC, what=("fsopen", name))) as context:
+    with closing(call("fsopen", name, _CLOEXEC, what=("fsopen", name))) as context:
         for option, value in options:
             _configure(context, fstype, option, value)
         _fsconfig(context, _CREATE, None, None, 0, ("fsconfig", fstype, "create"))
-        return call(NR.FSMOUNT, context, _CLOEXEC, attributes, what=("fsmount", fstype))
+        return call("fsmount", context, _CLOEXEC, attributes, what=("fsmount", fstype))
 
 
 def reconfigure(mount: int, fstype: str, options: Sequence[Option]) -> None:
     """Changes options of the file system that `mount` shows (fspick(2)); what is not named stays."""
-    with closing(call(NR.FSPICK, mount, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH, what=("fspick", fstype))) as context:
+    with closing(call("fspick", mount, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH, what=("fspick", fstype))) as context:
         for option, value in options:
             _configure(context, fstype, option, value)
         _fsconfig(context, _RECONFIGURE, None, None, 0, ("fsconfig", fstype, "reconfigure"))
@@ -80,7 +80,7 @@ def _fsconfig(
     context: int, command: int, key: bytes | None, value: bytes | None, aux: int, what: tuple[object, ...]
 ) -> None:
     try:
-        call(NR.FSCONFIG, context, command, key, value, aux, what="fsconfig")
+        call("fsconfig", context, command, key, value, aux)
     except OSError as error:
         raise failure(error.errno or 0, what, _context_log(context)) from None
 
@@ -105,7 +105,7 @@ def open_tree(path: bytes, dir_fd: int = AT_FDCWD, *, recursive: bool = False) -
     flags = os.O_CLOEXEC | _AT_SYMLINK_NOFOLLOW | _OPEN_TREE_CLONE | (_AT_RECURSIVE if recursive else 0)
     if not path:
         flags |= _AT_EMPTY_PATH
-    return call(NR.OPEN_TREE, dir_fd, path, flags, what=("open_tree", path or dir_fd))
+    return call("open_tree", dir_fd, path, flags, what=("open_tree", path or dir_fd))
 
 
 def move_mount(fd: int, dir_fd: int, path: bytes = b"") -> None:
@@ -115,7 +115,7 @@ def move_mount(fd: int, dir_fd: int, path: bytes = b"") -> None:
     then the attached mount.
     """
     flags = _MOVE_MOUNT_F_EMPTY_PATH | (0 if path else _MOVE_MOUNT_T_EMPTY_PATH)
-    call(NR.MOVE_MOUNT, fd, b"", dir_fd, path, flags, what=("move_mount to", path or dir_fd))
+    call("move_mount", fd, b"", dir_fd, path, flags, what=("move_mount to", path or dir_fd))
 
 
 def set_attributes(fd: int, *, set: int = 0, userns_fd: int | None = None, recursive: bool = False) -> None:
@@ -127,7 +127,7 @@ def set_attributes(fd: int, *, set: int = 0, userns_fd: int | None = None, recur
         set |= IDMAP
     attributes = _ATTR.pack(set, 0, 0, userns_fd or 0)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
-    call(NR.MOUNT_SETATTR, fd, b"", flags, attributes, _ATTR.size, what=("mount_setattr", hex(set)))
+    call("mount_setattr", fd, b"", flags, attributes, _ATTR.size, what=("mount_setattr", hex(set)))
 
 
 def bind(source: bytes, dir_fd: int, path: bytes = b"", *, attributes: int = 0) -> None:
@@ -143,12 +143,12 @@ def umount(path: bytes, *, detach: bool = False) -> None:
 
     Without it, EBUSY as long as anybody has a descriptor of the mount or of what is in it.
     """
-    call(NR.UMOUNT2, path, _UMOUNT_NOFOLLOW | (_MNT_DETACH if detach else 0), what=("umount", path))
+    call("umount2", path, _UMOUNT_NOFOLLOW | (_MNT_DETACH if detach else 0), what=("umount", path))
 
 
 def make_all_private() -> None:
     """Ends propagation of mounts to and from this namespace (mount_namespaces(7))."""
-    call(NR.MOUNT, None, b"/", None, _MS_REC | _MS_PRIVATE, None, what="make all mounts private")
+    call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None, what="make all mounts private")
 
 
 def pivot() -> None:
@@ -157,10 +157,10 @@ def pivot() -> None:
     By the `pivot_root(".", ".")` of pivot_root(2), which needs no directory for the old root. That one is still there,
     over the new one and above it, and goes by `detach_old_root`.
     """
-    call(NR.PIVOT_ROOT, b".", b".", what="pivot_root")
+    call("pivot_root", b".", b".")
 
 
 def detach_old_root() -> None:
     """Follows `pivot`, in the same working directory. Waits until no processor can be on its way in the old tree."""
-    call(NR.UMOUNT2, b".", _MNT_DETACH, what="umount the old root")
+    call("umount2", b".", _MNT_DETACH, what="umount the old root")
     os.chdir(b"/")

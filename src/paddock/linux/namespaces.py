@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from paddock.linux import _files
-from paddock.linux._syscall import NR, call, call_locked
+from paddock.linux._syscall import call, call_locked
 
 # include/uapi/linux/sched.h
 NEWNS = 0x0002_0000
@@ -36,17 +36,17 @@ class IdMap(NamedTuple):
 
 def unshare(flags: int) -> None:
     """Moves the caller into new namespaces (unshare(2)); NEWPID concerns its children only."""
-    call(NR.UNSHARE, flags, what=("unshare", hex(flags)))
+    call("unshare", flags, what=("unshare", hex(flags)))
 
 
 def setns(fd: int, flags: int = 0) -> None:
     """Moves the caller into the namespace `fd`, or into those of a pidfd that `flags` name (setns(2))."""
-    call(NR.SETNS, fd, flags, what=("setns", hex(flags)))
+    call("setns", fd, flags, what=("setns", hex(flags)))
 
 
 def set_hostname(name: bytes) -> None:
     """sethostname(2) of this UTS namespace; at most 64 bytes."""
-    call(NR.SETHOSTNAME, name, len(name), what=("sethostname", name))
+    call("sethostname", name, len(name), what=("sethostname", name))
 
 
 def write_id_maps(
@@ -116,7 +116,7 @@ def _clone(flags: int) -> int:
     pid = -1
     _before_fork()
     try:
-        pid = call_locked(NR.CLONE, flags, None, what="clone a user namespace")
+        pid = call_locked("clone", flags, None, what="clone a user namespace")
     finally:
         if pid == 0:
             _after_fork_child()

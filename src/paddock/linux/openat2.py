@@ -6,7 +6,7 @@ import errno
 import os
 import struct
 
-from paddock.linux._syscall import NR, call
+from paddock.linux._syscall import call
 
 _HOW = struct.Struct("=QQQ")  # struct open_how: flags, mode, resolve
 _NO_XDEV = 0x01
@@ -31,7 +31,7 @@ def open_beneath(
     attempt = 1
     while True:
         try:
-            return call(NR.OPENAT2, dir_fd, path, how, _HOW.size, what=("openat2", path))
+            return call("openat2", dir_fd, path, how, _HOW.size, what=("openat2", path))
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EINTR) or attempt == _ATTEMPTS:
                 raise

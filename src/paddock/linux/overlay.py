@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from paddock.linux import mounts
-from paddock.linux._syscall import NR, call
+from paddock.linux._syscall import call
 from paddock.linux.mounts import Option
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -54,7 +54,7 @@ def mount_volatile(
         if error.errno != errno.EIO:
             raise
     with suppress(OSError):
-        call(NR.SYNCFS, file_system, what="syncfs")
+        call("syncfs", file_system)
     return mount(lower, upper, work, options, attributes)
 
 

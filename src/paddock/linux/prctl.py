@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddock.linux._syscall import NR, Argument, call
+from paddock.linux._syscall import Argument, call
 
 _SET_PDEATHSIG = 1
 _SET_DUMPABLE = 4
@@ -16,7 +16,7 @@ SECBIT_NO_SETUID_FIXUP = 1 << 2
 
 def prctl(option: int, a: Argument = 0, b: int = 0, *, what: str) -> int:
     """One call of prctl(2); the arguments that an option does not use are 0, as the kernel demands."""
-    return call(NR.PRCTL, option, a, b, 0, 0, what=what)
+    return call("prctl", option, a, b, 0, 0, what=what)
 
 
 def set_parent_death_signal(number: int) -> None:

@@ -10,19 +10,21 @@ from paddock.linux import _files
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def start_time(pid: int) -> int:
-    """When `pid` was started, in clock ticks since boot: with `boot_id`, tells a process from a later one of its pid.
+def stat(process: int | str) -> list[bytes]:
+    """The fields of proc_pid_stat(5): number 1 there is at 0. The name, in brackets, may hold some itself."""
+    line = _files.read(f"/proc/{process}/stat")
+    start, end = line.index(b"("), line.rindex(b")")
+    return [line[: start - 1], line[start + 1 : end], *line[end + 2 :].split()]
 
-    Field 22 of proc_pid_stat(5), counted from the last ")" because the name before it may hold anything.
-    """
-    stat = _files.read(b"/proc/%d/stat" % pid)
-    return int(stat[stat.rindex(b")") + 2 :].split(b" ", 20)[19])
+
+def start_time(pid: int) -> int:
+    """When `pid` was started, in clock ticks since boot. With `boot_id` it tells a process from a later one."""
+    return int(stat(pid)[21])
 
 
 def parent(pid: int) -> int:
-    """Field 4 of proc_pid_stat(5); 0: none that is seen from here."""
-    stat = _files.read(b"/proc/%d/stat" % pid)
-    return int(stat[stat.rindex(b")") + 2 :].split(b" ", 2)[1])
+    """Its parent; 0: none that is seen from here."""
+    return int(stat(pid)[3])
 
 
 def shows_children() -> bool:
@@ -63,22 +65,20 @@ def boottime() -> float:
 
 
 def state(pid: int) -> str:
-    """One letter, field 3 of proc_pid_stat(5); "X" where there is no such process any more."""
+    """One letter; "X" where there is no such process any more."""
     try:
-        stat = _files.read(b"/proc/%d/stat" % pid)
+        return stat(pid)[2].decode()
     except (FileNotFoundError, ProcessLookupError):
         return "X"
-    return chr(stat[stat.rindex(b")") + 2])
 
 
 def stands(pid: int) -> bool:
     """None of its threads runs: all are stopped, traced or dead. The first may be dead, and others not."""
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
-        stats = [_files.read(f"/proc/{pid}/task/{thread}/stat") for thread in threads]
+        states = [stat(f"{pid}/task/{thread}")[2] for thread in os.listdir(f"/proc/{pid}/task")]
     except (FileNotFoundError, ProcessLookupError):
         return state(pid) == "X"
-    return all(chr(stat[stat.rindex(b")") + 2]) in "TtZX" for stat in stats)
+    return all(state in b"TtZX" for state in states)
 
 
 def descendants(pid: int) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from paddock.linux import _files
+from paddock.linux import _files, proc
 from paddock.linux.descriptors import closing
 
 _ROUNDS = 4
@@ -36,16 +36,6 @@ class Process(NamedTuple):
     """It has a system call filter, and can get rid of neither that nor of `no_new_privs`."""
 
 
-class _Stat(NamedTuple):
-    parent: int
-    name: bytes
-    state: str
-    ticks: int
-    threads: int
-    start: int
-    pages: int
-
-
 def below(first: int) -> tuple[Process, ...]:
     """`first`, and after it all that descend from it, by their numbers inside (those of the host begin again some day).
 
@@ -56,45 +46,33 @@ def below(first: int) -> tuple[Process, ...]:
     return tuple(sorted(found, key=lambda one: (one.pid != first, one.inner_pid)))
 
 
-def _family(first: int) -> dict[int, _Stat]:
+def _family(first: int) -> dict[int, list[bytes]]:
     """Looks again when somebody's parent ended between two looks: its orphans belong to another one now."""
-    family: dict[int, _Stat] = {}
+    family: dict[int, list[bytes]] = {}
     for _ in range(_ROUNDS):
         every = {int(name): stat for name in os.listdir("/proc") if name.isdecimal() and (stat := _stat(int(name)))}
         children: dict[int, list[int]] = {}
         for pid, stat in every.items():
-            children.setdefault(stat.parent, []).append(pid)
+            children.setdefault(int(stat[3]), []).append(pid)
         family = {}
         todo = [first] if first in every else []
         while todo:
             pid = todo.pop()
             family[pid] = every[pid]
             todo += children.get(pid, ())
-        if not any(stat.parent and stat.parent not in every for stat in every.values()):
+        if all(parent in every for parent in children if parent):
             break
     return family
 
 
-def _stat(pid: int) -> _Stat | None:
-    """proc_pid_stat(5). The name stands in brackets and may hold some itself."""
+def _stat(pid: int) -> list[bytes] | None:
     try:
-        line = _files.read(b"/proc/%d/stat" % pid)
+        return proc.stat(pid)
     except OSError:
         return None
-    end = line.rindex(b")")
-    fields = line[end + 2 :].split()
-    return _Stat(
-        parent=int(fields[1]),
-        name=line[line.index(b"(") + 1 : end],
-        state=fields[0].decode(),
-        ticks=int(fields[11]) + int(fields[12]),
-        threads=int(fields[17]),
-        start=int(fields[19]),
-        pages=int(fields[21]),
-    )
 
 
-def _describe(pid: int, stat: _Stat) -> Process | None:
+def _describe(pid: int, stat: list[bytes]) -> Process | None:
     try:
         status = _fields(_files.read(b"/proc/%d/status" % pid))
         argv = _arguments(pid)
@@ -103,15 +81,15 @@ def _describe(pid: int, stat: _Stat) -> Process | None:
     return Process(
         pid=pid,
         inner_pid=int(status[b"NSpid"].split()[-1]),
-        parent=stat.parent,
-        name=stat.name,
+        parent=int(stat[3]),
+        name=stat[1],
         argv=tuple(argv.rstrip(b"\0").split(b"\0")) if argv.strip(b"\0") else (),
-        state=stat.state,
+        state=stat[2].decode(),
         uid=int(status[b"Uid"].split()[0]),
-        threads=stat.threads,
-        started=stat.start / _TICKS,
-        cpu_seconds=stat.ticks / _TICKS,
-        memory_bytes=stat.pages * _PAGE,
+        threads=int(stat[19]),
+        started=int(stat[21]) / _TICKS,
+        cpu_seconds=(int(stat[13]) + int(stat[14])) / _TICKS,
+        memory_bytes=int(stat[23]) * _PAGE,
         filtered=status[b"Seccomp"] == b"2" and status[b"NoNewPrivs"] == b"1",
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from paddock.linux._syscall import NR, call
+from paddock.linux._syscall import call
 
 _EXCHANGE = 2  # include/uapi/linux/fs.h
 
@@ -14,4 +14,4 @@ def exchange(directory: int, one: str, other: str) -> None:
     can't."""
     first, second = os.fsencode(one), os.fsencode(other)
     what = ("renameat2", first, second)
-    call(NR.RENAMEAT2, directory, first, directory, second, _EXCHANGE, what=what)
+    call("renameat2", directory, first, directory, second, _EXCHANGE, what=what)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddock.linux._syscall import NR, call
+from paddock.linux._syscall import call
 
 _KEEP_SIZE = 0x01  # FALLOC_FL_KEEP_SIZE, include/uapi/linux/falloc.h
 
@@ -12,4 +12,4 @@ def reserve(fd: int, offset: int, length: int) -> None:
 
     OSError ENOSPC: there is not that much room; EOPNOTSUPP: this file system cannot promise it.
     """
-    call(NR.FALLOCATE, fd, _KEEP_SIZE, offset, length, what="fallocate")
+    call("fallocate", fd, _KEEP_SIZE, offset, length)

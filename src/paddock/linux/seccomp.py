@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from paddock.linux._syscall import NR, call
+from paddock.linux._syscall import call
 
 ALLOW = 0x7FFF_0000
 KILL_PROCESS = 0x8000_0000
@@ -162,7 +162,7 @@ class Filter:
 
         OSError EACCES without no_new_privs (or CAP_SYS_ADMIN).
         """
-        call(NR.SECCOMP, 1, 0, self._fprog, what="seccomp: set a filter")  # SECCOMP_SET_MODE_FILTER
+        call("seccomp", 1, 0, self._fprog, what="seccomp: set a filter")  # SECCOMP_SET_MODE_FILTER
 
 
 def install(program: bytes) -> None:

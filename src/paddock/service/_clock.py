@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from paddock.linux import proc
+
 
 class Clock(msgspec.Struct, frozen=True):
     """`wall`: seconds since the epoch, for people. `boottime`: CLOCK_BOOTTIME seconds, for deadlines and leases."""
@@ -21,10 +23,9 @@ def boot_id() -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """Field 22 of proc_pid_stat(5): with the pid and the boot it names a process. None if there is no such process."""
+    """With the pid and the boot it names a process. None if there is no such process, or it is dead."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        fields = proc.stat(pid)
     except OSError:
         return None
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+    return None if fields[2] in (b"Z", b"X") else fields[21].decode()
