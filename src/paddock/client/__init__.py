@@ -5,8 +5,6 @@ The names are resolved on first use: a program needs one side, and a part of tha
 
 from __future__ import annotations
 
-from paddock.model import homes
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ._async.calls import AsyncCalls as AsyncCalls
@@ -41,7 +39,33 @@ if TYPE_CHECKING:
 
     local, local_async = default_transport, default_async_transport
 
-HOMES = homes(__file__)
+HOMES = {
+    name: module
+    for module, names in {
+        "._async.calls": "AsyncCalls",
+        "._async.changes": "AsyncChanges",
+        "._async.daemon": "AsyncDaemonTransport default_async_transport",
+        "._async.filesystem": "AsyncFilesystem",
+        "._async.process": "AsyncProcess AsyncReader AsyncWriter",
+        "._async.sandbox": "AsyncSandbox",
+        "._async.transport": "AsyncTransport",
+        "._async.workspace": "AsyncWorkspace",
+        "._command": "absolute_template",
+        "._control": "daemon_log daemon_status stop_daemon",
+        "._session": "Session session",
+        "._sync.calls": "Calls",
+        "._sync.changes": "Changes",
+        "._sync.daemon": "DaemonTransport default_transport",
+        "._sync.filesystem": "Filesystem",
+        "._sync.process": "Process Reader Writer",
+        "._sync.sandbox": "Sandbox",
+        "._sync.transport": "Transport",
+        "._sync.workspace": "Workspace",
+        "._transfer": "TransferReport",
+    }.items()
+    for name in names.split()
+}
+"""The module of each name."""
 
 
 def __getattr__(name: str) -> object:

@@ -192,20 +192,67 @@ if TYPE_CHECKING:
     from .workspace import WorkspaceState as WorkspaceState
     from .workspace import WorkspaceStatus as WorkspaceStatus
 
-
-def homes(file: str) -> dict[str, str]:
-    """Return the module of each name that a package imports for type checkers: those lines are its only list."""
-    with open(file, encoding="utf-8") as lines:
-        imports = [line.split() for line in lines if line.startswith("    from .")]
-    return {name: module for _, module, _, name, *_ in imports}
-
-
-HOMES = homes(__file__)
+HOMES = {
+    name: module
+    for module, names in {
+        "action": "Action",
+        "actions": (
+            "AttachExec CheckStorage CollectGarbage CreateSandbox CreateSnapshot DeleteSnapshot Diagnose "
+            "ExtendSandbox ForkSandbox GetAuditKey GetAuditStatement GetSandbox GetUsage InspectSandbox "
+            "KillSandbox ListAudit ListExecs ListProcesses ListSandboxes ListSnapshots PauseSandbox PromoteChild "
+            "ReadOutput ResumeSandbox RollbackSandbox RunExec SignalExec StartExec StreamAudit VerifyAudit"
+        ),
+        "approval": (
+            "APPROVAL_MOVES Approval ApprovalAnswer ApprovalRequest ApprovalState DenyApproval GrantApproval "
+            "ListApprovals"
+        ),
+        "decision": "Decision Principal nested_principal",
+        "egress": "ConnectVerdict EgressPolicy RequestVerdict Target Tier Verdict",
+        "exec": "ExecInfo ExecResult ExecSpec ExitStatus Output PtySize",
+        "file_actions": (
+            "ConnectPort CopyFile DownloadTree FindFiles GrepFiles ListFiles MakeDirectory MoveFile ReadFile "
+            "RemoveFile SetFileAttributes StatFile UploadTree WatchFiles WriteFile"
+        ),
+        "files": "FileChange FileInfo FileKind GrepMatch",
+        "garbage": "GarbageItem GarbageReport PoolSpace",
+        "ids": "ApprovalId BaseId ExecId Noun RepositoryId SandboxId SnapshotId WorkspaceId mint",
+        "image": "Image LOCAL_IMAGES ListImages ListTemplates PullImage RemoveImage is_image",
+        "policy": (
+            "Allow Approve Binding Deny EgressRules GitHubApp Mock MockSource PolicyDocument Recorded SecretRule "
+            "SecretSource"
+        ),
+        "policy_actions": "GetPolicy PolicyRevision Recording SetPolicy StartRecording TakeRecording",
+        "reports": (
+            "AuditFault AuditKey AuditRecord AuditReport AuditStatement Check Diagnosis Inspection LevelReport Process"
+        ),
+        "repository": "AcquireRepository Acquired DeleteRepository ListRepositories Repository",
+        "result_actions": (
+            "AddArtifact DiffMount DiffWorkspace GetArtifact ListArtifacts OpenPullRequest PromoteMount "
+            "PushBranch RemoveArtifact"
+        ),
+        "results": (
+            "Artifact Change ChangeKind MountDiff PlannedChange PlannedNode Promotion PromotionPlan Published "
+            "PullRequest PullRequestPlan PushPlan PushedBranch WorkspaceDiff"
+        ),
+        "sandbox": "LEGAL Level Limit Limits Mount MountMode Sandbox SandboxSpec State Usage",
+        "secret": "ListSecrets RemoveSecret RotateVaultKey Secret SecretValue SetSecret",
+        "snapshot": "Snapshot",
+        "streams": "ByteReader ByteStream ByteWriter ChangeStream ExecHandle",
+        "template": "Template User",
+        "value": "Value replace",
+        "workspace": (
+            "DeleteWorkspace GetWorkspace InspectWorkspace ListWorkspaces MOST_NAMES OpenWorkspace PinWorkspace "
+            "Workspace WorkspaceState WorkspaceStatus"
+        ),
+    }.items()
+    for name in names.split()
+}
+"""The module of each name."""
 
 
 def __getattr__(name: str) -> object:
     home = HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(__import__(__name__ + home, fromlist=(name,)), name)
+    value = globals()[name] = getattr(__import__(f"{__name__}.{home}", fromlist=(name,)), name)
     return value

@@ -8,6 +8,6 @@ from . import HOMES
 from .action import TAGGED
 
 for _home in dict.fromkeys(HOMES.values()):
-    import_module(f"{__package__}{_home}")
+    import_module(f"{__package__}.{_home}")
 
 BY_TAG = dict(TAGGED)
