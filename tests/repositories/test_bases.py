@@ -47,7 +47,7 @@ class Asked:
 class Rig:
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.shelf: Any = service._rooms.shelf
+        self.shelf: Any = service.shelf
         self.pool: Any = self.shelf.bases._pool()
 
     async def acquire(self, origin: Origin, ref: str | None = None) -> Acquired:

@@ -541,6 +541,7 @@ class Rig:
         adopt: bool = True,
         memory: bool = False,
         sweeps: bool = False,
+        workspaces: Any = None,
         **options: Any,
     ) -> AsyncGenerator[Service]:
         service = Service(
@@ -550,6 +551,7 @@ class Rig:
             period_seconds=PERIOD_SECONDS,
             **{"policy": local_policy(os.getuid()), "templates": OneTemplate(), **options},
         )
+        service.making._workspaces = workspaces or service.workspaces
         try:
             if sweeps:
                 async with service:

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from service_world import ME
@@ -103,8 +104,8 @@ def play(module_state: Path) -> Callable[[Scene], None]:
                 pool=lambda: yard.pool,
                 templates=yard.templates,
                 policy=local_policy(os.getuid()),
-                workspaces=OverABase(tree),
             )
+            service.making._workspaces = cast("Any", OverABase(tree))
             try:
                 yield Stage(yard, service)
             finally:

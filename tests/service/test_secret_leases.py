@@ -44,7 +44,7 @@ RULES = {"TOKEN": SecretRule(source=SecretSource(stored="CI"), bind=BIND)}
 
 
 def leases_of(service: Service) -> Leases:
-    return service._rooms.leases
+    return service.leases
 
 
 async def made(service: Service, rules: Mapping[str, SecretRule] = RULES, **spec: Any) -> Sandbox:

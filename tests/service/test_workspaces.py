@@ -86,7 +86,7 @@ def keeping_of(service: Service, rig: Rig) -> CopiedKeeping:
 
 
 def workspaces_of(service: Service) -> Any:
-    return service._rooms.workspaces
+    return service.workspaces
 
 
 def over(reference: str, **rest: Any) -> CreateSandbox:

@@ -53,7 +53,6 @@ class SimulatedNode:
             audit=SimulatedAudit(world),
             store=SimulatedStore(world),
             clock=Clock(world.wall, world.boottime),
-            gateway=True,
             period_seconds=period_seconds,
         )
         self.perform = self.service.perform

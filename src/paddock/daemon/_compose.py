@@ -67,7 +67,6 @@ class Node:
             policy=local_policy(os.getuid()),
             config=self.config,
             credentials=_own_credential,
-            gateway=True,
         )
 
     async def open(self) -> None:

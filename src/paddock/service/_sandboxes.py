@@ -78,7 +78,7 @@ class Sandboxes(Component):
         snapshots: Snapshots,
         policies: Policies,
         restoring: Restoring,
-        doors: Doors | None,
+        doors: Doors,
     ) -> None:
         super().__init__(context)
         self._live, self._snapshots = live, snapshots
@@ -238,7 +238,7 @@ class Sandboxes(Component):
 
     async def _order(self, order: Callable[[Doors, Row], Awaitable[T]], sandbox: str, entry: Entry) -> T:
         row, _ = await self.reach(sandbox, entry)
-        if self._doors is None or row.sandbox.policy is None:
+        if row.sandbox.policy is None:
             raise InvalidState(f"{row.id} has no network: there is nothing to record", hint="paddock policy set")
         try:
             return await order(self._doors, row)

@@ -190,13 +190,13 @@ class _Held(msgspec.Struct):
 
 
 class Leases(Component):
-    """`changed` is set by whoever has a gateway."""
+    changed: Changed
+    """Set by `Doors`."""
 
     def __init__(self, context: Context, secrets: Secrets) -> None:
         super().__init__(context)
         self._secrets = secrets
         self._sandboxes: dict[str, _Held] = {}
-        self.changed: Changed = _nobody
 
     def _add(self, leases: Sequence[Lease]) -> None:
         """Or other rules of those that are there. And forgets those of sandboxes that are forgotten. (A new one's own
@@ -478,7 +478,3 @@ def _bindings(rule: SecretRule) -> tuple[Binding, ...]:
 
 
 _sleep = asyncio.sleep
-
-
-async def _nobody(sandbox: str, bound: Bound) -> None:
-    """No sandbox has a gateway here."""

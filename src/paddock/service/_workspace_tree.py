@@ -1,9 +1,8 @@
-"""The tree that a sandbox has at /workspace, and who knows which one that is."""
+"""The tree that a sandbox has at /workspace."""
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -66,16 +65,3 @@ def besides(row: Row) -> tuple[str, ...]:
 def spare_of(base: str) -> str:
     """Return the name of the copy of a base that is made ahead."""
     return SPARE + base.split("_", 1)[1]
-
-
-class Workspaces(Protocol):
-    """Who knows which tree a workspace is, and who may write it."""
-
-    def holding(self, reference: str, owner: str) -> AbstractAsyncContextManager[WorkspaceTree]:
-        """By id, unique prefix of one, or name. Nobody else gets it in the block. NotFound, InvalidArgument."""
-        ...
-
-    def take(self, row: Row) -> None:
-        """Called in the transaction that records a new sandbox over `row.workspace`: from now on that one writes it,
-        until the row has ended. InvalidState: another living sandbox does; then the row is not recorded."""
-        ...
