@@ -174,7 +174,7 @@ class Sandboxes(Component):
     async def _turned(self, work: Coroutine[None, None, Sandbox], row: Row) -> Sandbox:
         """Once begun it goes on, whatever becomes of the caller."""
         async with self.told(row):
-            return await self._tasks.finish(work, name=f"undo sandbox {row.id}: pause, resume, rollback or extend")
+            return await self._tasks.finish(work, name=f"sandbox {row.id}: pause, resume, rollback or extend")
 
     @handles(GetUsage)
     async def usage(self, action: GetUsage, entry: Entry) -> Usage:

@@ -192,9 +192,9 @@ class Workshops(Component):
             except SandboxDied as error:
                 raise PlatformError(f"the workshop died: {error.message}", hint="paddock audit") from None
             finally:
-                await self._tasks.finish(instance.aclose(), name=f"undo {id}")
+                await self._tasks.finish(instance.aclose(), name=f"let go of {id}")
         finally:
-            await self._tasks.finish(self._end(id), name=f"undo workshop {id}")
+            await self._tasks.finish(self._end(id), name=f"end {id}")
             names = [tree.tree for tree in trees]
             self._audit.event("workshop", asked_by=entry and entry.number, workshop=id, trees=names, commands=done)
 
