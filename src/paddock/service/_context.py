@@ -16,11 +16,13 @@ from paddock.storage._base import Pool
 from ._clock import Clock
 from ._lane import Lanes
 from ._needs import Needs
-from ._providers import Backends, Images, Templates
+from ._providers import Backends, Templates
 from ._store import Store
 from ._tasks import Tasks
 
 if TYPE_CHECKING:
+    from paddock.storage.images import Images
+
     from ._repositories import CredentialSource
 
 Perform: TypeAlias = Callable[[Action[Any], Principal], Awaitable[Any]]

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from paddock.backends._threads import in_its_own_thread
 from paddock.errors import NotConfigured, PaddockError
@@ -18,8 +18,10 @@ from ._garbage import Candidate, candidate, measured
 from ._gate import Entry
 from ._handlers import handles
 from ._needs import told
-from ._providers import Images
 from ._tasks import in_thread
+
+if TYPE_CHECKING:
+    from paddock.storage.images import Images
 
 T = TypeVar("T")
 LANE = "images"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from paddock.backends._base import Backend
 from paddock.errors import LevelUnavailable, NotConfigured
-from paddock.model import Image, Level, Template
+from paddock.model import Level, Template
 
 
 class Templates(Protocol):
@@ -26,35 +26,6 @@ class Templates(Protocol):
 
     def discard(self, tree: str) -> bool:
         """Deletes one. False: it is in use, or being built."""
-        ...
-
-
-class ImageRecord(Protocol):
-    @property
-    def image(self) -> Image: ...
-
-
-class Images(Protocol):
-    def get(self, text: str, progress: Callable[[str], None]) -> ImageRecord:
-        """What was found under that name before; else as `pull`."""
-        ...
-
-    def pull(self, text: str, progress: Callable[[str], None]) -> ImageRecord:
-        """Takes minutes; called in a thread."""
-        ...
-
-    def list(self) -> tuple[Image, ...]: ...
-    def remove(self, text: str) -> tuple[str, ...]:
-        """The trees that no image has any more, still there. NotFound."""
-        ...
-
-    def trees(self) -> Mapping[str, str]:
-        """Those of the images that are here, each with one that has it."""
-        ...
-
-    def is_version(self, tree: str) -> bool: ...
-    def discard(self, tree: str) -> bool:
-        """Deletes a tree. False: it is in use, or being built."""
         ...
 
 

@@ -43,7 +43,7 @@ from ._needs import Needs
 from ._nested import Nested
 from ._policies import Policies
 from ._promotion import Promotion
-from ._providers import Backends, Images, Templates
+from ._providers import Backends, Templates
 from ._recover import PERIOD_SECONDS, Recovery
 from ._remains import Remains
 from ._reports import Reports
@@ -57,6 +57,8 @@ from ._workspace_results import Sources, WorkspaceResults
 from ._workspaces import Workspaces
 
 if TYPE_CHECKING:
+    from paddock.storage.images import Images
+
     from ._repositories import CredentialSource
 
 R = TypeVar("R")
