@@ -163,7 +163,7 @@ async def test_what_a_living_sandbox_was_given_late_is_known_to_other_services(r
             for one in (service, service)
         ]
         assert given[0] == given[1] != {}
-        (bound,) = await service.leases.bounds(row_of(service, plain))
+        (bound,) = from_bytes(await service.leases.packed(row_of(service, plain)))
         assert given[0] == {"TOKEN": bound.placeholder}
         redaction = service.leases.redaction(plain.id)
         assert redaction is not None
