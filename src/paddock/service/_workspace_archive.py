@@ -20,7 +20,7 @@ from paddock.storage._kept import KeptArchives
 from ._gate import Entry
 from ._workshop import PLAIN_FILES, READING_SECONDS, Workshop, Workshops
 from ._workspace_store import Kept, WorkspaceRow
-from ._workspace_tree import REPOSITORY, WORKSPACE
+from ._workspace_tree import REPOSITORY, WORKSPACE, WorkspaceTree
 
 _SLACK_BYTES = 256 << 20
 _SAID_BYTES = 1 << 20
@@ -213,10 +213,7 @@ def _names(text: bytes) -> tuple[str, ...]:
 
 
 def _mounts(row: WorkspaceRow, *, writable: bool) -> tuple[TreeMount, ...]:
-    own = TreeMount(tree=row.id, target=WORKSPACE, writable=writable, layers=row.layers)
-    if row.repository is None:
-        return (own,)
-    return own, TreeMount(tree=row.repository, target=REPOSITORY, writable=False)
+    return WorkspaceTree(row.id, row.layers, row.repository).mounts(writable=writable)
 
 
 def _commit(row: WorkspaceRow) -> str:

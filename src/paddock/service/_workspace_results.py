@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from paddock.backends._base import TreeMount
 from paddock.errors import ErrandFailed, InvalidArgument, InvalidState, NotFound, SandboxDied
 from paddock.model import (
     Artifact,
@@ -43,7 +42,7 @@ from ._shelf import Shelf
 from ._snapshots import Snapshots
 from ._store import Row, Store
 from ._workshop import READING_SECONDS, Workshop, Workshops, git_environment
-from ._workspace_tree import REPOSITORY, WORKSPACE, WorkspaceTree
+from ._workspace_tree import WorkspaceTree
 from ._workspaces import Begun, Workspaces, check_epoch
 
 QUARANTINE = "qu_"
@@ -195,10 +194,10 @@ class Sources:
 
     @asynccontextmanager
     async def _open(self, tree: WorkspaceTree, name: str, entry: Entry) -> AsyncGenerator[Workshop]:
-        trees = [TreeMount(tree=name, target=WORKSPACE, writable=False, layers=tree.layers)]
-        if tree.repository is not None:
-            trees.append(TreeMount(tree=tree.repository, target=REPOSITORY, writable=False))
-        async with self._workshops.open(trees, entry, command_seconds=READING_SECONDS) as workshop:
+        trees = WorkspaceTree(name, tree.layers, tree.repository)
+        async with self._workshops.open(
+            trees.mounts(writable=False), entry, command_seconds=READING_SECONDS
+        ) as workshop:
             yield workshop
 
 

@@ -33,9 +33,9 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
     workspace: str | None = None
     """Which one it is, or is a copy of."""
 
-    def mounts(self) -> tuple[TreeMount, ...]:
+    def mounts(self, *, writable: bool = True) -> tuple[TreeMount, ...]:
         most = None if self.disk_mib is None else self.disk_mib << 20
-        own = TreeMount(tree=self.tree, target=WORKSPACE, writable=True, layers=self.layers, disk_bytes=most)
+        own = TreeMount(tree=self.tree, target=WORKSPACE, writable=writable, layers=self.layers, disk_bytes=most)
         if self.repository is None:
             return (own,)
         return own, TreeMount(tree=self.repository, target=REPOSITORY, writable=False)
