@@ -31,7 +31,7 @@ from paddock.model import (
     State,
 )
 from paddock.service import Service
-from paddock.service._snapshot_store import SnapshotStore
+from paddock.service._store import SnapshotStore
 
 
 async def consistent(service: Service, rig: Rig) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ from paddock.model import (
 )
 from paddock.model.exec import ExecSpec
 from paddock.service import Service
-from paddock.service._workspace_store import Kept, WorkspaceRow
+from paddock.service._store import Kept, WorkspaceRow
 from paddock.storage._kept import KeptArchives
 
 

@@ -31,9 +31,8 @@ from ._nested import Nested
 from ._policies import Policies, protected
 from ._remains import died, words
 from ._secret_leases import Leases
-from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
-from ._store import Row, has_ended
+from ._store import Row, SnapshotRow, has_ended
 from ._tasks import in_thread
 from ._ttl import hibernated, paused, running
 from ._workspace_tree import WorkspaceTree, beside, besides, own_trees

@@ -59,9 +59,8 @@ from ._live import LIVE, SESSION_ENDED, Held, Live
 from ._policies import Policies
 from ._remains import died
 from ._snapshots import Snapshots
-from ._store import LEAST_PREFIX, Row, has_ended, the_one
+from ._store import LEAST_PREFIX, Row, WorkspaceStore, has_ended, the_one
 from ._ttl import running
-from ._workspace_store import WorkspaceStore
 
 T = TypeVar("T")
 _TURN_SECONDS = 0.02

@@ -18,8 +18,8 @@ from paddock.model import (
 from paddock.storage._kept import KeptArchives
 
 from ._gate import Entry
+from ._store import Kept, WorkspaceRow
 from ._workshop import PLAIN_FILES, READING_SECONDS, Workshop, Workshops
-from ._workspace_store import Kept, WorkspaceRow
 from ._workspace_tree import REPOSITORY, WORKSPACE, WorkspaceTree
 
 _SLACK_BYTES = 256 << 20
