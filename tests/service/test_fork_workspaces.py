@@ -102,7 +102,7 @@ def play(module_state: Path) -> Callable[[Scene], None]:
                 module_state,
                 backends=[yard.backend],
                 pool=lambda: yard.pool,
-                templates=yard.templates,
+                templates=lambda: yard.templates,
                 policy=local_policy(os.getuid()),
             )
             service.making._workspaces = cast("Any", OverABase(tree))

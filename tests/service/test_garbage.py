@@ -105,7 +105,7 @@ class OneVersion(Versions):
         super().__init__(pool)
         self.tree = tree
 
-    def get(self, name: str) -> Template:
+    def get(self, name: str, progress: object = None) -> Template:
         return msgspec.structs.replace(HOST, layers=(self.tree,))
 
     def is_version(self, tree: str) -> bool:

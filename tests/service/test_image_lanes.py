@@ -21,7 +21,6 @@ from paddock.model import (
     RemoveImage,
     SandboxSpec,
     Template,
-    is_image,
 )
 from paddock.service import Service
 from tests.stand_ins import HOST, OneTemplate
@@ -32,6 +31,7 @@ LAYER = "tp_oci_layer_1"
 
 class Record(msgspec.Struct, frozen=True):
     image: Image
+    template: Template
 
 
 class OneLayer(OneTemplate):
@@ -41,19 +41,14 @@ class OneLayer(OneTemplate):
     def __init__(self, pool: FolderPool) -> None:
         self._pool, self.fetched, self.here, self.go = pool, list[str](), dict[str, Record](), threading.Event()
 
-    def get(self, name: str, progress: Callable[[str], None] | None = None) -> Template:
-        if not is_image(name):
-            return super().get(name)
-        self.record(name)
-        return msgspec.structs.replace(HOST, layers=(LAYER,))
-
     def record(self, reference: str, progress: Callable[[str], None] | None = None) -> Record:
         if reference not in self.here:
             if LAYER not in self._pool.names():
                 self._pool.create(LAYER)
             self.fetched.append(reference)
             assert self.go.wait(60)
-            self.here[reference] = Record(Image(reference=reference, digest="d", user="root", workdir="/"))
+            image = Image(reference=reference, digest="d", user="root", workdir="/")
+            self.here[reference] = Record(image, msgspec.structs.replace(HOST, layers=(LAYER,)))
         return self.here[reference]
 
     def discard(self, tree: str) -> bool:

@@ -68,7 +68,7 @@ async def service(rig: Rig, **gvisor: Any) -> AsyncGenerator[Service]:
     policy = gvisor.get("policy", local_policy(os.getuid()))
     config = read_config(rig.state_dir)
     made = Service(
-        rig.state_dir, backends=walls, pool=lambda: rig.pool, templates=OneTemplate(), policy=policy, config=config
+        rig.state_dir, backends=walls, pool=lambda: rig.pool, templates=OneTemplate, policy=policy, config=config
     )
     try:
         yield made

@@ -60,7 +60,7 @@ async def opened(rig: Rig, **options: Any) -> AsyncGenerator[Service]:
         rig.state_dir,
         backends=lambda: [ProcessBackend(rig.state_dir)],
         pool=lambda: rig.pool,
-        templates=OneTemplate(),
+        templates=OneTemplate,
         policy=local_policy(os.getuid()),
         **options,
     )

@@ -48,7 +48,7 @@ class SimulatedNode:
             STATE,
             backends=[SimulatedBackend(world)],
             pool=lambda: pool,  # pyright: ignore[reportArgumentType]
-            templates=OneTemplate(),
+            templates=OneTemplate,
             policy=local_policy(0),
             audit=SimulatedAudit(world),
             store=SimulatedStore(world),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from functools import partial
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from ._workspaces import Workspaces
 
 MOST_FORKS = 1000
+_log = logging.getLogger("paddock")
 _spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -319,15 +321,15 @@ class Making(Component):
     async def _template(self, name: str, holds: AsyncExitStack) -> Template:
         try:
             if is_image(name):  # which is looked for again each time
-                return await holds.enter_async_context(getting(self._context, name, self._templates.get))
+                return (await holds.enter_async_context(getting(self._context, name))).template
             if name in self._built:
-                return self._templates.get(name)  # a look-up from now on
+                return self._templates().get(name)  # a look-up from now on
             # Whatever it takes: what makes one keeps no thread from the others.
-            template = await in_its_own_thread(self._templates.get, name)
+            template = await in_its_own_thread(self._templates().get, name, _log.info)
         except NotFound:
             if is_image(name):
                 raise
-            known = sorted(self._templates.names())
+            known = sorted(self._templates().names())
             raise NotFound(
                 f"no template {name!r}; there are: {', '.join(known) or 'none'}",
                 hint="name one of those",

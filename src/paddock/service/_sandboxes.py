@@ -247,7 +247,7 @@ class Sandboxes(Component):
 
     @handles(ListTemplates)
     async def templates(self, action: ListTemplates, entry: Entry) -> tuple[str, ...]:
-        return tuple(sorted(self._templates.names()))
+        return tuple(sorted(self._templates().names()))
 
     def find(self, reference: str, entry: Entry) -> Row:
         """By id, name of a living one, unique prefix of an id, or name of the last ended one; only one's own."""

@@ -43,7 +43,7 @@ from ._needs import Needs
 from ._nested import Nested
 from ._policies import Policies
 from ._promotion import Promotion
-from ._providers import Backends, Templates
+from ._providers import Backends
 from ._recover import PERIOD_SECONDS, Recovery
 from ._remains import Remains
 from ._reports import Reports
@@ -57,6 +57,7 @@ from ._workspace_results import Sources, WorkspaceResults
 from ._workspaces import Workspaces
 
 if TYPE_CHECKING:
+    from paddock.storage import Templates
     from paddock.storage.images import Images
 
     from ._repositories import CredentialSource
@@ -76,7 +77,7 @@ class Service:
         *,
         backends: Iterable[Backend] | Callable[[], Iterable[Backend]],
         pool: Callable[[], Pool],
-        templates: Templates,
+        templates: Callable[[], Templates],
         images: Callable[[], Images] | None = None,
         policy: Policy,
         audit: AuditLog | None = None,

@@ -6,6 +6,7 @@ Nobody can name one: it has no row among the sandboxes. What comes out of it is 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -40,6 +41,7 @@ READING_SECONDS = 60.0
 miss, such as a pipe behind a link, ends then."""
 _CHUNK = 1 << 18
 _WORDS_BYTES = 4096
+_log = logging.getLogger("paddock")
 
 # The first step of each script that lets git read a workspace: what git would wait for, or never finish, is named.
 # Git opens these by name, whatever they are. It opens no hook here, and to a socket nothing can be opened; fsmonitor
@@ -170,7 +172,7 @@ class Workshops(Component):
         """
         backend = self._backends.choose(Level.JAIL)  # whatever sandboxes run in: it is the quickest to begin
         backend.capabilities.require("trees", backend.name)
-        template = await asyncio.to_thread(self._templates.get, TEMPLATE)
+        template = await asyncio.to_thread(self._templates().get, TEMPLATE, _log.info)
         id = SandboxId(mint(Noun.WORKSHOP))
         plan = SandboxPlan(
             id=id,
