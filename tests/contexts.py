@@ -17,7 +17,7 @@ from paddock.service._tasks import Tasks
 
 
 class NoTemplates:
-    def get(self, name: str) -> Any:
+    def get(self, name: str, progress: object = None) -> Any:
         raise AssertionError(name)
 
     def names(self) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def context(state_dir: Path, **given: Any) -> Context:
         "backends": Backends(()),
         "tasks": Tasks(failed),
         "pool": lambda: None,
-        "templates": NoTemplates(),
+        "templates": NoTemplates,
         "perform": perform,
         "needs": Needs(store),
     }

@@ -20,7 +20,7 @@ HOST = Template(
 
 
 class OneTemplate:
-    def get(self, name: str) -> Template:
+    def get(self, name: str, progress: object = None) -> Template:
         if name != "host":
             raise NotFound(f"no template {name!r}")
         return HOST

@@ -13,7 +13,7 @@ import pytest
 
 from paddock.backends._base import TreeMount
 from paddock.daemon._compose import Node
-from paddock.errors import InvalidArgument, InvalidState, PlatformError
+from paddock.errors import ErrandFailed, InvalidArgument, InvalidState
 from paddock.model import (
     Acquired,
     AcquireRepository,
@@ -21,7 +21,6 @@ from paddock.model import (
     CreateSandbox,
     DeleteRepository,
     KillSandbox,
-    Limit,
     ListRepositories,
     ListSandboxes,
     OpenWorkspace,
@@ -47,7 +46,7 @@ class Asked:
 class Rig:
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.shelf: Any = service._rooms.shelf
+        self.shelf: Any = service.shelf
         self.pool: Any = self.shelf.bases._pool()
 
     async def acquire(self, origin: Origin, ref: str | None = None) -> Acquired:
@@ -86,7 +85,8 @@ def audited(state_dir: Path) -> set[str]:
 
 
 async def says(workshop: Any, line: str) -> str:
-    return (await workshop.check(["sh", "-c", f"cd /workspace; {line}"])).decode(errors="surrogateescape").strip()
+    said = await workshop.run(["sh", "-c", f"cd /workspace; {line}"], env={})
+    return said.decode(errors="surrogateescape").strip()
 
 
 async def test_a_base_is_the_commit_on_its_branch_with_a_git_of_its_own(module_state: Path, origin: Origin) -> None:
@@ -190,14 +190,13 @@ async def test_a_workshop_is_nobodys_sandbox_and_dead_afterwards(state_dir: Path
             assert await rig.service.perform(ListSandboxes(ended=True), ME) == ()
             await rig.service.recovery.sweep()  # a sweep does not end what is in use
             assert await says(shop, "echo alive") == "alive"
-            flood = await shop.run(["sh", "-c", "yes"], output_bytes=10_000)
-            assert flood.limit is Limit.OUTPUT
-            assert len(flood.out.head + flood.out.tail) == 10_000
-            assert flood.out.file is None
-            with pytest.raises(PlatformError, match="ended with 3"):
-                await shop.check(["sh", "-c", "exit 3"])
+            with pytest.raises(ErrandFailed, match="more than 10000 bytes"):
+                await shop.run(["sh", "-c", "yes"], output_bytes=10_000)
+            with pytest.raises(ErrandFailed, match="ended with 3: no room"):
+                await shop.run(["sh", "-c", "echo no room >&2; exit 3"])
         async with rig.over(base, command_seconds=0.2) as shop:
-            assert (await shop.run(["sleep", "3600"])).limit is Limit.TIME
+            with pytest.raises(ErrandFailed, match="come to an end"):
+                await shop.run(["sleep", "3600"])
         with pytest.raises(RuntimeError, match="the block failed"):
             async with rig.over(base):
                 raise RuntimeError("the block failed")

@@ -541,15 +541,19 @@ class Rig:
         adopt: bool = True,
         memory: bool = False,
         sweeps: bool = False,
+        workspaces: Any = None,
+        templates: Any = OneTemplate(),  # noqa: B008
         **options: Any,
     ) -> AsyncGenerator[Service]:
         service = Service(
             self.state_dir,
             backends=lambda: [WorldBackend(self.world, level=level, adopt=adopt, memory=memory)],
             pool=lambda: self.pool,
+            templates=lambda: templates,
             period_seconds=PERIOD_SECONDS,
-            **{"policy": local_policy(os.getuid()), "templates": OneTemplate(), **options},
+            **{"policy": local_policy(os.getuid()), **options},
         )
+        service.making._workspaces = workspaces or service.workspaces
         try:
             if sweeps:
                 async with service:

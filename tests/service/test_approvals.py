@@ -53,7 +53,7 @@ CHANGES: list[dict[str, Any]] = [
 
 
 def claim(service: Service, request: ApprovalRequest = REQUEST, owner: str = ME.id) -> Any:
-    return service._rooms.approvals.claim(owner, request)
+    return service.approvals.claim(owner, request)
 
 
 async def pending(service: Service) -> tuple[Approval, ...]:
@@ -158,7 +158,7 @@ async def test_a_sandbox_cannot_flood_a_person_nor_drive_his_terminal(rig: Rig) 
 
 async def test_an_action_at_the_door_goes_through_once_after_a_yes(rig: Rig) -> None:
     async with rig.service() as service:
-        approvals, action = service._rooms.approvals, ListSandboxes()
+        approvals, action = service.approvals, ListSandboxes()
 
         def attempt(action: ListSandboxes = action) -> None:
             with service._gate.open(ME, action) as entry:

@@ -29,6 +29,7 @@ from paddock.model import (
 from paddock.model.policy import CommandRule, CommandRules, FileRules
 from paddock.policy.egress import Snapshot, compile
 from paddock.service import Service
+from paddock.service._doors import Doors
 from paddock.service._store import Row
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +39,7 @@ POLICY = PolicyDocument(commands=RULES, files=FileRules(protect=(".git/hooks",),
 REVISION = compile(POLICY).revision
 
 
-class Open:
+class Open(Doors):
     async def open(self, row: Row, snapshot: Snapshot) -> None: ...
 
     async def revise(self, row: Row, snapshot: Snapshot) -> None: ...
@@ -48,7 +49,7 @@ class Open:
 
 @asynccontextmanager
 async def held(rig: Rig, policy: PolicyDocument | None = POLICY) -> AsyncGenerator[tuple[Service, Sandbox]]:
-    async with rig.service(egress=Open()) as service:
+    async with rig.service(doors=Open) as service:
         yield service, await service.perform(CreateSandbox(spec=SandboxSpec(policy=policy)), ME)
 
 

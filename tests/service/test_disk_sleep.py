@@ -361,7 +361,7 @@ async def test_who_loses_what_he_was_at_is_told_why(rig: Rig, over: OneWorkspace
         row = service._store.get(box.id)
         assert row is not None
         await box.sleep()
-        error = await service._rooms.live.dead(row)
+        error = await service.live.dead(row)
         assert "put to sleep on disk" in error.message
         assert await box.state() is State.PAUSED
 

@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,13 +53,19 @@ REFUSED = (b"ConnectionResetError\n", b"ConnectionRefusedError\n", b"0\n")
 NOTHING = compile(PolicyDocument())
 
 
+async def nothing_secret(row: Row) -> bytes:
+    return b""
+
+
 @asynccontextmanager
-async def doors_of(yard: Yard, secrets: Callable[[Row], Awaitable[bytes]] | None = None) -> AsyncGenerator[Doors]:
+async def doors_of(yard: Yard, secrets: Callable[[Row], Awaitable[bytes]] = nothing_secret) -> AsyncGenerator[Doors]:
     failures: list[BaseException] = []
     tasks = Tasks(lambda name, error: failures.append(error))
     of = context(yard.state_dir, tasks=tasks, backends=Backends((yard.backend,)))
     no = ApprovalAnswer(granted=False, state=ApprovalState.DENIED)
-    doors = Doors(of, judge=lambda request: no, secrets=secrets)
+    leases: Any = SimpleNamespace(packed=secrets, drop=lambda id: None)
+    approvals: Any = SimpleNamespace(judge=lambda request: no)
+    doors = Doors(of, leases, approvals)
     try:
         yield doors
     finally:

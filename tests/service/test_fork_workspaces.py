@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from service_world import ME
@@ -101,10 +102,10 @@ def play(module_state: Path) -> Callable[[Scene], None]:
                 module_state,
                 backends=[yard.backend],
                 pool=lambda: yard.pool,
-                templates=yard.templates,
+                templates=lambda: yard.templates,
                 policy=local_policy(os.getuid()),
-                workspaces=OverABase(tree),
             )
+            service.making._workspaces = cast("Any", OverABase(tree))
             try:
                 yield Stage(yard, service)
             finally:

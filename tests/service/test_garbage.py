@@ -93,7 +93,7 @@ async def test_a_version_of_a_template_goes_when_nothing_lies_over_it_any_more(r
         await service.perform(KillSandbox(sandbox=made.id), ME)
         await service.perform(CollectGarbage(), ME)
         assert set(rig.pool.names()) == {snapshot.id, "tp_host", "tp_new", "tp_used"}, "the snapshot lies over it"
-        await service._rooms.snapshots._remove(snapshot.id)
+        await service.snapshots._remove(snapshot.id)
         await service.perform(CollectGarbage(), ME)
         assert set(rig.pool.names()) == {"tp_new", "tp_used"}
 
@@ -105,7 +105,7 @@ class OneVersion(Versions):
         super().__init__(pool)
         self.tree = tree
 
-    def get(self, name: str) -> Template:
+    def get(self, name: str, progress: object = None) -> Template:
         return msgspec.structs.replace(HOST, layers=(self.tree,))
 
     def is_version(self, tree: str) -> bool:
@@ -166,7 +166,7 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
         sql = f"INSERT INTO bases ({columns}) VALUES (?, 'rp_1', 'c', 'b', 1, 0, 0)"
         service._store.execute(sql, (base,))
         rig.pool.create(base)
-        bases, left = service._rooms.shelf.bases, list[tuple[object, ...]]()
+        bases, left = service.shelf.bases, list[tuple[object, ...]]()
         look = bases._needs.by_tree
 
         def looks() -> Mapping[str, tuple[Need, ...]]:
@@ -225,7 +225,7 @@ async def test_a_tree_that_this_daemon_uses_is_no_orphan(rig: Rig) -> None:
 async def test_only_one_collects_at_a_time(rig: Rig) -> None:
     async with rig.service() as service:
         rig.pool.create(ORPHANS[0])
-        async with service._rooms.garbage._alone:
+        async with service.garbage._alone:
             collecting = [asyncio.ensure_future(service.perform(CollectGarbage(), ME)) for _ in range(2)]
             await service.perform(CollectGarbage(dry_run=True), ME)
             assert rig.pool.names() == (ORPHANS[0],)

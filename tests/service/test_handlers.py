@@ -25,7 +25,7 @@ class Templates:
 
 async def test_a_service_has_a_handler_for_every_action_and_refuses_what_is_none(rig: Rig) -> None:
     async with rig.service() as service:
-        assert set(service._rooms.handlers) == set(BY_TAG.values())
+        assert set(service.handlers) == set(BY_TAG.values())
         with pytest.raises(InternalError, match="no handler for 'unknown'"):
             await service.perform(Unknown(), ME)
 

@@ -21,7 +21,6 @@ from paddock.model import (
     RemoveImage,
     SandboxSpec,
     Template,
-    is_image,
 )
 from paddock.service import Service
 from tests.stand_ins import HOST, OneTemplate
@@ -32,6 +31,7 @@ LAYER = "tp_oci_layer_1"
 
 class Record(msgspec.Struct, frozen=True):
     image: Image
+    template: Template
 
 
 class OneLayer(OneTemplate):
@@ -41,19 +41,14 @@ class OneLayer(OneTemplate):
     def __init__(self, pool: FolderPool) -> None:
         self._pool, self.fetched, self.here, self.go = pool, list[str](), dict[str, Record](), threading.Event()
 
-    def get(self, name: str, progress: Callable[[str], None] | None = None) -> Template:
-        if not is_image(name):
-            return super().get(name)
-        self.record(name)
-        return msgspec.structs.replace(HOST, layers=(LAYER,))
-
     def record(self, reference: str, progress: Callable[[str], None] | None = None) -> Record:
         if reference not in self.here:
             if LAYER not in self._pool.names():
                 self._pool.create(LAYER)
             self.fetched.append(reference)
             assert self.go.wait(60)
-            self.here[reference] = Record(Image(reference=reference, digest="d", user="root", workdir="/"))
+            image = Image(reference=reference, digest="d", user="root", workdir="/")
+            self.here[reference] = Record(image, msgspec.structs.replace(HOST, layers=(LAYER,)))
         return self.here[reference]
 
     def discard(self, tree: str) -> bool:
@@ -99,7 +94,7 @@ def begun(service: Service, action: Action[object]) -> asyncio.Future[object]:
 
 
 def waiting(service: Service) -> int:
-    return sum(len(lane._queue) for lane in service._rooms.snapshots._lanes._lanes.values())
+    return sum(len(lane._queue) for lane in service.snapshots._lanes._lanes.values())
 
 
 async def is_waiting(service: Service, task: asyncio.Future[object], number: int = 1) -> None:
@@ -154,7 +149,7 @@ async def test_who_get_one_reference_at_once_fetch_it_once_and_who_leaves_leaves
         images.go.set()
         await asyncio.gather(*gets)
         assert images.fetched == [OLD, NEW]
-        assert len(service._rooms.snapshots._lanes) == 0
+        assert len(service.snapshots._lanes) == 0
 
 
 async def test_pulls_of_two_references_run_side_by_side(rig: Rig) -> None:
@@ -168,7 +163,7 @@ async def test_pulls_of_two_references_run_side_by_side(rig: Rig) -> None:
 async def test_the_image_of_a_create_stays_until_the_row_needs_it(rig: Rig) -> None:
     async with with_an_old_image(rig) as (service, images):
         workspace = await service.perform(OpenWorkspace(name="task"), ME)
-        async with service._rooms.snapshots._lanes.exclusive(workspace.id):
+        async with service.snapshots._lanes.exclusive(workspace.id):
             create = begun(service, CreateSandbox(spec=SandboxSpec(template=OLD, workspace="task")))
             await is_waiting(service, create)  # it has the image, and no row
             removal = begun(service, RemoveImage(image=OLD))
@@ -185,4 +180,4 @@ async def test_a_service_that_ends_does_not_wait_for_a_pull(rig: Rig) -> None:
         await service.aclose()
         assert pull.cancelled()
         assert not images.go.is_set()
-        assert len(service._rooms.snapshots._lanes) == 0
+        assert len(service.snapshots._lanes) == 0

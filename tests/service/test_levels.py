@@ -36,7 +36,7 @@ from paddock.model.config import FILE as CONFIG
 from paddock.model.config import Config, read_config
 from paddock.policy import Policy, local_policy
 from paddock.policy._policy import allow
-from paddock.service import Service, _levels
+from paddock.service import Service, _reports
 from tests.stand_ins import OneTemplate
 
 
@@ -68,7 +68,7 @@ async def service(rig: Rig, **gvisor: Any) -> AsyncGenerator[Service]:
     policy = gvisor.get("policy", local_policy(os.getuid()))
     config = read_config(rig.state_dir)
     made = Service(
-        rig.state_dir, backends=walls, pool=lambda: rig.pool, templates=OneTemplate(), policy=policy, config=config
+        rig.state_dir, backends=walls, pool=lambda: rig.pool, templates=OneTemplate, policy=policy, config=config
     )
     try:
         yield made
@@ -136,7 +136,7 @@ async def test_doctor_runs_what_it_calls_available_and_says_what_does_not_run(ri
 async def test_doctor_does_not_run_what_is_missing_and_a_command_that_fails_is_no_level(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_levels, "PROGRAM", "false")
+    monkeypatch.setattr(_reports, "PROGRAM", "false")
     async with service(rig, missing="runsc is gone") as made:
         gvisor, jail = (await made.perform(Diagnose(run=True), ME)).levels
         assert (gvisor.status, gvisor.detail, gvisor.seconds) == ("missing", "runsc is gone", None)

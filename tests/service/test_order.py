@@ -268,7 +268,7 @@ async def test_who_uses_it_while_it_is_killed_is_told_by_whom(rig: Rig, monkeypa
 async def test_a_kill_does_not_wait_for_ever_for_what_hangs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig.service() as service:
         id = (await service.perform(CreateSandbox(), ME)).id
-        service._rooms.sandboxes._lanes._patience = 0.01
+        service.sandboxes._lanes._patience = 0.01
         begun, go, loop, copy = asyncio.Event(), threading.Event(), asyncio.get_running_loop(), rig.pool.snapshot
 
         def hangs(source: str, name: str, **options: Any) -> None:

@@ -60,7 +60,7 @@ async def opened(rig: Rig, **options: Any) -> AsyncGenerator[Service]:
         rig.state_dir,
         backends=lambda: [ProcessBackend(rig.state_dir)],
         pool=lambda: rig.pool,
-        templates=OneTemplate(),
+        templates=OneTemplate,
         policy=local_policy(os.getuid()),
         **options,
     )
@@ -212,7 +212,7 @@ async def test_twenty_commands_at_once(rig: Rig) -> None:
 async def test_a_guest_that_dies_is_noticed(rig: Rig) -> None:
     async with opened(rig) as service:
         id = await make(service)
-        instance = service._rooms.live._held.get(id)  # pyright: ignore
+        instance = service.live._held.get(id)  # pyright: ignore
         assert instance is not None
         os.kill(instance.instance._guest.pid, signal.SIGKILL)  # pyright: ignore
         with pytest.raises(SandboxDied):

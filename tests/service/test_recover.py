@@ -155,7 +155,7 @@ async def test_a_living_one_is_adopted_ahead_of_its_first_use(rig: Rig) -> None:
     left = Left(rig)
     await left.begin(Recorded.RUNNING, Lives.YES)
     async with rig.service() as service:
-        await until(lambda: left.id in service._rooms.live._held)
+        await until(lambda: left.id in service.live._held)
 
 
 async def test_a_sweep_buries_what_expired(rig: Rig) -> None:
@@ -250,7 +250,7 @@ async def test_what_another_backend_says_of_an_id_is_not_said_of_the_sandbox(rig
         other = WorldBackend(World(rig.state_dir / "other"), level=Level.CONTAINER)
         place = other._world.places[made.id] = Place(rig.world.places[made.id].plan, rig.state_dir / "other")
         await place.end(Ending(limit=None, reason="the keeper died while it was being made"))
-        service._rooms.recovery._backends._loaded["container"] = other
+        service.recovery._backends._loaded["container"] = other
         row = service._store.get(made.id)
         assert row is not None
         sandbox = replace(row.sandbox, id=SandboxId("sb_other"), state=State.KILLED, backend="container", ended_at=1e12)

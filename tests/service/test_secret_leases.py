@@ -44,7 +44,11 @@ RULES = {"TOKEN": SecretRule(source=SecretSource(stored="CI"), bind=BIND)}
 
 
 def leases_of(service: Service) -> Leases:
-    return service._rooms.leases
+    return service.leases
+
+
+async def bounds_of(service: Service, sandbox: Sandbox) -> tuple[Bound, ...]:
+    return from_bytes(await leases_of(service).packed(row_of(service, sandbox)))
 
 
 async def made(service: Service, rules: Mapping[str, SecretRule] = RULES, **spec: Any) -> Sandbox:
@@ -89,7 +93,7 @@ async def test_inside_there_is_a_placeholder_under_the_name_of_the_secret(rig: R
         assert re.fullmatch("ghp_[A-Za-z0-9]{36}", env["GH"])
         other = await made(service, shaped)
         assert not set(env.values()) & set(leases_of(service).furnished(plan_of(rig, other)).spec.env.values())
-        bounds = {bound.name: bound for bound in await leases_of(service).bounds(row_of(service, sandbox))}
+        bounds = {bound.name: bound for bound in await bounds_of(service, sandbox)}
         assert bounds["TOKEN"].placeholder == env["TOKEN"]
         assert bounds["TOKEN"].value == SecretValue(VALUE)
         assert from_bytes(to_bytes(tuple(bounds.values()))) == tuple(bounds.values())
@@ -247,11 +251,11 @@ async def test_another_service_finds_placeholders_and_fetches_values(rig: Rig) -
     async with rig.service() as first:
         await kept(first)
         sandbox = await made(first, persistent=True)
-        before = await leases_of(first).bounds(row_of(first, sandbox))
+        before = await bounds_of(first, sandbox)
     async with rig.service() as second:
-        assert await leases_of(second).bounds(row_of(second, sandbox)) == before
+        assert await bounds_of(second, sandbox) == before
         other = await second.perform(CreateSandbox(), ME)
-        assert await leases_of(second).bounds(row_of(second, other)) == ()
+        assert await bounds_of(second, other) == ()
 
 
 async def test_what_expires_is_renewed_ahead_of_its_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from paddock.model import (
 )
 from paddock.policy.egress import Snapshot
 from paddock.service import Service
+from paddock.service._doors import Doors
 from paddock.service._store import Row
 
 VALUE = SecretValue(b"correct-horse-battery-staple")
@@ -42,20 +43,20 @@ WITH = PolicyDocument(
 )
 
 
-class Doors:
-    """An Egress that is given secrets as the real one is."""
+class Given(Doors):
+    """Keeps the secrets that the gateway would be given."""
 
-    def __init__(self) -> None:
-        self.service: Service | None = None
+    def __init__(self, *wired: Any) -> None:
+        super().__init__(*wired)
         self.given: dict[tuple[str, int], tuple[Bound, ...]] = {}
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
-        assert self.service is not None
-        self.given[row.id, row.incarnation] = from_bytes(await self.service._rooms.leases.packed(row))
+        self.given[row.id, row.incarnation] = from_bytes(await self._leases.packed(row))
 
     async def revise(self, row: Row, snapshot: Snapshot) -> None: ...
 
     async def close(self, row: Row) -> None:
+        await super().close(row)
         self.given.pop((row.id, row.incarnation), None)
 
 
@@ -63,27 +64,30 @@ async def create(service: Service, policy: PolicyDocument | None, **spec: Any) -
     return await service.perform(CreateSandbox(spec=SandboxSpec(policy=policy, **spec)), ME)
 
 
+def given(service: Service) -> dict[tuple[str, int], tuple[Bound, ...]]:
+    assert isinstance(service.doors, Given)
+    return service.doors.given
+
+
 def token(rig: Rig, sandbox: Sandbox) -> str | None:
     return rig.world.places[sandbox.id].plan.spec.env.get("TOKEN")
 
 
 async def test_a_sandbox_has_the_placeholder_and_the_gateway_the_value(rig: Rig) -> None:
-    doors = Doors()
-    async with rig.service(egress=doors) as service:
-        doors.service = service
+    async with rig.service(doors=Given) as service:
         await service.perform(SetSecret(name="CI", value=VALUE), ME)
         sandbox = await create(service, WITH)
-        (bound,) = doors.given[sandbox.id, 0]
+        (bound,) = given(service)[sandbox.id, 0]
         assert (bound.name, bound.placeholder, bound.value) == ("TOKEN", token(rig, sandbox), VALUE)
         assert "TOKEN" not in sandbox.spec.env
         assert token(rig, await create(service, PLAIN)) is None
         assert token(rig, await create(service, None)) is None
         await service.perform(KillSandbox(sandbox=sandbox.id), ME)
-        assert service._rooms.leases.redaction(sandbox.id) is None
+        assert service.leases.redaction(sandbox.id) is None
 
 
 async def test_a_secret_without_a_value_refuses_the_create_before_anything_is_made(rig: Rig) -> None:
-    async with rig.service(egress=Doors()) as service:
+    async with rig.service(doors=Given) as service:
         with pytest.raises(SecretUnavailable, match="nobody has set it"):
             await create(service, WITH)
         assert rig.world.creates == 0
@@ -91,9 +95,7 @@ async def test_a_secret_without_a_value_refuses_the_create_before_anything_is_ma
 
 
 async def test_forks_and_those_from_snapshots_have_placeholders_of_their_own(rig: Rig) -> None:
-    doors = Doors()
-    async with rig.service(egress=doors) as service:
-        doors.service = service
+    async with rig.service(doors=Given) as service:
         await service.perform(SetSecret(name="CI", value=VALUE), ME)
         rig.pool.create("tp_host")
         parent = await create(service, WITH)
@@ -105,13 +107,11 @@ async def test_forks_and_those_from_snapshots_have_placeholders_of_their_own(rig
         assert None not in every
         assert len(set(every)) == 4
         assert token(rig, without) is None
-        assert doors.given[without.id, 0] == ()
+        assert given(service)[without.id, 0] == ()
 
 
 async def test_a_rollback_keeps_the_placeholder_and_the_secret(rig: Rig) -> None:
-    doors = Doors()
-    async with rig.service(egress=doors) as service:
-        doors.service = service
+    async with rig.service(doors=Given) as service:
         await service.perform(SetSecret(name="CI", value=VALUE), ME)
         sandbox = await create(service, WITH)
         rig.pool.create("tp_host")
@@ -119,16 +119,14 @@ async def test_a_rollback_keeps_the_placeholder_and_the_secret(rig: Rig) -> None
         snapshot = await service.perform(CreateSnapshot(sandbox=sandbox.id), ME)
         await service.perform(RollbackSandbox(sandbox=sandbox.id, snapshot=snapshot.id), ME)
         assert token(rig, sandbox) == before
-        (bound,) = doors.given[sandbox.id, 1]
+        (bound,) = given(service)[sandbox.id, 1]
         assert (bound.placeholder, bound.value) == (before, VALUE)
 
 
 async def test_another_policy_gives_a_living_sandbox_its_secrets_before_it_holds(rig: Rig) -> None:
-    doors = Doors()
     told: list[Bound] = []
-    async with rig.service(egress=doors) as service:
-        doors.service = service
-        leases = service._rooms.leases
+    async with rig.service(doors=Given) as service:
+        leases = service.leases
 
         async def changed(sandbox: str, bound: Bound) -> None:
             told.append(bound)
@@ -156,20 +154,18 @@ async def test_another_policy_gives_a_living_sandbox_its_secrets_before_it_holds
 
 
 async def test_what_a_living_sandbox_was_given_late_is_known_to_other_services(rig: Rig) -> None:
-    doors = Doors()
-    async with rig.service(egress=doors) as service:
-        doors.service = service
+    async with rig.service(doors=Given) as service:
         await service.perform(SetSecret(name="CI", value=VALUE), ME)
         plain = await create(service, PLAIN)
         await service.perform(SetPolicy(sandbox=plain.id, policy=WITH), ME)
         given = [
-            (await one._rooms.leases.in_environment(row_of(service, plain), ExecSpec(argv=("true",)))).env
+            (await one.leases.in_environment(row_of(service, plain), ExecSpec(argv=("true",)))).env
             for one in (service, service)
         ]
         assert given[0] == given[1] != {}
-        (bound,) = await service._rooms.leases.bounds(row_of(service, plain))
+        (bound,) = from_bytes(await service.leases.packed(row_of(service, plain)))
         assert given[0] == {"TOKEN": bound.placeholder}
-        redaction = service._rooms.leases.redaction(plain.id)
+        redaction = service.leases.redaction(plain.id)
         assert redaction is not None
         assert VALUE.data not in redaction.whole(VALUE.data)
 

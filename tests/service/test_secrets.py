@@ -37,7 +37,7 @@ async def test_a_secret_is_listed_without_its_value_and_counts_its_versions(rig:
         found = await service.perform(ListSecrets(), ME)
         assert [(one.name, one.version) for one in found] == [("ANOTHER", 1), ("TOKEN", 2)]
         assert VALUE.encode() not in msgspec.json.encode(found)
-        assert service._rooms.secrets.value(ME.id, "TOKEN").data == b"another-value"
+        assert service.secrets.value(ME.id, "TOKEN").data == b"another-value"
 
 
 async def test_no_file_of_the_state_directory_holds_the_value_or_its_digest(rig: Rig) -> None:
@@ -46,7 +46,7 @@ async def test_no_file_of_the_state_directory_holds_the_value_or_its_digest(rig:
 
     async with rig.service() as service:
         await service.perform(setting(), ME)
-        assert service._rooms.secrets.value(ME.id, "TOKEN").data == VALUE.encode()
+        assert service.secrets.value(ME.id, "TOKEN").data == VALUE.encode()
         await service.perform(RotateVaultKey(), ME)
     forms = (VALUE.encode(), base64.b64encode(VALUE.encode()), hashlib.sha256(VALUE.encode()).hexdigest().encode())
     files = [path for path in rig.state_dir.rglob("*") if path.is_file()]
@@ -61,7 +61,7 @@ async def test_nobody_sees_or_uses_or_removes_the_secrets_of_another(rig: Rig) -
         with pytest.raises(NotFound):
             await service.perform(RemoveSecret(name="TOKEN"), OTHER)
         with pytest.raises(SecretUnavailable):
-            service._rooms.secrets.value(OTHER.id, "TOKEN")
+            service.secrets.value(OTHER.id, "TOKEN")
 
 
 async def test_nothing_about_secrets_can_be_asked_from_inside_a_sandbox(rig: Rig) -> None:
@@ -77,7 +77,7 @@ async def test_a_removed_secret_has_no_value_any_more(rig: Rig) -> None:
         await service.perform(setting(), ME)
         await service.perform(RemoveSecret(name="TOKEN"), ME)
         with pytest.raises(SecretUnavailable, match="nobody has set it"):
-            service._rooms.secrets.value(ME.id, "TOKEN")
+            service.secrets.value(ME.id, "TOKEN")
         with pytest.raises(NotFound):
             await service.perform(RemoveSecret(name="TOKEN"), ME)
 
@@ -89,7 +89,7 @@ async def test_a_second_service_reads_what_the_first_has_sealed_also_after_a_new
         assert await service.perform(RotateVaultKey(), ME) == 1
         (after,) = await service.perform(ListSecrets(), ME)
         assert before.key != after.key
-        assert service._rooms.secrets.value(ME.id, "TOKEN").data == VALUE.encode()
+        assert service.secrets.value(ME.id, "TOKEN").data == VALUE.encode()
 
 
 @pytest.mark.parametrize("value", ["", "sesame", "1234567", "x" * 65_537])

@@ -39,7 +39,7 @@ from paddock.model import (
 )
 from paddock.model.exec import ExecSpec
 from paddock.service import Service
-from paddock.service._workspace_store import Kept, WorkspaceRow
+from paddock.service._store import Kept, WorkspaceRow
 from paddock.storage._kept import KeptArchives
 
 
@@ -86,7 +86,7 @@ def keeping_of(service: Service, rig: Rig) -> CopiedKeeping:
 
 
 def workspaces_of(service: Service) -> Any:
-    return service._rooms.workspaces
+    return service.workspaces
 
 
 def over(reference: str, **rest: Any) -> CreateSandbox:

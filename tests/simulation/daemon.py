@@ -48,12 +48,11 @@ class SimulatedNode:
             STATE,
             backends=[SimulatedBackend(world)],
             pool=lambda: pool,  # pyright: ignore[reportArgumentType]
-            templates=OneTemplate(),
+            templates=OneTemplate,
             policy=local_policy(0),
             audit=SimulatedAudit(world),
             store=SimulatedStore(world),
             clock=Clock(world.wall, world.boottime),
-            gateway=True,
             period_seconds=period_seconds,
         )
         self.perform = self.service.perform

@@ -128,7 +128,7 @@ def _serve() -> None:
     def evict(name: str) -> None:
         id = transport.perform(GetWorkspace(workspace=name)).id
         with in_process(default_state_dir()) as daemon:
-            daemon.run(daemon.service._rooms.workspaces.evict, id)
+            daemon.run(daemon.service.workspaces.evict, id)
 
     operations = {
         "open": lambda name: transport.perform(OpenWorkspace(name=name)).id,

@@ -117,7 +117,7 @@ def evict(shared_state: Path) -> Callable[..., None]:
     def run(*workspaces: Workspace) -> None:
         with in_process(shared_state) as daemon:
             for workspace in workspaces:
-                daemon.run(daemon.service._rooms.workspaces.evict, workspace.id)
+                daemon.run(daemon.service.workspaces.evict, workspace.id)
 
     return run
 

@@ -141,7 +141,7 @@ def test_one_with_read_only_subvolumes_is_not_copied_in_part_and_is_deleted_whol
 ) -> None:
     """Nothing inside can make one any more: here the host does, as a sandbox of an earlier paddock could."""
     with in_process(shared_state) as daemon:
-        pool = daemon.service._rooms.workspaces._pool()
+        pool = daemon.service.workspaces._pool()
         if pool.driver != "btrfs":
             pytest.skip(f"this pool is {pool.driver}: it has no subvolumes")
         workspace = opened()

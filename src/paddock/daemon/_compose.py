@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from paddock.errors import NotConfigured, PaddockError, ResourceExhausted
 from paddock.keeper import layout
-from paddock.model import Action, Principal, Template, is_image
+from paddock.model import Action, Principal
 
 if TYPE_CHECKING:
     from paddock.backends._base import Backend
@@ -62,12 +62,11 @@ class Node:
             state_dir,
             backends=lambda: chain((jail,), _other_backends(state_dir, jail.keeper)),
             pool=storage.pool,
-            templates=storage,
+            templates=storage.templates,
             images=storage.images,
             policy=local_policy(os.getuid()),
             config=self.config,
             credentials=_own_credential,
-            gateway=True,
         )
 
     async def open(self) -> None:
@@ -135,17 +134,13 @@ class _Storage:
     def is_open(self) -> bool:
         return self._templates is not None
 
-    def pool(self) -> Pool:
+    def templates(self) -> Templates:
         if self._templates is None:
             raise copy(self._problem)
-        return self._templates.pool
+        return self._templates
 
-    def get(self, name: str) -> Template:
-        if is_image(name):
-            return self.images().get(name, _log.info).template
-        self.pool()
-        assert self._templates is not None
-        return self._templates.get(name, progress=_log.info)
+    def pool(self) -> Pool:
+        return self.templates().pool
 
     def images(self) -> Images:
         with self._importing:
@@ -154,15 +149,3 @@ class _Storage:
 
                 self._images = Images(self.pool(), self._state_dir)
         return self._images
-
-    def names(self) -> tuple[str, ...]:
-        return self._templates.names() if self._templates else ()
-
-    def versions(self) -> frozenset[str]:
-        return self._templates.versions() if self._templates else frozenset()
-
-    def is_version(self, tree: str) -> bool:
-        return self._templates is not None and self._templates.is_version(tree)
-
-    def discard(self, tree: str) -> bool:
-        return self._templates is not None and self._templates.discard(tree)

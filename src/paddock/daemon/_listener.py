@@ -73,10 +73,6 @@ class Listener:
         self._socket = listener
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
 
-    def adopt(self, session: Session) -> None:
-        """One of before this daemon, whose process lives."""
-        self.sessions[session.token] = session
-
     def stop(self) -> None:
         """Take no new connection and no new request. Those under way go on."""
         if self._socket is None:
@@ -91,14 +87,13 @@ class Listener:
     def leaves(self) -> bool:
         return self._socket is None
 
-    async def aclose(self, *, cancel: bool = True) -> None:
+    async def aclose(self) -> None:
         """Cancel what is under way, wait until it is undone, and finish every connection."""
         self.stop()
         tasks = self.tasks - {task for task in (asyncio.current_task(),) if task is not None}
-        if cancel:
-            self.requests.leaves = True
-            for task in tasks:
-                task.cancel()
+        self.requests.leaves = True
+        for task in tasks:
+            task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         if finishing := [connection.finish() for connection in tuple(self._connections)]:

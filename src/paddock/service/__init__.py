@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._clock import Clock as Clock
     from ._names import names as names
-    from ._providers import Templates as Templates
     from ._service import Service as Service
 
 _HOMES = {
     "Clock": "_clock",
     "Service": "_service",
-    "Templates": "_providers",
     "names": "_names",
 }
-__all__ = ["Clock", "Service", "Templates", "names"]
+__all__ = ["Clock", "Service", "names"]
 
 
 def __getattr__(name: str) -> object:

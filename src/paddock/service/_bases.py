@@ -13,7 +13,6 @@ from functools import partial
 
 import msgspec
 
-from paddock.backends._base import TreeMount
 from paddock.errors import AlreadyExists, InvalidState, NotFound, RequestError
 from paddock.keeper.layout import REPOSITORIES
 from paddock.linux.descriptors import closing
@@ -38,7 +37,7 @@ from ._gate import Entry
 from ._needs import Need
 from ._tasks import in_thread
 from ._workshop import Workshops
-from ._workspace_tree import REPOSITORY, WORKSPACE, spare_of
+from ._workspace_tree import WorkspaceTree, spare_of
 
 _PAUSE_SECONDS = 0.5
 """Whoever has just taken one makes a sandbox over it, and has the machine for himself meanwhile."""
@@ -136,10 +135,7 @@ class Bases(Component):
     async def _fill(self, base: Base, acquired: Acquired, entry: Entry | None) -> int:
         """Check the commit out in one workshop, and each depth of submodules, which see other repositories, in another.
         Return how many submodules it lacks because they weren't asked for."""
-        own = (
-            TreeMount(tree=base.id, target=WORKSPACE, writable=True),
-            TreeMount(tree=base.repository, target=REPOSITORY, writable=False),
-        )
+        own = WorkspaceTree(base.id, repository=base.repository).mounts()
         scope, done = self._scope(base.repository), list[str]()
         home = home_of(acquired, scope)
         async with self._workshops.open(own, entry) as workshop:

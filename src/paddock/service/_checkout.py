@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from paddock.backends._base import TreeMount
-from paddock.errors import InvalidArgument
+from paddock.errors import ErrandFailed, InvalidArgument
 from paddock.model import Acquired, Principal
 
 from ._repository_store import NOBODY, PUBLIC
@@ -112,18 +112,18 @@ async def check_out(workshop: Workshop, acquired: Acquired, branch: str) -> None
     """Fills the workshop's workspace. InvalidArgument: git will not have this commit, or this name for a branch."""
     kind = "sha256" if len(acquired.commit) == 64 else "sha1"
     words = (branch, acquired.commit, acquired.url, kind)
-    result = await workshop.run(["/bin/sh", "-c", _CHECK_OUT, "check-out", *words], env=ENVIRONMENT)
-    if not result.ok:
-        why = f", limit reached: {result.limit}" if result.limit else ""
+    try:
+        await workshop.run(["/bin/sh", "-c", _CHECK_OUT, "check-out", *words], env=ENVIRONMENT)
+    except ErrandFailed as error:
         raise InvalidArgument(
-            f"{acquired.commit} of {acquired.url} cannot be checked out on {branch!r}{why}: {result.stderr[-600:]}"
-        )
+            f"{acquired.commit} of {acquired.url} cannot be checked out on {branch!r}: {error.message}"
+        ) from None
 
 
 async def settle(workshop: Workshop, submodules: Sequence[str], now: float) -> None:
     """The last step: from here on git trusts the index in every copy."""
     words = (str(int(now) - _PAST_SECONDS), *submodules)
-    await workshop.check(["/bin/sh", "-c", _SETTLE, "settle", *words], env=ENVIRONMENT)
+    await workshop.run(["/bin/sh", "-c", _SETTLE, "settle", *words], env=ENVIRONMENT)
 
 
 class Submodule(msgspec.Struct, frozen=True):
@@ -138,7 +138,7 @@ class Submodule(msgspec.Struct, frozen=True):
 
 async def submodules(workshop: Workshop, parent: Acquired, path: str) -> list[Submodule]:
     """Return those of the repository `parent`, which is checked out at `path` of the workspace."""
-    said = await workshop.check(["/bin/sh", "-c", _LIST, "list", path], env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
+    said = await workshop.run(["/bin/sh", "-c", _LIST, "list", path], env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
     return _listed(said, path, parent.url)
 
 
@@ -155,7 +155,7 @@ async def lay_out(workshop: Workshop, found: Sequence[tuple[Submodule, Acquired]
     for number, (submodule, acquired) in enumerate(found, first):
         where = (submodule.path, submodule.commit, acquired.url, place(acquired))
         words = (*where, str(number), submodule.parent, submodule.name)
-        await workshop.check(["/bin/sh", "-c", _LAY_OUT, "lay-out", *words], env=ENVIRONMENT)
+        await workshop.run(["/bin/sh", "-c", _LAY_OUT, "lay-out", *words], env=ENVIRONMENT)
 
 
 def home_of(root: Acquired, scope: str) -> str:

@@ -141,11 +141,10 @@ class Collector:
         *,
         input: bytes | None,
         most_bytes: int,
-        redaction: Redaction | None = None,
-        stillness: Stillness | None = None,
+        redaction: Redaction | None,
+        stillness: Stillness,
     ) -> None:
-        self._handle, self._input, self._most = handle, input, most_bytes
-        self._stillness = stillness or Stillness()
+        self._handle, self._input, self._most, self._stillness = handle, input, most_bytes, stillness
         self.meters = out_meter, err_meter = redacting(redaction), redacting(redaction)
         streams = ((handle.stdout, out, out_meter), (handle.stderr, err, err_meter))
         self._streams = [(reader, capture, meter) for reader, capture, meter in streams if reader is not None]

@@ -16,11 +16,14 @@ from paddock.storage._base import Pool
 from ._clock import Clock
 from ._lane import Lanes
 from ._needs import Needs
-from ._providers import Backends, Images, Templates
+from ._providers import Backends
 from ._store import Store
 from ._tasks import Tasks
 
 if TYPE_CHECKING:
+    from paddock.storage import Templates
+    from paddock.storage.images import Images
+
     from ._repositories import CredentialSource
 
 Perform: TypeAlias = Callable[[Action[Any], Principal], Awaitable[Any]]
@@ -35,7 +38,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     backends: Backends
     tasks: Tasks
     pool: Callable[[], Pool]
-    templates: Templates
+    templates: Callable[[], Templates]
     perform: Perform
     needs: Needs
     images: Callable[[], Images] | None = None

@@ -23,7 +23,7 @@ from paddock.storage._base import Pool
 from . import _copies
 from ._context import Component, Context
 from ._copies import Copy
-from ._doors import Egress
+from ._doors import Doors
 from ._gate import Entry
 from ._live import Held, Live, destroy, end
 from ._making import Birth
@@ -31,9 +31,8 @@ from ._nested import Nested
 from ._policies import Policies, protected
 from ._remains import died, words
 from ._secret_leases import Leases
-from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
-from ._store import Row, has_ended
+from ._store import Row, SnapshotRow, has_ended
 from ._tasks import in_thread
 from ._ttl import hibernated, paused, running
 from ._workspace_tree import WorkspaceTree, beside, besides, own_trees
@@ -43,10 +42,10 @@ ASLEEP = "it sleeps on disk"
 
 class Restoring(Component):
     def __init__(
-        self, context: Context, live: Live, snapshots: Snapshots, egress: Egress, policies: Policies, leases: Leases
+        self, context: Context, live: Live, snapshots: Snapshots, doors: Doors, policies: Policies, leases: Leases
     ) -> None:
         super().__init__(context)
-        self._live, self._snapshots, self._egress = live, snapshots, egress
+        self._live, self._snapshots, self._doors = live, snapshots, doors
         self._policies, self._leases = policies, leases
 
     async def rollback(self, action: RollbackSandbox, row: Row, held: Held, entry: Entry) -> Sandbox:
@@ -149,8 +148,8 @@ class Restoring(Component):
             if row.sandbox.spec.nested:
                 await Nested.furnish(instance)
             if policy is not None:
-                await self._egress.close(row)
-                await self._egress.open(next, policy)
+                await self._doors.close(row)
+                await self._doors.open(next, policy)
         except BaseException:
             await end(instance)
             raise
@@ -210,7 +209,7 @@ class Restoring(Component):
         assert taken is not None
         await self._live.release(row.id)
         if row.sandbox.policy is not None:
-            await self._egress.close(row)
+            await self._doors.close(row)
         return await self._lie_down(taken, held.backend)
 
     async def settled(self, row: Row) -> Row:

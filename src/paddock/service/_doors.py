@@ -1,4 +1,4 @@
-"""Wires sandboxes to the gateway: `Egress` is what the service asks of it. See docs/design/egress.md.
+"""The network access of sandboxes, for which the gateway is told their policies. See docs/design/egress.md.
 
 The gateway may die at any moment. Then the sandboxes are offline, and one loop starts the next gateway and sends it the
 rules of all of them. The supervisor has held their sockets all the while.
@@ -7,15 +7,14 @@ rules of all of them. The supervisor has held their sockets all the while.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from paddock.audit import AuditLog
-from paddock.egress._client import GatewayClient, Judge
+from paddock.egress._client import GatewayClient
 from paddock.egress._control import Close, Open, Record, Revise, Secret
 from paddock.egress._secret_book import Bound, to_bytes
 from paddock.errors import GatewayUnavailable, InternalError, NotConfigured, NotFound, PaddockError, SandboxDied
@@ -23,6 +22,7 @@ from paddock.keeper import layout
 from paddock.model import PolicyDocument, Recording, SandboxId, State
 
 from . import _trust
+from ._approvals import Approvals
 from ._context import Component, Context
 from ._secret_leases import Leases
 from ._store import Row
@@ -33,60 +33,6 @@ if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
 
 PERIOD_SECONDS = 30.0
-
-
-class Egress(Protocol):
-    """The ways out of sandboxes. Called only for those that have a policy; a sandbox that `open` was not called for has
-    none.
-
-    `row.incarnation` says which sandbox of an id it is; every call is about that one alone.
-    """
-
-    async def open(self, row: Row, snapshot: Snapshot) -> None:
-        """Returns when what the policy allows gets out, and nothing else does; the sandbox is there, and no command
-        has run in it. Idempotent. NotConfigured (why the gateway can't be started) undoes the create."""
-        ...
-
-    async def revise(self, row: Row, snapshot: Snapshot) -> None:
-        """Returns when the new revision holds for connections that live, too: what it refuses was cut. The revision
-        is recorded already; if this raises, nothing may get out until it holds."""
-        ...
-
-    async def close(self, row: Row) -> None:
-        """The sandbox has ended, or has no policy any more. Idempotent, and does not raise for what is gone."""
-        ...
-
-
-class NoEgress:
-    """Nothing is wired here: a policy is refused, not ignored."""
-
-    async def open(self, row: Row, snapshot: Snapshot) -> None:
-        raise NotConfigured(
-            f"sandbox {row.id} has a policy, and there is no gateway here that could keep it",
-            hint="leave the policy out: then nothing gets out of the sandbox at all",
-        )
-
-    revise = open
-
-    async def close(self, row: Row) -> None:
-        return None
-
-
-class LeasedEgress:
-    """`inner`, and the secrets of a sandbox are dropped with its ways out."""
-
-    def __init__(self, inner: Egress, leases: Leases) -> None:
-        self._inner, self._leases = inner, leases
-
-    async def open(self, row: Row, snapshot: Snapshot) -> None:
-        await self._inner.open(row, snapshot)
-
-    async def revise(self, row: Row, snapshot: Snapshot) -> None:
-        await self._inner.revise(row, snapshot)
-
-    async def close(self, row: Row) -> None:
-        self._leases.drop(row.id)
-        await self._inner.close(row)
 
 
 class MalwareLists:
@@ -156,19 +102,23 @@ class _Door(msgspec.Struct):
 
 
 class Doors(Component):
-    """`judge` answers for approvals. `secrets` says, for the gateway, which ones a sandbox has."""
+    """Called only for sandboxes that have a policy: one that `open` was not called for has no network.
 
-    def __init__(
-        self, context: Context, *, judge: Judge, secrets: Callable[[Row], Awaitable[bytes]] | None = None
-    ) -> None:
+    `row.incarnation` says which sandbox of an id it is. Every call is about that one alone.
+    """
+
+    def __init__(self, context: Context, leases: Leases, approvals: Approvals) -> None:
         super().__init__(context)
-        self._secrets = secrets
+        self._leases = leases
+        leases.changed = self.secret
         self._doors: dict[SandboxId, _Door] = {}
         self._made: asyncio.Task[Authority] | None = None
-        self._client = GatewayClient(self._state_dir, on_lost=self._lost, judge=judge)
+        self._client = GatewayClient(self._state_dir, on_lost=self._lost, judge=approvals.judge)
         self._lists = MalwareLists(self._state_dir, tasks=self._tasks, audit=self._audit)
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
+        """Return when what the policy allows gets out, and nothing else does. No command has run in the sandbox yet.
+        Idempotent. NotConfigured (why the gateway can't be started) undoes the create."""
         before = self._doors.get(row.id)
         door = _Door(row, snapshot) if before is None or before.row.incarnation != row.incarnation else before
         self._doors[row.id] = door
@@ -183,6 +133,8 @@ class Doors(Component):
                 raise
 
     async def revise(self, row: Row, snapshot: Snapshot) -> None:
+        """Return when the new revision, recorded already, holds for living connections too: what it refuses was cut.
+        If this raises, nothing may get out until it holds."""
         door = self._doors.get(row.id)
         if door is None:
             await self.open(row, snapshot)
@@ -200,6 +152,8 @@ class Doors(Component):
                 raise unread  # the revision holds all the same: what needs that list is refused
 
     async def close(self, row: Row) -> None:
+        """Drop the secrets and the network of a sandbox that has ended, or has no policy any more. Idempotent."""
+        self._leases.drop(row.id)
         if row.state in (State.RUNNING, State.PAUSED) and row.sandbox.policy is None:
             # It lives on, and has its sockets: whoever calls is told no, and does not wait for an answer.
             from paddock.policy.egress import compile
@@ -287,7 +241,7 @@ class Doors(Component):
                 pass  # it has no such door
         if door.authority is None:
             door.authority = await self._new_authority()
-        secrets = b"" if self._secrets is None else await self._secrets(row)
+        secrets = await self._leases.packed(row)
         exits = await self._backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True)
         if exits is None:
             raise InternalError(f"somebody who is no gateway has the sockets of {row.id}", hint="paddock kill it")
@@ -344,6 +298,3 @@ class Doors(Component):
                 await self._send(door)
             except SandboxDied:
                 self._drop(door)
-
-
-_: tuple[type[Egress], ...] = (NoEgress, LeasedEgress, Doors)

@@ -235,17 +235,17 @@ class Storage(Component):
 
     async def old_templates(self) -> Sequence[Candidate]:
         """Versions that a newer one has replaced, and what killed builders have begun."""
-        pool = self._pool()
+        pool, templates = self._pool(), self._templates()
 
         async def take(name: str) -> str | None:
             # Who has taken it into use since it was looked at may have ended, and his sandbox lives on.
             if (kept := self._template_kept(self._needs.by_tree(), name)) is not None:
                 return kept
-            gone = await asyncio.to_thread(self._templates.discard, name)
+            gone = await asyncio.to_thread(templates.discard, name)
             return None if gone else "it is in use, or being built"
 
-        names = [name for name in await asyncio.to_thread(pool.names) if self._templates.is_version(name)]
-        current = await asyncio.to_thread(self._templates.versions)
+        names = [name for name in await asyncio.to_thread(pool.names) if templates.is_version(name)]
+        current = await asyncio.to_thread(templates.versions)
         needed = self._needs.by_tree()
         found: list[Candidate] = []
         for name in names:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from paddock.backends._threads import in_its_own_thread
 from paddock.errors import NotConfigured, PaddockError
@@ -18,22 +18,26 @@ from ._garbage import Candidate, candidate, measured
 from ._gate import Entry
 from ._handlers import handles
 from ._needs import told
-from ._providers import Images
 from ._tasks import in_thread
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from paddock.storage.images import Images
+    from paddock.storage.images._images import Record
+
 LANE = "images"
 _log = logging.getLogger("paddock")
 
 
 @asynccontextmanager
-async def getting(context: Context, reference: str, get: Callable[..., T], *args: object) -> AsyncGenerator[T]:
-    """Call `get` in a thread: for one reference, one caller at a time. Nothing of an image is deleted before the block
-    ends, nor before the thread, which goes on when its caller leaves."""
+async def getting(context: Context, reference: str, *, refresh: bool = False) -> AsyncGenerator[Record]:
+    """Get an image in a thread: for one reference, one caller at a time. Nothing of an image is deleted before the
+    block ends, nor before the thread, which goes on when its caller leaves. NotConfigured."""
+    images = await asyncio.to_thread(_source, context)  # which may have to be imported
+    get = images.pull if refresh else images.get
     async with AsyncExitStack() as holds, AsyncExitStack() as turn:
         await holds.enter_async_context(context.lanes.shared(LANE))
         await turn.enter_async_context(context.lanes.exclusive(f"{LANE} {reference}"))
-        work, name = in_its_own_thread(get, reference, *args), f"get image {reference}"
+        work, name = in_its_own_thread(get, reference, _log.info), f"get image {reference}"
         doing = context.tasks.start(work, name=name, awaited=True)
         try:
             await asyncio.wait((doing,))
@@ -51,11 +55,11 @@ class ImageRoom(Component):
 
     @handles(ListImages)
     async def list(self, action: ListImages, entry: Entry) -> tuple[Image, ...]:
-        return await asyncio.to_thread(self._source().list)
+        return await asyncio.to_thread(_source(self._context).list)
 
     @handles(RemoveImage)
     async def remove(self, action: RemoveImage, entry: Entry) -> None:
-        images = self._source()
+        images = _source(self._context)
         async with self._lanes.exclusive(LANE):
             for tree in await in_thread(images.remove, action.image):
                 if tree not in self._needs.by_tree():
@@ -63,9 +67,7 @@ class ImageRoom(Component):
 
     @handles(PullImage)
     async def pull(self, action: PullImage, entry: Entry) -> Image:
-        images = self._source()
-        fetch = images.pull if action.refresh else images.get
-        async with getting(self._context, action.reference, fetch, _log.info) as record:
+        async with getting(self._context, action.reference, refresh=action.refresh) as record:
             image = record.image
         entry.done({"reference": image.reference, "digest": image.digest})
         return image
@@ -106,10 +108,11 @@ class ImageRoom(Component):
             # Who has taken it into use since it was looked at may have ended, and his sandbox lives on.
             if (kept := told(self._needs.by_tree(), name)) is not None:
                 return kept
-            gone = await in_thread(self._source().discard, name)
+            gone = await in_thread(_source(self._context).discard, name)
             return None if gone else "it is in use, or being built"
 
-    def _source(self) -> Images:
-        if self._images is None:
-            raise NotConfigured("this service has no images")
-        return self._images()
+
+def _source(context: Context) -> Images:
+    if context.images is None:
+        raise NotConfigured("this service has no images")
+    return context.images()

@@ -185,7 +185,7 @@ class Live(Component):
     async def kill(self, id: SandboxId, reason: str, *, told: bool = False) -> Row:
         """End a sandbox, unless it has ended. Once begun it goes on, whatever becomes of the caller. `told`: the audit
         log has it already."""
-        return await self._tasks.finish(self._kill(id, reason, told), name=f"undo sandbox {id}: kill")
+        return await self._tasks.finish(self._kill(id, reason, told), name=f"sandbox {id}: kill")
 
     async def _kill(self, id: SandboxId, reason: str, told: bool) -> Row:
         async with self._lanes.overtake(id):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from functools import partial
@@ -35,7 +36,7 @@ from paddock.model import (
 from . import _copies, _validate
 from ._clock import boot_id
 from ._context import Component, Context
-from ._doors import Egress
+from ._doors import Doors
 from ._gate import Entry
 from ._handlers import handles
 from ._images import getting
@@ -48,14 +49,16 @@ from ._secret_leases import Leases
 from ._snapshots import Snapshots
 from ._store import Key, Row
 from ._tasks import in_thread
-from ._workspace_tree import Workspaces, WorkspaceTree, copied, own_trees
+from ._workspace_tree import WorkspaceTree, copied, own_trees
 
 if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
 
     from ._sandboxes import Sandboxes
+    from ._workspaces import Workspaces
 
 MOST_FORKS = 1000
+_log = logging.getLogger("paddock")
 _spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -96,7 +99,7 @@ class Making(Component):
         context: Context,
         sandboxes: Sandboxes,
         live: Live,
-        egress: Egress,
+        doors: Doors,
         leases: Leases,
         snapshots: Snapshots,
         policies: Policies,
@@ -104,7 +107,7 @@ class Making(Component):
         workspaces: Workspaces,
     ) -> None:
         super().__init__(context)
-        self._sandboxes, self._live, self._egress, self._leases = sandboxes, live, egress, leases
+        self._sandboxes, self._live, self._doors, self._leases = sandboxes, live, doors, leases
         self._snapshots, self._policies = snapshots, policies
         self._nested, self._workspaces = nested, workspaces
         self._boot = boot_id()
@@ -318,15 +321,15 @@ class Making(Component):
     async def _template(self, name: str, holds: AsyncExitStack) -> Template:
         try:
             if is_image(name):  # which is looked for again each time
-                return await holds.enter_async_context(getting(self._context, name, self._templates.get))
+                return (await holds.enter_async_context(getting(self._context, name))).template
             if name in self._built:
-                return self._templates.get(name)  # a look-up from now on
+                return self._templates().get(name)  # a look-up from now on
             # Whatever it takes: what makes one keeps no thread from the others.
-            template = await in_its_own_thread(self._templates.get, name)
+            template = await in_its_own_thread(self._templates().get, name, _log.info)
         except NotFound:
             if is_image(name):
                 raise
-            known = sorted(self._templates.names())
+            known = sorted(self._templates().names())
             raise NotFound(
                 f"no template {name!r}; there are: {', '.join(known) or 'none'}",
                 hint="name one of those",
@@ -369,7 +372,7 @@ class Making(Component):
                     if birth.row.sandbox.spec.nested:
                         await Nested.furnish(instances[birth.row.id])
                     if birth.policy is not None:
-                        await self._egress.open(birth.row, birth.policy)
+                        await self._doors.open(birth.row, birth.policy)
                 check()
                 with self._store.writing() if len(births) > 1 else nullcontext():  # a death leaves all or none
                     running = tuple(self._store.move(birth.row, State.RUNNING) for birth in births)
@@ -395,7 +398,7 @@ class Making(Component):
             steps: list[Callable[[], Awaitable[None]]] = []
             if instance is not None:
                 if birth.policy is not None:
-                    steps.append(partial(self._egress.close, row))
+                    steps.append(partial(self._doors.close, row))
                 steps += [partial(end, instance), partial(birth.backend.forget, row.id)]
             steps += [partial(self._delete, tree) for tree in own_trees(row)]
             for step in steps:

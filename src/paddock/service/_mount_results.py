@@ -56,7 +56,7 @@ class MountResults(Component):
 
         work = self._holding(row, held, number, mount, action.paths, tell)
         # Once begun it goes on, whatever becomes of the caller.
-        found, patch = await self._tasks.finish(work, name=f"undo copy {row.id}")
+        found, patch = await self._tasks.finish(work, name=f"copy {row.id}")
         entry.done({"changes": len(found), **({} if patch is None else {"patch_sha256": _sha256(patch)})})
         return MountDiff(sandbox=row.id, target=mount.target, source=mount.source, changes=found, patch=patch)
 

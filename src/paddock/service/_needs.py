@@ -12,9 +12,7 @@ from typing import NamedTuple
 
 from paddock.model import State, WorkspaceState
 
-from ._snapshot_store import SnapshotStore
-from ._store import Store
-from ._workspace_store import WorkspaceStore
+from ._store import SnapshotStore, Store, WorkspaceStore
 from ._workspace_tree import WORKSPACE_OF, WorkspaceTree, beside, spare_of
 
 

@@ -39,7 +39,7 @@ from paddock.storage._listing import is_new
 
 from ._approvals import Approvals
 from ._context import Component, Context
-from ._doors import Egress
+from ._doors import Doors
 from ._gate import Entry
 from ._secret_leases import Leases
 from ._store import Row
@@ -70,9 +70,9 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Policies(Component):
-    def __init__(self, context: Context, egress: Egress, leases: Leases, approvals: Approvals) -> None:
+    def __init__(self, context: Context, doors: Doors, leases: Leases, approvals: Approvals) -> None:
         super().__init__(context)
-        self._egress, self._leases, self._approvals = egress, leases, approvals
+        self._doors, self._leases, self._approvals = doors, leases, approvals
         self._compiled: dict[str, Snapshot] = {}
         self._of_text: dict[bytes, Snapshot] = {}
         """By what they were compiled from: most sandboxes of a program have the same."""
@@ -118,7 +118,7 @@ class Policies(Component):
         async with self._lanes.exclusive(_lane(row)):
             row = self._store.get(row.id) or row
             if row.sandbox.policy is not None:
-                await self._egress.open(row, await self.of(row.sandbox.policy))
+                await self._doors.open(row, await self.of(row.sandbox.policy))
 
     async def set(self, action: SetPolicy, row: Row, entry: Entry) -> Sandbox:
         """The caller shares the lane of the sandbox: it is not made again meanwhile."""
@@ -254,12 +254,12 @@ class Policies(Component):
             raise InvalidState(f"sandbox {row.id} has ended meanwhile", hint=f"paddock inspect {row.id}")
         row = self._store.get(row.id) or row
         if snapshot is None:
-            await self._egress.close(row)
+            await self._doors.close(row)
         elif before is not None:
-            await self._egress.revise(row, snapshot)
+            await self._doors.revise(row, snapshot)
         else:
             try:
-                await self._egress.open(row, snapshot)
+                await self._doors.open(row, snapshot)
             except BaseException:
                 self._store.execute(_SET, (None, row.id))
                 raise

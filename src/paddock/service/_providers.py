@@ -1,61 +1,12 @@
-"""What the door is given by the composition root."""
+"""The backends of this installation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
 
 from paddock.backends._base import Backend
 from paddock.errors import LevelUnavailable, NotConfigured
-from paddock.model import Image, Level, Template
-
-
-class Templates(Protocol):
-    def get(self, name: str) -> Template:
-        """Builds it if it is missing, which may take minutes; called in a thread. NotFound."""
-        ...
-
-    def names(self) -> tuple[str, ...]: ...
-    def versions(self) -> frozenset[str]:
-        """The trees that templates would be made of now."""
-        ...
-
-    def is_version(self, tree: str) -> bool:
-        """Whether that tree is a version of a template that is known, or what a builder of one has begun."""
-        ...
-
-    def discard(self, tree: str) -> bool:
-        """Deletes one. False: it is in use, or being built."""
-        ...
-
-
-class ImageRecord(Protocol):
-    @property
-    def image(self) -> Image: ...
-
-
-class Images(Protocol):
-    def get(self, text: str, progress: Callable[[str], None]) -> ImageRecord:
-        """What was found under that name before; else as `pull`."""
-        ...
-
-    def pull(self, text: str, progress: Callable[[str], None]) -> ImageRecord:
-        """Takes minutes; called in a thread."""
-        ...
-
-    def list(self) -> tuple[Image, ...]: ...
-    def remove(self, text: str) -> tuple[str, ...]:
-        """The trees that no image has any more, still there. NotFound."""
-        ...
-
-    def trees(self) -> Mapping[str, str]:
-        """Those of the images that are here, each with one that has it."""
-        ...
-
-    def is_version(self, tree: str) -> bool: ...
-    def discard(self, tree: str) -> bool:
-        """Deletes a tree. False: it is in use, or being built."""
-        ...
+from paddock.model import Level
 
 
 class Backends:

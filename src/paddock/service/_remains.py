@@ -12,7 +12,7 @@ from paddock.model import Limit, Sandbox, State, replace
 
 from ._clock import boot_id
 from ._context import Component, Context
-from ._doors import Egress
+from ._doors import Doors
 from ._snapshots import Snapshots
 from ._store import Row
 from ._store import has_ended as has_ended
@@ -21,9 +21,9 @@ from ._workspace_tree import own_trees
 
 
 class Remains(Component):
-    def __init__(self, context: Context, egress: Egress, snapshots: Snapshots) -> None:
+    def __init__(self, context: Context, doors: Doors, snapshots: Snapshots) -> None:
         super().__init__(context)
-        self._egress, self._snapshots = egress, snapshots
+        self._doors, self._snapshots = doors, snapshots
         self.outputs = self._state_dir / OUTPUTS
         self._unrecorded: dict[str, tuple[State, Limit | None, str]] = {}
         """How and why those have ended of which the row does not say so yet: the disk was full."""
@@ -75,7 +75,7 @@ class Remains(Component):
     async def bury(self, row: Row) -> None:
         """Removes what an ended sandbox leaves: ways out, tree, outputs, the backend's memory of it. Idempotent."""
         if row.sandbox.policy is not None:
-            await self._egress.close(row)
+            await self._doors.close(row)
             with suppress(PaddockError):  # on a full disk: what is dead is buried all the same
                 await self._snapshots.record_changes(row, own_trees(row), "end", own=True)
         await in_thread(self._remove, row)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from paddock import __version__
 from paddock.audit import (
@@ -37,18 +39,25 @@ from paddock.model import (
     AuditReport,
     AuditStatement,
     Check,
+    CreateSandbox,
     Diagnose,
     Diagnosis,
+    ExecSpec,
     GetAuditStatement,
+    KillSandbox,
     Level,
+    LevelReport,
     ListAudit,
+    Principal,
+    RunExec,
+    SandboxSpec,
     StreamAudit,
     replace,
 )
 from paddock.model.config import FILE
+from paddock.model.sandbox import RANK
 
-from . import _levels
-from ._context import Component, Context
+from ._context import Component, Context, Perform
 from ._evidence import Evidence
 from ._garbage import measure
 from ._gate import Entry
@@ -58,6 +67,10 @@ from ._sandboxes import Sandboxes
 
 _POLL_SECONDS = 0.25
 _AT_ONCE = 512
+PROGRAM = "true"
+_TTL_SECONDS = 600.0
+_TRUE_SECONDS = 60.0
+_log = logging.getLogger("paddock")
 
 
 class AuditStream:
@@ -169,15 +182,15 @@ class Reports(Component):
 
     @handles(Diagnose)
     async def diagnose(self, action: Diagnose, entry: Entry) -> Diagnosis:
-        backends, trials = self._backends.all(), dict[Level, _levels.Trial]()
+        backends, trials = self._backends.all(), dict[Level, _Trial]()
         if action.run:
             if entry.principal.id != self._owner:
                 raise PolicyDenied(f"sandboxes for a report are for {self._owner} to make", rule="own-records")
-            trials = await _levels.run(backends, action.levels, self._perform, entry.principal)
+            trials = await _try_levels(backends, action.levels, self._perform, entry.principal)
         checks: list[Check] = []
         for backend in backends:
             checks += await asyncio.to_thread(self._tried, backend)
-        levels = await asyncio.to_thread(_levels.reports, backends, checks, trials)
+        levels = await asyncio.to_thread(_levels, backends, checks, trials)
         checks = [check for check in checks if check.area != "level"]  # `levels` says more of them
         checks += await asyncio.to_thread(self._storage)
         checks += await asyncio.to_thread(self._image_room.checks)
@@ -227,10 +240,80 @@ class Reports(Component):
         try:
             return self._pool().checks()
         except PaddockError as error:
-            fix = _levels.remedy(error)
+            fix = _remedy(error)
             return (Check(area="storage", name="pool", status="missing", detail=error.message, fix=fix),)
         except Exception as error:
             return (Check(area="storage", name="pool", status="missing", detail=str(error)),)
+
+
+class _Trial(NamedTuple):
+    """One sandbox from its create to the end of `true`. `problem` is None if that worked."""
+
+    seconds: float
+    problem: str | None = None
+    fix: str | None = None
+
+
+async def _try_levels(
+    backends: Sequence[Backend], levels: Sequence[Level], perform: Perform, principal: Principal
+) -> dict[Level, _Trial]:
+    """Make a sandbox of each level that its backend calls available, as any caller would, and run `true` in it.
+
+    `levels`, if there are any, are the only ones."""
+    wanted = levels or [level for level in Level if level is not Level.PROCESS]
+    return {
+        backend.level: await _try(backend.level, perform, principal)
+        for backend in backends
+        if backend.level in wanted and backend.probe() is None
+    }
+
+
+async def _try(level: Level, perform: Perform, principal: Principal) -> _Trial:
+    _log.info("making a sandbox of level %s", level.value)
+    start = time.monotonic()
+    try:
+        made = await perform(CreateSandbox(spec=SandboxSpec(level=level, ttl_seconds=_TTL_SECONDS)), principal)
+        try:
+            spec = ExecSpec(argv=(PROGRAM,), timeout_seconds=_TRUE_SECONDS)
+            status = (await perform(RunExec(sandbox=made.id, spec=spec), principal)).status
+        finally:
+            await perform(KillSandbox(sandbox=made.id), principal)
+    except PaddockError as error:
+        return _Trial(time.monotonic() - start, f"no sandbox of it runs: {error.message}", _remedy(error))
+    except Exception as error:  # a report that says so is worth more than none
+        return _Trial(time.monotonic() - start, f"no sandbox of it runs: {type(error).__name__}: {error}")
+    seconds = time.monotonic() - start
+    return _Trial(seconds, f"`{PROGRAM}` ended with exit code {status.exit_code}" if status.exit_code else None)
+
+
+def _remedy(error: PaddockError) -> str | None:
+    """Return what to do about the error, unless that is to ask for this very report."""
+    return None if error.hint is None or error.hint.startswith("paddock doctor") else error.hint
+
+
+def _levels(
+    backends: Sequence[Backend], checks: Sequence[Check], trials: Mapping[Level, _Trial]
+) -> tuple[LevelReport, ...]:
+    """Describe every level that isolates, strongest first. `checks` are those of all `backends`."""
+    told = {check.name: check for check in checks if check.area == "level"}
+    isolating = [one for one in backends if one.level is not Level.PROCESS]
+    found = [_level(one, told.get(one.level.value), trials.get(one.level)) for one in isolating]
+    return tuple(sorted(found, key=lambda report: -RANK.index(Level(report.level))))
+
+
+def _level(backend: Backend, check: Check | None, trial: _Trial | None) -> LevelReport:
+    refusal = backend.probe()
+    status, detail, fix = ("ok", refusal or "", None) if check is None else (check.status, check.detail, check.fix)
+    if trial is not None and trial.problem is not None:
+        status, detail, fix = "missing", trial.problem, trial.fix
+    return LevelReport(
+        level=backend.level.value,
+        backend=backend.name,
+        status=status if refusal is None else "missing",
+        detail=detail,
+        fix=fix,
+        seconds=None if trial is None else trial.seconds,
+    )
 
 
 def _packages(directory: Path) -> Check:

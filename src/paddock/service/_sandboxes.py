@@ -59,9 +59,8 @@ from ._live import LIVE, SESSION_ENDED, Held, Live
 from ._policies import Policies
 from ._remains import died
 from ._snapshots import Snapshots
-from ._store import LEAST_PREFIX, Row, has_ended, the_one
+from ._store import LEAST_PREFIX, Row, WorkspaceStore, has_ended, the_one
 from ._ttl import running
-from ._workspace_store import WorkspaceStore
 
 T = TypeVar("T")
 _TURN_SECONDS = 0.02
@@ -78,7 +77,7 @@ class Sandboxes(Component):
         snapshots: Snapshots,
         policies: Policies,
         restoring: Restoring,
-        doors: Doors | None,
+        doors: Doors,
     ) -> None:
         super().__init__(context)
         self._live, self._snapshots = live, snapshots
@@ -174,7 +173,7 @@ class Sandboxes(Component):
     async def _turned(self, work: Coroutine[None, None, Sandbox], row: Row) -> Sandbox:
         """Once begun it goes on, whatever becomes of the caller."""
         async with self.told(row):
-            return await self._tasks.finish(work, name=f"undo sandbox {row.id}: pause, resume, rollback or extend")
+            return await self._tasks.finish(work, name=f"sandbox {row.id}: pause, resume, rollback or extend")
 
     @handles(GetUsage)
     async def usage(self, action: GetUsage, entry: Entry) -> Usage:
@@ -238,7 +237,7 @@ class Sandboxes(Component):
 
     async def _order(self, order: Callable[[Doors, Row], Awaitable[T]], sandbox: str, entry: Entry) -> T:
         row, _ = await self.reach(sandbox, entry)
-        if self._doors is None or row.sandbox.policy is None:
+        if row.sandbox.policy is None:
             raise InvalidState(f"{row.id} has no network: there is nothing to record", hint="paddock policy set")
         try:
             return await order(self._doors, row)
@@ -248,7 +247,7 @@ class Sandboxes(Component):
 
     @handles(ListTemplates)
     async def templates(self, action: ListTemplates, entry: Entry) -> tuple[str, ...]:
-        return tuple(sorted(self._templates.names()))
+        return tuple(sorted(self._templates().names()))
 
     def find(self, reference: str, entry: Entry) -> Row:
         """By id, name of a living one, unique prefix of an id, or name of the last ended one; only one's own."""

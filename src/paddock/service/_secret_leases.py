@@ -182,21 +182,19 @@ def _columns(one: Lease) -> tuple[Any, ...]:
 class _Held(msgspec.Struct):
     """What this daemon has of a sandbox's secrets, by name."""
 
-    bounds: dict[str, Bound]
-    late: dict[str, str]
-    """The placeholders of those that came after the sandbox, or may have."""
+    bounds: dict[str, Bound] = {}
     renewals: dict[str, asyncio.Task[None]] = {}
     redaction: Redaction | None = None
 
 
 class Leases(Component):
-    """`changed` is set by whoever has a gateway."""
+    changed: Changed
+    """Set by `Doors`."""
 
     def __init__(self, context: Context, secrets: Secrets) -> None:
         super().__init__(context)
         self._secrets = secrets
         self._sandboxes: dict[str, _Held] = {}
-        self.changed: Changed = _nobody
 
     def _add(self, leases: Sequence[Lease]) -> None:
         """Or other rules of those that are there. And forgets those of sandboxes that are forgotten. (A new one's own
@@ -246,7 +244,7 @@ class Leases(Component):
         fetched = await self._fetch_all(every[0])
         for row, leases in zip(rows, every, strict=True):
             self._add(leases)
-            self._hold(row.id, leases, fetched, {})
+            self._hold(row.id, leases, fetched)
 
     def furnished(self, plan: SandboxPlan) -> SandboxPlan:
         """With the placeholders in its environment."""
@@ -256,21 +254,18 @@ class Leases(Component):
         env = {**plan.spec.env, **{lease.name: lease.placeholder for lease in leases}}
         return replace(plan, spec=replace(plan.spec, env=env))
 
-    async def bounds(self, row: Row) -> tuple[Bound, ...]:
-        """For the gateway. The values of a sandbox that the daemon before this one made are fetched again. A value is
-        None where that fails (it was revoked, or is in no environment any more): that hinders no command."""
-        return tuple((await self._held(row)).bounds.values())
-
     async def _held(self, row: Row) -> _Held:
+        """Fetch the values of a sandbox that the daemon before this one made. A value is None where that fails (it was
+        revoked, or is in no environment any more): that hinders no command."""
         held = self._sandboxes.get(row.id)
         if held is None:
             leases = self._of(row.id)
-            late = {lease.name: lease.placeholder for lease in leases}
-            held = self._hold(row.id, leases, await self._fetch_all(leases, spared=True), late)
+            held = self._hold(row.id, leases, await self._fetch_all(leases, spared=True))
         return held
 
     async def packed(self, row: Row) -> bytes:
-        """Return `bounds` as they go to the gateway. A kept value may have been rotated while others were fetched."""
+        """Return the secrets of a sandbox for the gateway. A kept value may have been rotated while others were
+        fetched."""
         held = await self._held(row)
         for lease in self._of(row.id) if held.bounds else ():
             before = held.bounds[lease.name].value
@@ -294,11 +289,9 @@ class Leases(Component):
         return argv
 
     async def in_environment(self, row: Row, spec: ExecSpec) -> ExecSpec:
-        """With the placeholders of those that came after the sandbox, whose environment has only what was there."""
-        if row.sandbox.policy is None:
-            return spec
-        late = (await self._held(row)).late
-        return spec if not late else replace(spec, env={**late, **spec.env})
+        """With the placeholders, since the sandbox's environment lacks those of secrets that came after it."""
+        bounds = (await self._held(row)).bounds.values()
+        return replace(spec, env={**{bound.name: bound.placeholder for bound in bounds}, **spec.env})
 
     async def extend(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
         """Another policy of a living sandbox: it has those that are new, and others of what it had under their names,
@@ -321,7 +314,6 @@ class Leases(Component):
         self._add(leases)
         for lease, one in zip(leases, fetched, strict=True):
             self._set(held, lease, self._bound(lease, one))
-            held.late[lease.name] = lease.placeholder
         self._redact(held)
         for lease in leases:
             await self.changed(row.id, held.bounds[lease.name])
@@ -399,11 +391,9 @@ class Leases(Component):
             expires_at=None if fetched is None or fetched.seconds is None else self._clock.boottime() + fetched.seconds,
         )
 
-    def _hold(
-        self, sandbox: str, leases: Sequence[Lease], fetched: Sequence[Fetched | None], late: dict[str, str]
-    ) -> _Held:
+    def _hold(self, sandbox: str, leases: Sequence[Lease], fetched: Sequence[Fetched | None]) -> _Held:
         self.drop(sandbox)
-        held = self._sandboxes[sandbox] = _Held({}, late)
+        held = self._sandboxes[sandbox] = _Held()
         for lease, one in zip(leases, fetched, strict=True):
             self._set(held, lease, self._bound(lease, one))
         self._redact(held)
@@ -478,7 +468,3 @@ def _bindings(rule: SecretRule) -> tuple[Binding, ...]:
 
 
 _sleep = asyncio.sleep
-
-
-async def _nobody(sandbox: str, bound: Bound) -> None:
-    """No sandbox has a gateway here."""

@@ -23,27 +23,50 @@ from paddock.model.config import Config
 from paddock.policy import Policy
 from paddock.storage._base import Pool
 
+from ._approvals import Approvals
+from ._artifacts import ArtifactResults
 from ._clock import Clock
 from ._context import Context
-from ._doors import Egress
+from ._disk_sleep import Restoring
+from ._doors import Doors
+from ._evidence import Evidence
+from ._execs import Execs
+from ._files import Files
+from ._garbage import Storage
 from ._gate import Gate
+from ._handlers import table
+from ._images import ImageRoom
+from ._live import LIVE, Live
+from ._making import Making
+from ._mount_results import MountResults
 from ._needs import Needs
-from ._providers import Backends, Images, Templates
-from ._recover import PERIOD_SECONDS
-from ._rooms import Rooms
+from ._nested import Nested
+from ._policies import Policies
+from ._promotion import Promotion
+from ._providers import Backends
+from ._recover import PERIOD_SECONDS, Recovery
+from ._remains import Remains
+from ._reports import Reports
+from ._sandboxes import Sandboxes
+from ._secret_leases import Leases, Secrets
+from ._shelf import Shelf
+from ._snapshots import Snapshots
 from ._store import Store
 from ._tasks import Activity, Tasks
-from ._workspace_tree import Workspaces
+from ._workspace_results import Sources, WorkspaceResults
+from ._workspaces import Workspaces
 
 if TYPE_CHECKING:
+    from paddock.storage import Templates
+    from paddock.storage.images import Images
+
     from ._repositories import CredentialSource
 
 R = TypeVar("R")
 
 
 class Service:
-    """The one of its state directory. `async with` it, or `start` and `aclose`, in the loop that uses it. Policies are
-    kept by `egress`, or with `gateway` by that of the state directory.
+    """The one of its state directory. `async with` it, or `start` and `aclose`, in the loop that uses it.
 
     Leaving it lets sandboxes live on where their backend can find them again, and ends them where it can't.
     """
@@ -54,17 +77,15 @@ class Service:
         *,
         backends: Iterable[Backend] | Callable[[], Iterable[Backend]],
         pool: Callable[[], Pool],
-        templates: Templates,
+        templates: Callable[[], Templates],
         images: Callable[[], Images] | None = None,
         policy: Policy,
         audit: AuditLog | None = None,
         store: Store | None = None,
         config: Config = Config(),  # noqa: B008 (a frozen value)
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
-        workspaces: Workspaces | None = None,
         credentials: CredentialSource | None = None,
-        egress: Egress | None = None,
-        gateway: bool = False,
+        doors: Callable[[Context, Leases, Approvals], Doors] = Doors,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self.state_dir = state_dir
@@ -91,11 +112,42 @@ class Service:
             perform=self.perform,
             needs=Needs(self._store),
         )
-        self._rooms = Rooms(
-            context, workspaces=workspaces, egress=egress, gateway=gateway, period_seconds=period_seconds
+        # Each after those that it calls.
+        self.secrets = Secrets(context)
+        leases = self.leases = Leases(context, self.secrets)
+        approvals = self.approvals = Approvals(context)
+        self.doors = doors(context, leases, approvals)
+        policies = self.policies = Policies(context, self.doors, leases, approvals)
+        snapshots = self.snapshots = Snapshots(context, policies)
+        remains = Remains(context, self.doors, snapshots)
+        nested = Nested(context)
+        live = self.live = Live(context, remains, leases, nested)
+        restoring = Restoring(context, live, snapshots, self.doors, policies, leases)
+        shelf = self.shelf = Shelf(context)
+        spaces = self.workspaces = Workspaces(context, live, shelf, policies)
+        sandboxes = self.sandboxes = Sandboxes(context, live, snapshots, policies, restoring, self.doors)
+        making = self.making = Making(context, sandboxes, live, self.doors, leases, snapshots, policies, nested, spaces)
+        execs = Execs(context, sandboxes, live, remains, leases, policies)
+        files = Files(sandboxes, live, policies)
+        promotion = Promotion(sandboxes)
+        self.evidence = Evidence(state_dir, self._audit, clock, config)
+        image_room = ImageRoom(context)
+        reports = Reports(context, sandboxes, self.evidence, image_room)
+        mount_results = MountResults(context, sandboxes, snapshots)
+        sources = Sources(sandboxes, snapshots, spaces, shelf.workshops)
+        artifacts = ArtifactResults(context, sources)
+        results = WorkspaceResults(context, sources, shelf, policies)
+        collectors = (image_room.candidates, shelf.bases.candidates, shelf.candidates, spaces.candidates)
+        self.storage = Storage(context, remains, collectors)
+        self.garbage = self.storage.garbage
+        self.recovery = Recovery(
+            context, live, remains, snapshots, restoring, spaces, shelf, policies, self.garbage, period_seconds
         )
-        self._audit.hide = self._rooms.leases.without_values
-        self.recovery = self._rooms.recovery
+        of_sandboxes = (sandboxes, snapshots, making, execs, files, promotion)
+        of_work = (shelf, spaces, mount_results, artifacts, results)
+        of_the_machine = (image_room, reports, self.evidence, self.garbage, self.storage, leases, approvals)
+        self.handlers = table((*of_sandboxes, *of_work, *of_the_machine))
+        self._audit.hide = leases.without_values
         self.activity = Activity(lambda: bool(self._store.list()))
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
@@ -110,7 +162,7 @@ class Service:
         try:
             with self._gate.open(principal, action) as entry:
                 try:
-                    handler = self._rooms.handlers.get(type(action))
+                    handler = self.handlers.get(type(action))
                     if handler is None:
                         raise InternalError(f"there is no handler for {action.TAG!r}")
                     return cast("R", await handler(action, entry))
@@ -124,7 +176,7 @@ class Service:
 
     async def end(self, id: SandboxId) -> None:
         """End a sandbox whose program has ended. Nothing happens to one that has ended by itself."""
-        await self._rooms.sandboxes.end(id)
+        await self.sandboxes.end(id)
 
     def has_running(self) -> bool:
         """Whether any sandbox runs, or is being made or restored."""
@@ -143,11 +195,19 @@ class Service:
         """Recover, and begin the sweeps in the loop that runs."""
         if self._closed:
             raise InvalidState("this service was closed", hint="make another one")
-        await self._rooms.secrets.fetch_keys()
+        await self.secrets.fetch_keys()
         await self.recover()
         self._tasks.start(self.recovery.run(self.activity), name="sweep")
-        self._tasks.start(self._rooms.evidence.run(self.activity), name="sign")
-        self._tasks.start(self._rooms.resume(), name="see to the network access of what lives")
+        self._tasks.start(self.evidence.run(self.activity), name="sign")
+        self._tasks.start(self._resume_network(), name="see to the network access of what lives")
+
+    async def _resume_network(self) -> None:
+        """See to the network access of sandboxes that live since before this daemon."""
+        living = [row for row in self._store.list() if row.state in LIVE and not row.asleep]
+        self.doors.resume(
+            [(row, await self.policies.of(row.sandbox.policy)) for row in living if row.sandbox.policy is not None],
+            without=[row for row in living if row.sandbox.policy is None],
+        )
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -171,15 +231,15 @@ class Service:
             await asyncio.wait(others)
         # From the last line up; each runs whatever became of the others.
         async with AsyncExitStack() as closing:
-            closing.push_async_callback(self._rooms.evidence.aclose)
+            closing.push_async_callback(self.evidence.aclose)
             closing.callback(self._audit.close)
             closing.callback(self._store.close)
             closing.push_async_callback(self._close_backends)
             closing.callback(self._gate.abandon)
-            closing.callback(self._rooms.let_go)
-            closing.push_async_callback(self._rooms.live.aclose)  # what has come to life since
+            closing.callback(self.doors.aclose)
+            closing.push_async_callback(self.live.aclose)  # what has come to life since
             closing.push_async_callback(self._tasks.aclose)
-            closing.push_async_callback(self._rooms.live.aclose)
+            closing.push_async_callback(self.live.aclose)
 
     async def _close_backends(self) -> None:
         """All that are loaded by now: work that was ended before may have loaded more."""

@@ -19,8 +19,7 @@ from ._copies import Copy
 from ._gate import Entry
 from ._handlers import handles
 from ._policies import Policies
-from ._snapshot_store import SnapshotRow, SnapshotStore
-from ._store import Row, the_one
+from ._store import Row, SnapshotRow, SnapshotStore, the_one
 from ._tasks import in_thread
 from ._workspace_tree import WORKSPACE_OF, copied
 

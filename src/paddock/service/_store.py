@@ -28,7 +28,23 @@ from paddock.errors import (
     PaddockError,
     ResourceExhausted,
 )
-from paddock.model import LEGAL, Level, Limit, Sandbox, SandboxId, SandboxSpec, State, replace
+from paddock.model import (
+    LEGAL,
+    Level,
+    Limit,
+    Sandbox,
+    SandboxId,
+    SandboxSpec,
+    Snapshot,
+    SnapshotId,
+    State,
+    Template,
+    Workspace,
+    WorkspaceId,
+    WorkspaceState,
+    WorkspaceStatus,
+    replace,
+)
 
 from . import _schema
 from ._clock import Clock
@@ -434,4 +450,212 @@ def _row(values: tuple[Any, ...]) -> Row:
         **{name: found[name] for name in _OF_ROW},
         workspace=workspace and _decode_workspace(workspace),
         layers=tuple(found["layers"].split()),
+    )
+
+
+_OF_SNAPSHOT = ("id", "owner", "name", "source", "created_at", "policy")
+_SNAPSHOT_COLUMNS = (*_OF_SNAPSHOT, "template", "spec", "is_whole", "workspace")
+_SNAPSHOTS = f"SELECT {', '.join(_SNAPSHOT_COLUMNS)} FROM snapshots"
+_INSERT_SNAPSHOT = f"INSERT INTO snapshots ({', '.join(_SNAPSHOT_COLUMNS)}) VALUES (:{', :'.join(_SNAPSHOT_COLUMNS)})"
+_decode_template = msgspec.json.Decoder(Template).decode
+
+
+class SnapshotRow(msgspec.Struct, frozen=True):
+    """A snapshot as the store keeps it."""
+
+    snapshot: Snapshot
+    template: Template
+    """What the source was made from, as it was then."""
+    is_whole: bool = False
+    """False while it is being made."""
+    workspace: WorkspaceTree | None = None
+    """A copy of what the source had at /workspace, at the same instant."""
+
+    @property
+    def id(self) -> SnapshotId:
+        return self.snapshot.id
+
+    @property
+    def for_sleep(self) -> bool:
+        """It belongs to its source, which sleeps on it, and nobody else sees it."""
+        return self.snapshot.owner == self.snapshot.source
+
+
+class SnapshotStore:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(self, row: SnapshotRow) -> None:
+        """AlreadyExists: the name is taken."""
+        s = row.snapshot
+        values = {
+            **{name: getattr(s, name) for name in _OF_SNAPSHOT},
+            "template": _encode(row.template),
+            "spec": _encode(s.spec),
+            "is_whole": row.is_whole,
+            "workspace": row.workspace and _encode(row.workspace),
+        }
+        try:
+            self._store.execute(_INSERT_SNAPSHOT, values)
+        except sqlite3.IntegrityError:
+            raise AlreadyExists(
+                f"a snapshot is already named {s.name!r}", hint=f"delete it or take another name: {s.name}"
+            ) from None
+
+    def whole(self, id: str) -> None:
+        """From now on it can be used."""
+        self._store.execute("UPDATE snapshots SET is_whole = 1 WHERE id = ?", (id,))
+
+    def slept_on(self, id: str) -> bool:
+        """A living sandbox wakes from it."""
+        sql = "SELECT 1 FROM sandboxes WHERE restoring = ? AND state IN ('restoring', 'paused')"
+        return self._store.execute(sql, (id,)).fetchone() is not None
+
+    def remove(self, id: str) -> None:
+        self._store.execute("DELETE FROM snapshots WHERE id = ?", (id,))
+
+    def get(self, id: str) -> SnapshotRow | None:
+        return self._store.one(_snapshot_row, f"{_SNAPSHOTS} WHERE id = ?", (id,))
+
+    def find(self, owner: str, reference: str) -> tuple[SnapshotRow, ...]:
+        """The one of that id or name; else those whose ids begin so."""
+        return tuple(map(_snapshot_row, self._store.named(_SNAPSHOTS, owner, reference)))
+
+    def list(self, owner: str | None = None, source: str | None = None) -> tuple[SnapshotRow, ...]:
+        where = "(? IS NULL OR owner = ?) AND (? IS NULL OR source = ?)"
+        sql = f"{_SNAPSHOTS} WHERE {where} ORDER BY created_at, id"
+        return self._store.every(_snapshot_row, sql, (owner, owner, source, source))
+
+
+def _snapshot_row(values: tuple[Any, ...]) -> SnapshotRow:
+    found = dict(zip(_SNAPSHOT_COLUMNS, values, strict=True))
+    template, workspace = _decode_template(found["template"]), found["workspace"]
+    of = {name: found[name] for name in _OF_SNAPSHOT}
+    snapshot = Snapshot(**of, spec=_decode_spec(found["spec"]), template=template.name)
+    return SnapshotRow(snapshot, template, bool(found["is_whole"]), workspace and _decode_workspace(workspace))
+
+
+_OF_WORKSPACE = (
+    *("id", "owner", "name", "branch", "observed_at", "sandbox", "epoch", "disk_mib", "created_at", "used_at"),
+    *("pinned_until", "unfetched"),
+)
+_OF_WORKSPACE_ROW = ("repository", "base")
+"""That of the workspace's repository is `url`."""
+_WORKSPACE_COLUMNS = (*_OF_WORKSPACE, *_OF_WORKSPACE_ROW, "state", "url", "oid", "submodules", "layers", "kept")
+_WORKSPACES = f"SELECT {', '.join(_WORKSPACE_COLUMNS)} FROM workspaces"
+_INSERT_WORKSPACE = (
+    f"INSERT INTO workspaces ({', '.join(_WORKSPACE_COLUMNS)}) VALUES (:{', :'.join(_WORKSPACE_COLUMNS)})"
+)
+_SETTLED = ("state", "branch", "oid", "observed_at", "repository", "base", "layers", "kept", "unfetched")
+_SETTLE = f"UPDATE workspaces SET {', '.join(f'{name} = :{name}' for name in _SETTLED)} WHERE id = :id"
+_decode_layers = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The archive of an evicted workspace, and what it held. It cannot change any more, so this stays true."""
+
+    digest: str
+    bytes: int
+    status: WorkspaceStatus
+
+
+_decode_kept = msgspec.json.Decoder(Kept).decode
+
+
+class WorkspaceRow(msgspec.Struct, frozen=True):
+    """A workspace as the store keeps it. Its tree has the name of its id."""
+
+    workspace: Workspace
+    """`sandbox` is the last one that held it, be it alive or not."""
+    repository: str | None = None
+    base: str | None = None
+    layers: tuple[str, ...] = ()
+    """What its tree needs below it."""
+    kept: Kept | None = None
+
+    @property
+    def id(self) -> WorkspaceId:
+        return self.workspace.id
+
+    @property
+    def state(self) -> WorkspaceState:
+        return self.workspace.state
+
+
+class WorkspaceStore:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(self, row: WorkspaceRow) -> None:
+        self._store.execute(_INSERT_WORKSPACE, _workspace_values(row))
+
+    def get(self, id: str) -> WorkspaceRow | None:
+        return self._store.one(_workspace_row, f"{_WORKSPACES} WHERE id = ?", (id,))
+
+    def named(self, owner: str, name: str) -> WorkspaceRow | None:
+        return self._store.one(_workspace_row, f"{_WORKSPACES} WHERE owner = ? AND name = ?", (owner, name))
+
+    def find(self, owner: str, reference: str) -> tuple[WorkspaceRow, ...]:
+        """The one of that id or name; else those whose ids begin so."""
+        return tuple(map(_workspace_row, self._store.named(_WORKSPACES, owner, reference)))
+
+    def list(self, owner: str | None = None) -> tuple[WorkspaceRow, ...]:
+        """Those used least recently first."""
+        sql = f"{_WORKSPACES} WHERE ? IS NULL OR owner = ? ORDER BY used_at, id"
+        return self._store.every(_workspace_row, sql, (owner, owner))
+
+    def give(self, id: str, sandbox: SandboxId, used_at: float) -> None:
+        """Record that this sandbox writes the workspace from now on, in an epoch of its own."""
+        sql = "UPDATE workspaces SET sandbox = ?, epoch = epoch + 1, used_at = ? WHERE id = ?"
+        self._store.execute(sql, (sandbox, used_at, id))
+
+    def settle(self, row: WorkspaceRow, state: WorkspaceState) -> WorkspaceRow:
+        """Write `row` with that state, and return it. The caller holds the lane of the workspace alone."""
+        row = replace(row, workspace=replace(row.workspace, state=state))
+        self._store.execute(_SETTLE, _workspace_values(row))
+        return row
+
+    def lie_over(self, id: str, layers: tuple[str, ...]) -> None:
+        """Record that the workspace needs these trees, whatever becomes of its making."""
+        self._store.execute("UPDATE workspaces SET layers = ? WHERE id = ?", (_encode(layers).decode(), id))
+
+    def touch(self, id: str, used_at: float) -> None:
+        self._store.execute("UPDATE workspaces SET used_at = max(used_at, ?) WHERE id = ?", (used_at, id))
+
+    def pin(self, id: str, until: float | None) -> None:
+        self._store.execute("UPDATE workspaces SET pinned_until = ? WHERE id = ?", (until, id))
+
+    def remove(self, id: str) -> None:
+        self._store.execute("DELETE FROM workspaces WHERE id = ?", (id,))
+
+
+def _workspace_values(row: WorkspaceRow) -> dict[str, object]:
+    """By column."""
+    w = row.workspace
+    return {
+        **{name: getattr(w, name) for name in _OF_WORKSPACE},
+        **{name: getattr(row, name) for name in _OF_WORKSPACE_ROW},
+        "state": w.state.value,
+        "url": w.repository,
+        "oid": w.commit,
+        "submodules": w.submodules,
+        "layers": _encode(row.layers).decode(),
+        "kept": row.kept and _encode(row.kept),
+    }
+
+
+def _workspace_row(values: tuple[Any, ...]) -> WorkspaceRow:
+    found = dict(zip(_WORKSPACE_COLUMNS, values, strict=True))
+    workspace = Workspace(
+        **{name: found[name] for name in _OF_WORKSPACE},
+        state=WorkspaceState(found["state"]),
+        repository=found["url"],
+        commit=found["oid"],
+        submodules=bool(found["submodules"]),
+    )
+    return WorkspaceRow(
+        workspace,
+        **{name: found[name] for name in _OF_WORKSPACE_ROW},
+        layers=_decode_layers(found["layers"]),
+        kept=found["kept"] and _decode_kept(found["kept"]),
     )

@@ -15,7 +15,8 @@ T = TypeVar("T")
 class Tasks:
     def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
         self._failed = failed
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: dict[asyncio.Task[Any], bool] = {}
+        """Whether `aclose` waits for their end, and does not cancel them."""
         self._closed = False
 
     @property
@@ -23,40 +24,42 @@ class Tasks:
         """None are started any more; those that clean up may still run."""
         return self._closed
 
-    def start(self, work: Coroutine[Any, Any, T], *, name: str, awaited: bool = False) -> asyncio.Task[T]:
-        """`awaited`: somebody waits for the result, and so learns of a failure."""
+    def start(
+        self, work: Coroutine[Any, Any, T], *, name: str, awaited: bool = False, finishes: bool = False
+    ) -> asyncio.Task[T]:
+        """`awaited`: somebody waits for the result, and so learns of a failure. `finishes`: `aclose` waits for it."""
         if self._closed:
             work.close()
             raise RuntimeError("the tasks were closed")
         task = asyncio.get_running_loop().create_task(work, name=name)
-        self._running.add(task)
+        self._running[task] = finishes
         task.add_done_callback(self._forget if awaited else self._ended)
         return task
 
     async def finish(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
         """Runs to its end even if the caller is cancelled: the caller stops waiting, the work goes on."""
-        return await asyncio.shield(self.start(work, name=name, awaited=True))
+        return await asyncio.shield(self.start(work, name=name, awaited=True, finishes=True))
 
     async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
         """Run `work` to its end. A cancellation of the caller is raised after that, not before."""
-        return await _end_of(self.start(work, name=f"undo {name}", awaited=True))
+        return await _end_of(self.start(work, name=name, awaited=True, finishes=True))
 
     async def aclose(self) -> None:
-        """Clean-up that was begun by `finish` is waited for; the rest is cancelled."""
+        """Wait for what `finish` and `complete` have begun, and cancel the rest."""
         self._closed = True
         while self._running:
-            for task in self._running:
-                if not task.get_name().startswith("undo "):
+            for task, finishes in self._running.items():
+                if not finishes:
                     task.cancel()
             await asyncio.wait(self._running)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if not task.cancelled():
             task.exception()  # seen, even if the one who waited was cancelled
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(task.get_name(), error)
 

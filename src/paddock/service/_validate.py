@@ -13,7 +13,7 @@ from paddock.model.ids import is_id
 from ._workspace_tree import REPOSITORY, WORKSPACE
 
 if TYPE_CHECKING:
-    from ._snapshot_store import SnapshotRow
+    from ._store import SnapshotRow
 
 MAX_TTL_SECONDS = 30 * 86_400
 MIN_IDLE_SECONDS = 1.0

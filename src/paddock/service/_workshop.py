@@ -6,6 +6,7 @@ Nobody can name one: it has no row among the sandboxes. What comes out of it is 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +17,6 @@ from paddock.model import (
     ByteReader,
     ByteWriter,
     ExecId,
-    ExecResult,
     ExecSpec,
     Level,
     Limits,
@@ -26,7 +26,6 @@ from paddock.model import (
     mint,
 )
 
-from ._collect import Capture, Collector
 from ._context import Component
 from ._gate import Entry
 from ._live import end
@@ -40,9 +39,9 @@ SECONDS = 1800.0
 READING_SECONDS = 60.0
 """What git may take in a workshop that reads an attacker's repository, all commands together. What the names below
 miss, such as a pipe behind a link, ends then."""
-_STREAM_BYTES = 1 << 20
 _CHUNK = 1 << 18
 _WORDS_BYTES = 4096
+_log = logging.getLogger("paddock")
 
 # The first step of each script that lets git read a workspace: what git would wait for, or never finish, is named.
 # Git opens these by name, whatever they are. It opens no hook here, and to a socket nothing can be opened; fsmonitor
@@ -113,42 +112,24 @@ class Workshop:
         argv: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        input: bytes | None = None,
-        output_bytes: int = OUTPUT_BYTES,
-    ) -> ExecResult:
-        """All that it prints, which is at most `output_bytes` on each stream: with more, it is ended (Limit.OUTPUT).
-        Commands share the seconds of the workshop."""
-        began = time.monotonic()
-        spec = ExecSpec(argv=tuple(argv), env=dict(env or {}), stdin=input is not None)
-        out, err = Capture(2 * output_bytes, ""), Capture(2 * output_bytes, "")  # never full: nothing is put aside
-        handle = await self.instance.start(spec, id=ExecId(id := mint(Noun.EXEC)), background=False)
-        try:
-            collector = Collector(handle, out, err, input=input, most_bytes=output_bytes)
-            status = await collector.run(self._left)
-        finally:
-            self._left = max(0.0, self._left - (time.monotonic() - began))
-            await handle.aclose()
-        self._done.append({"argv": list(argv[:2]), "status": status})
-        return ExecResult(id=ExecId(id), status=status, out=out.output(), err=err.output())
-
-    async def stream(
-        self,
-        argv: Sequence[str],
-        *,
         input: Iterable[bytes] | None = None,
         sink: Callable[[bytes], None] | None = None,
+        output_bytes: int = OUTPUT_BYTES,
         user: str | None = None,
     ) -> bytes:
-        """For what is larger than memory: what it printed on stdout, at most `_STREAM_BYTES`, or nothing if `sink` has
-        taken it. It may call git. ErrandFailed."""
+        """Return what it prints on stdout, or nothing if `sink` takes it. Commands share the seconds of the workshop.
+
+        ErrandFailed: it doesn't end with 0, or not in time, or prints more than `output_bytes`.
+        """
         began, seconds = time.monotonic(), self._left
-        spec = ExecSpec(argv=tuple(argv), env=git_environment(), user=user, stdin=input is not None)
+        env = git_environment() if env is None else dict(env)
+        spec = ExecSpec(argv=tuple(argv), env=env, user=user, stdin=input is not None)
         handle = await self.instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
         out, words = bytearray(), bytearray()
 
         def take(data: bytes) -> None:
-            if len(out) + len(data) > _STREAM_BYTES:
-                raise ErrandFailed(f"{argv[0]} printed more than {_STREAM_BYTES} bytes")
+            if len(out) + len(data) > output_bytes:
+                raise ErrandFailed(f"{argv[0]} printed more than {output_bytes} bytes")
             out.extend(data)
 
         try:
@@ -162,28 +143,17 @@ class Workshop:
                     group.create_task(_feed(handle.stdin, input))
                 status = await handle.wait()
         except TimeoutError:
-            raise ErrandFailed(f"{argv[0]} did not end in {seconds:.0f} s") from None
+            raise ErrandFailed(f"{argv[0]} did not come to an end in {seconds:.0f} s") from None
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
         finally:
             await handle.aclose()
             self._left = max(0.0, seconds - (time.monotonic() - began))
+        self._done.append({"argv": list(argv[:2]), "status": status})
         if status.exit_code:
             said = bytes(words).decode(errors="replace").strip() or "no words"
             raise ErrandFailed(f"{argv[0]} ended with {status.exit_code}: {said}"[:_WORDS_BYTES])
-        self._done.append({"argv": list(argv[:2]), "status": "ok"})
         return bytes(out)
-
-    async def check(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, output_bytes: int = OUTPUT_BYTES
-    ) -> bytes:
-        """What it printed on stdout. PlatformError if it did not end with 0."""
-        result = await self.run(argv, env=env, output_bytes=output_bytes)
-        if not result.ok:
-            limit = f", limit reached: {result.limit}" if result.limit else ""
-            words = result.stderr.strip()[-600:]
-            raise PlatformError(f"{argv[0]} ended with {result.exit_code}{limit} in a workshop: {words}")
-        return result.out.head + result.out.tail
 
 
 class Workshops(Component):
@@ -202,7 +172,7 @@ class Workshops(Component):
         """
         backend = self._backends.choose(Level.JAIL)  # whatever sandboxes run in: it is the quickest to begin
         backend.capabilities.require("trees", backend.name)
-        template = await asyncio.to_thread(self._templates.get, TEMPLATE)
+        template = await asyncio.to_thread(self._templates().get, TEMPLATE, _log.info)
         id = SandboxId(mint(Noun.WORKSHOP))
         plan = SandboxPlan(
             id=id,
@@ -224,9 +194,9 @@ class Workshops(Component):
             except SandboxDied as error:
                 raise PlatformError(f"the workshop died: {error.message}", hint="paddock audit") from None
             finally:
-                await self._tasks.finish(instance.aclose(), name=f"undo {id}")
+                await self._tasks.finish(instance.aclose(), name=f"let go of {id}")
         finally:
-            await self._tasks.finish(self._end(id), name=f"undo workshop {id}")
+            await self._tasks.finish(self._end(id), name=f"end {id}")
             names = [tree.tree for tree in trees]
             self._audit.event("workshop", asked_by=entry and entry.number, workshop=id, trees=names, commands=done)
 

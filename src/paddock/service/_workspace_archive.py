@@ -18,11 +18,12 @@ from paddock.model import (
 from paddock.storage._kept import KeptArchives
 
 from ._gate import Entry
+from ._store import Kept, WorkspaceRow
 from ._workshop import PLAIN_FILES, READING_SECONDS, Workshop, Workshops
-from ._workspace_store import Kept, WorkspaceRow
-from ._workspace_tree import REPOSITORY, WORKSPACE
+from ._workspace_tree import REPOSITORY, WORKSPACE, WorkspaceTree
 
 _SLACK_BYTES = 256 << 20
+_SAID_BYTES = 1 << 20
 _CHUNK = 1 << 20
 _TAR = "tar --numeric-owner --xattrs --xattrs-include='user.*'"
 _SHELL = f"""\
@@ -149,7 +150,7 @@ class Keeping:
             status = await self._status(row, shop)
             with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:
                 argv = _sh(_KEEP_ALL) if row.repository is None else _sh(_KEEP, _commit(row))
-                await shop.stream(argv, user=shop.owner, sink=archive.write)
+                await shop.run(argv, user=shop.owner, sink=archive.write)
             return Kept(archive.digest, archive.size, status)
 
     async def lay(self, row: WorkspaceRow, entry: Entry | None) -> None:
@@ -158,14 +159,14 @@ class Keeping:
         self.archives.check(row.id, row.kept.digest)
         async with self._workshops.open(_mounts(row, writable=True), entry) as shop:
             if row.repository is not None:
-                await shop.stream(_sh(_CLEAR), user=shop.owner, input=self.archives.reading(row.id, _CHUNK))
-            await shop.stream(_sh(_LAY), user=shop.owner, input=self.archives.reading(row.id, _CHUNK))
+                await shop.run(_sh(_CLEAR), user=shop.owner, input=self.archives.reading(row.id, _CHUNK))
+            await shop.run(_sh(_LAY), user=shop.owner, input=self.archives.reading(row.id, _CHUNK))
 
     async def _status(self, row: WorkspaceRow, shop: Workshop) -> WorkspaceStatus:
         if row.repository is None:
-            return read_count(row.workspace, await shop.stream(_sh(_COUNT), user=shop.owner))
+            return read_count(row.workspace, await shop.run(_sh(_COUNT), user=shop.owner, output_bytes=_SAID_BYTES))
         try:
-            said = await shop.stream(_sh(_STATUS, _commit(row)), user=shop.owner)
+            said = await shop.run(_sh(_STATUS, _commit(row)), user=shop.owner, output_bytes=_SAID_BYTES)
         except ErrandFailed as error:
             return WorkspaceStatus(workspace=row.workspace, unreadable=error.message)
         return read_status(row.workspace, said)
@@ -212,10 +213,7 @@ def _names(text: bytes) -> tuple[str, ...]:
 
 
 def _mounts(row: WorkspaceRow, *, writable: bool) -> tuple[TreeMount, ...]:
-    own = TreeMount(tree=row.id, target=WORKSPACE, writable=writable, layers=row.layers)
-    if row.repository is None:
-        return (own,)
-    return own, TreeMount(tree=row.repository, target=REPOSITORY, writable=False)
+    return WorkspaceTree(row.id, row.layers, row.repository).mounts(writable=writable)
 
 
 def _commit(row: WorkspaceRow) -> str:

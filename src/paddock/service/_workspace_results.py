@@ -14,12 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from paddock.backends._base import TreeMount
-from paddock.errors import InvalidArgument, InvalidState, NotFound, SandboxDied
+from paddock.errors import ErrandFailed, InvalidArgument, InvalidState, NotFound, SandboxDied
 from paddock.model import (
     Artifact,
     DiffWorkspace,
-    Limit,
     OpenPullRequest,
     Published,
     PullRequest,
@@ -44,7 +42,7 @@ from ._shelf import Shelf
 from ._snapshots import Snapshots
 from ._store import Row, Store
 from ._workshop import READING_SECONDS, Workshop, Workshops, git_environment
-from ._workspace_tree import REPOSITORY, WORKSPACE, WorkspaceTree
+from ._workspace_tree import WorkspaceTree
 from ._workspaces import Begun, Workspaces, check_epoch
 
 QUARANTINE = "qu_"
@@ -196,10 +194,10 @@ class Sources:
 
     @asynccontextmanager
     async def _open(self, tree: WorkspaceTree, name: str, entry: Entry) -> AsyncGenerator[Workshop]:
-        trees = [TreeMount(tree=name, target=WORKSPACE, writable=False, layers=tree.layers)]
-        if tree.repository is not None:
-            trees.append(TreeMount(tree=tree.repository, target=REPOSITORY, writable=False))
-        async with self._workshops.open(trees, entry, command_seconds=READING_SECONDS) as workshop:
+        trees = WorkspaceTree(name, tree.layers, tree.repository)
+        async with self._workshops.open(
+            trees.mounts(writable=False), entry, command_seconds=READING_SECONDS
+        ) as workshop:
             yield workshop
 
 
@@ -423,18 +421,12 @@ async def _check(
 ) -> bytes:
     """What the script prints. InvalidState: git cannot work with what is in the workspace, or it is too much."""
     argv: Sequence[str] = ("/bin/sh", "-c", script, "results", *arguments)
-    result = await workshop.run(argv, env=env or git_environment(), input=input, output_bytes=output_bytes)
-    if result.limit is Limit.TIME:
-        raise InvalidState(
-            f"git did not come to an end with what is in the workspace in {READING_SECONDS:.0f} seconds",
-            hint="git status inside",
-        )
-    if result.limit is not None:
-        raise InvalidState(f"it is more than a workshop may have: its limit of {result.limit.value} was reached")
-    if not result.ok:
-        words = "".join(c if c.isprintable() else " " for c in result.stderr).strip()[-400:]
-        raise InvalidState(f"git cannot work with what is in the workspace: {words}", hint="git status inside")
-    return result.out.head + result.out.tail
+    try:
+        return await workshop.run(argv, env=env, input=(input,), output_bytes=output_bytes)
+    except ErrandFailed as error:
+        words = "".join(c if c.isprintable() else " " for c in error.message)[-400:]
+        message = f"git cannot work with what is in the workspace: {words}"
+        raise InvalidState(message, hint="git status inside") from None
 
 
 def _check_message(message: str | None) -> None:

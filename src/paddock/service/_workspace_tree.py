@@ -1,9 +1,8 @@
-"""The tree that a sandbox has at /workspace, and who knows which one that is."""
+"""The tree that a sandbox has at /workspace."""
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,9 +33,9 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
     workspace: str | None = None
     """Which one it is, or is a copy of."""
 
-    def mounts(self) -> tuple[TreeMount, ...]:
+    def mounts(self, *, writable: bool = True) -> tuple[TreeMount, ...]:
         most = None if self.disk_mib is None else self.disk_mib << 20
-        own = TreeMount(tree=self.tree, target=WORKSPACE, writable=True, layers=self.layers, disk_bytes=most)
+        own = TreeMount(tree=self.tree, target=WORKSPACE, writable=writable, layers=self.layers, disk_bytes=most)
         if self.repository is None:
             return (own,)
         return own, TreeMount(tree=self.repository, target=REPOSITORY, writable=False)
@@ -66,16 +65,3 @@ def besides(row: Row) -> tuple[str, ...]:
 def spare_of(base: str) -> str:
     """Return the name of the copy of a base that is made ahead."""
     return SPARE + base.split("_", 1)[1]
-
-
-class Workspaces(Protocol):
-    """Who knows which tree a workspace is, and who may write it."""
-
-    def holding(self, reference: str, owner: str) -> AbstractAsyncContextManager[WorkspaceTree]:
-        """By id, unique prefix of one, or name. Nobody else gets it in the block. NotFound, InvalidArgument."""
-        ...
-
-    def take(self, row: Row) -> None:
-        """Called in the transaction that records a new sandbox over `row.workspace`: from now on that one writes it,
-        until the row has ended. InvalidState: another living sandbox does; then the row is not recorded."""
-        ...

@@ -43,10 +43,9 @@ from ._handlers import handles
 from ._live import Live, end
 from ._policies import Policies
 from ._shelf import Shelf
-from ._store import Row, has_ended, the_one
+from ._store import Row, WorkspaceRow, WorkspaceStore, has_ended, the_one
 from ._tasks import in_thread
 from ._workspace_archive import Keeping
-from ._workspace_store import WorkspaceRow, WorkspaceStore
 from ._workspace_tree import WorkspaceTree
 
 DISK_MIB = 10_240
