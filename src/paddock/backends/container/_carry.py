@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from paddock.backends._base import SandboxPlan, TreeMount
-from paddock.backends._guest_connection import GuestConnection
 from paddock.backends.guest import pack_whole, unpack_exact
+from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import (

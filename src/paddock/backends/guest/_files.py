@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paddock.backends._guest_frames import ProtocolError
 from paddock.errors import FileError, Unsupported
 from paddock.model import (
     Action,
@@ -35,13 +34,14 @@ from paddock.wire import guest as wire
 from paddock.wire._message import Message
 from paddock.wire.guest import MkdirFlags, Op, RemoveFlags, SetFlags, Stream, WriteFlags
 
+from ._frames import ProtocolError
 from ._place import encode, show
 from ._requests import Nothing, Request, ask, of_copy, of_file
 from ._streams import FileReader, FileWriter, PortStream, connect, open_reader, open_writer
 
 if TYPE_CHECKING:
-    from paddock.backends._guest_channel import Channel
-    from paddock.backends._guest_connection import GuestConnection
+    from ._channel import Channel
+    from ._connection import GuestConnection
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from paddock.backends._base import Ending
-from paddock.backends._guest_connection import GuestConnection
-from paddock.backends._guest_exec import exec_request
 from paddock.backends.guest import PING, Nothing, Place, Request, hand, orders, variables
+from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest._exec import exec_request
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied, SandboxError, Unsupported
 from paddock.guest._control import pack_orders

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from paddock.backends._base import Paused
+from paddock.backends._stillness import Stillness
 from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, Unsupported
 from paddock.linux.foreign_cgroup import Refusals
 from paddock.model import (
@@ -23,11 +25,11 @@ from paddock.model import (
     Template,
 )
 
-from ._base import Paused
-from ._guest_connection import GuestConnection
-from ._guest_exec import attach, execs, output, signal_exec, start_background, start_foreground
-from ._stillness import Stillness
-from .guest import accept, orders, perform
+from . import orders
+from ._connection import GuestConnection
+from ._exec import attach, execs, output, signal_exec, start_background, start_foreground
+from ._files import perform
+from ._streams import accept
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0

@@ -15,14 +15,14 @@ from paddock.model.streams import ByteReader, ByteWriter
 from paddock.wire import guest as wire
 from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
 
-from ._guest_pipes import PipeReader, PipeWriter, open_pipe
-from .guest import FileReader, Nothing, Place, Request, ask
-from .guest._place import encode, show
-from .guest._requests import of_command, of_exec, of_guest
+from ._pipes import PipeReader, PipeWriter, open_pipe
+from ._place import Place, encode, show
+from ._requests import Nothing, Request, ask, of_command, of_exec, of_guest
+from ._streams import FileReader
 
 if TYPE_CHECKING:
-    from ._guest_channel import Channel
-    from ._guest_connection import GuestConnection
+    from ._channel import Channel
+    from ._connection import GuestConnection
 
 _PIPES = (PipeReader, PipeWriter)
 _UMASK = 0o022
