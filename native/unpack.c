@@ -624,6 +624,7 @@ static int exact_member(struct unpack *unpack, const struct tar_member *member)
         while (unpack->trail.depth)
             if (trail_up(&unpack->trail))
                 return -ESTALE;
+        unpack->seen_count++;
         return exact_dress(unpack, trail_fd(&unpack->trail), "", member, &more, "");
     }
     path++;
