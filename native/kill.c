@@ -136,10 +136,10 @@ static void stop_kin(struct kin *kin)
 
 static size_t kill_kin(struct kin *kin)
 {
-    uint64_t end = loop_now() + PATIENCE;
     size_t alive = 0;
     bool running;
-    stop_kin(kin);
+    stop_kin(kin); /* a busy machine takes its time for that */
+    uint64_t end = loop_now() + PATIENCE;
     do {
         alive = signal_all(kin, SIGKILL, &running);
         if (alive)

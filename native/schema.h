@@ -160,7 +160,7 @@ enum write_flags {
 };
 
 enum upload_flags {
-    UPLOAD_EXACT = 1, /* one of DOWNLOAD's with WHOLE: `path` becomes what it says, and what it does not have goes; what is mounted below stays as it is */
+    UPLOAD_EXACT = 1, /* one of DOWNLOAD's with WHOLE: `path` becomes what it says, and what it does not have goes; what is mounted below stays as it is; devices are passed over */
     UPLOAD_FLAGS = 1,
 };
 
@@ -815,6 +815,7 @@ struct upload_message {
     uint32_t zero;
     struct reader path;
     struct reader left_out;
+    struct reader owner;
 };
 static const struct shape upload_shape = {
     .numbers = 2,
@@ -822,10 +823,11 @@ static const struct shape upload_shape = {
         {offsetof(struct upload_message, flags), 4, false},
         {offsetof(struct upload_message, zero), 4, true},
     },
-    .fields = 2,
+    .fields = 3,
     .field = {
         {offsetof(struct upload_message, path), 1, FIELD_TEXT, 4095},
         {offsetof(struct upload_message, left_out), 2, FIELD_STRINGS, 65536},
+        {offsetof(struct upload_message, owner), 3, FIELD_U32S, 8},
     },
 };
 

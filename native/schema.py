@@ -126,7 +126,7 @@ FLAGS = {
         "EXACT": (
             1,
             "one of DOWNLOAD's with WHOLE: `path` becomes what it says, and what it does not have goes; "
-            "what is mounted below stays as it is",
+            "what is mounted below stays as it is; devices are passed over",
         )
     },
     "DOWNLOAD": {
@@ -383,7 +383,13 @@ MESSAGES = (
         "host",
         "A tar archive, on stream 0, to be unpacked below `path`.",
         (("flags", "u32", "UPLOAD"), ("zero", "u32", "")),
-        (PATH, LEFT_OUT),
+        (
+            PATH,
+            LEFT_OUT,
+            Field(
+                3, "owner", "u32s", 8, "with EXACT: uid and gid of all of it, without set-id bits; empty: as it says"
+            ),
+        ),
     ),
     Message(
         "download",

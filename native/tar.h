@@ -13,7 +13,7 @@ enum {
     TAR_PATH = 4096,          /* with its NUL */
 };
 
-enum tar_type { TAR_FILE, TAR_HARD_LINK, TAR_LINK, TAR_DIRECTORY, TAR_FIFO };
+enum tar_type { TAR_FILE, TAR_HARD_LINK, TAR_LINK, TAR_DIRECTORY, TAR_FIFO, TAR_DEVICE };
 
 struct tar_member {
     enum tar_type type;
@@ -35,7 +35,7 @@ struct tar_reader {
     tar_source *read;
     void *context;
     const char *problem;
-    bool whole;       /* FIFOs are taken, and `said` is of interest */
+    bool whole;       /* FIFOs and devices are taken, and `said` is of interest */
     size_t said;      /* bytes of the member's own extended header, which `extension` holds until data are skipped */
     uint64_t left;    /* of the member's bytes */
     uint32_t padding; /* behind them */

@@ -311,7 +311,8 @@ static int tar_type(struct tar_reader *tar, char type, enum tar_type *to)
         return 1;
     case '3':
     case '4':
-        return tar_refuse(tar, "device");
+        *to = TAR_DEVICE;
+        return tar->whole ? 1 : tar_refuse(tar, "device");
     case '6':
         *to = TAR_FIFO;
         return tar->whole ? 1 : tar_refuse(tar, "FIFO");

@@ -2,9 +2,10 @@
  * nothing is made or opened through a symbolic link, whether the archive brought it or it was there before. Owners,
  * set-id bits and devices are not taken over.
  *
- * With EXACT the archive is one of DOWNLOAD's with WHOLE, and the directory becomes what it says: owners, modes, times and
- * users' attributes too. What is the same already is only read; what the archive does not have goes. What is mounted
- * below the directory and what is left out stays as it is. Nobody else writes there meanwhile. */
+ * With EXACT the archive is one of DOWNLOAD's with WHOLE or an engine's, and the directory becomes what it says: modes,
+ * times and users' attributes too, and for root the owners, or else `owner`. What is the same already is only read; what
+ * the archive does not have goes. What is mounted below the directory and what is left out stays as it is. Nobody else
+ * writes there meanwhile. */
 #include "file.h"
 #include "ops.h"
 #include "path.h"
@@ -19,13 +20,15 @@ enum {
     UNPACK_MADE = 1 << 18,     /* files that a hard link may lead to: three quarters of so many */
     UNPACK_WORLD = 0755,
     UNPACK_MOUNTS = 1 << 20,   /* bytes that /proc/self/mountinfo may have */
-    UNPACK_SEEN = 1 << 20,     /* names of an exact archive: three quarters of so many */
+    UNPACK_SEEN = 1 << 21,     /* names of an exact archive: three quarters of so many */
+    UNPACK_UNPRIVILEGED = 01777,
 };
 static const char UNPACK_SCRATCH[] = ".paddock-carried";
 
 struct unpack_time {
     struct unpack_time *before;
     struct timespec modified;
+    unsigned mode; /* with EXACT */
     char path[];
 };
 
@@ -42,8 +45,10 @@ struct unpack {
     struct unpack_time *last;
     struct unpack_made *made; /* a table by hash; inode 0: free */
     size_t made_count;
-    bool exact;
+    bool exact, root;
     uint64_t mount;         /* of the directory */
+    uint32_t owner[2];      /* of all, if `owned` */
+    bool owned;
     struct reader left_out; /* relative to it */
     struct reader mounts;   /* likewise: what is mounted below */
     uint64_t *seen;         /* digests of names; 0: free */
@@ -185,7 +190,8 @@ static bool unpack_is_its_time(const struct timespec *time, const struct statx *
     return !time->nanoseconds || !is->modified.nanoseconds || is->modified.nanoseconds == time->nanoseconds;
 }
 
-/* Times come when everything is there, or when there is no room for more: what is put into a directory changes its. */
+/* Times come when everything is there, or when there is no room for more: what is put into a directory changes its. So do
+ * modes, which keep all but root out. */
 static int unpack_set_times(struct unpack *unpack)
 {
     char name[NAME_MAX + 1];
@@ -197,16 +203,19 @@ static int unpack_set_times(struct unpack *unpack)
         struct statx is;
         int fd = error ? error : open_directory(trail_fd(&unpack->trail), *name ? name : ".");
         bool there = fd >= 0 && !sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is); /* else it has been replaced */
+        error = there && unpack->exact && (is.mode & 07777u) != time->mode ? sys_fchmod(fd, time->mode) : 0;
         if (there && !(unpack->exact && unpack_is_its_time(&time->modified, &is)))
             (void)sys_utimensat(fd, NULL, times, 0);
         fd_close(&fd);
+        if (error)
+            return error;
     }
     unpack->last = NULL;
     arena_rewind(&unpack->times, 0);
     return 0;
 }
 
-static int unpack_remember_time(struct unpack *unpack, const char *path, struct timespec modified)
+static int unpack_remember_time(struct unpack *unpack, const char *path, struct timespec modified, unsigned mode)
 {
     size_t size = strlen(path) + 1;
     struct unpack_time *time = arena_take(&unpack->times, sizeof *time + size);
@@ -218,6 +227,7 @@ static int unpack_remember_time(struct unpack *unpack, const char *path, struct 
     }
     memcpy(time->path, path, size);
     time->modified = modified;
+    time->mode = mode;
     time->before = unpack->last;
     unpack->last = time;
     return 0;
@@ -238,7 +248,7 @@ static int unpack_directory(struct unpack *unpack, const struct tar_member *memb
         return fd;
     error = sys_fchmod(fd, (member->mode & UNPACK_WORLD) | 0700);
     fd_close(&fd);
-    return error ? error : unpack_remember_time(unpack, path, (struct timespec){member->modified, 0});
+    return error ? error : unpack_remember_time(unpack, path, (struct timespec){member->modified, 0}, 0);
 }
 
 /* Files */
@@ -388,7 +398,7 @@ static int exact_dress(struct unpack *unpack, int directory, const char *name, c
     struct statx is;
     const struct timespec times[2] = {more->time, more->time};
     int fd = -1, error = sys_statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
-    if (!error && (is.uid != member->uid || is.gid != member->gid)) {
+    if (!error && unpack->root && (is.uid != member->uid || is.gid != member->gid)) {
         error = sys_fchownat(directory, name, member->uid, member->gid, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH);
         if (!error)
             error = sys_statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
@@ -397,11 +407,11 @@ static int exact_dress(struct unpack *unpack, int directory, const char *name, c
         int how = member->type == TAR_DIRECTORY ? O_DIRECTORY : member->type == TAR_FIFO ? O_NONBLOCK : 0;
         fd = *name ? sys_openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | how, 0) : sys_fcntl(directory, F_DUPFD_CLOEXEC, 3);
         error = fd < 0 ? fd : member->type == TAR_FIFO ? 0 : exact_attributes(unpack, fd);
-        if (!error && (is.mode & 07777u) != member->mode)
+        if (!error && member->type != TAR_DIRECTORY && (is.mode & 07777u) != member->mode)
             error = sys_fchmod(fd, member->mode);
     }
     if (!error && member->type == TAR_DIRECTORY)
-        error = unpack_remember_time(unpack, path, more->time);
+        error = unpack_remember_time(unpack, path, more->time, member->mode);
     else if (!error && !unpack_is_its_time(&more->time, &is))
         error = sys_utimensat(directory, name, times, AT_SYMLINK_NOFOLLOW);
     fd_close(&fd);
@@ -590,7 +600,7 @@ static int exact_put(struct unpack *unpack, const struct tar_member *member, int
         alike = size == (long)strlen(member->target) && !memcmp(unpack->other, member->target, (size_t)size);
     }
     if (alike)
-        return 0;
+        return member->type == TAR_DIRECTORY && !unpack->root ? sys_fchmodat(directory, name, 0700) : 0;
     int error = exact_away(unpack, directory, name, path);
     if (error)
         return error;
@@ -614,10 +624,11 @@ static int exact_member(struct unpack *unpack, const struct tar_member *member)
         while (unpack->trail.depth)
             if (trail_up(&unpack->trail))
                 return -ESTALE;
+        unpack->seen_count++;
         return exact_dress(unpack, trail_fd(&unpack->trail), "", member, &more, "");
     }
     path++;
-    if (exact_leaves_out(unpack, path))
+    if (exact_leaves_out(unpack, path) || member->type == TAR_DEVICE)
         return 0;
     uint64_t *place = exact_place(unpack, path);
     if (*place && member->type != TAR_DIRECTORY) /* named twice */
@@ -629,6 +640,8 @@ static int exact_member(struct unpack *unpack, const struct tar_member *member)
         return 0;
     int error = unpack_enter(unpack, path, false, name);
     int directory = trail_fd(&unpack->trail);
+    if (!error && !strcmp(name, UNPACK_SCRATCH))
+        error = unpack_refuse(unpack, "name that is not free");
     if (!error)
         error = sys_statx(directory, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &above);
     if (error)
@@ -670,18 +683,24 @@ static int exact_sweep(struct unpack *unpack)
     return error;
 }
 
-static int exact_begin(struct unpack *unpack, const char *top, struct reader left_out)
+static int exact_begin(struct unpack *unpack, const char *top, const struct upload_message *request)
 {
     struct arena seen;
     struct statx is;
     int error = arena_split(&unpack->op->arena, UNPACK_SEEN * sizeof *unpack->seen, &seen);
+    if (!error && request->owner.left && request->owner.left != sizeof unpack->owner)
+        error = -EBADMSG;
     if (!error)
         error = sys_statx(trail_fd(&unpack->trail), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &is);
     if (error)
         return error;
     unpack->seen = (uint64_t *)(void *)seen.base; /* zeros: nobody has touched it */
     unpack->mount = is.mount;
-    unpack->left_out = left_out;
+    unpack->left_out = request->left_out;
+    unpack->root = !CALL0(getuid);
+    unpack->owned = request->owner.left;
+    if (unpack->owned)
+        memcpy(unpack->owner, request->owner.at, sizeof unpack->owner);
     unpack->exact = unpack->tar.whole = true;
     return is.mask & STATX_MNT_ID ? exact_find_mounts(unpack, top) : -ENOSYS;
 }
@@ -692,6 +711,11 @@ static int unpack_all(struct unpack *unpack)
     int result, got;
     while ((result = tar_next(&unpack->tar, &member)) > 0) {
         unpack->op->step = "unpack";
+        if (unpack->owned) {
+            member.uid = unpack->owner[0];
+            member.gid = unpack->owner[1];
+            member.mode &= UNPACK_UNPRIVILEGED;
+        }
         result = unpack->exact ? exact_member(unpack, &member) : unpack_member(unpack, &member);
         if (result)
             break;
@@ -729,14 +753,18 @@ int serve_upload(struct op *op)
         error = trail_open_take(&unpack->trail, &root, &op->arena);
     if (!error)
         error = arena_split(&op->arena, UNPACK_TIMES, &unpack->times);
-    if (!error)
-        error = arena_split(&op->arena, UNPACK_MADE * sizeof *unpack->made, &made);
     if (error)
         return error;
     unpack->op = op;
-    unpack->made = (struct unpack_made *)(void *)made.base; /* zeros: nobody has touched it */
     tar_start(&unpack->tar, unpack_read, op);
-    error = request.flags & UPLOAD_EXACT ? exact_begin(unpack, path, request.left_out) : 0;
+    if (request.flags & UPLOAD_EXACT) {
+        error = exact_begin(unpack, path, &request);
+    } else {
+        error = arena_split(&op->arena, UNPACK_MADE * sizeof *unpack->made, &made);
+        if (error)
+            return error;
+        unpack->made = (struct unpack_made *)(void *)made.base; /* zeros: nobody has touched it */
+    }
     if (!error)
         error = op_reply(op, NULL);
     if (error)

@@ -44,7 +44,7 @@ ONCE = {
     " 09_fidelity 10_revisions 11_approvals 12_evidence crowd record_and_replay trust_stores",  # 05 has the ways out
     "audit": "parts",
     "backends": "container container_birth container_copies container_endings container_images"
-    " container_lay container_mounts container_trees files gvisor gvisor_memory gvisor_platforms killed_agent"
+    " container_mounts container_trees files gvisor gvisor_memory gvisor_platforms killed_agent"
     " microvm microvm_accelerator microvm_conformance microvm_faults process stillness stopped_agent threads"
     " vessel waiting waiting_faults waiting_trees",  # tests/levels runs each level as the ordinary user too
     "bench": "*",

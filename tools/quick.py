@@ -18,8 +18,7 @@ TESTS = {
     "src/paddock/": "client cli/test_completion.py",
     "src/paddock/audit/": "audit",
     "src/paddock/backends/": "backends/test_hostile_guest.py backends/test_files.py contract/test_jail_backend.py",
-    "src/paddock/backends/container/": "backends/test_container.py backends/test_container_lay.py"
-    " backends/test_container_engine.py",
+    "src/paddock/backends/container/": "backends/test_container.py backends/test_container_engine.py",
     "src/paddock/backends/gvisor/": "backends/test_gvisor.py",
     "src/paddock/backends/microvm/": "backends/test_microvm.py backends/test_microvm_accelerator.py",
     "src/paddock/backends/process/": "backends/test_process.py contract/test_process_backend.py",

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from struct import Struct
 from typing import Any
 
-from paddock.backends import _guest_frames as frames
-from paddock.backends._guest_connection import GuestConnection
-from paddock.backends._guest_exec import attach, execs, output, signal_exec, start_background, start_foreground
 from paddock.backends.guest import Place, accept, perform
+from paddock.backends.guest import _frames as frames
+from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest._exec import attach, execs, output, signal_exec, start_background, start_foreground
 from paddock.model import (
     ConnectPort,
     CopyFile,

@@ -10,10 +10,10 @@ import socket
 import msgspec
 import pytest
 
-from paddock.backends import _guest_frames as frames
-from paddock.backends._guest_connection import GuestConnection
-from paddock.backends._guest_instance import GuestInstance
 from paddock.backends.guest import PING, Place
+from paddock.backends.guest import _frames as frames
+from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest._instance import GuestInstance
 from paddock.backends.process import ProcessBackend
 from paddock.errors import NotFound, SandboxDied, Unsupported
 from paddock.model import SandboxId, StatFile, User

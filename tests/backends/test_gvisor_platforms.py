@@ -44,7 +44,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str,
     program.write_text("#!/bin/sh\necho runsc version 0.0~20991231.0\n")
     program.chmod(0o755)
     configure(tmp_path, runsc=str(program))
-    found: dict[str, dict[str, bool] | str] = {"kvm": WORKS, "systrap": WORKS, "ptrace": WORKS}
+    found: dict[str, dict[str, bool] | str] = {"systrap": WORKS, "ptrace": WORKS}
     monkeypatch.setattr(_probe, "_attempt", lambda runsc, platform, date: found[platform])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     return found
 
@@ -123,15 +123,9 @@ def sandboxes() -> Generator[MemoryHarness]:
 
 @pytest.fixture
 def told(sandboxes: MemoryHarness, monkeypatch: pytest.MonkeyPatch) -> MemoryHarness:
-    """Where a program is said to run on KVM."""
+    """Where KVM is tried."""
     if not Path(KVM).is_char_device() or not os.access(KVM, os.R_OK | os.W_OK):
         pytest.skip(f"there is no {KVM}, or it is not for us")
-    real = _probe._attempt  # pyright: ignore[reportPrivateUsage]
-
-    def attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
-        return WORKS if platform == "kvm" else real(runsc, platform, date)
-
-    monkeypatch.setattr(_probe, "_attempt", attempt)
     monkeypatch.setattr(_platforms, "DEVICE", Path(KVM))
     (sandboxes.state_dir / "gvisor.json").unlink(missing_ok=True)
     found = _probe.look(sandboxes.state_dir)

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddock.backends import _guest_frames as frames
-from paddock.backends._guest_connection import _MOST_REQUESTS, GuestConnection
-from paddock.backends._guest_exec import execs, signal_request, start_background, start_foreground
 from paddock.backends.guest import PING, Place
+from paddock.backends.guest import _frames as frames
+from paddock.backends.guest._connection import _MOST_REQUESTS, GuestConnection
+from paddock.backends.guest._exec import execs, signal_request, start_background, start_foreground
 from paddock.backends.guest._files import MAX_RESULT_BYTES
 from paddock.errors import (
     FileError,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from paddock.backends._guest_instance import GuestInstance
+from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import GuestLost, SandboxDied
 from paddock.model import (
     CopyFile,

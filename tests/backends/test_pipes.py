@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from paddock.backends._guest_pipes import PipeReader, PipeWriter
+from paddock.backends.guest._pipes import PipeReader, PipeWriter
 
 
 def test_output_that_somebody_inside_steals_is_not_waited_for() -> None:

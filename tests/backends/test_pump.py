@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from paddock.backends import _pump
-from paddock.backends._guest_pipes import PipeReader, PipeWriter
 from paddock.backends._pump import Flow, Meter, Pump, draw, pour
+from paddock.backends.guest._pipes import PipeReader, PipeWriter
 from paddock.egress._redact import Redaction
 
 _DATA = os.urandom(1 << 16) * 100

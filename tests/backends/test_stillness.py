@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from paddock.backends._guest_channel import Patience
 from paddock.backends._stillness import Stillness, Stopwatch
+from paddock.backends.guest._channel import Patience
 
 
 class Time:

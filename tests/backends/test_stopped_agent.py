@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paddock.backends._guest_connection import GuestConnection
+from paddock.backends.guest._connection import GuestConnection
 from paddock.errors import GuestLost
 from paddock.model import (
     CopyFile,

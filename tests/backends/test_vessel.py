@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Generator
 import pytest
 
 from paddock.backends._base import Ending, SandboxPlan
-from paddock.backends._guest_frames import pack
 from paddock.backends.guest import PING
+from paddock.backends.guest._frames import pack
 from paddock.backends.jail import JailBackend
 from paddock.backends.vessel import VesselInstance
 from paddock.errors import PaddockError, SandboxDied, SandboxError

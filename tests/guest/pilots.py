@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import paddock.guest
-from paddock.backends import _guest_frames as frames
-from paddock.backends._guest_connection import GuestConnection
-from paddock.backends._guest_exec import start_foreground
 from paddock.backends.guest import PING, Nothing, Place, orders, program
+from paddock.backends.guest import _frames as frames
+from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest._exec import start_foreground
 from paddock.backends.vessel import Control
 from paddock.model import ExecId, ExecSpec, Noun, User, mint
 from paddock.wire.guest import VERSION, HostHello, Kind, PingReply

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from paddock.backends._stillness import Stillness
 from paddock.backends.vessel import Control as Asking
-from paddock.errors import FileError, GuestProtocolError, SandboxDied
+from paddock.errors import FileError, GuestLost, GuestProtocolError, SandboxDied
 from paddock.guest._control import Control
 from paddock.guest._loop import Loop
 
@@ -98,6 +99,27 @@ def test_a_service_believes_no_answer_that_is_none(wire: bytes, error: type[Exce
             with pytest.raises(error):
                 await asking
         assert control.closed == (error is not FileError)
+        control.close()
+
+    asyncio.run(main())
+
+
+def test_time_in_which_the_sandbox_stands_still_does_not_count() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        stillness = Stillness()
+        control = Asking(ours, stillness)
+        with theirs:
+            asking = asyncio.ensure_future(control.ask("x", seconds=0.2))
+            await asyncio.sleep(0)
+            stillness.begin()
+            await asyncio.sleep(0.5)
+            assert not asking.done()
+            theirs.send(b'{"id":1}\n')
+            stillness.end()
+            await asking
+            with pytest.raises(GuestLost):
+                await control.ask("x", seconds=0.05)
         control.close()
 
     asyncio.run(main())

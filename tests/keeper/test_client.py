@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from paddock.backends import Ending
-from paddock.backends._guest_connection import GuestConnection
+from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.backends.jail._keeper import _error
 from paddock.errors import KeeperUnavailable, ResourceExhausted, SandboxDied

@@ -43,8 +43,8 @@ def packed(host: Connection, path: Path, *left_out: bytes) -> bytes:
     return Operation(host, Op.DOWNLOAD, request).finish().out
 
 
-def unpacked(host: Connection, path: Path, data: bytes, *left_out: bytes) -> None:
-    request = Upload(flags=UploadFlags.EXACT, path=bytes(path), left_out=left_out)
+def unpacked(host: Connection, path: Path, data: bytes, *left_out: bytes, owner: tuple[int, ...] = ()) -> None:
+    request = Upload(flags=UploadFlags.EXACT, path=bytes(path), left_out=left_out, owner=owner)
     Operation(host, Op.UPLOAD, request).finish(data)
 
 
@@ -158,7 +158,7 @@ def test_a_link_in_place_of_the_directory_is_not_followed(host: Connection, sour
         (member("top/h", tarfile.LNKTYPE, link="../outside/file"),),
         (member("top/h", tarfile.LNKTYPE, link="/etc/passwd"),),
         (member("top/h", tarfile.LNKTYPE, link="top/before"),),
-        (member("top/null", tarfile.CHRTYPE),),
+        (member("top/.paddock-carried", content=b"x"),),
         (member("top", content=b"a file"),),
         (member("top", tarfile.SYMTYPE, link="/etc"),),
     ],
@@ -174,6 +174,31 @@ def test_a_strange_archive_is_refused_and_takes_nothing_away(
     assert (target.parent / "outside" / "file").read_text() == "untouched"
 
 
+def test_all_belongs_to_the_owner_without_devices_and_set_id_bits(host: Connection, target: Path) -> None:
+    owner = (12345, 54321) if os.getuid() == 0 else (os.getuid(), os.getgid())
+    program = member("top/program", content=b"#!/bin/sh\n")
+    program[0].mode, program[0].uid = 0o6755, 7
+    link = member("top/link", tarfile.SYMTYPE, link="program")
+    unpacked(host, target, archive(TOP, member("top/null", tarfile.CHRTYPE), program, link), owner=owner)
+    assert sorted(os.listdir(target)) == ["link", "program"]
+    assert (target / "program").stat().st_mode & 0o7777 == 0o755
+    for path in (target, target / "link", target / "program"):
+        assert (path.lstat().st_uid, path.lstat().st_gid) == owner
+    with pytest.raises(GuestError):
+        unpacked(host, target, archive(TOP), owner=(1,))
+
+
+def test_directories_that_keep_their_owner_out_are_filled(host: Connection, target: Path) -> None:
+    for content in (b"first", b"other"):
+        closed, inner = member("top/closed", tarfile.DIRTYPE), member("top/closed/inner", tarfile.DIRTYPE)
+        closed[0].mode, inner[0].mode = 0o500, 0
+        unpacked(host, target, archive(TOP, closed, inner, member("top/closed/inner/file", content=content)))
+        assert (target / "closed").stat().st_mode & 0o7777 == 0o500
+        assert (target / "closed/inner").stat().st_mode & 0o7777 == 0
+    unpacked(host, target, archive(TOP))
+    assert os.listdir(target) == []
+
+
 def test_half_an_archive_takes_nothing_away(host: Connection, source: Path, target: Path) -> None:
     whole = packed(host, source)
     for data in (b"", whole[:50_000]):
@@ -181,6 +206,16 @@ def test_half_an_archive_takes_nothing_away(host: Connection, source: Path, targ
             unpacked(host, target, data)
         assert (target / "before").read_text() == "before"
         assert (target / "gone/with/all").is_dir()
+
+
+def test_a_link_that_was_there_is_replaced_and_not_followed(host: Connection, target: Path) -> None:
+    (target / "file").symlink_to("../outside/file")
+    directory = member("top/a", tarfile.DIRTYPE)
+    unpacked(
+        host, target, archive(TOP, directory, member("top/a/file", content=b"in"), member("top/file", content=b"in"))
+    )
+    assert (target / "a/file").read_text() == (target / "file").read_text() == "in"
+    assert (target.parent / "outside" / "file").read_text() == "untouched"
 
 
 def test_an_archive_of_pythons_says_the_same(host: Connection, source: Path, target: Path) -> None:

@@ -13,10 +13,10 @@ import pytest
 from service_world import ME, Rig
 from test_over_guest import make, opened, sh
 
-from paddock.backends import _guest_frames as frames
-from paddock.backends._guest_connection import GuestConnection
-from paddock.backends._guest_instance import GuestInstance
 from paddock.backends.guest import Place
+from paddock.backends.guest import _frames as frames
+from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import SandboxDied
 from paddock.model import ExecSpec, GetSandbox, RunExec, StartExec, State
 from paddock.service import Service

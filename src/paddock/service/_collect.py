@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from paddock.backends._guest_pipes import PipeReader
 from paddock.backends._pump import Meter
 from paddock.backends._stillness import Stillness, Stopwatch
+from paddock.backends.guest._pipes import PipeReader
 from paddock.errors import GuestProtocolError
 from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit, Output, replace
 

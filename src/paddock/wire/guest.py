@@ -922,6 +922,7 @@ class Upload(Message):
         (
             Field(1, "path", "text", 4095),
             Field(2, "left_out", "strings", 65536),
+            Field(3, "owner", "u32s", 8),
         ),
     )
 
@@ -930,10 +931,12 @@ class Upload(Message):
         flags: int = 0,
         path: bytes = b"",
         left_out: tuple[bytes, ...] = (),
+        owner: tuple[int, ...] = (),
     ) -> None:
         self.flags = flags
         self.path = path
         self.left_out = left_out
+        self.owner = owner
 
 
 class Download(Message):

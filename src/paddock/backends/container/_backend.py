@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan, TreeMount
-from paddock.backends._guest_connection import GuestConnection
+from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.jail import KeeperClient
 from paddock.errors import (
     AlreadyExists,

@@ -20,9 +20,9 @@ from typing import Any
 
 from paddock.backends._base import SandboxPlan
 from paddock.backends._environment import certificates, hints
-from paddock.backends._guest_connection import GuestConnection
 from paddock.backends.guest import Nothing, Place, Request, variables
 from paddock.backends.guest import orders as pid1
+from paddock.backends.guest._connection import GuestConnection
 from paddock.errors import PaddockError, PlatformError
 from paddock.linux import seccomp_profile
 from paddock.model import MountMode, Template, User

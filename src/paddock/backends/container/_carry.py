@@ -10,20 +10,18 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from paddock.backends._base import SandboxPlan, TreeMount
-from paddock.backends._guest_connection import GuestConnection
-from paddock.backends.guest import FileReader, FileWriter, pack_whole, unpack_exact
+from paddock.backends.guest import pack_whole, unpack_exact
+from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import (
     ErrandFailed,
     FileError,
     InvalidArgument,
-    PaddockError,
     PlatformError,
     SandboxError,
     Unsupported,
@@ -31,17 +29,13 @@ from paddock.errors import (
 from paddock.linux import namespaces, proc
 from paddock.model import (
     DownloadTree,
-    ExecId,
-    ExecSpec,
     Limits,
     MakeDirectory,
-    Noun,
     SandboxId,
     SandboxSpec,
     SetFileAttributes,
     Template,
     UploadTree,
-    mint,
 )
 from paddock.storage import Pool, Templates
 
@@ -53,16 +47,10 @@ _TOOLS = "host"
 _READ = 256 << 10
 _END = bytes(1024)
 """What an archive ends with that is whole (POSIX, pax): two blocks of nothing."""
-_WORDS = 600
 _IDS = 65536
 
 
 Owner = tuple[str, int, int]
-
-
-@cache
-def _layer() -> str:
-    return Path(__file__).with_name("_lay.py").read_text()
 
 
 def owner(template: Template) -> Owner:
@@ -113,52 +101,28 @@ class Carrier:
         async with self._jail(id, trees) as jail:
             for tree in trees:
                 async with archive(tree.target) as parts:
-                    await self._lay(jail, tree.target, user[1:], parts)
-
-    async def _lay(
-        self, jail: JailInstance, target: str, owner: tuple[int, int] | None, parts: AsyncIterable[bytes]
-    ) -> None:
-        argv = ("python3", "-I", "-S", "-c", _layer(), target, *(map(str, owner) if owner else ("-",)))
-        spec = ExecSpec(argv=argv, user=self._root(jail), stdin=True, env={"LC_ALL": "C.UTF-8"})
-        handle = await jail.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
-        assert handle.stdin is not None
-        assert handle.stderr is not None
-        try:
-            tail = b""
-            try:
-                async for part in parts:
-                    tail = (tail + part)[-len(_END) :]
-                    await handle.stdin.write(part)
-                if tail != _END:
-                    raise PlatformError("the engine's archive was cut off", hint="try again")
-                await handle.stdin.aclose()
-            except BrokenPipeError:
-                pass  # it says why
-            words = await handle.stderr.read()
-            status = await handle.wait()
-        finally:
-            await handle.aclose()
-        if status.code != 0:
-            raise ErrandFailed(f"what the container left at {target} could not be kept: {_last(words)}")
+                    await _lay(await self._connection(jail), tree.target, parts, owner=user[1:])
 
     async def bring(
-        self, id: SandboxId, root: TreeMount, trees: tuple[TreeMount, ...], user: Owner, inside: Any
+        self, id: SandboxId, root: TreeMount, trees: tuple[TreeMount, ...], user: Owner, inside: GuestConnection
     ) -> None:
         """Makes the trees what `inside`, a connection to the carrier of one that stands still, has at this instant."""
         left_out = [tree.target for tree in trees]
         async with self._jail(id, (root, *trees)) as jail:
+            connection = await self._connection(jail)
             for tree in trees:
-                await self._lay(jail, tree.target, user[1:], _packed(inside, tree.target, ()))
-            await self._lay(jail, root.target, None, _packed(inside, "/", left_out))
+                await _lay(connection, tree.target, _packed(inside, tree.target), owner=user[1:])
+            await _lay(connection, root.target, _packed(inside, "/", left_out))
 
     async def back(self, id: SandboxId, root: TreeMount, trees: tuple[TreeMount, ...], inside: GuestConnection) -> None:
         """The other way, for the root file system: those of `trees` are left out. ErrandFailed."""
         async with self._jail(id, (root,)) as jail:
-            reader = await pack_whole(await jail.connection("root" if self._porters.whole else "user"), root.target)
+            parts = _packed(await self._connection(jail), root.target)
             try:
-                await _pump(reader, await unpack_exact(inside, "/", _below("/", [tree.target for tree in trees])))
-            finally:
-                await reader.aclose()
+                await _lay(inside, "/", parts, left_out=[tree.target for tree in trees])
+            except SandboxError as error:
+                words = f"its files could not be brought into the container: {error.message}"
+                raise ErrandFailed(words) from None
 
     @contextlib.asynccontextmanager
     async def _jail(self, id: SandboxId, trees: tuple[TreeMount, ...]) -> AsyncGenerator[JailInstance]:
@@ -198,6 +162,9 @@ class Carrier:
 
     def _root(self, jail: JailInstance) -> str | None:
         return "root" if self._porters.whole else None
+
+    async def _connection(self, jail: JailInstance) -> GuestConnection:
+        return await jail.connection("root" if self._porters.whole else "user")
 
 
 # Directories of the host in a container: the keeper finds and makes them as for a jail, with the ids of the machine,
@@ -268,7 +235,7 @@ def _below(path: str, others: Sequence[str]) -> list[str]:
     return [os.path.relpath(other, path) for other in others]
 
 
-async def _packed(inside: GuestConnection, path: str, left_out: Sequence[str]) -> AsyncGenerator[bytes]:
+async def _packed(inside: GuestConnection, path: str, left_out: Sequence[str] = ()) -> AsyncGenerator[bytes]:
     """ErrandFailed: it could not be read to its end."""
     try:
         reader = await pack_whole(inside, path, _below(path, left_out))
@@ -281,23 +248,27 @@ async def _packed(inside: GuestConnection, path: str, left_out: Sequence[str]) -
         raise ErrandFailed(f"{path} of the sandbox could not be read: {error.message}") from None
 
 
-async def _pump(packed: FileReader, laying: FileWriter) -> None:
-    async def read() -> bytes:
-        try:
-            return await packed.read(_READ)
-        except PaddockError as error:
-            await laying.abort()
-            raise PlatformError(f"its files could not be read from the pool: {error}", hint="paddock doctor") from None
-
+async def _lay(
+    connection: GuestConnection,
+    target: str,
+    parts: AsyncIterable[bytes],
+    *,
+    owner: tuple[int, int] | None = None,
+    left_out: Sequence[str] = (),
+) -> None:
+    """Make `target` what the archive says. ErrandFailed: it can't be. PlatformError: the archive is cut off."""
+    tail = b""
     try:
-        while data := await read():
-            await laying.write(data)
-        await laying.aclose()
-    except (FileError, SandboxError, InvalidArgument) as error:
-        raise ErrandFailed(f"its files could not be brought into the container: {error.message}") from None
-
-
-def _last(words: bytes) -> str:
-    """For people to read: it may be an attacker's."""
-    said = words.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
-    return "".join(c if c.isprintable() else " " for c in said[0])[:_WORDS]
+        writer = await unpack_exact(connection, target, _below(target, left_out), owner=owner)
+        try:
+            async for part in parts:
+                tail = (tail + part)[-len(_END) :]
+                await writer.write(part)
+            if tail != _END:
+                raise PlatformError("the archive was cut off", hint="try again")
+        except BaseException:
+            await writer.abort()
+            raise
+        await writer.aclose()
+    except (FileError, InvalidArgument) as error:
+        raise ErrandFailed(f"what the container left at {target} could not be kept: {error.message}") from None

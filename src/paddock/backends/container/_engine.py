@@ -46,14 +46,21 @@ def missing(error: PlatformError) -> bool:
 class Connection(http.client.HTTPConnection):
     """To an engine that listens at a unix socket, for one request."""
 
-    def __init__(self, place: Path, seconds: float | None) -> None:
+    def __init__(self, place: Path, seconds: float) -> None:
+        """`seconds` without a byte are too many."""
         super().__init__("engine", timeout=seconds, blocksize=_READ)
-        self._place = place
+        self._place, self._stream = place, socket.socket(socket.AF_UNIX)
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock = self._stream
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._place))
+
+    def cut(self) -> None:
+        """Close it. No thread reads from it any more, for which closing alone would wait."""
+        with contextlib.suppress(OSError):
+            self._stream.shutdown(socket.SHUT_RDWR)
+        self.close()
 
 
 class _Stat(msgspec.Struct):
@@ -97,7 +104,9 @@ class Engine:
     @contextlib.asynccontextmanager
     async def archive(self, name: str, path: str) -> AsyncGenerator[AsyncIterable[bytes]]:
         """What is below the directory `path` of a container. ErrandFailed: it is a link, which engines follow."""
-        with contextlib.closing(Connection(self.socket, _SECONDS)) as connection:
+        with contextlib.ExitStack() as closing:
+            connection = Connection(self.socket, _SECONDS)
+            closing.callback(connection.cut)
             asked = f"/containers/{name}/archive"
             answer = await in_its_own_thread(self._answer, connection, "GET", asked, {"path": path}, None)
             try:
@@ -122,7 +131,7 @@ class Engine:
         path: str,
         query: dict[str, str],
         content: bytes | IO[bytes] | None = None,
-        seconds: float | None = _SECONDS,
+        seconds: float = _SECONDS,
     ) -> bytes:
         """Ask in the caller's thread: an object in JSON, or an archive of any size. PlatformError."""
         with contextlib.closing(Connection(self.socket, seconds)) as connection:
@@ -138,6 +147,11 @@ class Engine:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, target, content, {} if content is None else {"Content-Type": kind})
             answer = connection.getresponse()
+        except TimeoutError:
+            raise PlatformError(
+                f"the container engine at {self.socket} has not answered {method} {path} for {connection.timeout:g} s",
+                hint="its log may say why; start it again",
+            ) from None
         except OSError as error:
             raise PlatformError(
                 f"the container engine at {self.socket} cannot be reached: {error.strerror or error}",

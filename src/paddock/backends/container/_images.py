@@ -29,6 +29,8 @@ from ._layers import owners, write_layer
 REPOSITORY = "localhost/paddock/template"
 _VERSION = "2"
 _READ = 1 << 20
+_LOAD_SECONDS = 1800.0
+"""An engine says nothing while it unpacks a large image."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -64,7 +66,7 @@ class Images:
             with tempfile.TemporaryFile(dir=self._directory) as archive:
                 _write(archive, name, template, pool, worker)
                 archive.seek(0)
-                return engine.call("POST", "/images/load", {"quiet": "1"}, archive, seconds=None)
+                return engine.call("POST", "/images/load", {"quiet": "1"}, archive, seconds=_LOAD_SECONDS)
 
         said = await in_its_own_thread(load)
         if b'"error"' in said or await engine.get(f"/images/{name}/json", _Known) is None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from paddock.backends._base import Ending, Paused
 from paddock.backends._environment import certificates
-from paddock.backends._guest_connection import GuestConnection
-from paddock.backends._guest_instance import GuestInstance
 from paddock.backends._stillness import Stillness
 from paddock.backends.guest import Nothing, Place
 from paddock.backends.guest import orders as pid1
+from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import PaddockError, SandboxDied
 from paddock.linux import caps
 from paddock.linux.foreign_cgroup import Refusals

@@ -10,11 +10,11 @@ import math
 from collections.abc import AsyncGenerator, Callable
 
 from paddock.backends._base import Paused
-from paddock.backends._guest_channel import Channel
-from paddock.backends._guest_connection import GuestConnection
 from paddock.backends._stillness import Stillness
 from paddock.backends.guest import Nothing, Place, Request
 from paddock.backends.guest import orders as pid1
+from paddock.backends.guest._channel import Channel
+from paddock.backends.guest._connection import GuestConnection
 from paddock.errors import PaddockError, PlatformError, SandboxDied, SandboxError
 from paddock.wire.guest import StillnessReply, TimesReply
 

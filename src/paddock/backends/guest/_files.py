@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paddock.backends._guest_frames import ProtocolError
 from paddock.errors import FileError, Unsupported
 from paddock.model import (
     Action,
@@ -35,13 +34,14 @@ from paddock.wire import guest as wire
 from paddock.wire._message import Message
 from paddock.wire.guest import MkdirFlags, Op, RemoveFlags, SetFlags, Stream, WriteFlags
 
+from ._frames import ProtocolError
 from ._place import encode, show
 from ._requests import Nothing, Request, ask, of_copy, of_file
 from ._streams import FileReader, FileWriter, PortStream, connect, open_reader, open_writer
 
 if TYPE_CHECKING:
-    from paddock.backends._guest_channel import Channel
-    from paddock.backends._guest_connection import GuestConnection
+    from ._channel import Channel
+    from ._connection import GuestConnection
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -333,8 +333,13 @@ async def pack_whole(connection: GuestConnection, path: str, left_out: Sequence[
     return await open_reader(connection, ask(Op.DOWNLOAD, message, of_file(path)), Nothing, works=True)
 
 
-async def unpack_exact(connection: GuestConnection, path: str, left_out: Sequence[str] = ()) -> FileWriter:
-    """What is there becomes what the archive of `pack_whole` says, while everybody else there stands still."""
-    message = wire.Upload(flags=wire.UploadFlags.EXACT, path=encode(path), left_out=tuple(map(encode, left_out)))
+async def unpack_exact(
+    connection: GuestConnection, path: str, left_out: Sequence[str] = (), *, owner: tuple[int, int] | None = None
+) -> FileWriter:
+    """Make what is there what the archive of `pack_whole`, or of an engine, says; all of it belongs to `owner`, a uid
+    and a gid. Everybody else there stands still meanwhile."""
+    message = wire.Upload(
+        flags=wire.UploadFlags.EXACT, path=encode(path), left_out=tuple(map(encode, left_out)), owner=owner or ()
+    )
     request = ask(Op.UPLOAD, message, of_file(path, "what can be laid there"))
     return await open_writer(connection, request, works=True, info=lambda channel, file: None)

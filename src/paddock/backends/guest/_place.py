@@ -6,10 +6,11 @@ import errno
 import os
 from collections.abc import Mapping, Sequence
 
-from paddock.backends._guest_frames import ProtocolError
 from paddock.errors import FileError, InvalidArgument
 from paddock.model import User
 from paddock.wire.guest import Limit
+
+from ._frames import ProtocolError
 
 
 class Place:

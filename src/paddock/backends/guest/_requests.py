@@ -9,7 +9,6 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from paddock.backends._guest_frames import ProtocolError
 from paddock.errors import (
     OUT_OF,
     AlreadyExists,
@@ -27,6 +26,7 @@ from paddock.wire import WireError
 from paddock.wire._message import Message, Shape
 from paddock.wire.guest import Error, Hand, Op
 
+from ._frames import ProtocolError
 from ._place import encode
 
 _MISSING = (errno.ENOENT, errno.ENOTDIR)

@@ -6,17 +6,17 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from paddock.backends._guest_pipes import PipeReader, PipeWriter
 from paddock.backends._pump import Flow
 from paddock.errors import FileError, InvalidArgument
 from paddock.model import FileInfo
 from paddock.wire.guest import Accept, Connect, File, Op, Stream
 
+from ._pipes import PipeReader, PipeWriter
 from ._requests import Nothing, Request, ask, of_door, of_port
 
 if TYPE_CHECKING:
-    from paddock.backends._guest_channel import Channel
-    from paddock.backends._guest_connection import GuestConnection
+    from ._channel import Channel
+    from ._connection import GuestConnection
 
 Info: TypeAlias = Callable[["Channel", File], FileInfo | None]
 """Convert what the guest says of a file."""

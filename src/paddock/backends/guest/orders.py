@@ -17,7 +17,7 @@ from ._place import encode
 from ._requests import Request, ask, of_guest
 
 if TYPE_CHECKING:
-    from paddock.backends._guest_connection import GuestConnection
+    from ._connection import GuestConnection
 
 _LARGEST = (1 << 64) - 1
 _NANOSECONDS = 1_000_000_000

@@ -74,16 +74,6 @@ def fix(state_dir: Path) -> str:
     return FIX if given is None else f"without {_platforms.SETTING} in config.toml it is what works"
 
 
-def on_kvm(found: Found) -> Found | str:
-    """The same on KVM, if a program runs there; or why none does."""
-    said = _attempt(Path(found.program), _platforms.KVM, found.date)
-    if isinstance(said, str):
-        return said
-    return msgspec.structs.replace(
-        found, platform=_platforms.KVM, beside=found.platform, tries_kvm=False, without="", **said
-    )
-
-
 def settled(state_dir: Path, found: Found, kvm: Found | str) -> Found:
     """Remembers what came of KVM: that sandboxes live on it, or why not."""
     if isinstance(kvm, str):

@@ -1,7 +1,7 @@
 """KVM has to show that sandboxes live on it, before one is anybody's: started as they are, in a jail, saved, started
 from what was saved, and told to run a program. What it showed is written down.
 
-A program that ran by itself (`_trial`) shows less: the device may answer each question, and stand still at a later one.
+A program that runs by itself (`_trial`) would show less: the device may answer each question, and stand still later.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from paddock.backends._base import SandboxPlan
 from paddock.backends._threads import to_its_end
 from paddock.backends.vessel import nobodys
 from paddock.errors import PaddockError, SandboxError
 from paddock.linux import proc
-from paddock.model import SandboxId, SandboxSpec
+from paddock.model import SandboxId, SandboxSpec, replace
 from paddock.storage._trees import WAITING
 
 from . import _probe
+from ._platforms import KVM
 
 if TYPE_CHECKING:
     from ._backend import GvisorBackend
@@ -39,19 +38,18 @@ async def settle(backend: GvisorBackend, found: _probe.Found) -> _probe.Found:
     What fails on both says nothing of KVM. It is raised where KVM was asked for by name; else this program goes on as
     `found`, and the next one tries again.
     """
-    kvm = await asyncio.to_thread(_probe.on_kvm, found)
-    if isinstance(kvm, _probe.Found):
+    kvm: _probe.Found | str = replace(found, platform=KVM, beside=found.platform, tries_kvm=False, without="")
+    try:
+        await _live(backend, kvm)
+    except PaddockError as error:
+        words = _NAMES.sub("", error.message)
         try:
-            await _live(backend, kvm)
-        except PaddockError as error:
-            words = _NAMES.sub("", error.message)
-            try:
-                await _live(backend, found)
-            except PaddockError:
-                if backend.config.gvisor_platform is not None:
-                    raise
-                return msgspec.structs.replace(found, tries_kvm=False)
-            kvm = f"no sandbox has lived on it: {words}"
+            await _live(backend, found)
+        except PaddockError:
+            if backend.config.gvisor_platform is not None:
+                raise
+            return replace(found, tries_kvm=False)
+        kvm = f"no sandbox has lived on it: {words}"
     return await asyncio.to_thread(_probe.settled, backend.directory, found, kvm)
 
 
@@ -75,9 +73,9 @@ async def _live(backend: GvisorBackend, found: _probe.Found) -> None:
         limit = plan.spec.limits.disk_mib << 20
         await to_its_end(pool.create, name, layers=plan.template.layers, limit_bytes=limit)
         jail = await backend.dressed(plan, await backend.furnish(backend.jail_plan(plan)), found, must_bake=True)
-        plan = msgspec.structs.replace(plan, deadline=proc.boottime() + _LIFE_SECONDS)  # that took its time
+        plan = replace(plan, deadline=proc.boottime() + _LIFE_SECONDS)  # that took its time
         jail = jail._replace(kind="oven", deadline=plan.deadline)  # `living` leaves it out
-        orders = msgspec.structs.replace(await backend.ordered(plan, jail, found), greeting_seconds=GREETING_SECONDS)
+        orders = replace(await backend.ordered(plan, jail, found), greeting_seconds=GREETING_SECONDS)
         instance = await backend.embark(plan, jail, orders)
         try:
             async with asyncio.timeout(GREETING_SECONDS):

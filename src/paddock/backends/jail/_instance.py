@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from paddock.backends._base import Ending, Paused
-from paddock.backends._guest_connection import GuestConnection
-from paddock.backends._guest_instance import GuestInstance
 from paddock.backends._stillness import Stillness
 from paddock.backends.guest import Nothing, Place, orders, variables
+from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import KeeperUnavailable, SandboxDied
 from paddock.linux.foreign_cgroup import Refusals
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage

@@ -12,10 +12,10 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from paddock.backends._base import Ending, SandboxPlan
-from paddock.backends._guest_connection import GuestConnection
-from paddock.backends._guest_instance import GuestInstance
 from paddock.backends._look import process
 from paddock.backends.guest import Place
+from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import PaddockError, SandboxDied, Unsupported
 from paddock.linux import processes
 from paddock.model import ByteStream, Check, Limit, Process, Usage

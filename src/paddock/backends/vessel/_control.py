@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.errors import BY_CODE, GuestLost, GuestProtocolError, PaddockError, SandboxDied
 
 # The pilot says what went wrong there. It can't make us say that the machine, the policy or the keeper failed.
@@ -41,9 +42,11 @@ T = TypeVar("T")
 class Control:
     """Belongs to the event loop it is made in; owns the socket. What deviates from the protocol ends it."""
 
-    def __init__(self, stream: socket.socket) -> None:
+    def __init__(self, stream: socket.socket, stillness: Stillness | None = None) -> None:
+        """The pilot stands still with the sandbox that `stillness` is of, and can't answer then."""
         stream.setblocking(False)
         self._loop, self._stream = asyncio.get_running_loop(), stream
+        self.stillness = stillness or Stillness()
         self._sending = asyncio.Lock()
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
@@ -65,11 +68,18 @@ class Control:
         **fields: object,
     ) -> T:
         """Return the answer. PaddockError: what the pilot refuses; SandboxDied, GuestLost."""
+        waited = Stopwatch(self.stillness)
+        answer = await self._send(op, fds, fields)
         try:
-            async with asyncio.timeout(seconds):
-                said = await (await self._send(op, fds, fields))
-        except TimeoutError:
-            raise GuestLost(f"the pilot has not answered for {seconds:g} s", hint="try again") from None
+            await asyncio.wait((answer,), timeout=seconds)
+            while seconds is not None and not answer.done():
+                left = await waited.left(seconds)
+                if left <= 0:
+                    raise GuestLost(f"the pilot has not answered for {seconds:g} s", hint="try again")
+                await asyncio.wait((answer,), timeout=left)
+            said = answer.result()
+        finally:
+            answer.cancel()
         try:
             return msgspec.convert(said, kind)
         except msgspec.ValidationError as error:

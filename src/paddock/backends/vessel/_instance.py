@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from paddock.backends._base import Ending
-from paddock.backends._guest_connection import GuestConnection
-from paddock.backends._guest_exec import exec_request
 from paddock.backends.guest import PING, Nothing, Place, Request, hand, orders, variables
+from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest._exec import exec_request
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied, SandboxError, Unsupported
 from paddock.guest._control import pack_orders
@@ -147,7 +147,7 @@ class VesselInstance(JailInstance):
         """The connection with the pilot itself. SandboxDied."""
         if self._control is None or self._control.closed:
             try:
-                self._control = Control(await self._handed("control"))
+                self._control = Control(await self._handed("control"), self.stillness)
             except OSError:
                 raise self.lost_error() from None
         return self._control
@@ -226,7 +226,7 @@ class VesselInstance(JailInstance):
             await channel.call(ExecReply)
             ours.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(ours, pack_orders(config))
-            return Control(ours)
+            return Control(ours, self.stillness)
         except OSError:
             ours.close()
             raise self.lost_error() from None
@@ -240,6 +240,8 @@ class VesselInstance(JailInstance):
             other._listening.cancel()
         self._agent, self._control, self._guest_init = other._agent, other._control, other._guest_init
         other._agent = other._control = other._guest_init = None
+        if self._control is not None:
+            self._control.stillness = self.stillness
         self.inherit(other)
 
     async def claim(self, env: dict[str, str]) -> None:

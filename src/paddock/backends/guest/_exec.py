@@ -15,14 +15,14 @@ from paddock.model.streams import ByteReader, ByteWriter
 from paddock.wire import guest as wire
 from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
 
-from ._guest_pipes import PipeReader, PipeWriter, open_pipe
-from .guest import FileReader, Nothing, Place, Request, ask
-from .guest._place import encode, show
-from .guest._requests import of_command, of_exec, of_guest
+from ._pipes import PipeReader, PipeWriter, open_pipe
+from ._place import Place, encode, show
+from ._requests import Nothing, Request, ask, of_command, of_exec, of_guest
+from ._streams import FileReader
 
 if TYPE_CHECKING:
-    from ._guest_channel import Channel
-    from ._guest_connection import GuestConnection
+    from ._channel import Channel
+    from ._connection import GuestConnection
 
 _PIPES = (PipeReader, PipeWriter)
 _UMASK = 0o022
@@ -201,39 +201,19 @@ class GuestExecHandle:
     ) -> None:
         self._connection = connection
         self._channel = channel
-        self._id = id
-        self._pid = 0
-        self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
+        self.id = id
+        self.pid = 0
+        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
         self._pty = pty
         self._began = asyncio.get_running_loop().time()
         channel.when_result(self._finish_pipes)
-
-    @property
-    def id(self) -> ExecId:
-        return self._id
-
-    @property
-    def pid(self) -> int:
-        return self._pid
-
-    @property
-    def stdin(self) -> ByteWriter | None:
-        return self._stdin
-
-    @property
-    def stdout(self) -> ByteReader | None:
-        return self._stdout
-
-    @property
-    def stderr(self) -> ByteReader | None:
-        return self._stderr
 
     async def started(self) -> None:
         """Waits for the guest's word that it runs; on failure everything is closed."""
         try:
             with self._channel.attended():
                 kind = wire.AttachReply if self._outlives else wire.ExecReply
-                self._pid = (await self._channel.reply(kind)).pid
+                self.pid = (await self._channel.reply(kind)).pid
         except BaseException as error:
             if not _killed(error):
                 self._close_pipes()
@@ -262,10 +242,10 @@ class GuestExecHandle:
         return await self._channel.result(wire.Exit)
 
     async def signal(self, number: int) -> None:
-        await signal_exec(self._connection, self._id, number)
+        await signal_exec(self._connection, self.id, number)
 
     async def kill(self) -> None:
-        request = ask(Op.KILL, wire.Kill(id=encode(self._id)), of_command(self._id))
+        request = ask(Op.KILL, wire.Kill(id=encode(self.id)), of_command(self.id))
         try:
             answer = await self._connection.open(request).call(wire.KillReply)
         except NotFound:  # ended so long ago that the guest has forgotten it
@@ -282,9 +262,9 @@ class GuestExecHandle:
     async def resize(self, size: PtySize) -> None:
         if not self._pty:
             raise InvalidArgument("the command has no terminal")
-        message = wire.Resize(rows=size.rows, columns=size.columns, id=encode(self._id))
+        message = wire.Resize(rows=size.rows, columns=size.columns, id=encode(self.id))
         with contextlib.suppress(NotFound):  # ended so long ago that the guest has forgotten it
-            await self._connection.open(ask(Op.RESIZE, message, of_command(self._id))).call(Nothing)
+            await self._connection.open(ask(Op.RESIZE, message, of_command(self.id))).call(Nothing)
 
     async def aclose(self) -> None:
         self._close_pipes()
@@ -306,17 +286,17 @@ class GuestExecHandle:
         if not error.details.get("answers"):
             return error
         seconds = self._connection.answer_seconds
-        return self._connection.breach(f"command {self._id} was not ended in {seconds:g} s", unended=self._id)
+        return self._connection.breach(f"command {self.id} was not ended in {seconds:g} s", unended=self.id)
 
     def _finish_pipes(self) -> None:
-        for reader in (self._stdout, self._stderr):
+        for reader in (self.stdout, self.stderr):
             if isinstance(reader, PipeReader):
                 reader.finish()
-        if isinstance(self._stdin, PipeWriter):
-            self._stdin.close()
+        if isinstance(self.stdin, PipeWriter):
+            self.stdin.close()
 
     def _close_pipes(self) -> None:
-        for pipe in (self._stdin, self._stdout, self._stderr):
+        for pipe in (self.stdin, self.stdout, self.stderr):
             if isinstance(pipe, _PIPES):
                 pipe.close()
 
@@ -327,7 +307,7 @@ class AttachedExecHandle(GuestExecHandle):
     _outlives = True
 
     async def _result(self) -> wire.Exit:
-        channel = self._connection.open(_attach_request(self._id, 0), receives=(Stream.OUT, Stream.ERR))
+        channel = self._connection.open(_attach_request(self.id, 0), receives=(Stream.OUT, Stream.ERR))
         try:
             return await channel.result(wire.Exit)
         except NotFound:  # ended so long ago that the guest has forgotten it; this channel has not

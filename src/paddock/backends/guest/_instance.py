@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from paddock.backends._base import Paused
+from paddock.backends._stillness import Stillness
 from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, Unsupported
 from paddock.linux.foreign_cgroup import Refusals
 from paddock.model import (
@@ -23,11 +25,11 @@ from paddock.model import (
     Template,
 )
 
-from ._base import Paused
-from ._guest_connection import GuestConnection
-from ._guest_exec import attach, execs, output, signal_exec, start_background, start_foreground
-from ._stillness import Stillness
-from .guest import accept, orders, perform
+from . import orders
+from ._connection import GuestConnection
+from ._exec import attach, execs, output, signal_exec, start_background, start_foreground
+from ._files import perform
+from ._streams import accept
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
@@ -39,8 +41,8 @@ class GuestInstance:
     `user` (the template's default user) or `root`, or to pid 1: `init`. OSError from it: the sandbox is gone."""
 
     def __init__(self, id: SandboxId, template: Template, connect: Connect, *, root_user: bool) -> None:
-        self._id = id
-        self._template = template
+        self.id = id
+        self.template = template
         self._connect = connect
         self._root_user = root_user
         self._connections: dict[str, GuestConnection] = {}
@@ -50,20 +52,12 @@ class GuestInstance:
         self._refusals: Refusals | None = None
 
     @property
-    def id(self) -> SandboxId:
-        return self._id
-
-    @property
-    def template(self) -> Template:
-        return self._template
-
-    @property
     def stillness(self) -> Stillness:
         return self._stillness
 
     def lost_error(self) -> PaddockError:
         """The exception for what was under way when the sandbox died. Backends that know better say more."""
-        return SandboxDied(f"sandbox {self._id} went away", hint="`paddock ls --all` says why")
+        return SandboxDied(f"sandbox {self.id} went away", hint="`paddock ls --all` says why")
 
     def strikes(self) -> Mapping[Limit, int] | None:
         try:
@@ -123,7 +117,7 @@ class GuestInstance:
         identity, other = self.route(getattr(action, "user", None))
         if other is not None:
             raise Unsupported(
-                f"files cannot be touched as {other!r}: that is for root and {self._template.default_user!r}",
+                f"files cannot be touched as {other!r}: that is for root and {self.template.default_user!r}",
                 hint=f"do it as root and give it to {other!r}, or run a command as {other!r}",
             )
         return await perform(await self.connection(identity), action)
@@ -150,19 +144,19 @@ class GuestInstance:
 
     def route(self, name: str | None) -> tuple[str, str | None]:
         """Which agent acts for a user, and whom it must become, if that is not whom it is."""
-        user = self._template.user(name)
+        user = self.template.user(name)
         if user is None:
-            known = ", ".join(user.name for user in self._template.users)
-            raise NotFound(f"no user {name!r} in template {self._template.name!r}", hint=f"users: {known}")
+            known = ", ".join(user.name for user in self.template.users)
+            raise NotFound(f"no user {name!r} in template {self.template.name!r}", hint=f"users: {known}")
         if user.uid == 0 and self._root_user:
             return "root", None  # also where an image runs as root: the agent of its default user has no powers
-        if user.name == self._template.default_user:
+        if user.name == self.template.default_user:
             return "user", None
         if not self._root_user:
             raise Unsupported(
                 f"nothing can be done as {user.name!r}: it needs a range of ids, which an ordinary user does not have",
                 hint="`subordinate_ids = true` in config.toml gives a new state directory one; else run paddock as root"
-                f" or leave it to {self._template.default_user!r}",
+                f" or leave it to {self.template.default_user!r}",
             )
         return "root", None if user.uid == 0 else user.name
 
@@ -231,9 +225,9 @@ class GuestInstance:
 
     def _agent_lost(self, identity: str, how: str, *, killed: bool = False) -> GuestLost:
         return GuestLost(
-            f"what serves {identity!r} inside sandbox {self._id} {how}",
+            f"what serves {identity!r} inside sandbox {self.id} {how}",
             hint="the sandbox lives, and what was asked may have been done in part: look, and try again",
-            sandbox=self._id,
+            sandbox=self.id,
             killed=killed,
         )
 

@@ -11,11 +11,11 @@ from paddock.errors import GuestLost, PaddockError, SandboxError
 from paddock.wire import WireError
 from paddock.wire.guest import Limit, Stream
 
-from . import _guest_frames as frames
-from ._guest_frames import Frame, Kind, ProtocolError
+from . import _frames as frames
+from ._frames import Frame, Kind, ProtocolError
 
 if TYPE_CHECKING:
-    from ._guest_connection import GuestConnection
+    from ._connection import GuestConnection
 
 
 class Answer(Protocol):

@@ -12,18 +12,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paddock.backends._stillness import Stillness
 from paddock.errors import GuestLost, GuestProtocolError, InvalidArgument, PaddockError, SandboxDied, SandboxError
 from paddock.wire import WireError, send_some
 from paddock.wire.guest import VERSION, GuestHello, HostHello, Limit
 
-from . import _guest_frames as frames
-from ._guest_channel import Channel
-from ._guest_frames import Frame, Kind, ProtocolError
-from ._stillness import Stillness
-from .guest._requests import PING
+from . import _frames as frames
+from ._channel import Channel
+from ._frames import Frame, Kind, ProtocolError
+from ._requests import PING
 
 if TYPE_CHECKING:
-    from .guest import Place, Request
+    from ._place import Place
+    from ._requests import Request
 
 _MAX_ADDRESS = 107  # bytes of sun_path without its NUL, unix(7)
 _HIGH = 4 * 1024 * 1024

@@ -10,7 +10,7 @@ import termios
 from collections.abc import Callable
 from struct import unpack
 
-from ._pump import Flow
+from paddock.backends._pump import Flow
 
 _GROWN = 1024 * 1024
 _MUCH = 256 * 1024
