@@ -11,10 +11,9 @@ import msgspec
 
 from paddock.errors import InvalidArgument, InvalidState, PlatformError
 
-from ._addresses import names
 from ._ambient import DIRECTORY, PROGRAM, Login
 from ._process import GIT_ID, TEMPLATE, Bounds, Ended, Place, Progress, Refused, run, trouble
-from ._remote import SSH, Credential, Remote
+from ._remote import SSH, Credential, Remote, names
 from .pins import fetched
 
 HEADS, TAGS = "refs/heads/", "refs/tags/"
