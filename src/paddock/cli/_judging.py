@@ -15,7 +15,7 @@ from paddock.errors import InvalidArgument
 
 from . import _render
 from ._progress import Progress, progress
-from ._values import add_json, add_spec, limits, mounts, positive, seconds
+from ._values import add_json, add_spec, positive, seconds, spec
 
 if TYPE_CHECKING:
     from paddock.loop import Agent, Attempt, Budget, Checkout, Comparison, Model, Price, Test, Trace
@@ -69,14 +69,7 @@ def _warm(options: argparse.Namespace, shown: Progress) -> Generator[Checkout]:
     from paddock.loop import Checkout
 
     repo = model.Mount(source=options.repo)
-    with client.Sandbox.create(
-        options.template,
-        level=options.level,
-        ttl_seconds=options.ttl,
-        limits=limits(options),
-        mounts=(repo, *mounts(options)),
-        snapshot=options.snapshot,
-    ) as sandbox:
+    with client.Sandbox.create(**spec(options, repo)) as sandbox:
         if options.setup is not None:
             shown.said = "setting up"
             sandbox.exec(options.setup, cwd=repo.target, check=True)
