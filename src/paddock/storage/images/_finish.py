@@ -16,7 +16,7 @@ from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.model import FileKind, User
 from paddock.storage._hostile import HostileTree
-from paddock.storage._removal import remove
+from paddock.storage._removal import clear
 from paddock.storage._trees import DIRECTORY
 
 _LARGEST = 1 << 20
@@ -205,12 +205,7 @@ class Finish:
     def _file(self, path: str, text: str) -> None:
         parent, name = self._above(path)
         with closing(parent):
-            try:
-                os.unlink(name, dir_fd=parent)
-            except FileNotFoundError:
-                pass
-            except IsADirectoryError:
-                remove(parent, name)
+            clear(parent, name)
             with os.fdopen(os.open(name, _NEW, 0o644, dir_fd=parent), "wb") as file:
                 file.write(text.encode())
                 if self._base is not None:

@@ -107,11 +107,11 @@ class _Token(msgspec.Struct):
 
 
 class Http:
-    """Of one repository of one registry. `environment` says where credentials and certificates are."""
+    """Of one repository of one registry. The environment says where credentials and certificates are."""
 
-    def __init__(self, host: str, repository: str, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, host: str, repository: str) -> None:
         self.base = f"{'http' if _is_own(host) else 'https'}://{host}"
-        self._host, self._repository, self._environment = host, repository, environment
+        self._host, self._repository = host, repository
         self._authorization: str | None = None
         # What is on this machine is not asked by way of another. Where a redirect leads to is looked at first.
         direct = (urllib.request.ProxyHandler({}),) if _is_own(host) else ()
@@ -182,7 +182,7 @@ class Http:
 
     def _prove(self, headers: Message) -> str:
         challenges = headers.get_all("WWW-Authenticate") or []
-        own = _credential(self._host, self._environment)
+        own = _credential(self._host, os.environ)
         for challenge in challenges:
             scheme, _, rest = challenge.partition(" ")
             if scheme.lower() == "bearer":
