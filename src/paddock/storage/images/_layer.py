@@ -137,9 +137,7 @@ class Layer:
             raise ImageInvalid(f"{_shown(path)} is a hard link to itself")
         above, _, last = source.rpartition(b"/")
         # A descriptor of its own: clearing the way may close the one that is remembered.
-        with closing(
-            openat2.open_beneath(self._root, above or b".", _PLACE, symlinks=False, cross_mounts=False)
-        ) as place:
+        with closing(self._open(above)) as place:
             if not last or stat.S_ISDIR(os.stat(last, dir_fd=place, follow_symlinks=False).st_mode):
                 raise ImageInvalid(f"{_shown(path)} is a hard link to a directory")
             self._remove(parent, name)  # of two entries the later holds
@@ -203,9 +201,7 @@ class Layer:
         waiting = [path]
         while waiting:
             at = waiting.pop()
-            with closing(
-                openat2.open_beneath(self._root, at or b".", DIRECTORY, symlinks=False, cross_mounts=False)
-            ) as fd:
+            with closing(self._open(at, DIRECTORY)) as fd:
                 for name in map(os.fsencode, names_in(fd)):
                     below = at + b"/" + name if at else name
                     if hash(below) not in self._made:
@@ -266,8 +262,8 @@ class Layer:
             return False
         return True
 
-    def _open(self, path: bytes) -> int:
-        return openat2.open_beneath(self._root, path or b".", _PLACE, symlinks=False, cross_mounts=False)
+    def _open(self, path: bytes, flags: int = _PLACE) -> int:
+        return openat2.open_beneath(self._root, path or b".", flags, symlinks=False, cross_mounts=False)
 
     def _note(self, path: bytes) -> None:
         """This layer has brought it, and so those above it."""
@@ -283,7 +279,7 @@ class Layer:
 
     def _set_time(self, path: bytes, mtime: int) -> None:
         try:
-            fd = openat2.open_beneath(self._root, path, DIRECTORY, symlinks=False, cross_mounts=False)
+            fd = self._open(path, DIRECTORY)
         except OSError:
             return  # a later entry has taken its place
         with closing(fd):
