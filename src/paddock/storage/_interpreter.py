@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from paddock.errors import NotConfigured, Unsupported
 from paddock.storage import _host
-from paddock.storage._recipe import FOLDER, ENV, PIP, Entry, Progress, Recipe, put, write_manifest
+from paddock.storage._recipe import ENV, FOLDER, PIP, Entry, Progress, Recipe, put, write_manifest
 from paddock.storage._worker import Worker
 
 _VERSION = "1"
