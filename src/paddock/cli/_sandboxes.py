@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from paddock import client, model
 from paddock.errors import PaddockError
@@ -44,15 +45,16 @@ def create(options: argparse.Namespace) -> int:
     return answer(options, sandbox.info, lambda: _render.line(sandbox.id))
 
 
-def _add_each(
-    parser: argparse.ArgumentParser, action: Callable[[str, argparse.Namespace], model.Action[model.Sandbox]]
-) -> None:
+_Action = Callable[[str, argparse.Namespace], model.Action[model.Sandbox]]
+
+
+def _add_each(parser: argparse.ArgumentParser, action: _Action) -> None:
     """Have `action` done to each of the sandboxes that are named."""
     parser.add_argument("sandboxes", nargs="+", metavar="ID", help="id, unique prefix of one, or name")
-    parser.set_defaults(run=lambda options: _each(options, action))
+    parser.set_defaults(run=partial(_each, action))
 
 
-def _each(options: argparse.Namespace, action: Callable[[str, argparse.Namespace], model.Action[model.Sandbox]]) -> int:
+def _each(action: _Action, options: argparse.Namespace) -> int:
     """Whatever becomes of the others."""
     done: list[model.Sandbox] = []
     failed: PaddockError | None = None

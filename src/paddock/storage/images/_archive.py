@@ -233,8 +233,10 @@ class SavedArchive(Layout):
             layers=tuple(Layer(diff_id=id, place=posixpath.normpath(path)) for id, path in layers),
         )
 
-    def open(self, layer: Layer) -> AbstractContextManager[Piece]:
-        return self._files.open(layer.place)
+    @contextmanager
+    def open(self, layer: Layer) -> Generator[Piece]:
+        with self._files.open(layer.place) as piece:
+            yield piece
 
     def _saved(self, images: list[SavedImage]) -> SavedImage:
         tag = self._reference.tag
