@@ -36,6 +36,7 @@ from paddock.model.caller import environment
 
 from . import _confined
 from ._ambient import target
+from ._confined import Place
 from ._remote import Remote
 
 _OURS, _EVERYBODYS = "GIT_SSL_CAINFO", ("SSL_CERT_FILE", "CURL_CA_BUNDLE")
@@ -90,15 +91,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     over: str | None = None
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A directory of the host at `target`. `owned`: what belongs to its owner appears as git's own."""
-
-    source: Path
-    target: str
-    writable: bool = False
-    owned: bool = False
-
-
 async def run(
     arguments: Sequence[str],
     *,
@@ -122,11 +114,11 @@ async def run(
     `agent` is the socket of an ssh agent.
     """
     certificates = _certificates()
-    order = {
+    order: _confined.Order = {
         "argv": [program or _git(), *arguments],
         "env": _environment(protocols, certificates, direct=direct),
         "uid": GIT_ID if os.geteuid() == 0 else None,
-        "places": [msgspec.to_builtins(place, str_keys=True, enc_hook=str) for place in (*places, *certificates)],
+        "places": [*places, *certificates],
         "files": {CONFIG: config, f"{TEMPLATE}/config": _REPOSITORY_CONFIG, **files},
         "agent": agent,
         "secret": secret,
@@ -253,7 +245,7 @@ def _git() -> str:
     raise NotConfigured("repositories need git on this machine, in /usr", hint="apt install git")
 
 
-def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool) -> Mapping[str, str]:
+def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool) -> dict[str, str]:
     """Nothing of the caller's but his way to the network, and nothing of ours."""
     given = environment()
     taken = {} if direct else {name: given[name] for name in _PROXIES if name in given}
@@ -281,7 +273,7 @@ def _certificates() -> tuple[Place, ...]:
     if path is None:
         return ()
     for_everybody = path.stat().st_mode & 0o004
-    return (Place(source=path, target="/run/certificates.pem", owned=not for_everybody),)
+    return (Place(str(path), "/run/certificates.pem", owned=not for_everybody),)
 
 
 class Refused(Exception):
