@@ -250,7 +250,7 @@ def _live(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str],
 
 def _tell(limit: Limit | None) -> None:
     if limit is not None:
-        from ._why import REMEDY
+        from ._audit import REMEDY
 
         _render.note(f"the command reached its limit of {limit.replace('_', ' ')}: {REMEDY[limit]}")
 

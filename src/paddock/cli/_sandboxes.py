@@ -15,6 +15,10 @@ from . import _render
 from ._answer import answer, listing, perform
 from ._values import add_idle, add_json, add_sandbox, add_spec, pair, positive, seconds, spec
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    _Action = Callable[[str, argparse.Namespace], model.Action[model.Sandbox]]
+
 
 def add_create(parser: argparse.ArgumentParser) -> None:
     parser.description = "Makes a sandbox that stays until `paddock kill` or its TTL, and prints its id."
@@ -43,9 +47,6 @@ def create(options: argparse.Namespace) -> int:
             idle_seconds=options.idle,
         )
     return answer(options, sandbox.info, lambda: _render.line(sandbox.id))
-
-
-_Action = Callable[[str, argparse.Namespace], model.Action[model.Sandbox]]
 
 
 def _add_each(parser: argparse.ArgumentParser, action: _Action) -> None:

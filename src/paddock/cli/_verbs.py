@@ -33,7 +33,7 @@ VERBS: dict[str, Verb] = {
     "logs": Verb("_logs", "what commands have printed", names=True),
     "stats": Verb("_stats", "processor, memory, processes and disk, live", names=True),
     "inspect": Verb("_sandboxes", "all that is known of a sandbox", names=True),
-    "why": Verb("_why", "why a sandbox died, and what was refused", names=True),
+    "why": Verb("_audit", "why a sandbox died, and what was refused", names=True),
     "workspaces": Verb("_workspaces", "the workspaces there are; --delete, --pin"),
     "status": Verb("_workspaces", "what a workspace holds that is nowhere else", names=True),
     "fork": Verb("_sandboxes", "new sandboxes with the files of one that lives", names=True),
