@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import re
 import stat
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import IO, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -48,24 +49,23 @@ class Piece(NamedTuple):
     size: int
 
 
-class Stored:
+class Stored(io.RawIOBase):
     """The bytes of a piece, hashed; `digest` None: nobody has said what it has to be."""
 
     def __init__(self, piece: Piece, digest: str | None) -> None:
         self._piece, self._expected, self._at = piece, digest, 0
         self._hash = None if digest is None else hashlib.new(digest.partition(":")[0])
 
-    def head(self) -> bytes:
-        """The first four bytes, which are still to be read."""
-        return os.pread(self._piece.fd, min(4, self._piece.size), self._piece.offset)
+    def readable(self) -> bool:
+        return True
 
-    def read(self, size: int = -1, /) -> bytes:
-        left = self._piece.size - self._at
-        data = os.pread(self._piece.fd, min(left, _CHUNK if size < 0 else size), self._piece.offset + self._at)
-        self._at += len(data)
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)[: self._piece.size - self._at]
+        count = os.preadv(self._piece.fd, [view], self._piece.offset + self._at)
+        self._at += count
         if self._hash is not None:
-            self._hash.update(data)
-        return data
+            self._hash.update(view[:count])
+        return count
 
     def finish(self) -> None:
         """ImageInvalid: it was another one, or cut short."""
@@ -107,7 +107,8 @@ class Unpacked:
 
 def _decompressed(stored: Stored) -> tuple[Stream, tuple[type[Exception], ...]]:
     """What gives its content, in no more memory than is asked for; and the errors by which that says that it cannot."""
-    head, file = stored.head(), cast("IO[bytes]", stored)
+    file = io.BufferedReader(stored, _CHUNK)
+    head = file.peek(4)
     if head.startswith(_GZIP):
         return gzip.GzipFile(fileobj=file), (gzip.BadGzipFile, zlib.error, EOFError)
     if _ZSTD.match(head):
@@ -115,7 +116,7 @@ def _decompressed(stored: Stored) -> tuple[Stream, tuple[type[Exception], ...]]:
 
         decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
         return decompressor.stream_reader(file, read_across_frames=True), (zstandard.ZstdError,)
-    return stored, ()
+    return file, ()
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
