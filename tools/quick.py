@@ -40,7 +40,7 @@ TESTS = {
     " service/test_order.py service/test_recover.py service/test_sandboxes.py service/test_workspaces.py"
     " client/test_client_real.py simulation",
     "src/paddock/storage/": "storage",
-    "src/paddock/storage/forges/": "results/test_forges.py",
+    "src/paddock/storage/forges.py": "results/test_forges.py",
     "src/paddock/storage/images/": "images",
     "src/paddock/storage/repositories/": "repositories/test_acquire.py repositories/test_remote.py",
     "src/paddock/wire/": "wire daemon",

@@ -92,13 +92,14 @@ def test_noise_is_refused_or_empty(noise: bytes) -> None:
 def pax(records: bytes, *, size: int | None = None) -> bytes:
     info = tarfile.TarInfo("pax")
     info.type, info.size = tarfile.XHDTYPE, len(records) if size is None else size
-    return info.tobuf(tarfile.USTAR_FORMAT) + records + bytes(-len(records) % 512) + member("x")[0].tobuf()
+    return info.tobuf(tarfile.GNU_FORMAT) + records + bytes(-len(records) % 512) + member("x")[0].tobuf()
 
 
 @pytest.mark.parametrize(
     ("data", "why"),
     [
         (pax(b"", size=2 << 20), "header of 2097152 bytes"),
+        (pax(b"", size=-5), "header of -5 bytes"),
         (pax(b"99 path=x\n"), "extended header"),
         (pax(b"0 path=x\n"), "extended header"),
         (pax(b"9 path=xy\n"), "extended header"),

@@ -312,7 +312,7 @@ async def test_the_hosts_git_sees_and_may_do_little(shelf: Shelf, tmp_path: Path
 
     (shelf.directory / "rp_x").mkdir(parents=True)
     (tmp_path / "secret").write_text("s3cret")
-    place = Place(source=shelf.directory / "rp_x", target="/repository", writable=True)
+    place = Place(str(shelf.directory / "rp_x"), "/repository", writable=True)
     status = "print([l for l in open('/proc/self/status')] if os.path.exists('/proc/self/status') else '');"
     ended = await run(
         ["-I", "-c", status.replace("print", "import os;print") + _LOOK],

@@ -324,7 +324,7 @@ async def test_a_public_repository_gets_at_no_private_one_by_a_submodule(
 ) -> None:
     """The base of a public repository is everybody's: what is in it must be, too."""
     from paddock.storage import repositories
-    from paddock.storage.repositories import _addresses
+    from paddock.storage.repositories import _remote
 
     async def credential(remote: Any) -> Any:
         return repositories.Credential("alice", "s3cret")
@@ -333,7 +333,7 @@ async def test_a_public_repository_gets_at_no_private_one_by_a_submodule(
     private = Origin(origins / "private")
     private.commit({"secret": "s3cret"})
     http.protect("private", "alice", "s3cret")
-    monkeypatch.setattr(_addresses, "_is_public", lambda _: True)  # as if the server stood elsewhere
+    monkeypatch.setattr(_remote, "_is_public", lambda _: True)  # as if the server stood elsewhere
     link(origin, "m", private.head(), address(http, "private/.git", "http"))
     async with opened(module_state) as rig:
         direct = await rig.service.perform(AcquireRepository(url=address(http, "private/.git", "http")), ME)

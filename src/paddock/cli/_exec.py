@@ -1,15 +1,44 @@
-"""Commands in sandboxes: `paddock exec`, `run`, whose sandbox is gone afterwards, and `sh`, a shell."""
+"""Commands in sandboxes: `paddock exec`, `run`, whose sandbox is gone afterwards, and `sh`, a shell.
+
+A command runs as if it ran here: bytes at once, stdin passed, its own exit code.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import select
+import sys
+import threading
 
 from paddock import client
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgument, PaddockError, RequestError
 
 from . import _render
-from ._answer import answer
-from ._values import add_command, add_json, add_place, add_sandbox, add_spec, seconds
+from ._answer import answer, perform
+from ._progress import progress
+from ._values import add_command, add_json, add_place, add_sandbox, add_spec, command, seconds, spec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from paddock.model import ExecResult, Limit
+
+_IMAGES = ("oci:", "oci-archive:", "docker-archive:", "docker://")  # as in `paddock.model`, which `run` does not load
+_SHELL = "command -v bash >/dev/null && exec bash -l; exec sh -l"
+_SOON_SECONDS = 0.25
+# As the shell says it.
+_START_FAILED = {
+    "ENOENT": 127,
+    "ENOTDIR": 127,
+    "EACCES": 126,
+    "EPERM": 126,
+    "ENOEXEC": 126,
+    "EISDIR": 126,
+}
 
 
 def add_exec(parser: argparse.ArgumentParser) -> None:
@@ -22,26 +51,13 @@ def add_exec(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from ._stream import checked, run_command
-
-    argv = checked(options)
-    if options.detach:
-        return _detach(options, argv)
-    return run_command(client.Sandbox.connect(options.sandbox), options)
-
-
-def _detach(options: argparse.Namespace, argv: list[str]) -> int:
+    argv = _checked(options)
+    if not options.detach:
+        return _run(client.Sandbox.connect(options.sandbox), options, argv)
     if options.tty or options.interactive:
         raise InvalidArgument("nobody types for a command that is left running", hint="leave out -d, or -t and -i")
     sandbox = client.Sandbox.connect(options.sandbox)
-    with sandbox.start(
-        argv,
-        background=True,
-        cwd=options.cwd,
-        env=dict(options.env),
-        user=options.user,
-        timeout_seconds=options.timeout,
-    ) as process:
+    with sandbox.start(argv, background=True, **_place(options)) as process:
         return answer(options, {"sandbox": sandbox.id, "exec": process.id}, lambda: _render.line(process.id))
 
 
@@ -58,16 +74,37 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run_once(options: argparse.Namespace) -> int:
-    from ._image_command import complete
-    from ._stream import checked, disposable, run_command
-
-    complete(options)
-    checked(options)
-    with disposable(options) as sandbox:
-        return run_command(sandbox, options, ends=True)
+    _complete(options)
+    argv = _checked(options)
+    with _disposable(options) as sandbox:
+        return _run(sandbox, options, argv, ends=True)
 
 
-_SHELL = "command -v bash >/dev/null && exec bash -l; exec sh -l"
+def _complete(options: argparse.Namespace) -> None:
+    """Put the image's entrypoint before the command, or its own command in its place, as `docker run` does.
+    InvalidArgument."""
+    if not options.template.startswith(_IMAGES):
+        if options.entrypoint is not None:
+            raise InvalidArgument(f"template {options.template!r} is no image, and has no entrypoint")
+        return
+    given = command(options.command)
+    if options.entrypoint == "" and given:
+        options.command = given
+        return
+    from paddock.model import PullImage
+
+    with progress("looking at the image"):
+        image = perform(PullImage(reference=client.absolute_template(options.template), refresh=False))
+    if options.entrypoint is None:
+        entrypoint, default = image.entrypoint, image.command
+    else:  # with another entrypoint the image's command makes no sense (docker run --entrypoint)
+        entrypoint, default = tuple(filter(None, (options.entrypoint,))), ()
+    argv = [*entrypoint, *(given or default)]
+    if not argv:
+        raise InvalidArgument("the image has no command of its own", hint="paddock run --template IMAGE -- COMMAND ...")
+    if entrypoint == image.entrypoint and not given and options.cwd is None:
+        options.cwd = image.command_workdir
+    options.command = argv
 
 
 def add_sh(parser: argparse.ArgumentParser) -> None:
@@ -86,18 +123,182 @@ def add_sh(parser: argparse.ArgumentParser) -> None:
 
 
 def shell(options: argparse.Namespace) -> int:
-    from ._stream import disposable
-
     if options.sandbox is not None:
         return _shell(client.Sandbox.connect(options.sandbox), options, leaves=True)
-    with disposable(options) as sandbox:
+    with _disposable(options) as sandbox:
         return _shell(sandbox, options, leaves=False)
 
 
 def _shell(sandbox: client.Sandbox, options: argparse.Namespace, *, leaves: bool) -> int:
-    from ._stream import is_terminal, on_terminal, run_command
+    argv = ["/bin/sh", "-c", _SHELL]
+    if _is_terminal() and not options.json:
+        return _on_terminal(sandbox, options, argv, leaves=leaves)
+    return _run(sandbox, options, argv)
 
-    options.command = ["/bin/sh", "-c", _SHELL]
-    if is_terminal() and not options.json:
-        return on_terminal(sandbox, options, options.command, leaves=leaves)
-    return run_command(sandbox, options)
+
+def _disposable(options: argparse.Namespace) -> client.Sandbox:
+    """A new one, for a `with` block at whose end it is gone."""
+    with progress("making the sandbox"):
+        return client.Sandbox.create(**spec(options))
+
+
+def _checked(options: argparse.Namespace) -> list[str]:
+    """The command, before anything is made for it. InvalidArgument."""
+    argv = command(options.command)
+    if not argv:
+        raise InvalidArgument("no command was given", hint="paddock run -- COMMAND ...")
+    if options.tty and options.json:
+        raise InvalidArgument("a terminal has no JSON", hint="leave out -t or --json")
+    if options.tty and not _is_terminal():
+        raise InvalidArgument("-t needs a terminal, and stdin is none", hint="leave out -t: stdin is passed as it is")
+    return argv
+
+
+def _place(options: argparse.Namespace, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """Where, as whom and with what the command runs."""
+    return {
+        "cwd": options.cwd,
+        "env": {**(env or {}), **dict(options.env)},
+        "user": options.user,
+        "timeout_seconds": options.timeout,
+    }
+
+
+def _is_terminal() -> bool:
+    """Return whether stdin is a terminal. (A stream that was closed before we were started is None.)"""
+    return sys.stdin is not None and os.isatty(0)  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def _passes_stdin(options: argparse.Namespace) -> bool:
+    return options.interactive or (sys.stdin is not None and not os.isatty(0))  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def _run(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], *, ends: bool = False) -> int:
+    """`ends`: the sandbox is killed next, and with it what the command has left behind."""
+    try:
+        if options.json:
+            return _as_json(sandbox, options, argv)
+        if options.tty:
+            return _on_terminal(sandbox, options, argv)
+        return _live(sandbox, options, argv, ends=ends)
+    except RequestError as error:
+        code = _START_FAILED.get(str(error.details.get("errno")))
+        if code is None:
+            raise
+        _render.failure(error, as_json=options.json)
+        return code
+
+
+def _on_terminal(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], *, leaves: bool = False) -> int:
+    """As if the command ran here, on this terminal. `leaves`: what it started lives on when it has ended by itself."""
+    from ._terminal import Keyboard, size
+
+    here = {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
+    with sandbox.start(argv, stdin=True, pty=size(), **_place(options, here)) as process:
+        keyboard = Keyboard(
+            process.stdin.write, lambda new: process.resize(rows=new.rows, columns=new.columns), process.kill
+        )
+        try:
+            with keyboard.lent():
+                pump = Pump(process.stdout, 1, process)
+                status = process.wait()
+                if not leaves:
+                    process.kill()
+                pump.finish()
+        except PaddockError:
+            _render.raw(2, b"\n")  # the cursor stands somewhere
+            raise
+    _tell(status.limit)
+    return status.exit_code
+
+
+def _as_json(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str]) -> int:
+    result = sandbox.exec(argv, input=sys.stdin.buffer.read() if _passes_stdin(options) else None, **_place(options))
+    _render.document(_described(sandbox, result))
+    return result.exit_code
+
+
+def _described(sandbox: client.Sandbox, result: ExecResult) -> dict[str, object]:
+    return {
+        "sandbox": sandbox.id,
+        "level": sandbox.level,
+        "exec": result.id,
+        "exit_code": result.exit_code,
+        "signal": result.signal,
+        "limit": result.limit,
+        "duration_seconds": result.duration_seconds,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "omitted_bytes": result.out.omitted_bytes + result.err.omitted_bytes,
+    }
+
+
+def _live(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], *, ends: bool) -> int:
+    given = _beginning() if _passes_stdin(options) else None
+    with sandbox.start(argv, stdin=given is not None, **_place(options)) as process:
+        pumps = [Pump(process.stdout, 1, process), Pump(process.stderr, 2, process)]
+        if given is not None:
+            threading.Thread(target=_feed, args=(process.stdin, given), daemon=True).start()
+        status = process.wait()
+        if not (ends and all(pump.has_ended() for pump in pumps)):
+            process.kill()  # what it left behind would hold our pipes open
+        for pump in pumps:
+            pump.finish()
+    _tell(status.limit)
+    return status.exit_code
+
+
+def _tell(limit: Limit | None) -> None:
+    if limit is not None:
+        from ._audit import REMEDY
+
+        _render.note(f"the command reached its limit of {limit.replace('_', ' ')}: {REMEDY[limit]}")
+
+
+class Pump:
+    """Copies one stream on a thread. If nobody takes the bytes any more, `process` is killed."""
+
+    def __init__(self, source: Iterable[bytes], descriptor: int, process: client.Process | None = None) -> None:
+        self._source, self._descriptor, self._process = source, descriptor, process
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._copy, daemon=True)
+        self._thread.start()
+
+    def has_ended(self) -> bool:
+        """Wait for the end a short time."""
+        self._thread.join(_SOON_SECONDS)
+        return not self._thread.is_alive()
+
+    def finish(self) -> None:
+        self._thread.join()
+        if self._problem is not None:
+            raise self._problem
+
+    def _copy(self) -> None:
+        try:
+            for chunk in self._source:
+                _render.raw(self._descriptor, chunk)
+        except (OSError, PaddockError) as error:
+            self._problem = error
+            if self._process is not None:
+                with contextlib.suppress(PaddockError):
+                    self._process.kill()
+
+
+def _beginning() -> bytes | None:
+    """What stdin holds now, perhaps nothing yet. None at its end: then the command has no stdin."""
+    stdin = select.poll()
+    stdin.register(0, select.POLLIN)
+    try:
+        return (os.read(0, 1 << 16) or None) if stdin.poll(0) else b""
+    except OSError:
+        return None
+
+
+def _feed(sink: client.Writer, data: bytes) -> None:
+    with contextlib.suppress(OSError, PaddockError):
+        if data:
+            sink.write(data)
+        while data := os.read(0, 1 << 16):
+            sink.write(data)
+        sink.close()

@@ -15,15 +15,13 @@ from paddock.errors import InvalidArgument
 
 from . import _render
 from ._progress import Progress, progress
-from ._values import add_json, add_spec, limits, mounts, positive, seconds
+from ._values import add_json, add_spec, positive, seconds, spec
 
 if TYPE_CHECKING:
-    from paddock.loop import Agent, Attempt, Budget, Checkout, Comparison, Model, Price, Test, Trace
+    from paddock.loop import Agent, Attempt, Checkout, Comparison, Model, Price, Test, Trace
 
 TTL_SECONDS = 3600.0
 NONE_PASSES = 1
-
-Judge = Callable[["Checkout", "Test", Progress], "Comparison"]
 
 
 def add_judging(parser: argparse.ArgumentParser) -> None:
@@ -41,17 +39,27 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(template="code-interpreter")
 
 
-def judge(options: argparse.Namespace, work: Judge) -> int:
-    """0 if one passes."""
-    from paddock.loop import Test
+@contextmanager
+def warm(options: argparse.Namespace) -> Generator[tuple[Checkout, Test, Progress]]:
+    """The directory in a sandbox that is set up, by what attempts are judged, and where is said how far they are."""
+    from paddock.loop import Checkout, Test
 
     if not Path(options.repo).is_dir():
         raise InvalidArgument(f"{options.repo!r} is no directory", hint="--repo DIR")
-    test = Test(options.test, options.test_timeout, options.junit)
-    with progress("making the sandbox") as shown, _warm(options, shown) as checkout:
+    test, repo = Test(options.test, options.test_timeout, options.junit), model.Mount(source=options.repo)
+    with progress("making the sandbox") as shown, client.Sandbox.create(**spec(options, repo)) as sandbox:
+        if options.setup is not None:
+            shown.said = "setting up"
+            sandbox.exec(options.setup, cwd=repo.target, check=True)
+        shown.said = "recording the state of the directory"
+        checkout = Checkout.of(sandbox, repo.target)
         for note in checkout.notes:
             _render.note(note)
-        found = work(checkout, test, shown)
+        yield checkout, test, shown
+
+
+def show(options: argparse.Namespace, found: Comparison) -> int:
+    """0 if one passes."""
     if options.json:
         _render.document(_described(found))
     else:
@@ -62,26 +70,6 @@ def judge(options: argparse.Namespace, work: Judge) -> int:
         if found.best is not None:
             _render.document_text(found.best.diff)
     return 0 if found.best is not None else NONE_PASSES
-
-
-@contextmanager
-def _warm(options: argparse.Namespace, shown: Progress) -> Generator[Checkout]:
-    from paddock.loop import Checkout
-
-    repo = model.Mount(source=options.repo)
-    with client.Sandbox.create(
-        options.template,
-        level=options.level,
-        ttl_seconds=options.ttl,
-        limits=limits(options),
-        mounts=(repo, *mounts(options)),
-        snapshot=options.snapshot,
-    ) as sandbox:
-        if options.setup is not None:
-            shown.said = "setting up"
-            sandbox.exec(options.setup, cwd=repo.target, check=True)
-        shown.said = "recording the state of the directory"
-        yield Checkout.of(sandbox, repo.target)
 
 
 def told(shown: Progress, count: int) -> Callable[[Attempt], None]:
@@ -171,12 +159,11 @@ def add_try(parser: argparse.ArgumentParser) -> None:
 
 
 def try_patches(options: argparse.Namespace) -> int:
+    from paddock.loop import compare
+
     patches = {name: _read(name) for name in options.patches}
-
-    def work(checkout: Checkout, test: Test, shown: Progress) -> Comparison:
-        from paddock.loop import compare
-
-        return compare(
+    with warm(options) as (checkout, test, shown):
+        found = compare(
             checkout,
             patches,
             test,
@@ -184,8 +171,7 @@ def try_patches(options: argparse.Namespace) -> int:
             first_passing=options.first,
             on_attempt=told(shown, len(patches)),
         )
-
-    return judge(options, work)
+    return show(options, found)
 
 
 def _read(name: str) -> bytes:
@@ -222,7 +208,7 @@ def add_agent(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=positive, metavar="N")
     parser.add_argument("--max-usd", type=_dollars, metavar="USD", help="needs --price")
     parser.add_argument(
-        "--price", type=_prices, metavar="IN:OUT[:CACHED]", help="US dollars for a million tokens, for cost and limit"
+        "--price", type=_price, metavar="IN:OUT[:CACHED]", help="US dollars for a million tokens, for cost and limit"
     )
     parser.add_argument(
         "--step-timeout", type=seconds, default=120.0, metavar="TIME", help="for each command (default: 120)"
@@ -233,7 +219,7 @@ def add_agent(parser: argparse.ArgumentParser) -> None:
 
 
 def agent(options: argparse.Namespace) -> int:
-    from paddock.loop import Budget
+    from paddock.loop import Agent, Budget, agent_attempt, best_of
 
     budget = Budget(
         max_steps=options.max_steps,
@@ -241,18 +227,12 @@ def agent(options: argparse.Namespace) -> int:
         max_seconds=options.max_seconds,
         max_usd=options.max_usd,
     )
-    price = _price(options.price)
-    budget.require_price(price, options.model)
-    choose = _models(options.model, price)
-    with _traced(options.trace) as trace:
-        return judge(options, _worker(options, budget, choose, trace))
+    budget.require_price(options.price, options.model)
+    choose = _models(options.model, options.price)
+    with _traced(options.trace) as trace, warm(options) as (checkout, test, shown):
+        tell = told(shown, options.best_of)
 
-
-def _worker(options: argparse.Namespace, budget: Budget, choose: Callable[[int], Model], trace: Trace | None) -> Judge:
-    def work(checkout: Checkout, test: Test, shown: Progress) -> Comparison:
-        from paddock.loop import Agent, agent_attempt, best_of
-
-        def agent(number: int) -> Agent:
+        def made(number: int) -> Agent:
             return Agent(
                 choose(number),
                 budget=budget,
@@ -261,24 +241,21 @@ def _worker(options: argparse.Namespace, budget: Budget, choose: Callable[[int],
                 trace=trace,
             )
 
-        tell = told(shown, options.best_of)
-
         def ended(attempt: Attempt) -> None:
             tell(attempt)
             if trace is not None:
                 trace.text("diff", attempt.name, attempt.diff.decode("utf-8", "replace"), outcome=attempt.outcome)
 
-        return best_of(
+        found = best_of(
             options.best_of,
             checkout,
-            agent_attempt(agent, f"{options.task}\n\nThe tests are run by: {options.test}", test=test),
+            agent_attempt(made, f"{options.task}\n\nThe tests are run by: {options.test}", test=test),
             test,
             parallel=options.parallel or min(options.best_of, _AT_ONCE),
             first_passing=options.first,
             on_attempt=ended,
         )
-
-    return work
+    return show(options, found)
 
 
 def _models(text: str, price: Price | None) -> Callable[[int], Model]:
@@ -327,19 +304,13 @@ def _dollars(text: str) -> float:
     return value
 
 
-def _prices(text: str) -> list[float]:
+def _price(text: str) -> Price:
+    from paddock.loop import Price
+
     try:
         values = [float(part) for part in text.split(":")]
     except ValueError:
         values = []
     if len(values) not in (2, 3) or not all(value >= 0 and math.isfinite(value) for value in values):
         raise argparse.ArgumentTypeError(f"{text!r} is no price: write IN:OUT, US dollars for a million tokens")
-    return values
-
-
-def _price(values: list[float] | None) -> Price | None:
-    from paddock.loop import Price
-
-    if values is None:
-        return None
     return Price(input_usd=values[0], output_usd=values[1], cached_usd=values[2] if len(values) == 3 else None)

@@ -15,7 +15,7 @@ from . import _render
 from ._values import add_json, add_sandbox, positive
 
 if TYPE_CHECKING:
-    from paddock.client import Process, Sandbox
+    from paddock.client import Sandbox
     from paddock.model import ExecInfo
 
 _LINE_BYTES = 1 << 16
@@ -123,33 +123,27 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _follow(output: _Output, sandbox: Sandbox, options: argparse.Namespace) -> None:
     """A tail is shown first; what had been printed until then is passed over when it comes again."""
-    from ._stream import Pump
+    from ._exec import Pump
 
     if options.tail is not None:
         output.show("stdout", 1, options)
         output.show("stderr", 2, options)
     with sandbox.attach(output.exec_id) as process:
         pumps = [
-            Pump(_Rest(process, "stdout", output.shown["stdout"]), 1),
-            Pump(_Rest(process, "stderr", output.shown["stderr"]), 2),
+            Pump(_after(process.stdout, output.shown["stdout"]), 1),
+            Pump(_after(process.stderr, output.shown["stderr"]), 2),
         ]
         process.wait()
         for pump in pumps:
             pump.finish()
 
 
-class _Rest:
+def _after(source: Iterable[bytes], skip: int) -> Iterator[bytes]:
     """A stream of a command after its first bytes."""
-
-    def __init__(self, process: Process, stream: _Stream, skip: int) -> None:
-        self._source = process.stdout if stream == "stdout" else process.stderr
-        self._skip = skip
-
-    def __iter__(self) -> Iterator[bytes]:
-        for data in self._source:
-            passed, self._skip = data[self._skip :], max(0, self._skip - len(data))
-            if passed:
-                yield passed
+    for data in source:
+        passed, skip = data[skip:], max(0, skip - len(data))
+        if passed:
+            yield passed
 
 
 def _chosen(commands: tuple[ExecInfo, ...], name: str | None) -> str:

@@ -1,16 +1,23 @@
-"""Sandboxes: `paddock create`, `kill`, `pause`, `resume`, `ls`, `ps`, `fork` and `inspect`."""
+"""Sandboxes: `paddock create`, `kill`, `pause`, `resume`, `ls`, `ps`, `fork` and `inspect`; and their snapshots:
+`snapshot`, `snapshots` and `rollback`."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from paddock import client, model
+from paddock.errors import PaddockError
 
 from . import _render
-from ._answer import add_each, answer, each, listing, perform
-from ._values import add_idle, add_json, add_sandbox, add_spec, limits, mounts, pair, positive, seconds
+from ._answer import answer, listing, perform
+from ._values import add_idle, add_json, add_sandbox, add_spec, pair, positive, seconds, spec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    _Action = Callable[[str, argparse.Namespace], model.Action[model.Sandbox]]
 
 
 def add_create(parser: argparse.ArgumentParser) -> None:
@@ -31,50 +38,58 @@ def create(options: argparse.Namespace) -> int:
 
     with progress("making the sandbox"):
         sandbox = client.Sandbox.create(
-            options.template,
-            level=options.level,
+            **spec(options),
             name=options.name,
-            ttl_seconds=options.ttl,
             persistent=True,
-            limits=limits(options),
-            mounts=mounts(options),
-            snapshot=options.snapshot,
             nested=options.nested,
             env=dict(options.env),
             labels=dict(options.label),
-            policy=options.policy,
             idle_seconds=options.idle,
         )
     return answer(options, sandbox.info, lambda: _render.line(sandbox.id))
 
 
+def _add_each(parser: argparse.ArgumentParser, action: _Action) -> None:
+    """Have `action` done to each of the sandboxes that are named."""
+    parser.add_argument("sandboxes", nargs="+", metavar="ID", help="id, unique prefix of one, or name")
+    parser.set_defaults(run=partial(_each, action))
+
+
+def _each(action: _Action, options: argparse.Namespace) -> int:
+    """Whatever becomes of the others."""
+    done: list[model.Sandbox] = []
+    failed: PaddockError | None = None
+    for name in options.sandboxes:
+        try:
+            done.append(perform(action(name, options)))
+        except PaddockError as error:
+            if failed is not None and not options.json:
+                _render.failure(failed, as_json=False)
+            failed = error
+    if options.json and failed is None:
+        _render.document(done)
+    if not options.json:
+        _render.lines(info.id for info in done)
+    if failed is not None:
+        raise failed
+    return 0
+
+
 def add_kill(parser: argparse.ArgumentParser) -> None:
-    add_each(parser)
-    add_json(parser, kill)
-
-
-def kill(options: argparse.Namespace) -> int:
-    return each(options, lambda name: model.KillSandbox(sandbox=name))
+    _add_each(parser, lambda name, _: model.KillSandbox(sandbox=name))
+    add_json(parser)
 
 
 def add_pause(parser: argparse.ArgumentParser) -> None:
-    add_each(parser)
+    _add_each(parser, lambda name, given: model.PauseSandbox(sandbox=name, to_disk=given.to_disk, force=given.force))
     parser.add_argument("--to-disk", action="store_true", help="give its memory back as well (a microVM can)")
     parser.add_argument("--force", action="store_true", help="also while commands run in it: they stand still with it")
-    add_json(parser, pause)
-
-
-def pause(options: argparse.Namespace) -> int:
-    return each(options, lambda name: model.PauseSandbox(sandbox=name, to_disk=options.to_disk, force=options.force))
+    add_json(parser)
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
-    add_each(parser)
-    add_json(parser, resume)
-
-
-def resume(options: argparse.Namespace) -> int:
-    return each(options, lambda name: model.ResumeSandbox(sandbox=name))
+    _add_each(parser, lambda name, _: model.ResumeSandbox(sandbox=name))
+    add_json(parser)
 
 
 def add_ls(parser: argparse.ArgumentParser) -> None:
@@ -228,3 +243,49 @@ def _strikes(usage: model.Usage) -> str:
 
 def _of(used: int | None, most: int) -> str:
     return f"at most {_render.size(most)}" if used is None else f"{_render.size(used)} of {_render.size(most)}"
+
+
+def add_snapshot(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Keeps the files of a sandbox as they are at this instant, and prints the snapshot's id."
+    add_sandbox(parser)
+    parser.add_argument("--name", help="another way to say which; unique among snapshots")
+    add_json(parser, snapshot)
+
+
+def snapshot(options: argparse.Namespace) -> int:
+    snapshot = perform(model.CreateSnapshot(sandbox=options.sandbox, name=options.name))
+    return answer(options, snapshot, lambda: _render.line(snapshot.id))
+
+
+def add_snapshots(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Lists snapshots, oldest first; with --delete, deletes those that are named."
+    parser.add_argument("sandbox", nargs="?", metavar="ID", help="only those of this sandbox")
+    parser.add_argument("--delete", nargs="+", default=[], metavar="SNAPSHOT", help="id, unique prefix, or name")
+    add_json(parser, snapshots)
+
+
+def snapshots(options: argparse.Namespace) -> int:
+    for snapshot in options.delete:
+        perform(model.DeleteSnapshot(snapshot=snapshot))
+    if options.delete:
+        return 0
+    found = perform(model.ListSnapshots(sandbox=options.sandbox))
+    headings = ("ID", "NAME", "OF", "TEMPLATE", "MADE")
+    return listing(
+        options,
+        found,
+        headings,
+        lambda one: (one.id, one.name or "", one.source, one.template, _render.when(one.created_at)),
+    )
+
+
+def add_rollback(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Ends all processes of a sandbox and takes its files back to a snapshot; its id stays."
+    add_sandbox(parser)
+    parser.add_argument("snapshot", metavar="SNAPSHOT", help="id, unique prefix of one, or name")
+    add_json(parser, rollback)
+
+
+def rollback(options: argparse.Namespace) -> int:
+    info = perform(model.RollbackSandbox(sandbox=options.sandbox, snapshot=options.snapshot))
+    return answer(options, info, lambda: _render.line(info.id))

@@ -9,8 +9,9 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
-    from paddock.model import Limits, Mount
+    from paddock.model import Mount
 
 _SIZE = re.compile(r"(\d+)(m|mib|g|gib)?", re.IGNORECASE)
 _JSON = "print one JSON document"
@@ -164,8 +165,25 @@ def add_place(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[report
     group.add_argument("--cwd", metavar="PATH")
 
 
-def mounts(options: argparse.Namespace) -> tuple[Mount, ...]:
-    return tuple(mount(text) for text in options.mount)
+def spec(options: argparse.Namespace, *more: Mount) -> dict[str, Any]:
+    """What `add_spec` takes, as `Sandbox.create` takes it; with `more` mounts before those that are named."""
+    from paddock.model import Limits
+
+    limits = {
+        "memory_mib": options.memory,
+        "cpus": options.cpus,
+        "disk_mib": options.disk,
+        "processes": options.processes,
+    }
+    return {
+        "template": options.template,
+        "level": options.level,
+        "ttl_seconds": options.ttl,
+        "limits": Limits(**{name: value for name, value in limits.items() if value is not None}),
+        "mounts": (*more, *map(mount, getattr(options, "mount", ()))),
+        "snapshot": getattr(options, "snapshot", None),
+        "policy": getattr(options, "policy", None),
+    }
 
 
 def mount(text: str) -> Mount:
@@ -181,15 +199,3 @@ def mount(text: str) -> Mount:
     if not source or ":" in target:
         raise InvalidArgument(f"{text!r} is no mount", hint="--mount DIR, DIR:/target, DIR:ro or DIR:/target:ro")
     return Mount(source=source, mode=mode, **({"target": target} if target else {}))
-
-
-def limits(options: argparse.Namespace) -> Limits:
-    from paddock.model import Limits
-
-    given = {
-        "memory_mib": options.memory,
-        "cpus": options.cpus,
-        "disk_mib": options.disk,
-        "processes": options.processes,
-    }
-    return Limits(**{name: value for name, value in given.items() if value is not None})

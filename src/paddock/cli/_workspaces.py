@@ -12,7 +12,7 @@ from paddock import client, model
 
 from . import _render
 from ._answer import listing
-from ._values import add_idle, add_json, add_spec, age, limits, mebibytes, pair, seconds
+from ._values import add_idle, add_json, add_spec, age, mebibytes, pair, seconds, spec
 
 _TTL_SECONDS = 8 * 3600.0
 
@@ -76,15 +76,11 @@ def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[
         return _at_level(client.Sandbox.connect(living), workspace, options.level), True
     try:
         made = client.Sandbox.create(
-            options.template,
-            level=options.level,
+            **spec(options),
             name=workspace.name,
-            ttl_seconds=options.ttl,
             persistent=True,
-            limits=limits(options),
             env=dict(options.env),
             workspace=workspace.id,
-            policy=options.policy,
             idle_seconds=options.idle,
         )
     except AlreadyExists:

@@ -1,5 +1,6 @@
 """Would it leak? Prompt injection, played in real sandboxes under a policy: see docs/design/injection.md."""
 
+from ._catalogue import catalogue as catalogue
 from ._evaluate import HEADINGS as HEADINGS
 from ._evaluate import Report as Report
 from ._evaluate import as_json as as_json
@@ -14,4 +15,3 @@ from ._scenario import Twin as Twin
 from ._trial import Leak as Leak
 from ._trial import Outcome as Outcome
 from ._trial import Stop as Stop
-from .scenarios import catalogue as catalogue

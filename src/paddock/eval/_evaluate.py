@@ -17,10 +17,10 @@ from paddock.keeper import layout
 from paddock.policy.egress import load
 from paddock.policy.egress._load import Source
 
+from ._catalogue import catalogue
 from ._scenario import Scenario
 from ._trial import OWN, Canary, Outcome, Stage, mint, play, with_canaries
 from ._world import World
-from .scenarios import catalogue
 
 _BAD = ("leaked", "reached")
 

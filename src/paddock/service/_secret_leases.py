@@ -31,8 +31,7 @@ from paddock.model import (
 )
 from paddock.model.caller import environment, of_source
 from paddock.storage._vault import Place, Sealed, Vault, open_keys
-from paddock.storage.secret_sources import Fetched, Fetcher, is_kept
-from paddock.storage.secret_sources._local import LEAST_BYTES, MOST_BYTES
+from paddock.storage.secret_sources import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
 
 from ._context import Component, Context
 from ._gate import Entry

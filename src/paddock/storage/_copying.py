@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paddock.linux.descriptors import closing
+from paddock.storage._removal import clear
 from paddock.storage._trees import DIRECTORY, names_in
 
 _FICLONE = 0x4004_9409  # include/uapi/linux/fs.h
@@ -150,7 +151,7 @@ class Copier:
             raise
 
     def _leaf(self, source: int, target: int, name: str, info: os.stat_result) -> None:
-        _clear(target, name)
+        clear(target, name)  # what a lower layer has put there
         kind = stat.S_IFMT(info.st_mode)
         if kind == stat.S_IFREG:
             self._file(source, target, name, info)
@@ -245,18 +246,6 @@ class Copier:
                         raise
         os.chmod(target, stat.S_IMODE(info.st_mode))
         os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns))
-
-
-def _clear(target: int, name: str) -> None:
-    """Takes away what a lower layer has put at `name`."""
-    try:
-        os.unlink(name, dir_fd=target)
-    except FileNotFoundError:
-        return
-    except (IsADirectoryError, PermissionError):
-        from paddock.storage._removal import remove
-
-        remove(target, name)
 
 
 def _open_for_reading(parent: int, name: str, flags: int) -> int:

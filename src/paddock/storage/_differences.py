@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -64,30 +64,19 @@ class Comparison:
 
     def renames(self, differences: Sequence[Difference]) -> dict[bytes, bytes]:
         """New path to old path, of files that have the same content under another name."""
-        gone = [d for d in differences if d.new is None and _is_content(d.old)]
-        sizes = {d.old.size for d in gone if d.old is not None}
-        come = [d for d in differences if d.old is None and _is_content(d.new) and d.new and d.new.size in sizes]
-        wanted = {d.new.size for d in come if d.new is not None}
-        budget = _HASHED_BYTES
-        digests: dict[bytes, list[bytes]] = {}
-        for tree, candidates in ((self.host, gone), (self.layer, come)):
-            for d in candidates:
-                node = d.old or d.new
-                if node is None or node.size not in wanted:
-                    continue
-                budget -= node.size
-                if budget < 0:
-                    return {}
-                digest = _digest(tree, d.path)
-                if tree is self.host:
-                    digests.setdefault(digest, []).append(d.path)
-                else:
-                    digests[b"+" + d.path] = [digest]
+        gone = _sizes((d.path, d.old) for d in differences if d.new is None)
+        come = _sizes((d.path, d.new) for d in differences if d.old is None)
+        sizes = {*gone.values()} & {*come.values()}
+        gone, come = ({path: size for path, size in one.items() if size in sizes} for one in (gone, come))
+        if sum(gone.values()) + sum(come.values()) > _HASHED_BYTES:
+            return {}
+        known: dict[bytes, list[bytes]] = {}
+        for path in gone:
+            known.setdefault(_digest(self.host, path), []).append(path)
         pairs: dict[bytes, bytes] = {}
-        for d in come:
-            (digest,) = digests[b"+" + d.path]
-            if same := digests.get(digest):
-                pairs[d.path] = same.pop(0)
+        for path in come:
+            if same := known.get(_digest(self.layer, path)):
+                pairs[path] = same.pop(0)
         return pairs
 
     def _walk(self, path: bytes, *, opaque: bool, depth: int) -> Iterator[Difference]:
@@ -181,8 +170,9 @@ def _is_below(path: bytes, directory: bytes) -> bool:
     return not directory or path == directory or path.startswith(directory + b"/")
 
 
-def _is_content(node: Node | None) -> bool:
-    return node is not None and node.kind is FileKind.FILE and node.size > 0
+def _sizes(nodes: Iterable[tuple[bytes, Node | None]]) -> dict[bytes, int]:
+    """Of those that are files with content, by path."""
+    return {path: node.size for path, node in nodes if node and node.kind is FileKind.FILE and node.size}
 
 
 def _digest(tree: HostileTree, path: bytes) -> bytes:

@@ -11,7 +11,17 @@ import stat
 from pathlib import Path
 
 from paddock.errors import Unsupported
-from paddock.storage._recipe import PATH, Entry, Manifest, Progress, Recipe, manifest_digest, write_manifest
+from paddock.storage._recipe import (
+    FOLDER,
+    PATH,
+    Entry,
+    Manifest,
+    Progress,
+    Recipe,
+    manifest_digest,
+    put,
+    write_manifest,
+)
 from paddock.storage._worker import Worker
 
 _VERSION = "1"
@@ -90,9 +100,9 @@ def recipe(machine: Path) -> Recipe:
 
 
 def manifest(machine: Path) -> Manifest:
-    files: dict[str, Entry] = {".": Entry("directory", 0o755)}
+    files: dict[str, Entry] = {".": FOLDER}
     for path in _DIRECTORIES:
-        files[path] = Entry("directory", 0o755)
+        files[path] = FOLDER
     files["root"] = Entry("directory", 0o700)
     for path in ("home/user", "workspace"):
         files[path] = Entry("directory", 0o755, uid=1000, gid=1000)
@@ -100,7 +110,7 @@ def manifest(machine: Path) -> Manifest:
         files[path] = Entry("directory", 0o1777)
     packages = python_packages(machine)
     if packages is not None:
-        _add_directory(files, packages.removeprefix("/"))
+        put(files, packages.removeprefix("/"), FOLDER)
     for path, text in _WRITTEN.items():
         files[path] = Entry("file", 0o644, text.encode())
     for path, target in _LINKS.items():
@@ -169,8 +179,7 @@ def _add_taken(files: dict[str, Entry], machine: Path) -> None:
     for path in (*wanted, *_taken_trees(machine)):
         content = _read_as_anybody(machine / path)
         if content is not None:
-            _add_directory(files, os.path.dirname(path))
-            files[path] = Entry("file", 0o644, content)
+            put(files, path, Entry("file", 0o644, content))
 
 
 def _taken_trees(machine: Path) -> list[str]:
@@ -184,12 +193,6 @@ def _taken_trees(machine: Path) -> list[str]:
         if not os.path.islink(os.path.join(folder, name))
     )
     return [os.path.relpath(path, machine) for path in found]
-
-
-def _add_directory(files: dict[str, Entry], path: str) -> None:
-    if path and path not in files:
-        _add_directory(files, os.path.dirname(path))
-        files[path] = Entry("directory", 0o755)
 
 
 def _read_as_anybody(path: Path) -> bytes | None:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from paddock.errors import NotConfigured, Unsupported
 from paddock.storage import _host
-from paddock.storage._recipe import ENV, PIP, Entry, Progress, Recipe, write_manifest
+from paddock.storage._recipe import ENV, FOLDER, PIP, Entry, Progress, Recipe, put, write_manifest
 from paddock.storage._worker import Worker
 
 _VERSION = "1"
@@ -66,7 +66,7 @@ def _distribution(name: str) -> importlib.metadata.Distribution:
 
 
 def _manifest(packages: str, distributions: list[importlib.metadata.Distribution]) -> dict[str, Entry]:
-    files: dict[str, Entry] = {".": Entry("directory", 0o755)}
+    files: dict[str, Entry] = {".": FOLDER}
     top = PurePosixPath(packages.removeprefix("/"))
     for distribution in distributions:
         for path in distribution.files or ():
@@ -76,12 +76,7 @@ def _manifest(packages: str, distributions: list[importlib.metadata.Distribution
                 raise Unsupported(
                     f"{distribution.name} holds {path}: not pure Python", hint="pip install it from source"
                 )
-            _add(files, top / path, Path(str(distribution.locate_file(path))).read_bytes(), 0o644)
-    _add(files, PurePosixPath("usr/local/bin/pytest"), _SCRIPT, 0o755)
+            content = Path(str(distribution.locate_file(path))).read_bytes()
+            put(files, str(top / path), Entry("file", 0o644, content))
+    put(files, "usr/local/bin/pytest", Entry("file", 0o755, _SCRIPT))
     return files
-
-
-def _add(files: dict[str, Entry], path: PurePosixPath, content: bytes, mode: int) -> None:
-    for parent in path.parents:
-        files.setdefault(str(parent), Entry("directory", 0o755))
-    files[str(path)] = Entry("file", mode, content)

@@ -19,7 +19,7 @@ from typing import TypedDict
 
 from paddock import guest
 from paddock.errors import Unsupported
-from paddock.storage._recipe import Entry, Manifest, Progress, Recipe, write_manifest
+from paddock.storage._recipe import FOLDER, Entry, Manifest, Progress, Recipe, put, write_manifest
 from paddock.storage._worker import Worker
 
 PLACE = "/.paddock"
@@ -84,20 +84,20 @@ def manifest() -> Manifest:
     loader = _loader(program)
     found = _look(program)
     standard = f"{found['library']}/{Path(found['os']).parent.name}"
-    files: dict[str, Entry] = {".": Entry("directory", 0o755)}
-    _add(files, "bin/python3", _file(program, 0o755))
-    _add(files, f"lib/{loader.name}", _file(loader, 0o755))
-    _add(files, "lib/ld.so", Entry("link", 0o777, loader.name.encode()))
+    files: dict[str, Entry] = {".": FOLDER}
+    put(files, "bin/python3", _file(program, 0o755))
+    put(files, f"lib/{loader.name}", _file(loader, 0o755))
+    put(files, "lib/ld.so", Entry("link", 0o777, loader.name.encode()))
     for library in map(Path, found["libraries"]):
         if library.is_absolute() and library.name != loader.name and "lib-dynload" not in library.parts:
-            _add(files, f"lib/{library.name}", _file(library, 0o644))
+            put(files, f"lib/{library.name}", _file(library, 0o644))
     # By it the interpreter knows its library; it has the module itself inside (getpath.py, STDLIB_LANDMARKS).
-    _add(files, f"{standard}/os.pyc", _compiled(Path(found["os"]), f"{standard}/os.py"))
-    _add(files, f"{standard}/lib-dynload/.", None)
+    put(files, f"{standard}/os.pyc", _compiled(Path(found["os"]), f"{standard}/os.py"))
+    put(files, f"{standard}/lib-dynload", FOLDER)
     for name, origin in found["modules"].items():
         _add_module(files, standard, name, Path(origin))
     for path in _guest_sources():
-        _add(files, f"guest/{path.stem}.pyc", _compiled(path, f"guest/{path.name}"))
+        put(files, f"guest/{path.stem}.pyc", _compiled(path, f"guest/{path.name}"))
     return files
 
 
@@ -153,10 +153,10 @@ def _look(program: Path) -> _Seen:
 
 def _add_module(files: dict[str, Entry], standard: str, name: str, origin: Path) -> None:
     if origin.suffix == ".so":
-        _add(files, f"{standard}/lib-dynload/{origin.name}", _file(origin, 0o644))
+        put(files, f"{standard}/lib-dynload/{origin.name}", _file(origin, 0o644))
         return
     path = name.replace(".", "/") + ("/__init__" if origin.name == "__init__.py" else "")
-    _add(files, f"{standard}/{path}.pyc", _compiled(origin, f"{standard}/{path}.py"))
+    put(files, f"{standard}/{path}.pyc", _compiled(origin, f"{standard}/{path}.py"))
 
 
 def _compiled(source: Path, name: str) -> Entry:
@@ -167,15 +167,6 @@ def _compiled(source: Path, name: str) -> Entry:
 
 def _file(path: Path, mode: int) -> Entry:
     return Entry("file", mode, path.read_bytes())
-
-
-def _add(files: dict[str, Entry], path: str, entry: Entry | None) -> None:
-    parent, _, name = path.rpartition("/")
-    while parent and parent not in files:
-        files[parent] = Entry("directory", 0o755)
-        parent = parent.rpartition("/")[0]
-    if entry is not None and name:
-        files[path] = entry
 
 
 def _stamp(path: Path) -> str:

@@ -77,17 +77,17 @@ class MountChanges:
         inside = [d for d in self._differences if self._git_obstacle(d, git=git)]
         named = [d for d in inside if any(in_git(path) for path in self._named)]
         if named:
-            raise InvalidState(f"{_words(named[0].path)}: {self._git_obstacle(named[0], git=git)}")
+            raise InvalidState(f"{os.fsdecode(named[0].path)}: {self._git_obstacle(named[0], git=git)}")
         planned = [d for d in self._differences if d not in inside] if inside else self._differences
         obstacles = self._obstacles(planned)
         found = [(d, obstacle) for d in planned if (obstacle := obstacles.of(d, force=force)) is not None]
         if found:
-            lines = [f"{_words(d.path)}: {obstacle}" for d, obstacle in found]
+            lines = [f"{os.fsdecode(d.path)}: {obstacle}" for d, obstacle in found]
             more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
             raise InvalidState(
                 "nothing was taken over: " + "; ".join(lines[:_LISTED] + more),
                 hint="name the paths that you want; where the host has changed, --force prefers the sandbox's",
-                obstacles={_words(d.path): obstacle for d, obstacle in found[:1000]},
+                obstacles={os.fsdecode(d.path): obstacle for d, obstacle in found[:1000]},
             )
         words = tuple(_change(d, None, None, None) for d in planned)
         return Plan(planned, words, tuple(_change(d, None, None, self._git_obstacle(d, git=git)) for d in inside))
@@ -96,7 +96,9 @@ class MountChanges:
         """For the process that writes it into `source`."""
         info = os.fstat(self._comparison.host.fd)
         changes = (
-            PlannedChange(path=_words(d.path), old=self._planned(d.path, d.old), new=self._planned(d.path, d.new, True))
+            PlannedChange(
+                path=os.fsdecode(d.path), old=self._planned(d.path, d.old), new=self._planned(d.path, d.new, True)
+            )
             for d in plan.differences
         )
         return PromotionPlan(source=source, directory=(info.st_dev, info.st_ino), changes=tuple(changes))
@@ -123,7 +125,7 @@ class MountChanges:
         if node is None:
             return None
         link = new and node.kind is FileKind.SYMLINK
-        target = _words(self._comparison.layer.target(path)) if link else None
+        target = os.fsdecode(self._comparison.layer.target(path)) if link else None
         return PlannedNode(
             kind=node.kind, mode=node.mode, uid=node.uid, gid=node.gid, identity=node.identity, target=target
         )
@@ -169,7 +171,7 @@ class MountChanges:
         if any(node is not None and node.size > most for node in (old.old, new.new)):
             if most == PATCH_BYTES:
                 raise InvalidState(
-                    f"{_words(d.path)} is larger than {most >> 20} MiB", hint="name paths; or paddock cp"
+                    f"{os.fsdecode(d.path)} is larger than {most >> 20} MiB", hint="name paths; or paddock cp"
                 )
             return None
         one = self._side(self._comparison.host, old.path, old.old)
@@ -204,7 +206,9 @@ def mount_changes(tree: int, number: int, source: str, paths: Sequence[str]) -> 
                 yield MountChanges(comparison, only, since_ns(tree), load_promoted(tree, number))
             except OSError as error:
                 name = error.filename if isinstance(error.filename, (str, bytes)) else ""
-                raise exhaustion(error) or PlatformError(f"{_words(os.fsencode(name))}: {error.strerror}") from error
+                raise exhaustion(error) or PlatformError(
+                    f"{os.fsdecode(os.fsencode(name))}: {error.strerror}"
+                ) from error
 
 
 def relative(path: str) -> bytes:
@@ -237,7 +241,3 @@ def _change(d: Difference, source: Difference | None, text: Piece | None, obstac
         deletions=text.deletions if text is not None else None,
         obstacle=obstacle,
     )
-
-
-def _words(path: bytes) -> str:
-    return os.fsdecode(path)

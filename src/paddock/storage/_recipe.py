@@ -62,6 +62,17 @@ class Recipe:
         return f"tp_{self.name.replace('-', '_')}_{self.digest[:12]}"
 
 
+FOLDER = Entry("directory", 0o755)
+
+
+def put(files: dict[str, Entry], path: str, entry: Entry) -> None:
+    """Add an entry to a manifest, with the directories that it lies in."""
+    parent = path.rpartition("/")[0]
+    if parent and parent not in files:
+        put(files, parent, FOLDER)
+    files[path] = entry
+
+
 def manifest_digest(manifest: Manifest) -> str:
     digest = hashlib.sha256()
     for path, entry in sorted(manifest.items()):

@@ -53,6 +53,16 @@ def remove(parent: int, name: str) -> None:
         )
 
 
+def clear(parent: int, name: str) -> None:
+    """Remove the entry `name` of `parent`, whatever it is, as `remove` does a directory."""
+    try:
+        os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        pass
+    except (IsADirectoryError, PermissionError):
+        remove(parent, name)
+
+
 class _Emptying:
     """Removes every entry of the directory `top`. A nested subvolume, which nothing leaves by rename, is a new top."""
 
@@ -183,9 +193,4 @@ def _remove(place: int, name: str) -> None:
     except FileNotFoundError:
         return  # nothing was ever in it
     with closing(root):
-        try:
-            os.unlink(name, dir_fd=root)
-        except FileNotFoundError:
-            return
-        except IsADirectoryError:
-            remove(root, name)
+        clear(root, name)

@@ -63,15 +63,15 @@ class Templates:
         )
         return self._resolved.setdefault(name, template)
 
-    def kit(self, progress: Progress | None = None) -> str:
+    def kit(self) -> str:
         """The tree with the guest and what it needs (`_kit`), built and held as templates are. Unsupported."""
         if self._kit is None:
-            self._kit = self.part(_kit.recipe(), progress)
+            self._kit = self.part(_kit.recipe())
         return self._kit
 
-    def part(self, recipe: Recipe, progress: Progress | None = None) -> str:
+    def part(self, recipe: Recipe) -> str:
         """A tree beside the kit, built and held as templates are. The recipe's name begins with `kit-`."""
-        return self._layers(recipe, progress or _silent)[0]
+        return self._layers(recipe, _silent)[0]
 
     def versions(self) -> frozenset[str]:
         """The trees that templates would be made of now. What this machine cannot build has none."""

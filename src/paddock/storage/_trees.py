@@ -10,7 +10,7 @@ import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from paddock.errors import (
     OUT_OF,
@@ -129,12 +129,8 @@ def sync_file_system(fd: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-class _Opens(Protocol):
-    def open(self, name: str) -> int: ...
-
-
 @contextmanager
-def within(pool: _Opens, name: str, doing: str) -> Generator[int]:
+def within(pool: Pool, name: str, doing: str) -> Generator[int]:
     """Hold tree `name` open. What the kernel refuses in it is the error of a caller that is `doing` something."""
     with closing(pool.open(name)) as tree:
         try:
@@ -143,7 +139,7 @@ def within(pool: _Opens, name: str, doing: str) -> Generator[int]:
             raise tree_error(error, name, doing) from error
 
 
-def is_there(pool: _Opens, name: str) -> bool:
+def is_there(pool: Pool, name: str) -> bool:
     try:
         os.close(pool.open(name))
     except NotFound:

@@ -218,8 +218,8 @@ def _killed(host: Host) -> bool:
     return not host.process_lives()
 
 
-def _call(name: str, arguments: str = "", after: str = "kernel") -> Attack:
-    return Attack(name, after, f"answer(called({name!r}{arguments and ', ' + arguments}))")
+def _call(name: str, arguments: str) -> Attack:
+    return Attack(name, "kernel", f"answer(called({name!r}, {arguments}))")
 
 
 ATTACKS: tuple[Attack, ...] = (

@@ -10,7 +10,7 @@ import os
 import posixpath
 import stat
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -37,8 +37,8 @@ class _Version(msgspec.Struct, rename="camel"):
 class Files(Protocol):
     """The files of a layout, wherever they are."""
 
-    def stamp(self) -> object: ...
-    def open(self, path: str) -> Generator[Piece]:
+    def stamp(self) -> object | None: ...
+    def open(self, path: str) -> AbstractContextManager[Piece]:
         """NotFound."""
         ...
 
@@ -60,7 +60,7 @@ class Layout:
     @contextmanager
     def open(self, layer: Layer) -> Generator[Piece]:
         assert layer.digest is not None
-        with contextmanager(self._files.open)(_place(layer.digest)) as piece:
+        with self._files.open(_place(layer.digest)) as piece:
             if layer.size != piece.size:
                 raise ImageInvalid(f"layer {layer.digest} has {piece.size} bytes, not {layer.size}")
             yield piece
@@ -80,7 +80,7 @@ class Layout:
         return chosen
 
     def _read(self, path: str) -> bytes:
-        with contextmanager(self._files.open)(path) as piece:
+        with self._files.open(path) as piece:
             return read_small(piece, path)
 
 
@@ -90,12 +90,13 @@ class Directory:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def stamp(self) -> object:
+    def stamp(self) -> object | None:
         try:
             return identity(os.stat(f"{self._path}/{_INDEX}", follow_symlinks=False))
         except OSError:
             return None
 
+    @contextmanager
     def open(self, path: str) -> Generator[Piece]:
         try:
             directory = os.open(self._path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -159,6 +160,7 @@ class Archive:
         except OSError:
             return None
 
+    @contextmanager
     def open(self, path: str) -> Generator[Piece]:
         with closing(self._open()) as fd:
             yield Piece(fd, *self._find(fd, path))
@@ -213,18 +215,11 @@ def _list(fd: int) -> dict[str, _Member]:
     return members
 
 
-class SavedArchive:
+class SavedArchive(Layout):
     """What `docker save` and `podman save --format docker-archive` write: layers by path, a configuration, names."""
 
-    def __init__(self, reference: Reference, worker: Worker) -> None:
-        self._reference = reference
-        self._archive = Archive(reference.path, worker)
-
-    def stamp(self) -> object | None:
-        return self._archive.stamp()
-
     def find(self) -> Found:
-        saved = self._chosen(decode(self._read(_MANIFEST), list[SavedImage], _MANIFEST))
+        saved = self._saved(decode(self._read(_MANIFEST), list[SavedImage], _MANIFEST))
         if len(saved.Layers) > MOST_LAYERS:
             raise ImageInvalid(f"the image has {len(saved.Layers)} layers, and {MOST_LAYERS} are taken at most")
         data = self._read(posixpath.normpath(saved.Config))
@@ -240,10 +235,10 @@ class SavedArchive:
 
     @contextmanager
     def open(self, layer: Layer) -> Generator[Piece]:
-        with contextmanager(self._archive.open)(layer.place) as piece:
+        with self._files.open(layer.place) as piece:
             yield piece
 
-    def _chosen(self, images: list[SavedImage]) -> SavedImage:
+    def _saved(self, images: list[SavedImage]) -> SavedImage:
         tag = self._reference.tag
         named = images if tag is None else [each for each in images if _is_named(each, tag)]
         if len(named) == 1:
@@ -252,10 +247,6 @@ class SavedArchive:
         if not named:
             raise NotFound(f"{self._reference.path} holds no image {tag or ''!r}", hint=f"there are: {tags}")
         raise InvalidArgument(f"{self._reference.path} holds {len(named)} images", hint=f"name one: {tags}")
-
-    def _read(self, path: str) -> bytes:
-        with contextmanager(self._archive.open)(path) as piece:
-            return read_small(piece, path)
 
 
 def _is_named(image: SavedImage, wanted: str) -> bool:

@@ -161,6 +161,6 @@ def _finish(root: int, base: int | None, wanted: str, workdir: str) -> None:
     if not knows(root, user) and base is None:
         finish.account(user)
     for each in {users[0].name: users[0], user.name: user}.values():
-        finish.home(each)
+        finish.directory_of(each, each.home, 0o700 if each.uid == 0 else 0o755)
     for path in (WORKDIR, workdir):
-        finish.workdir(path, user)
+        finish.directory_of(user, path, 0o755)

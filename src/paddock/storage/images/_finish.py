@@ -5,6 +5,7 @@ Who there is in an image, by its own /etc/passwd and /etc/group, and who of them
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -15,7 +16,7 @@ from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.model import FileKind, User
 from paddock.storage._hostile import HostileTree
-from paddock.storage._removal import remove
+from paddock.storage._removal import clear
 from paddock.storage._trees import DIRECTORY
 
 _LARGEST = 1 << 20
@@ -146,17 +147,10 @@ class Finish:
             os.fchown(self._root, self._base, self._base)
         for name, mode in _PLACES:
             self._directory(name, 0, 0, mode)
-        if not self._is_directory("etc"):
+        if not stat.S_ISDIR(self._mode("etc") or 0):
             self._directory("etc", 0, 0, 0o755)
         for path, text in _FILES.items():
             self._file(path, text)
-
-    def home(self, user: User) -> None:
-        """The user's, made if there is nothing; the way to it, if need be, too."""
-        self._own_directory(user.home, user, 0o700 if user.uid == 0 else 0o755)
-
-    def workdir(self, path: str, user: User) -> None:
-        self._own_directory(path, user, 0o755)
 
     def account(self, user: User) -> None:
         """A line for somebody whom the image does not know."""
@@ -172,31 +166,25 @@ class Finish:
             if stat.S_ISREG(os.fstat(fd).st_mode):
                 os.write(fd, line)
 
-    def _own_directory(self, path: str, user: User, mode: int) -> None:
+    def directory_of(self, user: User, path: str, mode: int) -> None:
+        """The user's, made if there is nothing; the way to it, if need be, too."""
         parts = path.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
-            at = "/".join(parts[:depth])
-            if not self._is_directory(at):
-                if self._exists(at):
-                    return  # a file, or a link of the image's, is left as it is
-                last = depth == len(parts)
+            at, last = "/".join(parts[:depth]), depth == len(parts)
+            there = self._mode(at)
+            if there is None:
                 self._directory(at, user.uid if last else 0, user.gid if last else 0, mode if last else 0o755)
+            elif not stat.S_ISDIR(there):
+                return  # a file, or a link of the image's, is left as it is
 
-    def _is_directory(self, path: str) -> bool:
+    def _mode(self, path: str) -> int | None:
+        """Of what is there, 0 if the way leads through something that is no directory; None: there is nothing."""
         try:
-            os.close(openat2.open_beneath(self._root, path.encode(), _PLACE, symlinks=False))
-        except OSError:
-            return False
-        return True
-
-    def _exists(self, path: str) -> bool:
-        try:
-            os.close(openat2.open_beneath(self._root, path.encode(), os.O_PATH | os.O_NOFOLLOW, symlinks=False))
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        return True
+            fd = openat2.open_beneath(self._root, path.encode(), os.O_PATH | os.O_NOFOLLOW, symlinks=False)
+        except OSError as error:
+            return None if error.errno == errno.ENOENT else 0
+        with closing(fd):
+            return os.fstat(fd).st_mode
 
     def _directory(self, path: str, uid: int, gid: int, mode: int) -> None:
         """A directory it is afterwards, whatever was there: what is mounted on is found through no link."""
@@ -217,12 +205,7 @@ class Finish:
     def _file(self, path: str, text: str) -> None:
         parent, name = self._above(path)
         with closing(parent):
-            try:
-                os.unlink(name, dir_fd=parent)
-            except FileNotFoundError:
-                pass
-            except IsADirectoryError:
-                remove(parent, name)
+            clear(parent, name)
             with os.fdopen(os.open(name, _NEW, 0o644, dir_fd=parent), "wb") as file:
                 file.write(text.encode())
                 if self._base is not None:

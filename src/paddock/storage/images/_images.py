@@ -100,13 +100,15 @@ class Images:
         """What was found under that name before, if it is still so; else as `pull`."""
         reference = parse(text)
         source = self._source(reference)
-        stamp = source.stamp() if reference.local else ""
+        stamp = source.stamp()
         seen, known = self._known.get(reference.text, (None, None))
         if known is not None and stamp is not None and seen == stamp:
             return known
-        if not reference.local and (kept := self._kept(reference)) is not None:
-            self._known[reference.text] = stamp, kept
-            return kept
+        if not reference.local:
+            kept = self._records.find(reference.text)
+            if kept is not None and self._versions.is_built(kept.tree):
+                self._known[reference.text] = stamp, kept
+                return kept
         return self._make(reference, source, stamp, progress)
 
     def pull(self, text: str, progress: Progress) -> Record:
@@ -114,7 +116,7 @@ class Images:
         ResourceExhausted, PlatformError: it cannot be reached."""
         reference = parse(text)
         source = self._source(reference)
-        return self._make(reference, source, source.stamp() if reference.local else "", progress)
+        return self._make(reference, source, source.stamp(), progress)
 
     def list(self) -> tuple[Image, ...]:
         return tuple(sorted((record.image for record in self._records.all()), key=lambda image: image.reference))
@@ -181,12 +183,6 @@ class Images:
             self._versions.let_go(tree)
         return tuple(sorted(gone))
 
-    def _kept(self, reference: Reference) -> Record | None:
-        record = self._records.find(reference.text)
-        if record is None:
-            return None
-        return record if self._versions.is_built(record.tree) else None
-
     def _image(self, reference: Reference, found: Found, who: People) -> Image:
         execution = found.config.execution
         sizes = [layer.size for layer in found.layers]
@@ -225,7 +221,7 @@ class Images:
             case "oci-archive":
                 return Layout(reference, Archive(reference.path, self._pool.worker))
             case "docker-archive":
-                return SavedArchive(reference, self._pool.worker)
+                return SavedArchive(reference, Archive(reference.path, self._pool.worker))
             case "docker":
                 from ._registry import Registry  # HTTP: not where an image is here
 

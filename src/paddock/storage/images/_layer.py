@@ -95,35 +95,32 @@ class Layer:
             raise ImageInvalid(f"{_shown(path)} of the image {why}") from error
 
     def _make(self, entry: _tar.Entry, path: bytes, parent: int, name: bytes, reader: _tar.Reader) -> None:
-        if entry.kind == _tar.DIRECTORY:
-            self._make_directory(parent, name)
-        elif entry.kind == _tar.LINK:
+        if entry.kind == _tar.LINK:
             self._link(entry, path, parent, name)
             return
-        else:
-            self._remove(parent, name)  # of two entries the later holds
-            if entry.kind == _tar.SYMLINK:
-                os.symlink(entry.target, name, dir_fd=parent)
-            elif entry.kind == _tar.FIFO:
-                os.mkfifo(name, 0o600, dir_fd=parent)
-            else:
-                with closing(os.open(name, _NEW, 0o600, dir_fd=parent)) as fd:
-                    for data in reader.content():
-                        _write(fd, data)
-                    self._attributes(entry, fd)
-                return
         if entry.kind == _tar.DIRECTORY:
+            self._make_directory(parent, name)
             with closing(os.open(name, DIRECTORY, dir_fd=parent)) as fd:
-                self._attributes(entry, fd)
+                self._attributes(entry, parent, name, fd)
             self._times.append((path, entry.mtime))
             self._times_bytes += len(path)
             if self._times_bytes > _PATHS_BYTES:
                 raise ImageInvalid("the image has more directories than are taken of one")
             return
-        self._own(entry, name, parent)
-        if entry.kind == _tar.FIFO:
+        self._remove(parent, name)  # of two entries the later holds
+        if entry.kind == _tar.SYMLINK:
+            os.symlink(entry.target, name, dir_fd=parent)
+            self._own(entry, parent, name)
+        elif entry.kind == _tar.FIFO:
+            os.mkfifo(name, 0o600, dir_fd=parent)
+            self._own(entry, parent, name)
             os.chmod(name, entry.mode & ~_SET_IDS, dir_fd=parent)
-        _set_times(entry.mtime, name, parent)
+        else:
+            with closing(os.open(name, _NEW, 0o600, dir_fd=parent)) as fd:
+                for data in reader.content():
+                    _write(fd, data)
+                self._attributes(entry, parent, name, fd)
+        os.utime(name, ns=_times(entry.mtime), dir_fd=parent, follow_symlinks=False)
 
     def _make_directory(self, parent: int, name: bytes) -> None:
         try:
@@ -140,28 +137,24 @@ class Layer:
             raise ImageInvalid(f"{_shown(path)} is a hard link to itself")
         above, _, last = source.rpartition(b"/")
         # A descriptor of its own: clearing the way may close the one that is remembered.
-        with closing(
-            openat2.open_beneath(self._root, above or b".", _PLACE, symlinks=False, cross_mounts=False)
-        ) as place:
+        with closing(self._open(above)) as place:
             if not last or stat.S_ISDIR(os.stat(last, dir_fd=place, follow_symlinks=False).st_mode):
                 raise ImageInvalid(f"{_shown(path)} is a hard link to a directory")
             self._remove(parent, name)  # of two entries the later holds
             os.link(last, name, src_dir_fd=place, dst_dir_fd=parent, follow_symlinks=False)
 
-    def _attributes(self, entry: _tar.Entry, fd: int) -> None:
+    def _attributes(self, entry: _tar.Entry, parent: int, name: bytes, fd: int) -> None:
         """Of a file or a directory: owner first, which takes set-id bits away, and the mode after it."""
-        self._own(entry, fd)
+        self._own(entry, parent, name)
         mode = entry.mode
         if self._base is None:
             # Whose program a set-user-id one is, is lost; and nobody but us has to get into directories.
             mode &= ~_SET_IDS
             if entry.kind == _tar.DIRECTORY:
                 mode |= stat.S_IRWXU
-        for name, value in entry.xattrs.items():
-            self._attribute(fd, name, value)
+        for attribute, value in entry.xattrs.items():
+            self._attribute(fd, attribute, value)
         os.fchmod(fd, mode)
-        if entry.kind == _tar.FILE:
-            _set_times(entry.mtime, fd)
 
     def _attribute(self, fd: int, name: bytes, value: bytes) -> None:
         if name.startswith(_BAD_ATTRIBUTES):
@@ -176,18 +169,14 @@ class Layer:
                 raise
             self._left.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
 
-    def _own(self, entry: _tar.Entry, place: int | bytes, parent: int | None = None) -> None:
+    def _own(self, entry: _tar.Entry, parent: int, name: bytes) -> None:
         if not (0 <= entry.uid <= _HIGHEST_ID and 0 <= entry.gid <= _HIGHEST_ID):
             raise ImageInvalid(
                 f"{_shown(entry.name)} of the image belongs to {entry.uid}:{entry.gid}",
                 hint=f"in a sandbox there are the ids 0 to {_HIGHEST_ID}: build the image with others",
             )
         if self._base is not None:
-            owner = self._base + entry.uid, self._base + entry.gid
-            if isinstance(place, int):
-                os.fchown(place, *owner)
-            else:
-                os.chown(place, *owner, dir_fd=parent, follow_symlinks=False)
+            os.chown(name, self._base + entry.uid, self._base + entry.gid, dir_fd=parent, follow_symlinks=False)
 
     # -- what hides
 
@@ -212,9 +201,7 @@ class Layer:
         waiting = [path]
         while waiting:
             at = waiting.pop()
-            with closing(
-                openat2.open_beneath(self._root, at or b".", DIRECTORY, symlinks=False, cross_mounts=False)
-            ) as fd:
+            with closing(self._open(at, DIRECTORY)) as fd:
                 for name in map(os.fsencode, names_in(fd)):
                     below = at + b"/" + name if at else name
                     if hash(below) not in self._made:
@@ -275,8 +262,8 @@ class Layer:
             return False
         return True
 
-    def _open(self, path: bytes) -> int:
-        return openat2.open_beneath(self._root, path or b".", _PLACE, symlinks=False, cross_mounts=False)
+    def _open(self, path: bytes, flags: int = _PLACE) -> int:
+        return openat2.open_beneath(self._root, path or b".", flags, symlinks=False, cross_mounts=False)
 
     def _note(self, path: bytes) -> None:
         """This layer has brought it, and so those above it."""
@@ -292,11 +279,11 @@ class Layer:
 
     def _set_time(self, path: bytes, mtime: int) -> None:
         try:
-            fd = openat2.open_beneath(self._root, path, DIRECTORY, symlinks=False, cross_mounts=False)
+            fd = self._open(path, DIRECTORY)
         except OSError:
             return  # a later entry has taken its place
         with closing(fd):
-            _set_times(mtime, fd)
+            os.utime(fd, ns=_times(mtime))
 
     def _forget_parent(self, keep: int = -1) -> None:
         if self._parent is not None and self._parent[1] != keep:
@@ -326,12 +313,9 @@ def _write(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _set_times(mtime: int, place: int | bytes, parent: int | None = None) -> None:
+def _times(mtime: int) -> tuple[int, int]:
     mtime = max(0, min(mtime, _LATEST * 10**9))
-    if isinstance(place, int):
-        os.utime(place, ns=(mtime, mtime))
-    else:
-        os.utime(place, ns=(mtime, mtime), dir_fd=parent, follow_symlinks=False)
+    return mtime, mtime
 
 
 def _shown(name: bytes) -> str:

@@ -42,13 +42,13 @@ _ANY = "application/octet-stream, */*"
 class Registry:
     """`directory` is where layers are kept for as long as they are unpacked."""
 
-    def __init__(self, reference: Reference, directory: Path, http: Http | None = None) -> None:
+    def __init__(self, reference: Reference, directory: Path) -> None:
         self._reference, self._directory = reference, directory
-        self._http = http or Http(reference.host, reference.name)
+        self._http = Http(reference.host, reference.name)
         self._path = f"/v2/{reference.name}"
 
     def stamp(self) -> object | None:
-        return None
+        return ""  # what is here of it stays, until it is pulled
 
     def find(self) -> Found:
         wanted = self._reference.digest or self._reference.tag
@@ -72,27 +72,21 @@ class Registry:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=self._directory) as file:  # without a name: it goes with us
             size = 0
-            try:
-                with self._http.open(f"{self._path}/blobs/{layer.digest}", _ANY) as answer:
-                    while data := answer.read(_CHUNK):
-                        size += len(data)
-                        if size > layer.size:
-                            raise ImageInvalid(f"layer {layer.digest} has more than its {layer.size} bytes")
-                        file.write(data)
-            except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
-                raise self._http.unreachable(error) from None
+            with self._http.open(f"{self._path}/blobs/{layer.digest}", _ANY) as answer:
+                while data := answer.read(_CHUNK):
+                    size += len(data)
+                    if size > layer.size:
+                        raise ImageInvalid(f"layer {layer.digest} has more than its {layer.size} bytes")
+                    file.write(data)
             file.flush()
             if size != layer.size:
                 raise ImageInvalid(f"layer {layer.digest} ends after {size} of {layer.size} bytes", hint="try again")
             yield Piece(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
     def _read(self, path: str, accept: str) -> tuple[bytes, str]:
-        try:
-            with self._http.open(path, accept) as answer:
-                data = answer.read(MANIFEST_BYTES + 1)
-                kind = str(getattr(answer, "headers", {}).get("Content-Type", ""))
-        except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
-            raise self._http.unreachable(error) from None
+        with self._http.open(path, accept) as answer:
+            data = answer.read(MANIFEST_BYTES + 1)
+            kind = str(getattr(answer, "headers", {}).get("Content-Type", ""))
         if len(data) > MANIFEST_BYTES:
             raise ImageInvalid(f"registry {self._reference.host} gives a document of more than {MANIFEST_BYTES} bytes")
         return data, kind.partition(";")[0].strip()
@@ -113,17 +107,18 @@ class _Token(msgspec.Struct):
 
 
 class Http:
-    """Of one repository of one registry. `environment` says where credentials and certificates are."""
+    """Of one repository of one registry. The environment says where credentials and certificates are."""
 
-    def __init__(self, host: str, repository: str, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, host: str, repository: str) -> None:
         self.base = f"{'http' if _is_own(host) else 'https'}://{host}"
-        self._host, self._repository, self._environment = host, repository, environment
+        self._host, self._repository = host, repository
         self._authorization: str | None = None
         # What is on this machine is not asked by way of another. Where a redirect leads to is looked at first.
         direct = (urllib.request.ProxyHandler({}),) if _is_own(host) else ()
         self._opener = opener(*direct, authorities=authorities())
 
-    def open(self, path: str, accept: str) -> AbstractContextManager[Answer]:
+    @contextmanager
+    def open(self, path: str, accept: str) -> Generator[Answer]:
         """The answer to GET, a success. NotFound, RequestError: it wants a credential; PlatformError."""
         url = f"{self.base}{path}"
         answer = self._ask(url, accept, self._authorization)
@@ -145,7 +140,11 @@ class Http:
         if isinstance(answer, urllib.error.HTTPError):
             with answer:
                 raise self._refusal(answer)
-        return cast("AbstractContextManager[Answer]", answer)
+        try:
+            with answer:
+                yield answer
+        except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
+            raise self._unreachable(error) from None
 
     def _ask(self, url: str, accept: str, authorization: str | None) -> Answer | urllib.error.HTTPError:
         headers = {"Accept": accept, "User-Agent": "paddock", "Accept-Encoding": "identity"}
@@ -157,9 +156,9 @@ class Http:
         except urllib.error.HTTPError as error:
             return error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise self.unreachable(error) from None
+            raise self._unreachable(error) from None
 
-    def unreachable(self, error: BaseException) -> PlatformError:
+    def _unreachable(self, error: BaseException) -> PlatformError:
         reason = getattr(error, "reason", error)
         untrusted = isinstance(reason, ssl.SSLCertVerificationError)
         hint = ADVICE if untrusted else "try again"
@@ -183,7 +182,7 @@ class Http:
 
     def _prove(self, headers: Message) -> str:
         challenges = headers.get_all("WWW-Authenticate") or []
-        own = _credential(self._host, self._environment)
+        own = _credential(self._host, os.environ)
         for challenge in challenges:
             scheme, _, rest = challenge.partition(" ")
             if scheme.lower() == "bearer":

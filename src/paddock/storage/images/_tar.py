@@ -88,7 +88,7 @@ class Reader:
             kind, size = header[156:157], _number(header[124:136])
             if kind in (_PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_TARGET):
                 spent += size
-                if spent > _HEADER_BYTES:
+                if size < 0 or spent > _HEADER_BYTES:
                     raise ImageInvalid(f"the archive has a header of {spent} bytes")
                 self._left, self._padding = size, -size % BLOCK
                 data = b"".join(self.content())
@@ -164,16 +164,11 @@ class Reader:
         data = self._stream.read(size)
         if not data and or_end:
             return b""
-        if len(data) < size:
-            parts = [data]
-            missing = size - len(data)
-            while missing:
-                more = self._stream.read(missing)
-                if not more:
-                    raise ImageInvalid("the archive ends in the middle of a file")
-                parts.append(more)
-                missing -= len(more)
-            data = b"".join(parts)
+        while len(data) < size:
+            more = self._stream.read(size - len(data))
+            if not more:
+                raise ImageInvalid("the archive ends in the middle of a file")
+            data += more
         return data
 
 

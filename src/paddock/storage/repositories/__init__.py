@@ -1,7 +1,6 @@
 """Repositories: bare copies of what is elsewhere, written by the host's git and by nobody else."""
 
 from . import pins as pins
-from ._addresses import located as located
 from ._ambient import Login as Login
 from ._ambient import ambient as ambient
 from ._git import HostGit as HostGit
@@ -18,5 +17,6 @@ from ._remote import Credential as Credential
 from ._remote import Remote as Remote
 from ._remote import check_ref as check_ref
 from ._remote import is_commit as is_commit
+from ._remote import located as located
 from ._remote import parse as parse
 from ._remote import web as web

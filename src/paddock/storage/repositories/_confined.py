@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NoReturn, TypedDict
+from typing import NamedTuple, NoReturn, TypedDict
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[3]))
@@ -27,13 +27,13 @@ from paddock.linux import caps, mounts, namespaces, prctl
 from paddock.linux.descriptors import closing
 
 
-class Place(TypedDict):
-    """A directory or device of the host at `target`. `owned`: the files of its owner appear as the program's own."""
+class Place(NamedTuple):
+    """A directory or file of the host at `target`. `owned`: what belongs to its owner appears as the program's own."""
 
     source: str
     target: str
-    writable: bool
-    owned: bool
+    writable: bool = False
+    owned: bool = False
 
 
 class Order(TypedDict):
@@ -127,9 +127,9 @@ def _furnish(order: Order) -> None:
             _show(os.path.realpath(f"/etc/{name}"), f"etc/{name}", readable | mounts.NOEXEC)
     for device in _DEVICES:
         _show(device, device[1:], mounts.NOSUID | mounts.NOEXEC)
-    for place in order["places"]:
-        attributes = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC | (0 if place["writable"] else mounts.RDONLY)
-        _show(place["source"], place["target"].lstrip("/"), attributes, order["uid"] if place["owned"] else None)
+    for place in map(Place._make, order["places"]):
+        attributes = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC | (0 if place.writable else mounts.RDONLY)
+        _show(place.source, place.target.lstrip("/"), attributes, order["uid"] if place.owned else None)
     for path, text in order["files"].items():
         os.makedirs(os.path.dirname(path).lstrip("/"), exist_ok=True)
         with open(path.lstrip("/"), "x") as file:

@@ -11,10 +11,9 @@ import msgspec
 
 from paddock.errors import InvalidArgument, InvalidState, PlatformError
 
-from ._addresses import names
 from ._ambient import DIRECTORY, PROGRAM, Login
 from ._process import GIT_ID, TEMPLATE, Bounds, Ended, Place, Progress, Refused, run, trouble
-from ._remote import SSH, Credential, Remote
+from ._remote import SSH, Credential, Remote, names
 from .pins import fetched
 
 HEADS, TAGS = "refs/heads/", "refs/tags/"
@@ -249,9 +248,9 @@ class HostGit:
     ) -> Ended:
         places: list[Place] = self._lent(lender)
         if name is not None:
-            places.append(Place(source=self.path(name), target=_HERE, writable=True))
+            places.append(Place(str(self.path(name)), _HERE, writable=True))
         if remote.path is not None:
-            places.append(Place(source=remote.path, target=_THERE, writable=pushing, owned=True))
+            places.append(Place(str(remote.path), _THERE, writable=pushing, owned=True))
         config = _CONFIG
         login = credential if isinstance(credential, Login) else None
         if credential is not None:
@@ -283,11 +282,11 @@ class HostGit:
         writable: bool = False,
         lender: str | None = None,
     ) -> Ended:
-        places = [Place(source=self.path(name), target=_HERE, writable=writable), *self._lent(lender)]
+        places = [Place(str(self.path(name)), _HERE, writable=writable), *self._lent(lender)]
         return await run(arguments, program=program, places=places, config=_CONFIG, bounds=self._bounds)
 
     def _lent(self, lender: str | None) -> list[Place]:
-        return [] if lender is None else [Place(source=self.path(lender), target=_LENDER)]
+        return [] if lender is None else [Place(str(self.path(lender)), _LENDER)]
 
 
 def _address(remote: Remote) -> str:

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from paddock.model.caller import environment
 
 from . import _confined
 from ._ambient import target
+from ._confined import Place
 from ._remote import Remote
 
 _OURS, _EVERYBODYS = "GIT_SSL_CAINFO", ("SSL_CERT_FILE", "CURL_CA_BUNDLE")
@@ -89,15 +91,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     over: str | None = None
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A directory of the host at `target`. `owned`: what belongs to its owner appears as git's own."""
-
-    source: Path
-    target: str
-    writable: bool = False
-    owned: bool = False
-
-
 async def run(
     arguments: Sequence[str],
     *,
@@ -121,11 +114,11 @@ async def run(
     `agent` is the socket of an ssh agent.
     """
     certificates = _certificates()
-    order = {
+    order: _confined.Order = {
         "argv": [program or _git(), *arguments],
         "env": _environment(protocols, certificates, direct=direct),
         "uid": GIT_ID if os.geteuid() == 0 else None,
-        "places": [msgspec.to_builtins(place, str_keys=True, enc_hook=str) for place in (*places, *certificates)],
+        "places": [*places, *certificates],
         "files": {CONFIG: config, f"{TEMPLATE}/config": _REPOSITORY_CONFIG, **files},
         "agent": agent,
         "secret": secret,
@@ -144,74 +137,72 @@ async def run(
         cwd="/",
         start_new_session=True,
     )
+    reading = _Reading(bounds.output_bytes, progress)
+    ended = asyncio.ensure_future(reading.all_of(process))
     assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    reading, timeout = _Reading(bounds.output_bytes, progress), asyncio.timeout(bounds.seconds)
     try:
         with contextlib.suppress(ConnectionError):  # it says on stderr why it does not listen
             process.stdin.write(json.dumps(order).encode() + b"\n")
             await process.stdin.drain()
-        async with timeout:
-            async with asyncio.TaskGroup() as group:
-                streams = (reading.output(process.stdout), reading.errors(process.stderr))
-                ends = [group.create_task(stream) for stream in streams]
-                watch = None if silence is None else group.create_task(_watch(process.pid, reading, silence))
-                await asyncio.wait(ends)
-                if watch is not None:
-                    watch.cancel()
-            await process.wait()
-    except* TimeoutError:
-        if not timeout.expired():
-            raise
-        reading.over = "seconds"
-    except* _TooMuch:
-        reading.over = "output"
-    except* _Silent:
-        reading.over = "silence"
+        over = await _over(process.pid, reading, ended, bounds.seconds, silence)
     finally:
-        await _end(process)
+        process.stdin.close()
+        await _end(process, ended)
+    await ended
     if process.returncode == _confined.FAILED:
-        raise _not_confined(reading.last_words())
-    return Ended(code=process.returncode or 0, out=bytes(reading.out), err=reading.last_words(), over=reading.over)
+        said = f"git cannot be confined on this machine: {reading.last_words()}"
+        raise NotConfigured(said, hint="paddock doctor")
+    return Ended(code=process.returncode or 0, out=bytes(reading.out), err=reading.last_words(), over=over)
 
 
-class _TooMuch(Exception): ...
+async def _over(
+    pid: int, reading: _Reading, ended: asyncio.Future[None], seconds: float, silence: float | None
+) -> str | None:
+    """Wait until it has ended, or has reached a bound, and return which: seconds, output or silence.
 
-
-class _Silent(Exception): ...
-
-
-async def _watch(pid: int, reading: _Reading, silence: float) -> None:
-    """Raise _Silent once neither output nor processor time has come for `silence` seconds. A remote that sends anything
-    to speak of costs git some."""
+    In silence neither output nor processor time comes. A remote that sends anything to speak of costs git some.
+    """
+    until = time.monotonic() + seconds
+    pause = _LOOK_SECONDS if silence is None else min(_LOOK_SECONDS, silence / 4)
     before, since = None, 0.0
-    pause = min(_LOOK_SECONDS, silence / 4)
-    while since < silence:
-        await asyncio.sleep(pause)
-        spent = await asyncio.to_thread(lambda: sum(one.cpu_seconds for one in processes.below(pid)))
-        since = since + pause if before == (reading.taken, spent) else 0.0
-        before = reading.taken, spent
-    raise _Silent
+    while not ended.done() and not reading.is_full:
+        if time.monotonic() >= until:
+            return "seconds"
+        if silence is not None:
+            spent = await asyncio.to_thread(lambda: sum(one.cpu_seconds for one in processes.below(pid)))
+            since = since + pause if before == (reading.taken, spent) else 0.0
+            before = reading.taken, spent
+            if since >= silence:
+                return "silence"
+        await asyncio.wait((ended,), timeout=max(0.0, min(pause, until - time.monotonic())))
+    return "output" if reading.is_full else None
 
 
 class _Reading:
     def __init__(self, most: int, progress: Progress | None) -> None:
         self.out = bytearray()
-        self.over: str | None = None
         self.taken = 0
         """Bytes, of both streams."""
         self._err = bytearray()
         self._most, self._progress = most, progress
 
-    async def output(self, stream: asyncio.StreamReader) -> None:
-        while data := await stream.read(1 << 16):
-            self.out += data
-            self.taken += len(data)
-            if len(self.out) > self._most:
-                raise _TooMuch
+    @property
+    def is_full(self) -> bool:
+        return len(self.out) > self._most
 
-    async def errors(self, stream: asyncio.StreamReader) -> None:
+    async def all_of(self, process: asyncio.subprocess.Process) -> None:
+        """Read to the end of both streams, for asyncio does not say before that the process has ended."""
+        assert process.stdout is not None
+        assert process.stderr is not None
+        await asyncio.gather(self._output(process.stdout), self._errors(process.stderr), process.wait())
+
+    async def _output(self, stream: asyncio.StreamReader) -> None:
+        """Throws away what is more than `most`."""
+        while data := await stream.read(1 << 16):
+            self.out += data[: self._most + 1 - len(self.out)]
+            self.taken += len(data)
+
+    async def _errors(self, stream: asyncio.StreamReader) -> None:
         """Keeps the end; tells each line, and each state of a line that is rewritten."""
         line = bytearray()
         while data := await stream.read(1 << 12):
@@ -237,32 +228,14 @@ def _plain(line: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process, ended: asyncio.Future[None]) -> None:
     """When this returns, nothing of it is left: the launcher ends its namespace when it is let go of."""
-    assert process.stdin is not None
-    process.stdin.close()
-    waiting = asyncio.ensure_future(_gone(process))
     try:
-        await asyncio.shield(asyncio.wait_for(asyncio.shield(waiting), _DEATH_SECONDS))
-    except TimeoutError:
-        process.kill()  # and its first child with it, of which it is the parent
-        await asyncio.shield(waiting)
-    except asyncio.CancelledError:
-        process.kill()
-        await asyncio.shield(waiting)
-        raise
-
-
-async def _gone(process: asyncio.subprocess.Process) -> None:
-    """asyncio says that a process has ended when its pipes have: what nobody wants to read any more is thrown away."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    await asyncio.gather(_drain(process.stdout), _drain(process.stderr), process.wait())
-
-
-async def _drain(stream: asyncio.StreamReader) -> None:
-    while await stream.read(1 << 16):
-        pass
+        await asyncio.wait((ended,), timeout=_DEATH_SECONDS)
+    finally:
+        if not ended.done():
+            process.kill()  # and its first child with it, of which it is the parent
+            await asyncio.wait((ended,))
 
 
 def _git() -> str:
@@ -272,7 +245,7 @@ def _git() -> str:
     raise NotConfigured("repositories need git on this machine, in /usr", hint="apt install git")
 
 
-def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool) -> Mapping[str, str]:
+def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool) -> dict[str, str]:
     """Nothing of the caller's but his way to the network, and nothing of ours."""
     given = environment()
     taken = {} if direct else {name: given[name] for name in _PROXIES if name in given}
@@ -300,11 +273,7 @@ def _certificates() -> tuple[Place, ...]:
     if path is None:
         return ()
     for_everybody = path.stat().st_mode & 0o004
-    return (Place(source=path, target="/run/certificates.pem", owned=not for_everybody),)
-
-
-def _not_confined(words: str) -> NotConfigured:
-    return NotConfigured(f"git cannot be confined on this machine: {words}", hint="paddock doctor")
+    return (Place(str(path), "/run/certificates.pem", owned=not for_everybody),)
 
 
 class Refused(Exception):

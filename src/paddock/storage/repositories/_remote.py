@@ -1,17 +1,25 @@
-"""Where a repository comes from: a URL that was looked at before git sees it."""
+"""Where a repository comes from: a URL that was looked at before git sees it.
+
+paddock looks its host up once, and the host's git gets no other answer."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ipaddress
 import os
 import re
+import socket
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from paddock.errors import InvalidArgument, NotFound, PolicyDenied
+from paddock.errors import InvalidArgument, NotFound, PlatformError, PolicyDenied
+from paddock.linux.own_addresses import is_own
+from paddock.model.caller import environment
+from paddock.policy.egress import is_public
 
 _LONGEST = 2048
 _HELPER = re.compile(r"[A-Za-z0-9+.-]*::")
@@ -24,6 +32,9 @@ _PORTS = {"https": 443, "http": 80, "git": 9418, SSH: 22}
 _REF = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock/|@\{))(?![-/.])[^\x00-\x20\x7f~^:?*\[\\]+(?<![/.])(?<!\.lock)")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_LOOKUP_SECONDS = 30.0
+_MOST = 16
+_NAMES = {"/etc/nsswitch.conf": "hosts: files\n", "/etc/resolv.conf": "", "/etc/host.conf": "multi on\n"}
 
 
 class Credential(msgspec.Struct, frozen=True):
@@ -196,3 +207,51 @@ def check_ref(name: str) -> str:
 def is_commit(text: str) -> bool:
     """A full id. What is shorter is a name."""
     return _COMMIT.fullmatch(text) is not None
+
+
+async def located(remote: Remote) -> Remote:
+    """Look up its host. A directory, a host behind a proxy and one of ssh stay as they are. PlatformError."""
+    if remote.path is not None or remote.scheme == SSH or remote.addresses or _has_proxy(remote):
+        return remote
+    host = _host_of(remote)
+    try:
+        async with asyncio.timeout(_LOOKUP_SECONDS):
+            entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, TimeoutError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "its name has no answer"
+        raise PlatformError(f"{remote.url} cannot be reached: {host}: {why}", hint="try again") from None
+    addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))[:_MOST]
+    return msgspec.structs.replace(remote, addresses=addresses, public=all(map(_is_public, addresses)))
+
+
+def names(remote: Remote) -> Mapping[str, str]:
+    """Return what git looks names up by, as files: the host at its addresses, and nothing else."""
+    lines = [f"{address} {_host_of(remote)}\n" for address in remote.addresses]
+    return {"/etc/hosts": "".join(lines), **_NAMES} if lines else {}
+
+
+def _is_public(address: str) -> bool:
+    return is_public(address) and not is_own(address)
+
+
+def _host_of(remote: Remote) -> str:
+    return urlsplit(remote.url).hostname or ""
+
+
+def _has_proxy(remote: Remote) -> bool:
+    """The proxy looks the name up then, and connects."""
+    given = {name.lower(): value for name, value in environment().items() if value}
+    if remote.scheme == "git" or not {f"{remote.scheme}_proxy", "all_proxy"} & given.keys():
+        return False
+    direct = given.get("no_proxy", "").lower().replace(",", " ").split()
+    return not any(_is_of(_host_of(remote).lower(), name.lstrip(".")) for name in direct)
+
+
+def _is_of(host: str, name: str) -> bool:
+    """Whether curl takes a host for one of this name of `no_proxy` (CURLOPT_NOPROXY)."""
+    if name == "*" or host == name or host.endswith(f".{name}"):
+        return True
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(name, strict=False)
+    except ValueError:
+        return False

@@ -1,5 +1,7 @@
 """Where the values of secrets come from: this machine, a HashiCorp Vault, tokens that are made on demand."""
 
-from ._fetch import Fetched as Fetched
-from ._fetch import Fetcher as Fetcher
-from ._fetch import is_kept as is_kept
+from ._sources import LEAST_BYTES as LEAST_BYTES
+from ._sources import MOST_BYTES as MOST_BYTES
+from ._sources import Fetched as Fetched
+from ._sources import Fetcher as Fetcher
+from ._sources import is_kept as is_kept

@@ -23,7 +23,7 @@ import msgspec
 from paddock.model import GitHubApp
 from paddock.storage import _https
 
-from ._local import Refused, from_file
+from ._sources import Refused, from_file
 
 _SECONDS = 10.0
 _BODY_BYTES = 1 << 20
