@@ -65,7 +65,7 @@ def test_streams_share_one_connection_to_a_server_of_http2() -> None:
         assert [b":path=/%d\n" % n in one.body for n, one in enumerate(answers)] == [True] * 50
         assert len(world.journal.of("dial")) == 1
         assert len(world.journal.of("request")) == 50
-        assert {flow.number for flow, _ in world.journal.of("request")} == {1}
+        assert {flow.flow for flow, _ in world.journal.of("request")} == {1}
         assert len(world.journal.outcomes) >= 50
 
     through(work)

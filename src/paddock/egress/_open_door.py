@@ -20,7 +20,7 @@ from ._authority import Authority
 from ._dns import Denied, Synthetic
 from ._h2_outside import Links
 from ._handler import HandlerHost
-from ._journal import AuditJournal, Flow
+from ._journal import AuditJournal
 from ._judged import Approvals
 from ._malware import Lists
 from ._mocks import Mocks
@@ -117,10 +117,10 @@ class OpenDoor:
         return self._flows
 
     def decide(self, kind: str, flow: int, target: Target, verdict: Verdict, **about: Any) -> int:
-        """Records it; `about` are further fields of `Flow`. Unrecorded."""
+        """Records it; `about` as in `AuditJournal.decision`. Unrecorded."""
         door = self.door
-        where = {"sandbox": door.sandbox, "incarnation": door.incarnation, "host": target.host, "port": target.port}
-        number = door.journal.decision(Flow(kind=kind, number=flow, **where, **about), verdict)
+        about |= {"incarnation": door.incarnation, "flow": flow, "host": target.host, "port": target.port}
+        number = door.journal.decision(kind, verdict, sandbox=door.sandbox, **about)
         origin = self.origins.pop(flow, None)
         if origin is not None:
             door.journal.origin(door.sandbox, door.incarnation, flow, number, origin)
