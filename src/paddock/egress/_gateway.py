@@ -18,6 +18,7 @@ from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
 from ._handler import HandlerHost
 from ._open_door import Door, Limits, OpenDoor, Pages
 from ._origins import Origins
+from ._secret_book import Bound
 from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
 from ._witness import unknown
@@ -92,9 +93,17 @@ class Gateway:
 
     async def watch(self, sandbox: str, wanted: bool) -> None:
         """Whether processes of it are told of, from when this returns. KeyError: no such door."""
-        if self._origins is not None:
-            door = self._doors[sandbox].door
-            await self._origins.watch(sandbox, door.incarnation, door.first if wanted else None)
+        await self._watch(self._doors[sandbox], wanted)
+
+    async def _watch(self, opened: OpenDoor, wanted: bool) -> None:
+        door = opened.door
+        if self._origins is not None and wanted != opened.watched:
+            opened.watched = wanted
+            await self._origins.watch(door.sandbox, door.incarnation, door.first if wanted else None)
+
+    def put_secret(self, sandbox: str, bound: Bound) -> None:
+        """Another value of a secret, or that it is revoked. KeyError: no such door."""
+        self._doors[sandbox].door.secrets.put(bound)
 
     def record(self, sandbox: str, on: bool) -> Recording | None:
         """See `OpenDoor.record`. KeyError: no such door."""
@@ -112,6 +121,7 @@ class Gateway:
         if door.diag is not None:
             door.diag.close()
         opened.shut("closed")
+        await self._watch(opened, False)
 
     async def close_all(self) -> None:
         for sandbox in list(self._doors):

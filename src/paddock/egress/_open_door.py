@@ -103,6 +103,7 @@ class OpenDoor:
         self.links, self.streams = Links(loop), 0
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.recorder: Recorder | None = None
+        self.watched = False
         self.live: set[Connection] = set()
         self.origins: dict[int, dict[str, Any]] = {}
         """By flow, who made those that nothing was decided on yet."""
