@@ -21,11 +21,11 @@ from ._origins import Origins
 from ._secret_book import Bound
 from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
-from ._witness import unknown
 
 _TICK_SECONDS = 0.5
 _ACCEPT_AT_ONCE = 64
 _PAUSE_SECONDS = 0.1
+PATIENCE_SECONDS = 2.0
 _OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Origin = Callable[[socket.socket], tuple[str, int]]
@@ -186,17 +186,15 @@ class Gateway:
             door.origins.pop(connection.flow, None)
 
     async def _ask_who(self, opened: OpenDoor, connection: Connection, sock: socket.socket) -> None:
-        """Find out who made the connection, for the record of what is decided on it first."""
-        door, origins = opened.door, self._origins
-        if door.diag is None or origins is None:
-            return
-        try:
-            caller = sock.getpeername()[:2]
-        except OSError:
-            origin = unknown("it has gone")
-        else:
-            origin = await origins.who(door.diag, caller, connection.origin, door.sandbox, door.first)
-        opened.origins[connection.flow] = origin
+        """Begin to ask who made the connection. Return when that is known, or has taken long.
+
+        A program that waits for an answer is still there when it is looked for: it gets none before this returns.
+        """
+        door = opened.door
+        if door.diag is not None and self._origins is not None:
+            asking = self._origins.who(door.diag, sock, connection.origin, door.sandbox, door.first)
+            opened.origins[connection.flow] = task = self._loop.create_task(asking)
+            await asyncio.wait([task], timeout=PATIENCE_SECONDS)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -7,6 +7,7 @@ import socket
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -105,8 +106,8 @@ class OpenDoor:
         self.recorder: Recorder | None = None
         self.watched = False
         self.live: set[Connection] = set()
-        self.origins: dict[int, dict[str, Any]] = {}
-        """By flow, who made those that nothing was decided on yet."""
+        self.origins: dict[int, asyncio.Task[dict[str, Any]]] = {}
+        """By flow, the question who made it, of those that nothing was decided on yet."""
         self.refused = self._told = 0
         self._tell_at = loop.time()
         self._flows = self._held = 0
@@ -122,10 +123,21 @@ class OpenDoor:
         door = self.door
         about |= {"incarnation": door.incarnation, "flow": flow, "host": target.host, "port": target.port}
         number = door.journal.decision(kind, verdict, sandbox=door.sandbox, **about)
-        origin = self.origins.pop(flow, None)
-        if origin is not None:
-            door.journal.origin(door.sandbox, door.incarnation, flow, number, origin)
+        asked = self.origins.pop(flow, None)
+        if asked is not None and asked.done():
+            self._record_origin(flow, number, asked)
+        elif asked is not None:
+            asked.add_done_callback(partial(self._record_late_origin, flow, number))
         return number
+
+    def _record_origin(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
+        door = self.door
+        door.journal.origin(door.sandbox, door.incarnation, flow, number, asked.result())
+
+    def _record_late_origin(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
+        if not asked.cancelled():
+            with suppress(Unrecorded):
+                self._record_origin(flow, number, asked)
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
         """Refused."""
