@@ -217,7 +217,7 @@ class Rig:
 
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
-    pages = Pages(reader=Reader.start(), known=rig.known, packages=rig.packages) if rig.reads else None
+    pages = Pages(reader=Reader(), known=rig.known, packages=rig.packages) if rig.reads else None
     rig.gateway = Gateway(
         resolver=rig.resolve,
         trust=rig.trust,
@@ -236,7 +236,6 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
         await end_connections()
         if pages is not None and pages.reader is not None:
             pages.reader.close()
-            await asyncio.to_thread(os.waitpid, pages.reader.pid, 0)
 
 
 async def end_connections() -> None:

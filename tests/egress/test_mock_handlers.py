@@ -84,6 +84,7 @@ def policy(python: str = HANDLER) -> EgressPolicy:
 @pytest.fixture
 def host() -> Iterator[HandlerHost]:
     made = start_host()
+    assert made is not None
     yield made
     made.close()
 
@@ -214,7 +215,7 @@ def test_what_is_not_python_is_told_to_whoever_asks(host: HandlerHost) -> None:
 
 def test_where_it_cannot_be_confined_it_is_not_run() -> None:
     async def scene() -> None:
-        async with running(rig(HandlerHost(None))) as world:
+        async with running(rig(None)) as world:
             head, body = await ask(world, "/count")
             assert head.startswith(b"HTTP/1.1 503 ")
             assert b"Landlock" in body

@@ -65,7 +65,7 @@ class Gateway:
         resolve = resolver or self._own_resolver or HostResolver()
         self._dialer = Dialer(self._loop, self._scratch, resolve, trust, reach)
         self._origin, self._limits, self._origins = origin, limits or Limits(), origins
-        self._pages, self._handlers = pages, handlers or HandlerHost(None)
+        self._pages, self._handlers = pages, handlers
         self._doors: dict[str, OpenDoor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None

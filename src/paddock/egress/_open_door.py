@@ -94,7 +94,7 @@ class OpenDoor:
         dialer: Dialer,
         limits: Limits,
         loop: asyncio.AbstractEventLoop,
-        handlers: HandlerHost,
+        handlers: HandlerHost | None,
         pages: Pages | None = None,
     ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop

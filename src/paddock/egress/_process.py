@@ -63,7 +63,7 @@ def _serve(options: dict[str, Any]) -> None:
     lock = os.open(state / layout.GATEWAY_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # by this a daemon knows whose the audit segment is; one before may be dying
     handlers = start_host()  # before anything is opened that a handler may not have
-    reader = Reader.start()
+    reader = Reader()
     malware = state / layout.MALWARE
     malware.mkdir(mode=0o700, exist_ok=True)
     witness = _witness.start()
@@ -99,7 +99,7 @@ def _system() -> tuple[str, ...]:
 
 
 async def make_server(
-    state: Path, listener: socket.socket, *, reader: Reader, witness: socket.socket, handlers: HandlerHost
+    state: Path, listener: socket.socket, *, reader: Reader, witness: socket.socket, handlers: HandlerHost | None
 ) -> Server:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
     log = AuditLog(state / layout.AUDIT)
