@@ -13,8 +13,7 @@ import pytest
 
 from paddock.egress._handler import HandlerHost, start_host
 from paddock.egress._open_door import Limits
-from paddock.model.egress import EgressPolicy
-from paddock.policy.egress import load
+from paddock.policy.egress import Snapshot, load
 from tests.egress.rig import Rig, running
 
 HANDLER = """
@@ -77,7 +76,7 @@ def handle(request: Request) -> Response | dict | str:
 """
 
 
-def policy(python: str = HANDLER) -> EgressPolicy:
+def policy(python: str = HANDLER) -> Snapshot:
     return load({"egress": {"mock": [{"host": "pay.test", "with": {"python": python}}]}}).snapshot
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from paddock.model import Recording
-from paddock.model.egress import EgressPolicy
+from paddock.policy.egress import Snapshot
 
 from ._connection import Connection
 from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
@@ -87,7 +87,7 @@ class Gateway:
         if self._ticker is None:
             self._tick()
 
-    async def revise(self, sandbox: str, policy: EgressPolicy) -> None:
+    async def revise(self, sandbox: str, policy: Snapshot) -> None:
         """When it returns, what `policy` refuses was cut. KeyError: no such door."""
         self._doors[sandbox].revise(policy)
 

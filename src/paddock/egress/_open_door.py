@@ -15,7 +15,8 @@ import msgspec
 from paddock.errors import Unrecorded
 from paddock.linux.own_addresses import is_own
 from paddock.model import Recording
-from paddock.model.egress import EgressPolicy, Target, Verdict
+from paddock.model.egress import Target, Verdict
+from paddock.policy.egress import Snapshot
 
 from ._authority import Authority
 from ._dns import Denied, Synthetic
@@ -46,7 +47,7 @@ class Door(msgspec.Struct, kw_only=True, eq=False):
     tcp: Sequence[socket.socket]
     dns_udp: socket.socket
     dns_tcp: socket.socket
-    policy: EgressPolicy
+    policy: Snapshot
     authority: Authority
     secrets: SecretBook
     approvals: Approvals
@@ -223,7 +224,7 @@ class OpenDoor:
         before, self.recorder = self.recorder, Recorder(lambda: self.door.secrets) if on else None
         return None if before is None else before.take()
 
-    def revise(self, policy: EgressPolicy) -> None:
+    def revise(self, policy: Snapshot) -> None:
         if policy.revision != self.door.policy.revision:
             self.mocks.end()
         self.door.policy = policy

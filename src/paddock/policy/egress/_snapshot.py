@@ -15,7 +15,7 @@ from ._buckets import Bucket, buckets_of
 from ._canonical import REGISTRIES, canonical, check_secret_names
 from ._paths import decoded
 from ._problem import Problem
-from ._rules import READING, Networks, Rule, Rules, block_of_one, host_matches, is_git_push, rules_of
+from ._rules import READING, Networks, Rule, block_of_one, host_matches, is_git_push, rules_of
 
 _NEVER = frozenset({"CONNECT", "TRACE"})
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -23,48 +23,34 @@ _decode = msgspec.json.Decoder(PolicyDocument).decode
 
 
 class Snapshot:
-    """An `EgressPolicy`. Made by `compile` or `from_bytes`; never changes.
+    """A compiled policy: pure, total, closed by default. Every method takes about a microsecond and never raises.
 
     `revision` is the SHA-256 of `to_bytes()`, which is the canonical document as JSON.
     """
 
-    __slots__ = (
-        *("_bytes", "_document", "_revision", "_rules", "_plain", "_by_network"),
-        *("_allowed_networks", "_buckets", "_denied_networks"),
-    )
-
     def __init__(self, document: PolicyDocument) -> None:
         """`document` is canonical. Problem: rules that disagree."""
-        self._document, self._bytes = document, _encode(document)
-        self._revision = hashlib.sha256(self._bytes).hexdigest()
-        self._rules = rules_of(document)
-        self._by_network = {rule.order: self._to_network(rule) for rule in self._rules.allow if rule.network}
-        self._plain = tuple(map(self._yes, self._rules.allow))
-        self._buckets = buckets_of(self._rules, self._revision)
-        self._allowed_networks, self._denied_networks = Networks(self._rules.allow), Networks(self._rules.deny)
-
-    @property
-    def revision(self) -> str:
-        return self._revision
-
-    @property
-    def document(self) -> PolicyDocument:
-        return self._document
+        self.document, self._bytes = document, _encode(document)
+        self.revision = hashlib.sha256(self._bytes).hexdigest()
+        self.rules = rules_of(document)
+        self._by_network = {rule.order: self._to_network(rule) for rule in self.rules.allow if rule.network}
+        self._plain = tuple(map(self._yes, self.rules.allow))
+        self._buckets = buckets_of(self.rules, self.revision)
+        self._allowed_networks, self._denied_networks = Networks(self.rules.allow), Networks(self.rules.deny)
 
     def mock(self, item: int) -> Mock:
-        return self._document.egress.mock[item]
+        """What is answered, by the `item` of a verdict with `mock`."""
+        return self.document.egress.mock[item]
 
     def push(self, item: int, ref: str) -> bool:
-        return any(one.matches(ref) for one in self._rules.allow[item].refs)
+        """Whether a ref, by its full name, may be pushed to; by the `item` of a verdict with `git`."""
+        return any(one.matches(ref) for one in self.rules.allow[item].refs)
 
     def registry(self, item: int) -> Allow:
-        rule = self._document.egress.allow[item]
+        """The rule of a verdict with `registry`, by its `item`; its `hosts` are said."""
+        rule = self.document.egress.allow[item]
         assert rule.registry is not None
         return msgspec.structs.replace(rule, hosts=rule.hosts or REGISTRIES[rule.registry])
-
-    @property
-    def rules(self) -> Rules:
-        return self._rules
 
     def to_bytes(self) -> bytes:
         return self._bytes
@@ -82,7 +68,7 @@ class Snapshot:
     # --- what the gateway asks ---
 
     def name(self, name: str) -> Verdict:
-        """Whether any connection to it could be allowed."""
+        """Whether a canonical name may be resolved: whether any connection to it could be allowed."""
         bucket = self.bucket(name)
         if bucket is None or bucket.named is None:
             return self._refused(f"nothing allows {name!r}")
@@ -102,11 +88,13 @@ class Snapshot:
             allowed=False,
             rule="default",
             reason=f"nothing allows {target.host}:{target.port}",
-            revision=self._revision,
+            revision=self.revision,
         )
 
     def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
-        """`own` are addresses of the host itself, as `ipaddress` writes them: refused as loopback is."""
+        """Whether `target`, which may be connected to, may be at this address: loopback, link-local, private,
+        metadata and translated addresses are refused but where a rule names them by CIDR; so are the host's `own`, as
+        `ipaddress` writes them."""
         found = number(address)
         if found is None:
             return self._refused(f"{address!r} is no address")
@@ -121,6 +109,8 @@ class Snapshot:
         return self._judged(found, target.port, own) or verdict
 
     def request(self, target: Target, scheme: str, method: str, path: str, push: bool | None = None) -> RequestVerdict:
+        """`path` is in its normal form, with its query. `push`: whether the body of a git LFS batch asks for more than
+        downloads; None: it is not read yet."""
         bucket = self.bucket(target.host)
         if bucket is None:
             return self._request_to_address(target)
@@ -188,7 +178,7 @@ class Snapshot:
             denied = self._denied_networks.find(address, port)
         if denied is not None:
             return ConnectVerdict(
-                allowed=False, rule=denied.name, reason=f"{denied.name} denies it", revision=self._revision
+                allowed=False, rule=denied.name, reason=f"{denied.name} denies it", revision=self.revision
             )
         block = block_of_one(inner) if own and _is_own(inner, own) else special(inner)
         if block is None:
@@ -201,9 +191,7 @@ class Snapshot:
 
     def _request_to_address(self, target: Target) -> RequestVerdict:
         verdict = self.connect(target)
-        return RequestVerdict(
-            allowed=verdict.allowed, rule=verdict.rule, reason=verdict.reason, revision=self._revision
-        )
+        return RequestVerdict(allowed=verdict.allowed, rule=verdict.rule, reason=verdict.reason, revision=self.revision)
 
     def _secrets(self, rule: Rule, target: Target, scheme: str, method: str, path: str, other: str) -> tuple[str, ...]:
         """Those that the rule names and whose binding is about this very request."""
@@ -213,7 +201,7 @@ class Snapshot:
             sorted(
                 {
                     name
-                    for name, _, bound in self._rules.bindings
+                    for name, _, bound in self.rules.bindings
                     if name in rule.secrets
                     and host_matches(bound.hosts[0], target.host)
                     and bound.has_port(target.port)
@@ -225,7 +213,7 @@ class Snapshot:
     def _approve(
         self, bucket: Bucket, rule: Rule, port: int, method: str, path: str, other: str, query: str, push: bool | None
     ) -> str | None:
-        if rule.git is not None and "git.push" in self._rules.deeds and is_git_push(method, path, query, push):
+        if rule.git is not None and "git.push" in self.rules.deeds and is_git_push(method, path, query, push):
             return "git.push"
         if rule.registry is not None and method not in READING:
             return "publish"
@@ -241,7 +229,7 @@ class Snapshot:
             allowed=True,
             rule=rule.name,
             reason=f"{rule.name} allows it",
-            revision=self._revision,
+            revision=self.revision,
             secrets=secrets,
             approve=approve,
             registry=rule.registry,
@@ -253,13 +241,13 @@ class Snapshot:
 
     def _to_network(self, rule: Rule) -> ConnectVerdict:
         reason = f"{rule.name} allows it"
-        return ConnectVerdict(allowed=True, rule=rule.name, reason=reason, revision=self._revision, tier=Tier.SPLICE)
+        return ConnectVerdict(allowed=True, rule=rule.name, reason=reason, revision=self.revision, tier=Tier.SPLICE)
 
     def _no(self, rule: str, reason: str) -> RequestVerdict:
-        return RequestVerdict(allowed=False, rule=rule, reason=reason, revision=self._revision)
+        return RequestVerdict(allowed=False, rule=rule, reason=reason, revision=self.revision)
 
     def _refused(self, reason: str) -> ConnectVerdict:
-        return ConnectVerdict(allowed=False, rule="default", reason=reason, revision=self._revision)
+        return ConnectVerdict(allowed=False, rule="default", reason=reason, revision=self.revision)
 
 
 def _rule(address: Number, port: int) -> str:
