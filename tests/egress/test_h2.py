@@ -331,7 +331,7 @@ def test_a_new_revision_resets_what_it_refuses_and_nothing_else() -> None:
         await peer.closed.wait()
         assert goes_on.reset is not None
         assert peer.gone is not None
-        await eventually(lambda: not world.gateway._doors["sb_1"].links._links)
+        await eventually(lambda: not world.gateway._doors["sb_1"].pool._links)
 
     through(work, serve=serve)
 

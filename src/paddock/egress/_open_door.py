@@ -20,7 +20,6 @@ from paddock.policy.egress import Snapshot
 
 from ._authority import Authority
 from ._dns import Denied, Synthetic
-from ._h2_outside import Links
 from ._handler import HandlerHost
 from ._journal import AuditJournal
 from ._judged import Approvals
@@ -28,12 +27,13 @@ from ._malware import Lists
 from ._mocks import Mocks
 from ._names import BadHost, canonical, is_address
 from ._package_cache import PackageStore
+from ._pool import Pool
 from ._recorder import Recorder
 from ._refusal import Refused
 from ._registry import Shelf
 from ._registry_reader import Reader
 from ._secret_book import SecretBook
-from ._upstream import Check, Dialer, Pool, Upstream
+from ._upstream import Check, Dialer, Upstream
 from ._witness import First
 
 
@@ -99,10 +99,9 @@ class OpenDoor:
         pages: Pages | None = None,
     ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
-        self.names, self.pool = Synthetic(), Pool(loop.time)
+        self.names, self.pool, self.streams = Synthetic(), Pool(loop), 0
         self.pages = pages or Pages()
         self.shelf = Shelf(self.pages.known)
-        self.links, self.streams = Links(loop), 0
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.recorder: Recorder | None = None
         self.watched = False
@@ -207,7 +206,6 @@ class OpenDoor:
         for connection in list(self.live):
             connection.tick(now)
         self.pool.sweep()
-        self.links.sweep()
         if now >= self._tell_at:
             self._tell_refused()
 
@@ -229,14 +227,12 @@ class OpenDoor:
             self.mocks.end()
         self.door.policy = policy
         self.pool.sweep(everything=True)
-        self.links.sweep(everything=True)
         for connection in list(self.live):
             connection.recheck(policy)
 
     def shut(self, why: str) -> None:
         self._tell_refused()
         self.mocks.end()
-        self.pool.sweep(everything=True)
         for connection in list(self.live):
             connection.cut(why)
-        self.links.reset(why)
+        self.pool.cut(why)

@@ -190,7 +190,7 @@ class Relay:
 
     def _kept(self, *, tls: bool, repeatable: bool) -> Upstream | None:
         connection, target = self._connection, self._target
-        shared = self._room.links.take(target) if tls and connection.is_stream else None
+        shared = self._room.pool.stream(target) if tls and connection.is_stream else None
         if shared is not None or connection.is_grpc:
             return shared
         return self._room.pool.take(target, tls=tls, repeatable=repeatable)
@@ -200,7 +200,7 @@ class Relay:
         connection, target, room = self._connection, self._target, self._room
         if not (tls and connection.is_stream):
             return await room.dial(connection.flow, target, literal=connection.literal, tls=tls)
-        upstream = await room.links.reach(
+        upstream = await room.pool.reach(
             target, lambda: room.dial(connection.flow, target, literal=connection.literal, tls=tls, h2=True)
         )
         if connection.is_grpc and not upstream.shared:
