@@ -32,8 +32,17 @@ PAGE = "/simple/demo/"
 
 def job(*, coded: bool = False) -> Job:
     rule = Allow(registry="pypi", hosts=("index.test",), cooldown_days=7)
-    page = Page(scheme="https", host="index.test", port=443, path=PAGE, package="demo", rule=rule, now=time.time())
-    return Job(page=page, item=0, kind=JSON, accept="json", gzip=coded)
+    page = Page(
+        scheme="https",
+        host="index.test",
+        port=443,
+        path=PAGE,
+        package="demo",
+        rule=rule,
+        now=time.time(),
+        accept="json",
+    )
+    return Job(page=page, kind=JSON, gzip=coded)
 
 
 def _start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

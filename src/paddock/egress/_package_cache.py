@@ -293,9 +293,9 @@ class Remembered(msgspec.Struct, frozen=True):
     address: str
 
 
-def find_page(store: PackageStore, page: Page, item: int, accept: str) -> Remembered | None:
+def find_page(store: PackageStore, page: Page) -> Remembered | None:
     """Find what was read of a page, if it still holds: a cooldown goes on while nobody looks."""
-    copy = store.find(*_place(page, item, accept))
+    copy = store.find(*_place(page))
     if copy is None:
         return None
     try:
@@ -320,9 +320,7 @@ def find_page(store: PackageStore, page: Page, item: int, accept: str) -> Rememb
     return Remembered(read, content[end:], copy.entry.address)
 
 
-def keep_page(
-    store: PackageStore, page: Page, item: int, accept: str, response: Response, read: Read, body: bytes, address: str
-) -> None:
+def keep_page(store: PackageStore, page: Page, response: Response, read: Read, body: bytes, address: str) -> None:
     """Keep a page as `response` allows; where there is no room nothing is kept."""
     control = response.get(b"cache-control") or b""
     if _NEVER.search(control) or response.get(b"set-cookie") is not None or len(body) > _MOST_BYTES:
@@ -330,7 +328,7 @@ def keep_page(
     given = _MAX_AGE.search(control)
     seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(given[1]) if given else FRESH_SECONDS)
     meta = _encode(msgspec.structs.replace(read, until=store.clock() + seconds))
-    url, name = _place(page, item, accept)
+    url, name = _place(page)
     content = b"".join((_LENGTH.pack(len(meta)), meta, body))
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
     entry = Entry(url=url, digest=digest, size=len(content), address=address, fields=[], name=name)
@@ -346,9 +344,9 @@ def keep_page(
         draft.keep()
 
 
-def _place(page: Page, item: int, accept: str) -> tuple[str, str]:
+def _place(page: Page) -> tuple[str, str]:
     """All that decides what is seen of a page, but for what the index says and when."""
-    asked = _encode((msgspec.structs.replace(page, now=0.0), item, accept))
+    asked = _encode(msgspec.structs.replace(page, now=0.0))
     return f"{page.scheme}://{page.host}:{page.port}{page.path}", f"page:{hashlib.sha256(asked).hexdigest()}"
 
 

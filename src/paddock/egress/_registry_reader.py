@@ -131,6 +131,6 @@ def _warm() -> None:
     for registry, body, kind in pages:
         rule = Allow(registry=registry, hosts=("x.test",), cooldown_days=1)
         page = Page(scheme="https", host="x.test", port=443, path="/a", package="a", rule=rule, now=0.0)
-        job = Job(page=page, item=0, kind=kind, accept="", gzip=False)
+        job = Job(page=page, kind=kind, gzip=False)
         answer, _ = read(_job(_encode(job)), body)
         _encode(answer)

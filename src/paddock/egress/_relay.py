@@ -26,7 +26,7 @@ from ._wire import Lost
 
 if TYPE_CHECKING:
     from ._connection import Connection
-    from ._registry_gate import Look
+    from ._registry import Look
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
