@@ -62,7 +62,6 @@ def test_a_header_and_a_password_are_swapped() -> None:
     one = swap(book(value=b"plain-value"))
     got = dict(one.fields([(b"x-key", b"token " + HELD), (b"Authorization", basic(b"me", HELD)), (b"A", b"b")]))
     assert got == {b"x-key": b"token plain-value", b"Authorization": basic(b"me", b"plain-value"), b"A": b"b"}
-    assert one.used == {"KEY"}
 
 
 def test_a_query_parameter_is_swapped_and_encoded() -> None:
@@ -131,9 +130,8 @@ def test_elsewhere_it_is_a_finding_in_every_place(where: str) -> None:
         one = NOT_THERE[where]()
         with pytest.raises(Misdirected) as caught:
             place(one)
-        assert caught.value.secret == "KEY"
+        assert "secret KEY " in str(caught.value)
         assert VALUE not in str(caught.value).encode()
-        assert not one.used
 
 
 def test_places_that_nothing_can_be_bound_to_are_findings() -> None:
