@@ -52,8 +52,8 @@ class Loading(msgspec.Struct, frozen=True):
     python: str
 
 
-class Said(msgspec.Struct, frozen=True):
-    """`error`: it raised, or returned what cannot be sent."""
+class MockAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`error`: the handler raised, or returned what cannot be sent."""
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
@@ -67,7 +67,7 @@ def be_a_handler(peer: socket.socket, parent: int) -> None:
         try:
             _confine(peer, parent)
         except BaseException as error:
-            _say(peer, Said(error=f"it could not be confined: {_words(error)}"))
+            _say(peer, MockAnswer(error=f"it could not be confined: {_words(error)}"))
         else:
             _serve(peer)
     except (EOFError, OSError):
@@ -116,11 +116,11 @@ def _serve(peer: socket.socket) -> NoReturn:
     handle, error = _load(loading.python)
     while True:
         asked = msgspec.msgpack.decode(_read(peer), type=Request)
-        said = Said(error=error) if handle is None else _ask(handle, asked)
+        said = MockAnswer(error=error) if handle is None else _ask(handle, asked)
         _say(peer, said)
 
 
-def _say(peer: socket.socket, said: Said) -> None:
+def _say(peer: socket.socket, said: MockAnswer) -> None:
     data = msgspec.msgpack.encode(said)
     peer.sendall(LENGTH.pack(len(data)) + data)
 
@@ -150,16 +150,16 @@ def _load(text: str) -> tuple[Handle | None, str]:
     return handle, ""
 
 
-def _ask(handle: Handle, request: Request) -> Said:
+def _ask(handle: Handle, request: Request) -> MockAnswer:
     try:
         response = response_of(handle(request))
         given = response.headers
         fields = given.items() if isinstance(given, Mapping) else given
         body = response.body.encode() if isinstance(response.body, str) else bytes(response.body)
         headers = tuple((str(name), str(value)) for name, value in fields)
-        return Said(status=int(response.status), headers=headers, body=body)
+        return MockAnswer(status=int(response.status), headers=headers, body=body)
     except BaseException as error:
-        return Said(error=_words(error))
+        return MockAnswer(error=_words(error))
 
 
 def _words(error: BaseException) -> str:
