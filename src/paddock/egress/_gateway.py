@@ -19,7 +19,7 @@ from ._handler import HandlerHost
 from ._open_door import Door, Limits, OpenDoor, Pages
 from ._origins import Origins
 from ._secret_book import Bound
-from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
+from ._upstream import Dialer, Reach, Resolver, over_tcp, resolve_here, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
 
 _TICK_SECONDS = 0.5
@@ -50,7 +50,7 @@ class Gateway:
     def __init__(
         self,
         *,
-        resolver: Resolver | None = None,
+        resolver: Resolver = resolve_here,
         trust: Callable[[], ssl.SSLContext] = system_trust,
         reach: Reach = over_tcp,
         origin: Origin = original_destination,
@@ -61,9 +61,7 @@ class Gateway:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._own_resolver = HostResolver() if resolver is None else None
-        resolve = resolver or self._own_resolver or HostResolver()
-        self._dialer = Dialer(self._loop, self._scratch, resolve, trust, reach)
+        self._dialer = Dialer(self._loop, self._scratch, resolver, trust, reach)
         self._origin, self._limits, self._origins = origin, limits or Limits(), origins
         self._pages, self._handlers = pages, handlers
         self._doors: dict[str, OpenDoor] = {}
@@ -133,8 +131,6 @@ class Gateway:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self._own_resolver is not None:
-            self._own_resolver.close()
         if self._origins is not None:
             self._origins.close()
 

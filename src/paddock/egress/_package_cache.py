@@ -368,21 +368,15 @@ class Broken(Exception):
     """A file can't be read to its end; why."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A file, and what its bytes have to be."""
-
-    url: str
-    digest: str
-
-
-def wanted(judged: Judged, digest: str | None) -> Wanted | None:
-    """None: the cache has no part in it. Whose answer could depend on who asks is nobody else's."""
+def wanted(judged: Judged, digest: str | None) -> tuple[str, str] | None:
+    """The URL of a file, and the digest that its bytes have to have. None: the cache has no part in it. Whose answer
+    could depend on who asks is nobody else's."""
     request, target = judged.request, judged.target
     if digest is None or not _DIGEST.fullmatch(digest) or judged.verdict.mock or request.chunked or request.length:
         return None
     if judged.depends_on_who_asks(_PERSONAL):
         return None
-    return Wanted(url=f"https://{target.host}:{target.port}{judged.path}", digest=digest)
+    return f"https://{target.host}:{target.port}{judged.path}", digest
 
 
 class Packaged:
@@ -392,7 +386,7 @@ class Packaged:
     it holds the last bytes of a file back until all of it has the right digest.
     """
 
-    def __init__(self, connection: Connection, store: PackageStore, wanted: Wanted) -> None:
+    def __init__(self, connection: Connection, store: PackageStore, wanted: tuple[str, str]) -> None:
         self._connection, self._store, self._wanted = connection, store, wanted
         self._draft: Draft | None = None
         self._held = bytearray()
@@ -407,13 +401,13 @@ class Packaged:
 
     def gave(self) -> None:
         """The client has all of it."""
-        self.given = self._wanted.url, self._wanted.digest
+        self.given = self._wanted
 
     # -- from the disk -------------------------------------------------------------------------------------------------
 
     async def answer(self, request: Request, relay: Relay) -> bool | None:
         """Give out what there is already: whether the connection can go on. None: the upstream has to be asked."""
-        connection, copy = self._connection, self._store.find(self._wanted.url, self._wanted.digest)
+        connection, copy = self._connection, self._store.find(*self._wanted)
         if copy is None:
             return None
         try:
@@ -457,7 +451,7 @@ class Packaged:
         why = _unfit(response)
         if why is None:
             fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
-            url, digest = self._wanted.url, self._wanted.digest
+            url, digest = self._wanted
             entry = Entry(url=url, digest=digest, size=response.length or 0, address=address, fields=fields)
             try:
                 self._draft, self._hasher = self._store.begin(entry), entry.hasher()

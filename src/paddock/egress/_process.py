@@ -31,7 +31,7 @@ from ._origins import Origins
 from ._package_cache import PackageStore
 from ._registry_reader import Reader
 from ._server import Server
-from ._upstream import over_tcp, system_trust
+from ._upstream import over_tcp, resolve_here, system_trust
 from ._world import World
 
 _SPARE_BYTES = 1 << 30
@@ -108,7 +108,7 @@ async def make_server(
     if world is not None:
         log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
     gateway = Gateway(
-        resolver=None if world is None else world.resolve,
+        resolver=resolve_here if world is None else world.resolve,
         reach=over_tcp if world is None else world.reach,
         trust=system_trust if world is None else world.trust,
         origins=Origins(witness, journal.process),

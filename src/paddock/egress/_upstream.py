@@ -30,17 +30,13 @@ Check = Callable[[str], Verdict]
 """Whether an address may be dialled; recorded. Unrecorded."""
 
 
-class HostResolver:
-    """The machine's own resolver. Its threads are few: one sandbox's slow names must not cost more."""
+_threads = ThreadPoolExecutor(16, thread_name_prefix="resolver")
+"""Few: one sandbox's slow names must not cost more."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(16, thread_name_prefix="resolver")
 
-    async def __call__(self, name: str) -> list[str]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _resolve, name)
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+async def resolve_here(name: str) -> list[str]:
+    """By the machine's own resolver."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, _resolve, name)
 
 
 def _resolve(name: str) -> list[str]:
