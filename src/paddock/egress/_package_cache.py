@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from ._http1 import Fields, Request, Response
+from ._http1 import CONDITIONS, Fields, Request, Response
 from ._judged import Judged
 from ._registry_page import Page
 from ._registry_protocols import Answer
@@ -357,10 +357,7 @@ _decode = msgspec.msgpack.Decoder(Read).decode
 _PIECE_BYTES = 128 << 10
 _HELD_BYTES = 64 << 10
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
-_PERSONAL = frozenset(
-    {b"authorization", b"cookie", b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-since"}
-    | {b"if-unmodified-since", b"a-im", b"x-api-key", b"private-token"}
-)
+_PERSONAL = OF_SOMEBODY | CONDITIONS | {b"a-im"}
 _KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
 
 

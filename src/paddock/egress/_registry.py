@@ -16,7 +16,7 @@ from paddock.model.egress import Target, Verdict
 
 from . import _registry_crates as crates
 from . import _registry_debian as debian
-from ._http1 import BadMessage, Request, Response
+from ._http1 import CONDITIONS, BadMessage, Request, Response
 from ._judged import Judged
 from ._malicious import Malicious
 from ._malware import Lists
@@ -39,10 +39,7 @@ _PAGES_AT_ONCE = 2
 _MOST_NAME = 100
 """Characters: a name that is asked for is said to the registry."""
 _BESIDE = (".metadata", ".asc")
-_REQUEST_FIELDS = frozenset(
-    {b"accept", b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-match", b"if-modified-since"}
-    | {b"if-unmodified-since", b"a-im"}
-)
+_REQUEST_FIELDS = CONDITIONS | {b"accept", b"accept-encoding", b"a-im"}
 _RESPONSE_FIELDS = frozenset({b"date", b"location", b"retry-after", b"www-authenticate", b"x-pypi-last-serial"})
 _kept = msgspec.msgpack.Decoder(Kept).decode
 _READ_FIRST = "its page has to be read through this gateway first, as installers do; then what it kept can be fetched"

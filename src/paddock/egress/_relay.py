@@ -11,7 +11,7 @@ import msgspec
 
 from ._coding import Undecodable
 from ._h2_session import StreamFailed
-from ._http1 import BadMessage, Body, Fields, Request, Response, Stream
+from ._http1 import CONDITIONS, BadMessage, Body, Fields, Request, Response, Stream
 from ._judged import Judged
 from ._needles import Both, Filter
 from ._overrides import FormWatch
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
-_ASKED = frozenset({b"accept", b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-since"}) | {
-    b"if-unmodified-since"
-}
+_ASKED = CONDITIONS | {b"accept"}
 """Fields that a judged registry is sent."""
 _MOST_ASKED_BYTES = 256
 
