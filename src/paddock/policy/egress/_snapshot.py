@@ -15,7 +15,7 @@ from ._buckets import Bucket, buckets_of
 from ._canonical import REGISTRIES, canonical, check_secret_names
 from ._paths import decoded
 from ._problem import Problem
-from ._rules import READING, Networks, Rule, block_of_one, host_matches, is_git_push, rules_of
+from ._rules import READING, Networks, Rule, Rules, block_of_one, host_matches, is_git_push, rules_of
 
 _NEVER = frozenset({"CONNECT", "TRACE"})
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -23,32 +23,49 @@ _decode = msgspec.json.Decoder(PolicyDocument).decode
 
 
 class Snapshot:
-    """A compiled policy: pure, total, closed by default. Every method takes about a microsecond and never raises.
+    """A compiled policy: pure, total, closed by default. It never changes. Every method takes about a microsecond and never raises.
 
     `revision` is the SHA-256 of `to_bytes()`, which is the canonical document as JSON.
     """
 
+    __slots__ = (
+        *("_bytes", "_document", "_revision", "_rules", "_plain", "_by_network"),
+        *("_allowed_networks", "_buckets", "_denied_networks"),
+    )
+
     def __init__(self, document: PolicyDocument) -> None:
         """`document` is canonical. Problem: rules that disagree."""
-        self.document, self._bytes = document, _encode(document)
-        self.revision = hashlib.sha256(self._bytes).hexdigest()
-        self.rules = rules_of(document)
-        self._by_network = {rule.order: self._to_network(rule) for rule in self.rules.allow if rule.network}
-        self._plain = tuple(map(self._yes, self.rules.allow))
-        self._buckets = buckets_of(self.rules, self.revision)
-        self._allowed_networks, self._denied_networks = Networks(self.rules.allow), Networks(self.rules.deny)
+        self._document, self._bytes = document, _encode(document)
+        self._revision = hashlib.sha256(self._bytes).hexdigest()
+        self._rules = rules_of(document)
+        self._by_network = {rule.order: self._to_network(rule) for rule in self._rules.allow if rule.network}
+        self._plain = tuple(map(self._yes, self._rules.allow))
+        self._buckets = buckets_of(self._rules, self._revision)
+        self._allowed_networks, self._denied_networks = Networks(self._rules.allow), Networks(self._rules.deny)
+
+    @property
+    def revision(self) -> str:
+        return self._revision
+
+    @property
+    def document(self) -> PolicyDocument:
+        return self._document
+
+    @property
+    def rules(self) -> Rules:
+        return self._rules
 
     def mock(self, item: int) -> Mock:
         """What is answered, by the `item` of a verdict with `mock`."""
-        return self.document.egress.mock[item]
+        return self._document.egress.mock[item]
 
     def push(self, item: int, ref: str) -> bool:
         """Whether a ref, by its full name, may be pushed to; by the `item` of a verdict with `git`."""
-        return any(one.matches(ref) for one in self.rules.allow[item].refs)
+        return any(one.matches(ref) for one in self._rules.allow[item].refs)
 
     def registry(self, item: int) -> Allow:
         """The rule of a verdict with `registry`, by its `item`; its `hosts` are said."""
-        rule = self.document.egress.allow[item]
+        rule = self._document.egress.allow[item]
         assert rule.registry is not None
         return msgspec.structs.replace(rule, hosts=rule.hosts or REGISTRIES[rule.registry])
 
@@ -88,7 +105,7 @@ class Snapshot:
             allowed=False,
             rule="default",
             reason=f"nothing allows {target.host}:{target.port}",
-            revision=self.revision,
+            revision=self._revision,
         )
 
     def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
@@ -178,7 +195,7 @@ class Snapshot:
             denied = self._denied_networks.find(address, port)
         if denied is not None:
             return ConnectVerdict(
-                allowed=False, rule=denied.name, reason=f"{denied.name} denies it", revision=self.revision
+                allowed=False, rule=denied.name, reason=f"{denied.name} denies it", revision=self._revision
             )
         block = block_of_one(inner) if own and _is_own(inner, own) else special(inner)
         if block is None:
@@ -191,7 +208,9 @@ class Snapshot:
 
     def _request_to_address(self, target: Target) -> RequestVerdict:
         verdict = self.connect(target)
-        return RequestVerdict(allowed=verdict.allowed, rule=verdict.rule, reason=verdict.reason, revision=self.revision)
+        return RequestVerdict(
+            allowed=verdict.allowed, rule=verdict.rule, reason=verdict.reason, revision=self._revision
+        )
 
     def _secrets(self, rule: Rule, target: Target, scheme: str, method: str, path: str, other: str) -> tuple[str, ...]:
         """Those that the rule names and whose binding is about this very request."""
@@ -201,7 +220,7 @@ class Snapshot:
             sorted(
                 {
                     name
-                    for name, _, bound in self.rules.bindings
+                    for name, _, bound in self._rules.bindings
                     if name in rule.secrets
                     and host_matches(bound.hosts[0], target.host)
                     and bound.has_port(target.port)
@@ -213,7 +232,7 @@ class Snapshot:
     def _approve(
         self, bucket: Bucket, rule: Rule, port: int, method: str, path: str, other: str, query: str, push: bool | None
     ) -> str | None:
-        if rule.git is not None and "git.push" in self.rules.deeds and is_git_push(method, path, query, push):
+        if rule.git is not None and "git.push" in self._rules.deeds and is_git_push(method, path, query, push):
             return "git.push"
         if rule.registry is not None and method not in READING:
             return "publish"
@@ -229,7 +248,7 @@ class Snapshot:
             allowed=True,
             rule=rule.name,
             reason=f"{rule.name} allows it",
-            revision=self.revision,
+            revision=self._revision,
             secrets=secrets,
             approve=approve,
             registry=rule.registry,
@@ -241,13 +260,13 @@ class Snapshot:
 
     def _to_network(self, rule: Rule) -> ConnectVerdict:
         reason = f"{rule.name} allows it"
-        return ConnectVerdict(allowed=True, rule=rule.name, reason=reason, revision=self.revision, tier=Tier.SPLICE)
+        return ConnectVerdict(allowed=True, rule=rule.name, reason=reason, revision=self._revision, tier=Tier.SPLICE)
 
     def _no(self, rule: str, reason: str) -> RequestVerdict:
-        return RequestVerdict(allowed=False, rule=rule, reason=reason, revision=self.revision)
+        return RequestVerdict(allowed=False, rule=rule, reason=reason, revision=self._revision)
 
     def _refused(self, reason: str) -> ConnectVerdict:
-        return ConnectVerdict(allowed=False, rule="default", reason=reason, revision=self.revision)
+        return ConnectVerdict(allowed=False, rule="default", reason=reason, revision=self._revision)
 
 
 def _rule(address: Number, port: int) -> str:
