@@ -23,7 +23,8 @@ _decode = msgspec.json.Decoder(PolicyDocument).decode
 
 
 class Snapshot:
-    """A compiled policy: pure, total, closed by default. It never changes. Every method takes about a microsecond and never raises.
+    """A compiled policy, which never changes: pure, total, closed by default. Every method takes about a microsecond
+    and never raises.
 
     `revision` is the SHA-256 of `to_bytes()`, which is the canonical document as JSON.
     """
