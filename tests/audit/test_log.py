@@ -81,14 +81,17 @@ def test_values_that_look_like_secrets_are_hidden(argument: str) -> None:
 )
 def test_no_text_can_end_a_line_or_reach_a_terminal(tmp_path_factory: pytest.TempPathFactory, argv: list[str]) -> None:
     directory = tmp_path_factory.mktemp("log")
-    log = AuditLog(directory, redact=list)
+    log = AuditLog(directory)
     log.decision(Principal("".join(argv)), RunExec(sandbox="x", spec=ExecSpec(argv=tuple(argv))), YES)
     log.close()
     (path,) = directory.iterdir()
     data = path.read_bytes()
     assert data.count(b"\n") == 3
     assert all(32 <= byte < 127 or byte == 10 for byte in data)
-    assert lines(directory)[1].get("detail", {})["spec"].get("argv", []) == [a for a in argv if len(a) <= 1024][:64]
+    assert (
+        lines(directory)[1].get("detail", {})["spec"].get("argv", [])
+        == [a for a in redact_secrets(argv) if len(a) <= 1024][:64]
+    )
     assert verify(directory).ok
 
 

@@ -12,11 +12,12 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from paddock.egress._authority import Authority
 from paddock.egress._gateway import Gateway
 from paddock.egress._handler import HandlerHost
-from paddock.egress._journal import AuditJournal, Flow
+from paddock.egress._journal import AuditJournal
 from paddock.egress._malware import Lists
 from paddock.egress._open_door import Door, Limits, Pages
 from paddock.egress._package_cache import PackageStore
@@ -60,6 +61,15 @@ class Policy:
         return RequestVerdict(**self._verdict(allowed), secrets=self.secrets, approve=self.approve)
 
 
+class Flow:
+    """What a decision was about: the fields that were given, and None for all others."""
+
+    refs = address = method = package = digest = malware = None
+
+    def __init__(self, **fields: Any) -> None:
+        vars(self).update(fields)
+
+
 class Journal(AuditJournal):
     """Keeps what is recorded; `broken` refuses to."""
 
@@ -72,10 +82,10 @@ class Journal(AuditJournal):
         self.crowds: list[int] = []
         self.broken = False
 
-    def decision(self, flow: Flow, verdict: Verdict) -> int:
+    def decision(self, kind: str, verdict: Verdict, **about: Any) -> int:
         if self.broken:
             raise Unrecorded("the disk is full")
-        self.decisions.append((flow, verdict))
+        self.decisions.append((Flow(kind=kind, **about), verdict))
         return len(self.decisions) - 1
 
     def outcome(
@@ -207,7 +217,7 @@ class Rig:
 
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
-    pages = Pages(reader=Reader.start(), known=rig.known, packages=rig.packages) if rig.reads else None
+    pages = Pages(reader=Reader(), known=rig.known, packages=rig.packages) if rig.reads else None
     rig.gateway = Gateway(
         resolver=rig.resolve,
         trust=rig.trust,
@@ -226,7 +236,6 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
         await end_connections()
         if pages is not None and pages.reader is not None:
             pages.reader.close()
-            await asyncio.to_thread(os.waitpid, pages.reader.pid, 0)
 
 
 async def end_connections() -> None:

@@ -65,7 +65,7 @@ def test_streams_share_one_connection_to_a_server_of_http2() -> None:
         assert [b":path=/%d\n" % n in one.body for n, one in enumerate(answers)] == [True] * 50
         assert len(world.journal.of("dial")) == 1
         assert len(world.journal.of("request")) == 50
-        assert {flow.number for flow, _ in world.journal.of("request")} == {1}
+        assert {flow.flow for flow, _ in world.journal.of("request")} == {1}
         assert len(world.journal.outcomes) >= 50
 
     through(work)
@@ -331,7 +331,7 @@ def test_a_new_revision_resets_what_it_refuses_and_nothing_else() -> None:
         await peer.closed.wait()
         assert goes_on.reset is not None
         assert peer.gone is not None
-        await eventually(lambda: not world.gateway._doors["sb_1"].links._links)
+        await eventually(lambda: not world.gateway._doors["sb_1"].pool._links)
 
     through(work, serve=serve)
 

@@ -13,8 +13,7 @@ import pytest
 
 from paddock.egress._handler import HandlerHost, start_host
 from paddock.egress._open_door import Limits
-from paddock.model.egress import EgressPolicy
-from paddock.policy.egress import load
+from paddock.policy.egress import Snapshot, load
 from tests.egress.rig import Rig, running
 
 HANDLER = """
@@ -77,13 +76,14 @@ def handle(request: Request) -> Response | dict | str:
 """
 
 
-def policy(python: str = HANDLER) -> EgressPolicy:
+def policy(python: str = HANDLER) -> Snapshot:
     return load({"egress": {"mock": [{"host": "pay.test", "with": {"python": python}}]}}).snapshot
 
 
 @pytest.fixture
 def host() -> Iterator[HandlerHost]:
     made = start_host()
+    assert made is not None
     yield made
     made.close()
 
@@ -214,7 +214,7 @@ def test_what_is_not_python_is_told_to_whoever_asks(host: HandlerHost) -> None:
 
 def test_where_it_cannot_be_confined_it_is_not_run() -> None:
     async def scene() -> None:
-        async with running(rig(HandlerHost(None))) as world:
+        async with running(rig(None)) as world:
             head, body = await ask(world, "/count")
             assert head.startswith(b"HTTP/1.1 503 ")
             assert b"Landlock" in body

@@ -9,10 +9,12 @@ from collections.abc import Callable, Coroutine
 from contextlib import closing
 from typing import Any
 
-from paddock.egress import _origins
+from paddock.egress import _gateway, _origins
 from paddock.egress._gateway import Gateway
 from paddock.egress._origins import MOST_WAITING, Origins
 from paddock.linux import sock_diag
+from paddock.model.egress import Tier
+from tests.egress.rig import Policy, Rig, eventually, get
 
 Scene = Callable[["Table"], Coroutine[Any, Any, None]]
 
@@ -25,7 +27,8 @@ class Table:
         self.witness.setblocking(False)
         self.server = socket.create_server(("127.0.0.1", 0))
         self.client = socket.create_connection(self.server.getsockname())
-        self.ends = self.client.getsockname(), self.server.getsockname()
+        self.accepted, _ = self.server.accept()
+        self.ends = self.accepted, self.server.getsockname()
         self.diag = sock_diag.open_here()
         self.origins = Origins(ours)
         self.told: list[dict[str, Any]] = []
@@ -55,7 +58,7 @@ class Table:
 
     def close(self) -> None:
         self.origins.close()
-        for one in (self.witness, self.server, self.client, self.diag):
+        for one in (self.witness, self.server, self.client, self.accepted, self.diag):
             one.close()
 
 
@@ -128,8 +131,8 @@ def test_an_answer_to_nothing_is_nobodys() -> None:
     play(scene)
 
 
-def test_who_waits_for_a_witness_that_does_not_answer_waits_no_longer_than_a_moment(monkeypatch: Any) -> None:
-    monkeypatch.setattr(_origins, "PATIENCE_SECONDS", 0)
+def test_a_witness_that_does_not_answer_is_not_waited_for_without_end(monkeypatch: Any) -> None:
+    monkeypatch.setattr(_origins, "ANSWER_SECONDS", 0)
 
     async def scene(table: Table) -> None:
         await table.ask()
@@ -146,5 +149,27 @@ def test_a_gateway_without_a_witness_serves_and_says_that_there_is_none() -> Non
         assert told == {"origin": "unknown", "why": "there is no witness"}
         gateway = Gateway(origins=nobody)
         await gateway.close_all()
+
+    play(scene)
+
+
+def test_a_connection_goes_on_without_the_witness_whose_late_answer_is_recorded(monkeypatch: Any) -> None:
+    monkeypatch.setattr(_gateway, "PATIENCE_SECONDS", 0)
+
+    async def scene(table: Table) -> None:
+        rig = Rig(Policy({"a.test": Tier.INSPECT}))
+        rig.gateway = Gateway(resolver=rig.resolve, origin=rig.where, origins=table.origins)
+        door = rig.door()
+        door.diag = table.diag
+        await rig.gateway.open(door)
+        rig.origin = door.tcp[0].getsockname()
+        assert b"403" in await rig.ask(get("b.test"))
+        assert rig.journal.decisions
+        assert rig.journal.origins == []
+        table.answer(await table.question(), pid=7)
+        await eventually(lambda: rig.journal.origins)
+        assert rig.journal.origins == [(1, 0, {"pid": 7})]
+        door.diag = None
+        await rig.gateway.close_all()
 
     play(scene)

@@ -16,13 +16,17 @@ from typing import Any
 
 import pytest
 
+from paddock.egress._authority import Authority
 from paddock.egress._client import GatewayClient
-from paddock.egress._control import VERSION, Close, Hello, Open, Order, Revise, Secret
-from paddock.egress._server import Plane, Server
+from paddock.egress._control import VERSION, Close, Hello, Open, Revise, Secret
+from paddock.egress._open_door import Door
+from paddock.egress._secret_book import Bound, to_bytes
+from paddock.egress._server import Server
 from paddock.errors import InvalidState, NotConfigured, NotFound
 from paddock.keeper import layout
 from paddock.linux import local_sockets
-from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
+from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, PolicyDocument, codec
+from paddock.policy.egress import compile
 from paddock.wire import Kind, duplex, pack
 from tests.conftest import gateway_pid
 from tests.egress.rig import eventually
@@ -222,23 +226,31 @@ def test_another_user_is_not_heard(state: Path) -> None:
 # -- the server, in this process
 
 
-class Noted(Plane):
-    """A plane that does nothing and says what it was told."""
+POLICY, SECRET = compile(PolicyDocument()).to_bytes(), to_bytes(Bound(name="x", placeholder="p", bindings=()))
+INSIDE = Authority.make("inside")
+
+
+class Noted:
+    """A gateway that does nothing and says what it was told."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
         self.sockets: list[socket.socket] = []
         self.closed = asyncio.Event()
 
-    async def open(self, order: Open, sockets: Any) -> None:
-        self.said.append(("open", order.sandbox))
-        self.sockets += sockets
+    async def open(self, door: Door) -> None:
+        self.said.append(("open", door.sandbox))
+        assert door.diag is not None
+        self.sockets += [*door.tcp, door.dns_udp, door.dns_tcp, door.diag]
 
-    async def revise(self, order: Revise) -> None:
-        self.said.append(("revise", order.sandbox))
+    async def revise(self, sandbox: str, policy: Any) -> None:
+        self.said.append(("revise", sandbox))
 
-    async def secret(self, order: Secret) -> None:
-        self.said.append(("secret", order.sandbox))
+    async def watch(self, sandbox: str, wanted: bool) -> None:
+        assert not wanted
+
+    def put_secret(self, sandbox: str, bound: Bound) -> None:
+        self.said.append(("secret", sandbox))
 
     async def close(self, sandbox: str) -> None:
         self.said.append(("close", sandbox))
@@ -248,7 +260,10 @@ class Noted(Plane):
 
 
 def order(sandbox: str, incarnation: int = 0) -> Open:
-    return Open(sandbox=sandbox, incarnation=incarnation, first=(1, 0), snapshot=b"", certificate=b"", key=b"")
+    certificate, key = INSIDE.certificate, INSIDE.key
+    return Open(
+        sandbox=sandbox, incarnation=incarnation, first=(1, 0), snapshot=POLICY, certificate=certificate, key=key
+    )
 
 
 def some() -> tuple[int, ...]:
@@ -260,9 +275,9 @@ def served(state: Path, scene: Callable[[GatewayClient, Server, Noted], Coroutin
     async def act() -> None:
         plane = Noted()
         listener = local_sockets.listen(state, layout.GATEWAY_SOCKET)
-        server = Server(listener, owner=os.getuid(), idle_seconds=0.1)
+        server = Server(listener, plane, None, owner=os.getuid(), idle_seconds=0.1)  # pyright: ignore
         server._doors["sb_b"] = 0, os.pidfd_open(os.getpid())  # keeps it from leaving, however long it takes
-        serving = asyncio.ensure_future(server.serve(plane))
+        serving = asyncio.ensure_future(server.serve())
         async with client(state) as one:
             await one.connect(start=False)
             await scene(one, server, plane)
@@ -293,7 +308,7 @@ def test_only_who_says_hello_takes_the_place_of_the_daemon(state: Path, body: by
 def test_a_door_that_is_opened_again_takes_the_place_of_the_one_before(state: Path) -> None:
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
         await one.order(order("sb_a"), some())
-        await one.order(Revise(sandbox="sb_a", incarnation=0, snapshot=b""))
+        await one.order(Revise(sandbox="sb_a", incarnation=0, snapshot=POLICY))
         await one.order(order("sb_a", 1), some())
         await one.order(Close(sandbox="sb_a", incarnation=0))  # late news of the one before
         assert [what for what, _ in plane.said] == ["open", "revise", "close", "open"]
@@ -305,15 +320,15 @@ def test_a_secret_that_changes_while_its_door_is_opened_is_told_when_it_is_open(
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
         entered, go, opened = asyncio.Event(), asyncio.Event(), plane.open
 
-        async def slow(order: Open, sockets: Any) -> None:
+        async def slow(door: Door) -> None:
             entered.set()
             await go.wait()
-            await opened(order, sockets)
+            await opened(door)
 
         plane.open = slow
         opening = asyncio.ensure_future(one.order(order("sb_a"), some()))
         await entered.wait()
-        telling = asyncio.ensure_future(one.order(Secret(sandbox="sb_a", name="x", secret=b"")))
+        telling = asyncio.ensure_future(one.order(Secret(sandbox="sb_a", name="x", secret=SECRET)))
         go.set()
         await asyncio.gather(opening, telling)
         assert plane.said == [("open", "sb_a"), ("secret", "sb_a")]
@@ -352,14 +367,14 @@ def test_a_claim_is_answered_by_the_daemon_and_without_one_it_is_a_no(state: Pat
     served(state, scene)
 
 
-def test_a_plane_that_fails_in_one_matter_fails_in_no_other(state: Path) -> None:
+def test_a_gateway_that_fails_in_one_matter_fails_in_no_other(state: Path) -> None:
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
-        async def broken(order: Order) -> None:
+        def broken(sandbox: str, bound: Bound) -> None:
             raise ZeroDivisionError("of ours")
 
-        plane.secret = broken
+        plane.put_secret = broken
         with pytest.raises(Exception, match="ZeroDivisionError"):
-            await one.order(Secret(sandbox="sb_b", name="x", secret=b""))
+            await one.order(Secret(sandbox="sb_b", name="x", secret=SECRET))
         await one.order(NOTHING)
 
     served(state, scene)

@@ -304,7 +304,7 @@ def test_what_is_no_page_is_not_read() -> None:
 
 
 def test_a_page_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.egress._registry_gate.MOST_PAGE_BYTES", 100_000)
+    monkeypatch.setattr("paddock.egress._registry.MOST_PAGE_BYTES", 100_000)
 
     async def work(world: Rig, outside: Outside) -> None:
         outside.answers["index.test" + PAGE] = (JSON, os.urandom(200_000))

@@ -32,8 +32,17 @@ PAGE = "/simple/demo/"
 
 def job(*, coded: bool = False) -> Job:
     rule = Allow(registry="pypi", hosts=("index.test",), cooldown_days=7)
-    page = Page(scheme="https", host="index.test", port=443, path=PAGE, package="demo", rule=rule, now=time.time())
-    return Job(page=page, item=0, kind=JSON, accept="json", gzip=coded)
+    page = Page(
+        scheme="https",
+        host="index.test",
+        port=443,
+        path=PAGE,
+        package="demo",
+        rule=rule,
+        now=time.time(),
+        accept="json",
+    )
+    return Job(page=page, kind=JSON, gzip=coded)
 
 
 def _start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -84,7 +93,7 @@ def test_a_huge_hostile_page_costs_who_asks_for_it_and_nobody_else() -> None:
 
 def test_who_goes_away_leaves_no_room_for_another_page_before_his_was_read() -> None:
     async def work() -> None:
-        reader = Reader.start()
+        reader = Reader()
         turn = asyncio.Semaphore(1)
         os.kill(reader.pid, signal.SIGSTOP)
         first = _start(reader.read(job(), b"{}", turn))
@@ -96,7 +105,6 @@ def test_who_goes_away_leaves_no_room_for_another_page_before_his_was_read() -> 
         answer, _ = await reader.read(job(), b"{}", turn)
         assert answer.malformed == "it is not about demo"
         reader.close()
-        await asyncio.to_thread(os.waitpid, reader.pid, 0)
 
     asyncio.run(work())
 
@@ -114,7 +122,7 @@ def test_without_a_reader_pages_are_refused() -> None:
 
 
 def test_it_has_no_file_no_socket_and_no_program() -> None:
-    reader = Reader.start()
+    reader = Reader()
     try:
         asyncio.run(_answered(reader))  # it has given up everything by then
         status = Path(f"/proc/{reader.pid}/status").read_text()
@@ -123,7 +131,6 @@ def test_it_has_no_file_no_socket_and_no_program() -> None:
         assert {found[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
     finally:
         reader.close()
-        os.waitpid(reader.pid, 0)
     from paddock.egress._registry_reader import _CALLS
 
     machine = os.uname().machine
@@ -141,13 +148,12 @@ def test_a_page_that_becomes_large_is_not_read(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("paddock.egress._registry_protocols.MOST_PAGE_BYTES", 1 << 20)
 
     async def work() -> None:
-        reader = Reader.start()  # with what holds now
+        reader = Reader()  # with what holds now
         for body, why in ((b"0" * (80 << 20), "200 bytes of each"), (os.urandom(2 << 20), "more than 1 MiB")):
             packed = gzip.compress(body, 1)
             answer, _ = await reader.read(job(coded=True), packed, asyncio.Semaphore(1))
             assert why in (answer.malformed or "")
         reader.close()
-        await asyncio.to_thread(os.waitpid, reader.pid, 0)
 
     asyncio.run(work())
 
@@ -156,14 +162,13 @@ def test_a_page_that_wants_all_memory_ends_its_own_process_only(monkeypatch: pyt
     monkeypatch.setattr("paddock.egress._registry_reader._MOST_MEMORY_BYTES", 256 << 20)
 
     async def work() -> None:
-        reader = Reader.start()  # with what holds now
+        reader = Reader()  # with what holds now
         turn = asyncio.Semaphore(1)
         with pytest.raises(Refused, match="can't be read within"):
             await reader.read(job(), b"[" + b"[]," * (4 << 20) + b"[]]", turn)
         answer, _ = await reader.read(job(), b"{}", turn)
         assert answer.malformed is not None
         reader.close()
-        await asyncio.to_thread(os.waitpid, reader.pid, 0)
 
     asyncio.run(work())
 

@@ -7,19 +7,12 @@ import socket
 
 import pytest
 
-from paddock.egress._upstream import HostResolver
+from paddock.egress._upstream import resolve_here
 from paddock.linux.own_addresses import is_own
 
 
 def resolve(name: str) -> list[str]:
-    async def work() -> list[str]:
-        resolver = HostResolver()
-        try:
-            return await resolver(name)
-        finally:
-            resolver.close()
-
-    return asyncio.run(work())
+    return asyncio.run(resolve_here(name))
 
 
 def test_the_hosts_file_counts() -> None:

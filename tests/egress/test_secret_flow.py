@@ -8,6 +8,7 @@ import base64
 import gzip
 
 import pytest
+from msgspec.structs import replace
 
 from paddock.egress._secret_book import Bound, SecretBook
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
@@ -234,10 +235,11 @@ def test_rotation_and_revocation_hold_for_the_next_request() -> None:
             return head.split(b" ")[1]
 
         assert await status() == b"200"
-        world.secrets.set("KEY", SecretValue(b"sk-another-value-4567"))
+        before = world.secrets._bound["KEY"]
+        world.secrets.put(replace(before, value=SecretValue(b"sk-another-value-4567")))
         assert await status() == b"200"
         assert b"sk-another-value-4567" in RECEIVED[-1]
-        world.secrets.set("KEY", None)
+        world.secrets.put(replace(before, value=None))
         assert await status() == b"424"
         assert len(RECEIVED) == 2
         writer.close()

@@ -26,15 +26,18 @@ HELD = HOLDER.encode()
 JSON = [(b"Content-Type", b"application/json; charset=utf-8")]
 
 
-def book(*bindings: Binding, value: bytes | None = VALUE, expires_at: float | None = None) -> SecretBook:
-    bound = Bound(
+def bound(*bindings: Binding, value: bytes | None = VALUE, expires_at: float | None = None) -> Bound:
+    return Bound(
         name="KEY",
         placeholder=HOLDER,
         bindings=bindings or (EVERYWHERE,),
         value=None if value is None else SecretValue(value),
         expires_at=expires_at,
     )
-    return SecretBook([bound], clock=lambda: 100.0)
+
+
+def book(*bindings: Binding, value: bytes | None = VALUE, expires_at: float | None = None) -> SecretBook:
+    return SecretBook([bound(*bindings, value=value, expires_at=expires_at)], clock=lambda: 100.0)
 
 
 def swap(
@@ -62,7 +65,6 @@ def test_a_header_and_a_password_are_swapped() -> None:
     one = swap(book(value=b"plain-value"))
     got = dict(one.fields([(b"x-key", b"token " + HELD), (b"Authorization", basic(b"me", HELD)), (b"A", b"b")]))
     assert got == {b"x-key": b"token plain-value", b"Authorization": basic(b"me", b"plain-value"), b"A": b"b"}
-    assert one.used == {"KEY"}
 
 
 def test_a_query_parameter_is_swapped_and_encoded() -> None:
@@ -131,9 +133,8 @@ def test_elsewhere_it_is_a_finding_in_every_place(where: str) -> None:
         one = NOT_THERE[where]()
         with pytest.raises(Misdirected) as caught:
             place(one)
-        assert caught.value.secret == "KEY"
+        assert "secret KEY " in str(caught.value)
         assert VALUE not in str(caught.value).encode()
-        assert not one.used
 
 
 def test_places_that_nothing_can_be_bound_to_are_findings() -> None:
@@ -191,14 +192,13 @@ def test_a_value_that_would_end_its_header_is_not_put_there() -> None:
 
 def test_rotation_revocation_and_expiry_hold_from_the_next_request_on() -> None:
     secrets = book(value=b"first-value")
-    secrets.set("KEY", SecretValue(b"second-value"))
+    secrets.put(bound(value=b"second-value"))
     assert swap(secrets).fields([(b"X-Key", HELD)]) == [(b"X-Key", b"second-value")]
-    secrets.set("KEY", None)
+    secrets.put(bound(value=None))
     with pytest.raises(Unavailable, match="revoked"):
         swap(secrets).fields([(b"X-Key", HELD)])
     with pytest.raises(Unavailable, match="time of secret KEY is over"):
         swap(book(expires_at=100.0)).fields([(b"X-Key", HELD)])
-    secrets.set("UNKNOWN", SecretValue(b"anything"))
     with pytest.raises(Unavailable):
         secrets.value("UNKNOWN")
 
@@ -323,7 +323,7 @@ def test_a_field_in_whose_name_a_value_begins_does_not_come_back() -> None:
 
 def test_a_value_comes_back_as_its_placeholder_also_out_of_gzip_and_after_rotation() -> None:
     secrets = book(value=b"first-value-that-is-longer-than-any-placeholder-can-be")
-    secrets.set("KEY", SecretValue(VALUE))
+    secrets.put(bound())
     body = json.dumps(
         {"you": "first-value-that-is-longer-than-any-placeholder-can-be", "sent": VALUE.decode()}
     ).encode()

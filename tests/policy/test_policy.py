@@ -18,7 +18,7 @@ from paddock.model import (
     SandboxSpec,
     replace,
 )
-from paddock.policy import Ceilings, Policy, Rule, allow, deny, local_policy
+from paddock.policy import Policy, local_policy
 
 ME, OTHER = Principal("local:1000"), Principal("local:1001")
 KILL = KillSandbox(sandbox="x")
@@ -29,41 +29,19 @@ def test_no_rule_allows_nothing() -> None:
 
 
 def test_a_rule_that_breaks_is_a_denial_that_names_it_and_the_error() -> None:
-    def broken(*_: Any) -> Decision:
+    def broken(*_: Any) -> None:
         raise KeyError("team")
 
-    decision = Policy((Rule("teams", broken), allow("all", "", lambda *_: True))).decide(ME, KILL)
+    decision = Policy({"teams": broken, "all": lambda *_: (True, "")}).decide(ME, KILL)
     assert not decision.allowed
     assert decision.rule == "teams"
     assert "KeyError" in decision.reason
     assert "team" in decision.reason
 
 
-def test_an_error_whose_message_breaks_is_a_denial_too() -> None:
-    class Nasty(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    def broken(*_: Any) -> Decision:
-        raise Nasty
-
-    assert Policy((Rule("r", broken),)).decide(ME, KILL).allowed is False
-
-
-@pytest.mark.parametrize("answer", [True, "yes", 1, object(), {"allowed": True}])
-def test_an_answer_that_is_no_decision_is_a_denial(answer: Any) -> None:
-    assert Policy((Rule("r", lambda *_: answer),)).decide(ME, KILL).allowed is False
-
-
-def test_only_true_allows() -> None:
-    almost = Decision(allowed="yes", reason="")  # pyright: ignore
-    assert Policy((Rule("r", lambda *_: almost),)).decide(ME, KILL).allowed is False
-
-
-def test_the_first_verdict_stands_and_carries_the_rules_own_name() -> None:
-    liar = Rule("honest-name", lambda *_: Decision(allowed=True, reason="r", rule="someone-else"))
-    policy = Policy((deny("never", lambda *_: None), liar, deny("late", lambda *_: "no")))
-    assert policy.decide(ME, KILL) == Decision(allowed=True, reason="r", rule="honest-name")
+def test_the_first_answer_stands() -> None:
+    policy = Policy({"never": lambda *_: None, "first": lambda *_: (True, "r"), "late": lambda *_: (False, "no")})
+    assert policy.decide(ME, KILL) == Decision(allowed=True, reason="r", rule="first")
 
 
 def test_the_own_uid_may_and_nobody_else() -> None:
@@ -84,8 +62,8 @@ def test_every_limit_has_a_ceiling(field: str, value: float) -> None:
 
 
 def test_ceilings_are_the_last_value_that_is_allowed() -> None:
-    policy = local_policy(1000, ceilings=Ceilings(limits=Limits(), ttl_seconds=60))
-    for ttl, allowed in ((60, True), (60.1, False), (float("nan"), False)):
+    policy = local_policy(1000)
+    for ttl, allowed in ((30 * 86_400, True), (30 * 86_400 + 0.1, False), (float("nan"), False)):
         assert policy.decide(ME, CreateSandbox(spec=SandboxSpec(ttl_seconds=ttl))).allowed is allowed
         assert policy.decide(ME, ExtendSandbox(sandbox="x", ttl_seconds=ttl)).allowed is allowed
 

@@ -34,7 +34,7 @@ from paddock.model import (
 )
 from paddock.model.config import Config
 from paddock.model.egress import RequestVerdict
-from paddock.policy import Policy, allow
+from paddock.policy import Policy
 from paddock.service import Service
 from paddock.service._approvals import MOST_WAITING, WAIT_SECONDS
 from paddock.service._clock import Clock
@@ -42,7 +42,7 @@ from paddock.service._clock import Clock
 REQUEST = ApprovalRequest(
     kind="host", sandbox="sb_1", incarnation=2, revision="r1", digest="d" * 64, summary="POST https://api.test:443/pay"
 )
-EVERYBODY = Policy((allow("everybody", "a test", lambda _, __: True),))
+EVERYBODY = Policy({"everybody": lambda _, __: (True, "a test")})
 CHANGES: list[dict[str, Any]] = [
     {"kind": "publish"},
     {"sandbox": "sb_2"},

@@ -35,7 +35,6 @@ from paddock.model import (
 from paddock.model.config import FILE as CONFIG
 from paddock.model.config import Config, read_config
 from paddock.policy import Policy, local_policy
-from paddock.policy._policy import allow
 from paddock.service import Service, _reports
 from tests.stand_ins import OneTemplate
 
@@ -144,7 +143,7 @@ async def test_doctor_does_not_run_what_is_missing_and_a_command_that_fails_is_n
 
 
 async def test_only_the_owner_has_sandboxes_made_for_a_report(rig: Rig) -> None:
-    everything = Policy((allow("all", "a test", lambda principal, action: True),))
+    everything = Policy({"all": lambda principal, action: (True, "a test")})
     async with service(rig, policy=everything) as made:
         with pytest.raises(PolicyDenied):
             await made.perform(Diagnose(run=True), Principal("local:99999"))

@@ -203,9 +203,9 @@ async def test_references_are_ids_unique_prefixes_and_names(rig: Rig) -> None:
 
 
 async def test_one_owner_never_sees_the_sandboxes_of_another(rig: Rig) -> None:
-    from paddock.policy import Policy, allow
+    from paddock.policy import Policy
 
-    everybody = Policy((allow("all", "a test", lambda *_: True),))
+    everybody = Policy({"all": lambda *_: (True, "a test")})
     other = Principal("local:4711")
     async with rig.service(policy=everybody) as service:
         made = await service.perform(spec(name="mine"), ME)
@@ -216,9 +216,9 @@ async def test_one_owner_never_sees_the_sandboxes_of_another(rig: Rig) -> None:
 
 
 async def test_of_the_record_one_sees_his_own_and_the_owner_everything(rig: Rig) -> None:
-    from paddock.policy import Policy, allow
+    from paddock.policy import Policy
 
-    everybody = Policy((allow("all", "a test", lambda *_: True),))
+    everybody = Policy({"all": lambda *_: (True, "a test")})
     other = Principal("key:4711")
     async with rig.service(policy=everybody) as service:
         mine = await service.perform(spec(name="mine"), ME)

@@ -31,7 +31,7 @@ from paddock.model import (
     StartExec,
     replace,
 )
-from paddock.policy import Policy, allow
+from paddock.policy import Policy
 from paddock.service import Service
 from paddock.service._clock import Clock
 from paddock.service._secret_leases import Leases
@@ -125,7 +125,7 @@ async def test_a_value_that_cannot_be_had_is_said_before_anything_is_given(rig: 
 
 
 async def test_who_is_nobody_of_this_machine_uses_nothing_of_it(rig: Rig) -> None:
-    everybody = Policy((allow("everybody", "a test", lambda _, __: True),))
+    everybody = Policy({"everybody": lambda _, __: (True, "a test")})
     async with rig.service(policy=everybody) as service:
         sandbox = await service.perform(CreateSandbox(), ME)
         row = row_of(service, sandbox)

@@ -18,11 +18,11 @@ from paddock.model import (
     nested_principal,
 )
 from paddock.model.config import Config
-from paddock.policy import Policy, allow
+from paddock.policy import Policy
 
 VALUE = "correct-horse-battery-staple"
 OTHER = Principal("local:99999")
-EVERYBODY = Policy((allow("everybody", "a test", lambda _, __: True),))
+EVERYBODY = Policy({"everybody": lambda _, __: (True, "a test")})
 
 
 def setting(name: str = "TOKEN", value: str = VALUE) -> SetSecret:

@@ -11,7 +11,8 @@ import msgspec
 
 from paddock.model import Action, ExecSpec, PolicyDocument, SandboxSpec, SecretValue, Value
 
-Redact: TypeAlias = Callable[[Sequence[str]], list[str]]
+Hide: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
+"""Takes values that the service knows out of a command line, before what looks like a secret goes."""
 
 _ARGUMENTS = 64
 _ARGUMENT_CHARS = 1024
@@ -52,12 +53,12 @@ def redact_secrets(argv: Sequence[str]) -> list[str]:
     return kept
 
 
-def describe(action: Action[Any], *, redact: Redact = redact_secrets) -> dict[str, object]:
+def describe(action: Action[Any], *, hide: Hide = list) -> dict[str, object]:
     """The fields of `action` as a record keeps them."""
-    return {field: _value(value, redact) for field, value in _changed(action).items() if value is not None}
+    return {field: _value(value, hide) for field, value in _changed(action).items() if value is not None}
 
 
-def _value(value: object, redact: Redact) -> object:
+def _value(value: object, hide: Hide) -> object:
     match value:
         case str():
             return _bounded(_URL_USER.sub(rf"\g<1>{_GONE}", value) if "@" in value else value, _TEXT_CHARS)
@@ -67,14 +68,14 @@ def _value(value: object, redact: Redact) -> object:
             return _GONE  # not even its digest: a short one could be guessed
         case ExecSpec():
             kept = _changed(value)
-            kept["argv"] = _argv(value.argv, redact)
+            kept["argv"] = _argv(value.argv, hide)
             kept["env"] = _env(value.env)
             return kept
         case SandboxSpec():
             kept = _changed(value)
             kept["env"] = _env(value.env)
             if value.policy is not None:
-                kept["policy"] = _value(value.policy, redact)
+                kept["policy"] = _value(value.policy, hide)
             return kept
         case PolicyDocument():
             return digest(msgspec.json.encode(value, order="deterministic"))
@@ -92,9 +93,10 @@ def _env(env: Mapping[str, str]) -> dict[str, object]:
     return {_bounded(key, 256): digest(value.encode("utf-8", "surrogatepass")) for key, value in env.items()}
 
 
-def _argv(argv: Sequence[str], redact: Redact) -> list[str]:
+def _argv(argv: Sequence[str], hide: Hide) -> list[str]:
     # Bounded before redaction: the patterns are linear, but 2 MiB of argv on every exec is not free.
-    kept = [_bounded(a, _ARGUMENT_CHARS) for a in redact([a[: 4 * _ARGUMENT_CHARS] for a in argv[:_ARGUMENTS]])]
+    shown = redact_secrets(hide([argument[: 4 * _ARGUMENT_CHARS] for argument in argv[:_ARGUMENTS]]))
+    kept = [_bounded(argument, _ARGUMENT_CHARS) for argument in shown]
     for index, argument in enumerate(argv[:_ARGUMENTS]):
         if len(argument) > 4 * _ARGUMENT_CHARS and not kept[index].endswith("]"):
             kept[index] += f"[of {len(argument)} characters]"

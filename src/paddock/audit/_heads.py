@@ -67,11 +67,6 @@ def unseal_head(line: bytes) -> tuple[Head, bytes]:
     return head, public
 
 
-def marks_of(line: bytes) -> dict[str, Mark]:
-    """What a head says, whoever signed it. Broken."""
-    return _peek(line).heads
-
-
 def line_digest(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
@@ -112,7 +107,7 @@ class HeadSigner:
             return head
 
     def _sign(self, fd: int, line: bytes, end: int, remove: Sequence[Part]) -> Head | None:
-        before = _peek(line) if line else None
+        before = peek_head(line) if line else None
         old = {} if before is None else before.heads
         new = self._marks(old)
         removed = {} if before is None else dict(before.removed)
@@ -174,7 +169,7 @@ def _boundaries(directory: Path, name: str, remove: Sequence[Part]) -> list[tupl
     found: list[tuple[int, str]] = []
     line = first(directory, name)
     if name == HEADS:
-        head = _peek(line)
+        head = peek_head(line)
         number, prev = head.n, head.prev
     else:
         number, prev, _ = link(line)
@@ -183,12 +178,13 @@ def _boundaries(directory: Path, name: str, remove: Sequence[Part]) -> list[tupl
     for part in remove:
         if part.name == name:
             line = part.last()
-            number, _, own = (_peek(line).n, "", line_digest(line)) if name == HEADS else link(line)
+            number, _, own = (peek_head(line).n, "", line_digest(line)) if name == HEADS else link(line)
             found.append((number, own))
     return found
 
 
-def _peek(line: bytes) -> Head:
+def peek_head(line: bytes) -> Head:
+    """Read a head, whoever signed it. Broken."""
     try:
         return _decode(line.rpartition(_SIGNATURE)[0] + b"}")
     except msgspec.MsgspecError as error:

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from paddock.errors import Unrecorded
 from paddock.linux.reserve import reserve
 from paddock.model import Action, Decision, Principal
 
-from ._digest import Redact, describe, redact_secrets
+from ._digest import Hide, describe
 from ._parts import PART_BYTES, SUFFIX, begun, chains, close_part, last, last_line, parts
 from ._record import GENESIS, Broken, Record, seal, unseal
 
@@ -38,20 +38,12 @@ class AuditLog:
     recorded: what begins something is refused before that room is touched.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        redact: Redact = redact_secrets,
-        wall: Callable[[], int] = time.time_ns,
-        boottime: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
-    ) -> None:
+    def __init__(self, directory: Path, *, wall: Callable[[], int] = time.time_ns) -> None:
         self.directory = directory
         self.writer = f"{os.getpid()}-{os.urandom(6).hex()}"
         self._pid = os.getpid()
-        self.hide: Callable[[Sequence[str]], Sequence[str]] = lambda argv: argv
-        """Take values that the service knows out of a command line, before what looks like a secret goes."""
-        self._redact, self._wall, self._boottime = redact, wall, boottime
+        self.hide: Hide = list
+        self._wall = wall
         self._lock = threading.Lock()
         self._fd = -1
         try:
@@ -80,7 +72,7 @@ class AuditLog:
             rule=verdict.rule,
             reason=verdict.reason,
             sandbox=getattr(action, "sandbox", None),
-            detail=describe(action, redact=lambda argv: self._redact(self.hide(argv))),
+            detail=describe(action, hide=self.hide),
         )
 
     def verdict(
@@ -132,7 +124,7 @@ class AuditLog:
             record = Record(
                 seq=seq,
                 time=self._wall(),
-                boottime=self._boottime(),
+                boottime=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
                 writer=self.writer,
                 kind=kind,
                 action=action,

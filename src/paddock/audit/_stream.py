@@ -13,7 +13,7 @@ import msgspec
 
 from paddock.errors import InvalidArgument
 
-from ._heads import marks_of
+from ._heads import peek_head
 from ._log import HEADS
 from ._parts import chains, lines, size
 from ._record import Broken
@@ -130,7 +130,7 @@ class Stream:
     def _covers(self, line: bytes) -> bool:
         """Not if it was signed after that, and vouches for more."""
         try:
-            marks = marks_of(line)
+            marks = peek_head(line).heads
         except Broken:
             return True  # it is for `verify` to find
         read = self.cursor.segments

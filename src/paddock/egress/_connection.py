@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from paddock.errors import Unrecorded
-from paddock.model.egress import ConnectVerdict, EgressPolicy, RequestVerdict, Target, Tier, Verdict
+from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
+from paddock.policy.egress import Snapshot
 
 from ._dns import GATEWAY, is_synthetic
 from ._exchange import Exchange
@@ -86,7 +87,7 @@ class Connection:
         elif now - self._seen_at > self.room.limits.idle:
             self.cut("idle")
 
-    def recheck(self, policy: EgressPolicy) -> None:
+    def recheck(self, policy: Snapshot) -> None:
         if self.target is not None and not self._still_allowed(self.target, policy):
             self.cut("revised")
         elif self._inside is not None:
@@ -100,7 +101,7 @@ class Connection:
         branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
         return branch
 
-    def _still_allowed(self, target: Target, policy: EgressPolicy) -> bool:
+    def _still_allowed(self, target: Target, policy: Snapshot) -> bool:
         verdict = policy.connect(target)
         if not verdict.allowed or verdict.tier is not self._tier:
             return False

@@ -27,7 +27,7 @@ class Welcome(_Said, frozen=True, kw_only=True):
 
 class Open(_Said, frozen=True, kw_only=True):
     """The door of a sandbox, whose pid 1 is `first`: pid and start time. With it come the descriptors of `Exits`, in
-    their order. `secrets` are the plane's to read."""
+    their order. `secrets` are those of a `SecretBook`."""
 
     sandbox: str
     incarnation: int
@@ -45,7 +45,7 @@ class Revise(_Said, frozen=True, kw_only=True):
 
 
 class Secret(_Said, frozen=True, kw_only=True):
-    """Another value of one, or that it is revoked, as the plane reads it."""
+    """Another value of one, or that it is revoked: a `Bound`."""
 
     sandbox: str
     name: str

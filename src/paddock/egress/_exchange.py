@@ -29,8 +29,7 @@ from ._names import PORTS, BadTarget, is_address, normal, read_authority, split_
 from ._overrides import METHODS, FormWatch, readings
 from ._recorder import MOST_BODY_BYTES
 from ._refusal import Refused, response_of, wanted_form
-from ._registry import READING
-from ._registry_gate import RegistryGate
+from ._registry import READING, RegistryGate
 from ._relay import Relay
 from ._websocket import Astray
 from ._wire import Lost

@@ -11,20 +11,21 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from paddock.model import Recording
-from paddock.model.egress import EgressPolicy
+from paddock.policy.egress import Snapshot
 
 from ._connection import Connection
 from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
 from ._handler import HandlerHost
 from ._open_door import Door, Limits, OpenDoor, Pages
 from ._origins import Origins
-from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
+from ._secret_book import Bound
+from ._upstream import Dialer, Reach, Resolver, over_tcp, resolve_here, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
-from ._witness import unknown
 
 _TICK_SECONDS = 0.5
 _ACCEPT_AT_ONCE = 64
 _PAUSE_SECONDS = 0.1
+PATIENCE_SECONDS = 2.0
 _OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Origin = Callable[[socket.socket], tuple[str, int]]
@@ -49,7 +50,7 @@ class Gateway:
     def __init__(
         self,
         *,
-        resolver: Resolver | None = None,
+        resolver: Resolver = resolve_here,
         trust: Callable[[], ssl.SSLContext] = system_trust,
         reach: Reach = over_tcp,
         origin: Origin = original_destination,
@@ -60,11 +61,9 @@ class Gateway:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._own_resolver = HostResolver() if resolver is None else None
-        resolve = resolver or self._own_resolver or HostResolver()
-        self._dialer = Dialer(self._loop, self._scratch, resolve, trust, reach)
+        self._dialer = Dialer(self._loop, self._scratch, resolver, trust, reach)
         self._origin, self._limits, self._origins = origin, limits or Limits(), origins
-        self._pages, self._handlers = pages, handlers or HandlerHost(None)
+        self._pages, self._handlers = pages, handlers
         self._doors: dict[str, OpenDoor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -86,15 +85,23 @@ class Gateway:
         if self._ticker is None:
             self._tick()
 
-    async def revise(self, sandbox: str, policy: EgressPolicy) -> None:
+    async def revise(self, sandbox: str, policy: Snapshot) -> None:
         """When it returns, what `policy` refuses was cut. KeyError: no such door."""
         self._doors[sandbox].revise(policy)
 
     async def watch(self, sandbox: str, wanted: bool) -> None:
         """Whether processes of it are told of, from when this returns. KeyError: no such door."""
-        if self._origins is not None:
-            door = self._doors[sandbox].door
-            await self._origins.watch(sandbox, door.incarnation, door.first if wanted else None)
+        await self._watch(self._doors[sandbox], wanted)
+
+    async def _watch(self, opened: OpenDoor, wanted: bool) -> None:
+        door = opened.door
+        if self._origins is not None and wanted != opened.watched:
+            opened.watched = wanted
+            await self._origins.watch(door.sandbox, door.incarnation, door.first if wanted else None)
+
+    def put_secret(self, sandbox: str, bound: Bound) -> None:
+        """Another value of a secret, or that it is revoked. KeyError: no such door."""
+        self._doors[sandbox].door.secrets.put(bound)
 
     def record(self, sandbox: str, on: bool) -> Recording | None:
         """See `OpenDoor.record`. KeyError: no such door."""
@@ -112,6 +119,7 @@ class Gateway:
         if door.diag is not None:
             door.diag.close()
         opened.shut("closed")
+        await self._watch(opened, False)
 
     async def close_all(self) -> None:
         for sandbox in list(self._doors):
@@ -123,8 +131,6 @@ class Gateway:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self._own_resolver is not None:
-            self._own_resolver.close()
         if self._origins is not None:
             self._origins.close()
 
@@ -176,17 +182,15 @@ class Gateway:
             door.origins.pop(connection.flow, None)
 
     async def _ask_who(self, opened: OpenDoor, connection: Connection, sock: socket.socket) -> None:
-        """Find out who made the connection, for the record of what is decided on it first."""
-        door, origins = opened.door, self._origins
-        if door.diag is None or origins is None:
-            return
-        try:
-            caller = sock.getpeername()[:2]
-        except OSError:
-            origin = unknown("it has gone")
-        else:
-            origin = await origins.who(door.diag, caller, connection.origin, door.sandbox, door.first)
-        opened.origins[connection.flow] = origin
+        """Begin to ask who made the connection. Return when that is known, or has taken long.
+
+        A program that waits for an answer is still there when it is looked for: it gets none before this returns.
+        """
+        door = opened.door
+        if door.diag is not None and self._origins is not None:
+            asking = self._origins.who(door.diag, sock, connection.origin, door.sandbox, door.first)
+            opened.origins[connection.flow] = task = self._loop.create_task(asking)
+            await asyncio.wait([task], timeout=PATIENCE_SECONDS)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

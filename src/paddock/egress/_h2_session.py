@@ -280,9 +280,6 @@ class StreamTransport(asyncio.Transport):
             return self.abort()
         self._settle()
 
-    def can_write_eof(self) -> bool:
-        return True
-
     def close(self) -> None:
         if self._closed or self._closing:
             return
@@ -325,9 +322,6 @@ class StreamTransport(asyncio.Transport):
         if self._owed:
             self._session.acknowledge(self._owed, self.number or 0)
             self._owed = 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """They are its own."""
 
 
 def _size(fields: Fields) -> int:

@@ -6,7 +6,6 @@ What it says is checked by whoever asks (`_handlers.py`): nothing here is relied
 from __future__ import annotations
 
 import errno
-import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -18,7 +17,6 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import NoReturn, TypeAlias
 
 import msgspec
@@ -26,6 +24,7 @@ import msgspec
 from paddock.linux import caps, descriptors, landlock, prctl, seccomp
 from paddock.linux._syscall_names import numbers
 
+from ._fork_server import ForkServer
 from .mocking import Request, response_of
 
 LENGTH = struct.Struct("!I")
@@ -53,8 +52,8 @@ class Loading(msgspec.Struct, frozen=True):
     python: str
 
 
-class Said(msgspec.Struct, frozen=True):
-    """`error`: it raised, or returned what cannot be sent."""
+class MockAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`error`: the handler raised, or returned what cannot be sent."""
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
@@ -62,19 +61,17 @@ class Said(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-def be_a_handler(peer: socket.socket, parent: int) -> NoReturn:
-    """Never returns. `parent` is the process that forked it: the end of one is that of the other."""
+def be_a_handler(peer: socket.socket, parent: int) -> None:
+    """`parent` is the process that forked it: the end of one is that of the other."""
     try:
         try:
             _confine(peer, parent)
         except BaseException as error:
-            _say(peer, Said(error=f"it could not be confined: {_words(error)}"))
+            _say(peer, MockAnswer(error=f"it could not be confined: {_words(error)}"))
         else:
             _serve(peer)
     except (EOFError, OSError):
-        pass
-    finally:
-        os._exit(0)
+        return
 
 
 def _confine(peer: socket.socket, parent: int) -> None:
@@ -119,11 +116,11 @@ def _serve(peer: socket.socket) -> NoReturn:
     handle, error = _load(loading.python)
     while True:
         asked = msgspec.msgpack.decode(_read(peer), type=Request)
-        said = Said(error=error) if handle is None else _ask(handle, asked)
+        said = MockAnswer(error=error) if handle is None else _ask(handle, asked)
         _say(peer, said)
 
 
-def _say(peer: socket.socket, said: Said) -> None:
+def _say(peer: socket.socket, said: MockAnswer) -> None:
     data = msgspec.msgpack.encode(said)
     peer.sendall(LENGTH.pack(len(data)) + data)
 
@@ -153,16 +150,16 @@ def _load(text: str) -> tuple[Handle | None, str]:
     return handle, ""
 
 
-def _ask(handle: Handle, request: Request) -> Said:
+def _ask(handle: Handle, request: Request) -> MockAnswer:
     try:
         response = response_of(handle(request))
         given = response.headers
         fields = given.items() if isinstance(given, Mapping) else given
         body = response.body.encode() if isinstance(response.body, str) else bytes(response.body)
         headers = tuple((str(name), str(value)) for name, value in fields)
-        return Said(status=int(response.status), headers=headers, body=body)
+        return MockAnswer(status=int(response.status), headers=headers, body=body)
     except BaseException as error:
-        return Said(error=_words(error))
+        return MockAnswer(error=_words(error))
 
 
 def _words(error: BaseException) -> str:
@@ -190,114 +187,23 @@ def _exactly(peer: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-_ORDER = struct.Struct("!cQ")
-_START, _END = b"s", b"e"
+class HandlerHost(ForkServer):
+    """The process that handlers are forked from."""
 
-
-class HandlerHost:
-    """The gateway's end of the process that handlers are forked from.
-
-    That is made before the gateway has opened anything, so that there is nothing in it. It reads orders of fixed size,
-    and nothing that anybody else has written.
-    """
-
-    def __init__(self, peer: socket.socket | None, pid: int = 0) -> None:
-        self._peer, self._pid, self._next = peer, pid, 0
+    def __init__(self) -> None:
+        super().__init__("the host of handlers", _give_up_powers, be_a_handler)
         self.living = 0
         """Handlers of all doors."""
 
-    @property
-    def available(self) -> bool:
-        """False: this kernel cannot confine handlers."""
-        return self._peer is not None
 
-    def start(self) -> tuple[int, socket.socket]:
-        """A new handler's number, and the socket to it. OSError: the host is gone or does not keep up."""
-        if self._peer is None:
-            raise OSError("there is none")
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._next += 1
-        try:
-            with theirs:
-                socket.send_fds(self._peer, [_ORDER.pack(_START, self._next)], [theirs.fileno()])
-        except BaseException:
-            ours.close()
-            raise
-        ours.setblocking(False)
-        return self._next, ours
-
-    def end(self, number: int) -> None:
-        """Kills it."""
-        if self._peer is not None:
-            with suppress(OSError):  # then it is the host's end, which is that of all
-                self._peer.send(_ORDER.pack(_END, number))
-
-    def close(self) -> None:
-        """All handlers end."""
-        if self._peer is not None:
-            self._peer.close()
-            self._peer = None
-            os.waitpid(self._pid, 0)
+def start_host() -> HandlerHost | None:
+    """None: this kernel can't confine handlers."""
+    return HandlerHost() if landlock.kernel_abi() >= 1 else None
 
 
-def start_host() -> HandlerHost:
-    """Forks it. The caller has one thread, and nothing in its memory that a handler may not see."""
-    if landlock.kernel_abi() < 1:
-        return HandlerHost(None)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        _be_the_host(theirs, parent)
-    theirs.close()
-    ours.setblocking(False)
-    return HandlerHost(ours, pid)
-
-
-def _be_the_host(peer: socket.socket, parent: int) -> NoReturn:
-    try:
-        prctl.set_parent_death_signal(signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(0)
-        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        for number in (0, 1):
-            os.dup2(null, number)
-        descriptors.close_all_but(peer.fileno())
-        prctl.set_dumpable(False)
-        prctl.set_no_new_privileges()
-        if os.geteuid() == 0:
-            caps.drop_bounding()
-        caps.drop_all()
-        gc.freeze()
-        _fork_each(peer)
-    except BaseException as error:
-        with suppress(OSError):
-            print(f"the host of handlers: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(0)
-
-
-def _fork_each(peer: socket.socket) -> None:
-    own, pids = os.getpid(), dict[int, int]()
-    while True:
-        data, fds, _, _ = socket.recv_fds(peer, _ORDER.size, 1)
-        if not data:
-            return
-        _reap(pids)
-        kind, number = _ORDER.unpack(data)
-        if kind == _START and fds:
-            pid = os.fork()
-            if pid == 0:
-                be_a_handler(socket.socket(fileno=fds[0]), own)
-            pids[number] = pid
-            os.close(fds[0])
-        elif kind == _END and number in pids:
-            os.kill(pids[number], signal.SIGKILL)
-            os.waitpid(pids.pop(number), 0)
-
-
-def _reap(pids: dict[int, int]) -> None:
-    """Those that ended by themselves. Their numbers are nobody else's until here."""
-    for number, pid in list(pids.items()):
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            del pids[number]
+def _give_up_powers() -> None:
+    prctl.set_dumpable(False)
+    prctl.set_no_new_privileges()
+    if os.geteuid() == 0:
+        caps.drop_bounding()
+    caps.drop_all()

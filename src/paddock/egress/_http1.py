@@ -28,6 +28,10 @@ _LENGTH = re.compile(rb"[0-9]{1,18}")
 
 Fields = list[tuple[bytes, bytes]]
 
+CONDITIONS = frozenset(
+    {b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since"}
+)
+"""Fields that ask for a part of an answer, or for an answer only if it has changed or has not."""
 _SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"authorization", b"expect", b"upgrade"})
 _HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te"}

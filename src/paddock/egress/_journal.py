@@ -5,38 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from paddock.audit import AuditLog
 from paddock.audit._digest import redact_secrets
 from paddock.errors import Unrecorded
 from paddock.model.egress import Verdict
-
-
-class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """What one decision of the gateway was about.
-
-    `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`, `push` (of git),
-    `secret` (a placeholder astray), `registry` (a page or a file of a package). `number` is the connection's, counted
-    from 1 in each door; `path` the first 16 hex digits of the SHA-256 of path and query; `refs` all that a push would
-    change, each with its old and its new object; `package` with its version, `digest` what the page said of the file,
-    `malware` the list that it was looked up in.
-    """
-
-    kind: str
-    sandbox: str
-    incarnation: int
-    number: int
-    host: str
-    port: int
-    address: str | None = None
-    tier: str | None = None
-    method: str | None = None
-    path: str | None = None
-    refs: tuple[str, ...] | None = None
-    package: str | None = None
-    digest: str | None = None
-    malware: str | None = None
 
 
 class AuditJournal:
@@ -45,18 +17,23 @@ class AuditJournal:
     def __init__(self, log: AuditLog) -> None:
         self._log = log
 
-    def decision(self, flow: Flow, verdict: Verdict) -> int:
-        """Return its number. Unless it is recorded, nothing may happen."""
-        detail = {name: value for name, value in msgspec.structs.asdict(flow).items() if value is not None}
-        detail |= {"flow": detail.pop("number"), "revision": verdict.revision}
-        kind, sandbox = detail.pop("kind"), detail.pop("sandbox")
+    def decision(self, kind: str, verdict: Verdict, *, sandbox: str, **about: Any) -> int:
+        """Record a verdict, and return its number. Unless it is recorded, nothing may happen.
+
+        `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`, `push` (of
+        git), `secret` (a placeholder astray), `registry` (a page or a file of a package). `about`: `incarnation`,
+        `flow` (the connection's number in its door, from 1), `host`, `port`, and what applies of `address`, `tier`,
+        `method`, `path` (16 hex digits of its SHA-256), `refs` (what a push changes, each with its old and its new
+        object), `package` with its version, `digest` (what its page said), `malware` (the list that was asked).
+        """
+        detail = {name: value for name, value in about.items() if value is not None}
         return self._log.verdict(
             f"egress.{kind}",
             allowed=verdict.allowed,
             rule=verdict.rule,
             reason=verdict.reason,
             sandbox=sandbox,
-            detail=detail,
+            detail={**detail, "revision": verdict.revision},
         )
 
     def outcome(

@@ -7,14 +7,14 @@ import base64
 import hashlib
 import re
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
 import msgspec
 
 from paddock.model import Mock, Recorded
 
-from ._handler import LENGTH, HandlerHost, Loading, Said
+from ._handler import LENGTH, HandlerHost, Loading, MockAnswer
 from ._http1 import Response
 from ._judged import Judged
 from ._refusal import Refused
@@ -28,27 +28,15 @@ _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,8192}")
 _MOST_FIELDS = 200
 
 
-class MockAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    status: int = 200
-    fields: tuple[tuple[str, str], ...] = ()
-    body: bytes = b""
-
-
-def static(mock: Mock) -> MockAnswer:
-    return MockAnswer(status=mock.status, fields=tuple(mock.headers.items()), body=mock.body.encode())
-
-
-def checked(status: int, fields: Iterable[tuple[str, str]], body: bytes) -> MockAnswer:
-    """As a server's answer is: ValueError for what cannot be sent."""
-    fields = tuple(fields)
-    if not 200 <= status <= 599:
-        raise ValueError(f"{status} is no status of an answer")
-    if len(fields) > _MOST_FIELDS:
+def check(answer: MockAnswer) -> None:
+    """ValueError: it can't be sent as a server's answer is."""
+    if not 200 <= answer.status <= 599:
+        raise ValueError(f"{answer.status} is no status of an answer")
+    if len(answer.headers) > _MOST_FIELDS:
         raise ValueError(f"more than {_MOST_FIELDS} headers")
-    for name, value in fields:
+    for name, value in answer.headers:
         if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
             raise ValueError(f"{name[:128]!r} is no header that can be sent")
-    return MockAnswer(status=status, fields=fields, body=body)
 
 
 def response_of(answer: MockAnswer, *, head_only: bool) -> Response:
@@ -61,7 +49,7 @@ def response_of(answer: MockAnswer, *, head_only: bool) -> Response:
     return Response(
         status=answer.status,
         phrase=phrase.encode("ascii"),
-        fields=[(n.encode("latin-1"), v.encode("latin-1")) for n, v in answer.fields if n.lower() not in _FRAMING],
+        fields=[(n.encode("latin-1"), v.encode("latin-1")) for n, v in answer.headers if n.lower() not in _FRAMING],
         length=None if none else len(answer.body),
         bodiless=none or head_only,
     )
@@ -107,13 +95,13 @@ def anonymous(data: bytes, book: SecretBook) -> bytes:
 
 
 def _answer(one: Recorded) -> MockAnswer:
-    fields = tuple(
+    headers = tuple(
         (name, value)
         for name, values in one.headers.items()
         for value in ((values,) if isinstance(values, str) else values)
     )
     body = one.body.encode() if one.body_base64 is None else base64.b64decode(one.body_base64)
-    return MockAnswer(status=one.status, fields=fields, body=body)
+    return MockAnswer(status=one.status, headers=headers, body=body)
 
 
 MOST_TOGETHER = 128
@@ -148,9 +136,10 @@ class Handler:
         if said.error is not None:
             raise self._failed(f"failed: {said.error}", 502)
         try:
-            return checked(said.status, said.headers, said.body)
+            check(said)
         except ValueError as error:
             raise self._failed(f"gave no answer: {error}", 502) from None
+        return said
 
     def end(self) -> None:
         """For good. Who waits for its answer is told that it died."""
@@ -160,7 +149,7 @@ class Handler:
         elif self._number is not None:
             self._host.end(self._number)
 
-    async def _converse(self, asked: Asked) -> Said:
+    async def _converse(self, asked: Asked) -> MockAnswer:
         if self._peer is None:
             self._begin()
             await self._send(Loading(python=self._python))
@@ -168,14 +157,12 @@ class Handler:
         (size,) = LENGTH.unpack(await self._receive(LENGTH.size))
         if size > MOST_ANSWER_BYTES:
             raise OSError(f"it answers with more than {MOST_ANSWER_BYTES >> 20} MiB")
-        return msgspec.msgpack.decode(await self._receive(size), type=Said)
+        return msgspec.msgpack.decode(await self._receive(size), type=MockAnswer)
 
     def _begin(self) -> None:
         host = self._host
         if self._ended:
             raise Refused("the policy has changed meanwhile", status=503, rule=self._rule, hint="try again")
-        if not host.available:
-            raise self._failed("cannot be confined on this machine (it has no Landlock), and is not run", 503)
         if host.living >= MOST_TOGETHER:
             raise self._failed(f"would be one of more than {MOST_TOGETHER}", 503)
         try:
@@ -221,7 +208,7 @@ MOST_HANDLERS = 16
 class Mocks:
     """Begun anew with each revision: what handlers keep, and what cassettes have given out."""
 
-    def __init__(self, host: HandlerHost, book: Callable[[], SecretBook]) -> None:
+    def __init__(self, host: HandlerHost | None, book: Callable[[], SecretBook]) -> None:
         self._host, self._book = host, book
         self._handlers: dict[str, Handler] = {}
         self._cassettes: dict[str, Cassette] = {}
@@ -230,7 +217,7 @@ class Mocks:
         """Refused: there is none, and why."""
         source, request, rule = mock.source, judged.request, judged.verdict.rule
         if source is None or isinstance(source, str):
-            return static(mock)
+            return MockAnswer(status=mock.status, headers=tuple(mock.headers.items()), body=mock.body.encode())
         url = judged.url
         if source.cassette is not None:
             found = self._cassettes.get(rule)
@@ -260,6 +247,9 @@ class Mocks:
     def _handler(self, rule: str, python: str) -> Handler:
         found = self._handlers.get(rule)
         if found is None:
+            if self._host is None:
+                reason = "the mock's handler cannot be confined on this machine (it has no Landlock), and is not run"
+                raise Refused(reason, status=503, rule=rule)
             if len(self._handlers) >= MOST_HANDLERS:
                 reason = f"a sandbox has at most {MOST_HANDLERS} handlers of mocks at once"
                 raise Refused(reason, status=503, rule=rule)

@@ -7,6 +7,7 @@ import socket
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,24 +15,25 @@ import msgspec
 from paddock.errors import Unrecorded
 from paddock.linux.own_addresses import is_own
 from paddock.model import Recording
-from paddock.model.egress import EgressPolicy, Target, Verdict
+from paddock.model.egress import Target, Verdict
+from paddock.policy.egress import Snapshot
 
 from ._authority import Authority
 from ._dns import Denied, Synthetic
-from ._h2_outside import Links
 from ._handler import HandlerHost
-from ._journal import AuditJournal, Flow
+from ._journal import AuditJournal
 from ._judged import Approvals
 from ._malware import Lists
 from ._mocks import Mocks
 from ._names import BadHost, canonical, is_address
 from ._package_cache import PackageStore
+from ._pool import Pool
 from ._recorder import Recorder
 from ._refusal import Refused
 from ._registry import Shelf
 from ._registry_reader import Reader
 from ._secret_book import SecretBook
-from ._upstream import Check, Dialer, Pool, Upstream
+from ._upstream import Check, Dialer, Upstream
 from ._witness import First
 
 
@@ -45,7 +47,7 @@ class Door(msgspec.Struct, kw_only=True, eq=False):
     tcp: Sequence[socket.socket]
     dns_udp: socket.socket
     dns_tcp: socket.socket
-    policy: EgressPolicy
+    policy: Snapshot
     authority: Authority
     secrets: SecretBook
     approvals: Approvals
@@ -93,19 +95,19 @@ class OpenDoor:
         dialer: Dialer,
         limits: Limits,
         loop: asyncio.AbstractEventLoop,
-        handlers: HandlerHost,
+        handlers: HandlerHost | None,
         pages: Pages | None = None,
     ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
-        self.names, self.pool = Synthetic(), Pool(loop.time)
+        self.names, self.pool, self.streams = Synthetic(), Pool(loop), 0
         self.pages = pages or Pages()
         self.shelf = Shelf(self.pages.known)
-        self.links, self.streams = Links(loop), 0
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.recorder: Recorder | None = None
+        self.watched = False
         self.live: set[Connection] = set()
-        self.origins: dict[int, dict[str, Any]] = {}
-        """By flow, who made those that nothing was decided on yet."""
+        self.origins: dict[int, asyncio.Task[dict[str, Any]]] = {}
+        """By flow, the question who made it, of those that nothing was decided on yet."""
         self.refused = self._told = 0
         self._tell_at = loop.time()
         self._flows = self._held = 0
@@ -117,14 +119,25 @@ class OpenDoor:
         return self._flows
 
     def decide(self, kind: str, flow: int, target: Target, verdict: Verdict, **about: Any) -> int:
-        """Records it; `about` are further fields of `Flow`. Unrecorded."""
+        """Records it; `about` as in `AuditJournal.decision`. Unrecorded."""
         door = self.door
-        where = {"sandbox": door.sandbox, "incarnation": door.incarnation, "host": target.host, "port": target.port}
-        number = door.journal.decision(Flow(kind=kind, number=flow, **where, **about), verdict)
-        origin = self.origins.pop(flow, None)
-        if origin is not None:
-            door.journal.origin(door.sandbox, door.incarnation, flow, number, origin)
+        about |= {"incarnation": door.incarnation, "flow": flow, "host": target.host, "port": target.port}
+        number = door.journal.decision(kind, verdict, sandbox=door.sandbox, **about)
+        asked = self.origins.pop(flow, None)
+        if asked is not None and asked.done():
+            self._record_origin(flow, number, asked)
+        elif asked is not None:
+            asked.add_done_callback(partial(self._record_late_origin, flow, number))
         return number
+
+    def _record_origin(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
+        door = self.door
+        door.journal.origin(door.sandbox, door.incarnation, flow, number, asked.result())
+
+    def _record_late_origin(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
+        if not asked.cancelled():
+            with suppress(Unrecorded):
+                self._record_origin(flow, number, asked)
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
         """Refused."""
@@ -193,7 +206,6 @@ class OpenDoor:
         for connection in list(self.live):
             connection.tick(now)
         self.pool.sweep()
-        self.links.sweep()
         if now >= self._tell_at:
             self._tell_refused()
 
@@ -210,19 +222,17 @@ class OpenDoor:
         before, self.recorder = self.recorder, Recorder(lambda: self.door.secrets) if on else None
         return None if before is None else before.take()
 
-    def revise(self, policy: EgressPolicy) -> None:
+    def revise(self, policy: Snapshot) -> None:
         if policy.revision != self.door.policy.revision:
             self.mocks.end()
         self.door.policy = policy
         self.pool.sweep(everything=True)
-        self.links.sweep(everything=True)
         for connection in list(self.live):
             connection.recheck(policy)
 
     def shut(self, why: str) -> None:
         self._tell_refused()
         self.mocks.end()
-        self.pool.sweep(everything=True)
         for connection in list(self.live):
             connection.cut(why)
-        self.links.reset(why)
+        self.pool.cut(why)

@@ -1,5 +1,4 @@
-"""The gateway's side of the witness: one question of each sandbox at a time, in turn, and never a connection held for
-long."""
+"""The gateway's side of the witness: one question of each sandbox at a time, in turn."""
 
 from __future__ import annotations
 
@@ -15,11 +14,8 @@ from paddock.linux import sock_diag
 
 from ._witness import MOST_BYTES, First, unknown
 
-PATIENCE_SECONDS = 2.0
-
-
 MOST_WAITING = 64
-WATCH_SECONDS = 10.0
+ANSWER_SECONDS = 10.0
 News = Callable[[str, str, int, dict[str, Any]], None]
 """What came to pass, in which sandbox and incarnation, and what is known of it."""
 
@@ -41,13 +37,14 @@ class Origins:
             asyncio.get_running_loop().add_reader(witness, self._heard)
 
     async def who(
-        self, diag: socket.socket, local: tuple[str, int], remote: tuple[str, int], sandbox: str, first: First
+        self, diag: socket.socket, sock: socket.socket, remote: tuple[str, int], sandbox: str, first: First
     ) -> dict[str, Any]:
-        """Say who made the connection between these ends, as the one who made it sees them; or why that is unknown.
-
-        A program that waits for its answer is still there when it is looked for: it gets none before this returns,
-        which is soon, whoever does not answer. `first` is pid 1 of the sandbox.
-        """
+        """Say who made the connection that was accepted as `sock`, on its way to `remote`; or why that is unknown.
+        `first` is pid 1 of the sandbox."""
+        try:
+            local = sock.getpeername()[:2]
+        except OSError:
+            return unknown("it has gone")
         try:
             inode = sock_diag.inode_of(diag, local, remote)
         except OSError as error:
@@ -57,18 +54,9 @@ class Origins:
         if self._waiting[sandbox] >= MOST_WAITING:
             return unknown("too many connections at once")
         self._waiting[sandbox] += 1
-        question = {"sandbox": sandbox, "first": first, "inode": inode}
-        asking = asyncio.get_running_loop().create_task(self._ask_in_turn(sandbox, question))
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                return await asyncio.shield(asking)
-        except TimeoutError:
-            return unknown("the witness did not answer in time")
-
-    async def _ask_in_turn(self, sandbox: str, question: dict[str, Any]) -> dict[str, Any]:
         try:
             async with self._turns.setdefault(sandbox, asyncio.Lock()):
-                return await self._ask(question)
+                return await self._ask({"sandbox": sandbox, "first": first, "inode": inode})
         finally:
             self._waiting[sandbox] -= 1
             if not self._waiting[sandbox]:
@@ -81,7 +69,10 @@ class Origins:
         answered = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             self._witness.send(json.dumps({"n": number, **question}).encode())
-            return await answered
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await answered
+        except TimeoutError:
+            return unknown("the witness did not answer in time")
         except OSError:  # it has died, or can't keep up
             return unknown("the witness does not take questions")
         finally:
@@ -89,12 +80,7 @@ class Origins:
 
     async def watch(self, sandbox: str, incarnation: int, first: First | None) -> None:
         """Has processes of a sandbox told of from when this returns, or not any more: without `first`."""
-        question = {"sandbox": sandbox, "incarnation": incarnation, "watch": first}
-        try:
-            async with asyncio.timeout(WATCH_SECONDS):
-                found = await self._ask(question)
-        except TimeoutError:
-            found = unknown("the witness did not answer in time")
+        found = await self._ask({"sandbox": sandbox, "incarnation": incarnation, "watch": first})
         if "watched" not in found:
             if first is None:
                 return

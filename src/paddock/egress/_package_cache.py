@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from ._http1 import Fields, Request, Response
+from ._http1 import CONDITIONS, Fields, Request, Response
 from ._judged import Judged
 from ._registry_page import Page
 from ._registry_protocols import Answer
@@ -293,9 +293,9 @@ class Remembered(msgspec.Struct, frozen=True):
     address: str
 
 
-def find_page(store: PackageStore, page: Page, item: int, accept: str) -> Remembered | None:
+def find_page(store: PackageStore, page: Page) -> Remembered | None:
     """Find what was read of a page, if it still holds: a cooldown goes on while nobody looks."""
-    copy = store.find(*_place(page, item, accept))
+    copy = store.find(*_place(page))
     if copy is None:
         return None
     try:
@@ -320,9 +320,7 @@ def find_page(store: PackageStore, page: Page, item: int, accept: str) -> Rememb
     return Remembered(read, content[end:], copy.entry.address)
 
 
-def keep_page(
-    store: PackageStore, page: Page, item: int, accept: str, response: Response, read: Read, body: bytes, address: str
-) -> None:
+def keep_page(store: PackageStore, page: Page, response: Response, read: Read, body: bytes, address: str) -> None:
     """Keep a page as `response` allows; where there is no room nothing is kept."""
     control = response.get(b"cache-control") or b""
     if _NEVER.search(control) or response.get(b"set-cookie") is not None or len(body) > _MOST_BYTES:
@@ -330,7 +328,7 @@ def keep_page(
     given = _MAX_AGE.search(control)
     seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(given[1]) if given else FRESH_SECONDS)
     meta = _encode(msgspec.structs.replace(read, until=store.clock() + seconds))
-    url, name = _place(page, item, accept)
+    url, name = _place(page)
     content = b"".join((_LENGTH.pack(len(meta)), meta, body))
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
     entry = Entry(url=url, digest=digest, size=len(content), address=address, fields=[], name=name)
@@ -346,9 +344,9 @@ def keep_page(
         draft.keep()
 
 
-def _place(page: Page, item: int, accept: str) -> tuple[str, str]:
+def _place(page: Page) -> tuple[str, str]:
     """All that decides what is seen of a page, but for what the index says and when."""
-    asked = _encode((msgspec.structs.replace(page, now=0.0), item, accept))
+    asked = _encode(msgspec.structs.replace(page, now=0.0))
     return f"{page.scheme}://{page.host}:{page.port}{page.path}", f"page:{hashlib.sha256(asked).hexdigest()}"
 
 
@@ -359,10 +357,7 @@ _decode = msgspec.msgpack.Decoder(Read).decode
 _PIECE_BYTES = 128 << 10
 _HELD_BYTES = 64 << 10
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
-_PERSONAL = frozenset(
-    {b"authorization", b"cookie", b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-since"}
-    | {b"if-unmodified-since", b"a-im", b"x-api-key", b"private-token"}
-)
+_PERSONAL = OF_SOMEBODY | CONDITIONS | {b"a-im"}
 _KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
 
 
@@ -370,21 +365,15 @@ class Broken(Exception):
     """A file can't be read to its end; why."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A file, and what its bytes have to be."""
-
-    url: str
-    digest: str
-
-
-def wanted(judged: Judged, digest: str | None) -> Wanted | None:
-    """None: the cache has no part in it. Whose answer could depend on who asks is nobody else's."""
+def wanted(judged: Judged, digest: str | None) -> tuple[str, str] | None:
+    """The URL of a file, and the digest that its bytes have to have. None: the cache has no part in it. Whose answer
+    could depend on who asks is nobody else's."""
     request, target = judged.request, judged.target
     if digest is None or not _DIGEST.fullmatch(digest) or judged.verdict.mock or request.chunked or request.length:
         return None
     if judged.depends_on_who_asks(_PERSONAL):
         return None
-    return Wanted(url=f"https://{target.host}:{target.port}{judged.path}", digest=digest)
+    return f"https://{target.host}:{target.port}{judged.path}", digest
 
 
 class Packaged:
@@ -394,7 +383,7 @@ class Packaged:
     it holds the last bytes of a file back until all of it has the right digest.
     """
 
-    def __init__(self, connection: Connection, store: PackageStore, wanted: Wanted) -> None:
+    def __init__(self, connection: Connection, store: PackageStore, wanted: tuple[str, str]) -> None:
         self._connection, self._store, self._wanted = connection, store, wanted
         self._draft: Draft | None = None
         self._held = bytearray()
@@ -409,13 +398,13 @@ class Packaged:
 
     def gave(self) -> None:
         """The client has all of it."""
-        self.given = self._wanted.url, self._wanted.digest
+        self.given = self._wanted
 
     # -- from the disk -------------------------------------------------------------------------------------------------
 
     async def answer(self, request: Request, relay: Relay) -> bool | None:
         """Give out what there is already: whether the connection can go on. None: the upstream has to be asked."""
-        connection, copy = self._connection, self._store.find(self._wanted.url, self._wanted.digest)
+        connection, copy = self._connection, self._store.find(*self._wanted)
         if copy is None:
             return None
         try:
@@ -459,7 +448,7 @@ class Packaged:
         why = _unfit(response)
         if why is None:
             fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
-            url, digest = self._wanted.url, self._wanted.digest
+            url, digest = self._wanted
             entry = Entry(url=url, digest=digest, size=response.length or 0, address=address, fields=fields)
             try:
                 self._draft, self._hasher = self._store.begin(entry), entry.hasher()

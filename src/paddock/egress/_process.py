@@ -25,14 +25,13 @@ from . import _witness
 from ._gateway import Gateway
 from ._handler import HandlerHost, start_host
 from ._journal import AuditJournal
-from ._judged import Approvals
 from ._malware import Lists
 from ._open_door import Pages
 from ._origins import Origins
 from ._package_cache import PackageStore
 from ._registry_reader import Reader
-from ._server import Plane, Server
-from ._upstream import over_tcp, system_trust
+from ._server import Server
+from ._upstream import over_tcp, resolve_here, system_trust
 from ._world import World
 
 _SPARE_BYTES = 1 << 30
@@ -64,19 +63,18 @@ def _serve(options: dict[str, Any]) -> None:
     lock = os.open(state / layout.GATEWAY_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # by this a daemon knows whose the audit segment is; one before may be dying
     handlers = start_host()  # before anything is opened that a handler may not have
-    reader = Reader.start()
+    reader = Reader()
     malware = state / layout.MALWARE
     malware.mkdir(mode=0o700, exist_ok=True)
     witness = _witness.start()
-    server = Server(listener, owner=os.stat(state).st_uid)
     with asyncio.Runner() as runner:
-        plane = runner.run(make_plane(state, server, reader=reader, witness=witness, handlers=handlers))
+        server = runner.run(make_server(state, listener, reader=reader, witness=witness, handlers=handlers))
         writable = (state / layout.AUDIT, state / layout.PACKAGES)
         for line in confine(readable=(malware,), writable=writable):
             print(line, file=sys.stderr, flush=True)
         gc.collect()
         gc.freeze()
-        runner.run(server.serve(plane))
+        runner.run(server.serve())
     os.close(lock)
 
 
@@ -100,9 +98,9 @@ def _system() -> tuple[str, ...]:
     return (*(f"/etc/{name}" for name in _OF_THE_RESOLVER), *links, *_OF_CERTIFICATES, *named)
 
 
-async def make_plane(
-    state: Path, approvals: Approvals, *, reader: Reader, witness: socket.socket, handlers: HandlerHost
-) -> Plane:
+async def make_server(
+    state: Path, listener: socket.socket, *, reader: Reader, witness: socket.socket, handlers: HandlerHost | None
+) -> Server:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
     log = AuditLog(state / layout.AUDIT)
     journal = AuditJournal(log)
@@ -110,14 +108,14 @@ async def make_plane(
     if world is not None:
         log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
     gateway = Gateway(
-        resolver=None if world is None else world.resolve,
+        resolver=resolve_here if world is None else world.resolve,
         reach=over_tcp if world is None else world.reach,
         trust=system_trust if world is None else world.trust,
         origins=Origins(witness, journal.process),
         handlers=handlers,
         pages=Pages(reader=reader, known=Lists(state / layout.MALWARE), packages=_packages(state)),
     )
-    return Plane(gateway, journal, approvals)
+    return Server(listener, gateway, journal, owner=os.stat(state).st_uid)
 
 
 def _packages(state: Path) -> PackageStore | None:

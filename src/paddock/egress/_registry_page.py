@@ -65,7 +65,8 @@ class Filtered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a page was asked for, about which package, and the rule for what it may name."""
+    """Where a page was asked for, about which package, and the rule for what it may name: `item` is its place in the
+    policy. `accept` is what the client takes."""
 
     scheme: str
     host: str
@@ -78,6 +79,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     known: tuple[Malicious, ...] = ()
     """What a list of malware has about the package."""
     downloads: str | None = None
+    item: int = 0
+    accept: str = ""
 
     def held(self, version: str, when: object) -> str | None:
         """Why what was published at `when` (ISO 8601; anything else is no date) may not be fetched; None: it may."""

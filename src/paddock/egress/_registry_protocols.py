@@ -44,13 +44,10 @@ def normalised(registry: str, name: str) -> str:
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A page that is to be read: what came of type `kind`, encoded or not, for who `accept`s that. `item` is the rule's
-    place in the policy."""
+    """A page that is to be read: what came of type `kind`, encoded or not."""
 
     page: Page
-    item: int
     kind: str
-    accept: str
     gzip: bool
 
 
@@ -76,7 +73,7 @@ def read(job: Job, body: bytes) -> tuple[Answer, bytes]:
         found = _filtered(job, _decoded(body) if job.gzip else body)
     except (Malformed, Undecodable) as error:
         return Answer(malformed=str(error)), b""
-    files = {key_of(job.item, file): _pack(kept) for file, kept in found.files}
+    files = {key_of(job.page.item, file): _pack(kept) for file, kept in found.files}
     answer = Answer(
         kind=found.kind, files=files, held=_held(found.files), nothing=found.nothing, downloads=found.downloads
     )
@@ -86,12 +83,12 @@ def read(job: Job, body: bytes) -> tuple[Answer, bytes]:
 def _filtered(job: Job, body: bytes) -> Filtered:
     page = job.page
     if page.rule.registry == "npm":
-        return npm.filter_document(page, body, job.accept)
+        return npm.filter_document(page, body, page.accept)
     if page.rule.registry == "crates":
         return crates.filter_page(page, body)
     if job.kind in _HTML:
-        return pypi.filter_html(page, body, job.accept)
-    return pypi.filter_json(page, body, job.accept)
+        return pypi.filter_html(page, body, page.accept)
+    return pypi.filter_json(page, body, page.accept)
 
 
 def _decoded(body: bytes) -> bytes:

@@ -1,19 +1,15 @@
 """Pages are read in processes of their own, that have nothing: see docs/design/registries.md.
 
-`start` forks a reader before there is anything to lose; the reader forks one process for each page. A page is sent on a
-socket of its own as: length of the job (32 bits), the job, the page, end; and is answered in the same form.
+A page is sent to one as: length of the job (32 bits), the job, the page, end; and is answered in the same form.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import resource
-import signal
 import socket
 import struct
-from typing import NoReturn
 
 import msgspec
 
@@ -22,6 +18,7 @@ from paddock.linux import prctl, seccomp, seccomp_profile
 from paddock.model import Allow
 from paddock.model.policy import Registry
 
+from ._fork_server import ForkServer
 from ._refusal import Refused
 from ._registry_page import Page
 from ._registry_protocols import MOST_PAGE_BYTES, Answer, Job, read
@@ -31,7 +28,6 @@ _LENGTH = struct.Struct("!I")
 _MOST_MEMORY_BYTES = 1 << 30
 _MOST_SECONDS = 20
 _CHUNK = 1 << 18
-_DOOR = 3
 _CALLS = """
 read write recvfrom recvmsg sendto sendmsg close exit exit_group clone wait4 brk mmap munmap mremap mprotect madvise
 futex set_robust_list rseq rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack restart_syscall getpid gettid getrandom
@@ -42,28 +38,13 @@ _job = msgspec.msgpack.Decoder(Job).decode
 _answer = msgspec.msgpack.Decoder(Answer).decode
 
 
-class Reader:
-    """Of pages; `pid` is the process that forks one for each."""
+class Reader(ForkServer):
+    """The process that those which read pages are forked from, one for each page."""
 
-    def __init__(self, door: socket.socket, pid: int) -> None:
-        door.setblocking(False)
-        self._door, self.pid = door, pid
+    def __init__(self) -> None:
+        super().__init__("the reader of pages", _confine, _answer_one)
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
         self._tasks: set[asyncio.Task[tuple[Answer, bytes]]] = set()
-
-    @classmethod
-    def start(cls) -> Reader:
-        """What it is forked from has no thread, and nothing that a page should not have."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        pid = os.fork()
-        if pid == 0:
-            _run(theirs)
-        theirs.close()
-        return cls(ours, pid)
-
-    def close(self) -> None:
-        """It ends with its last page."""
-        self._door.close()
 
     async def read(self, job: Job, body: bytes, turn: asyncio.Semaphore) -> tuple[Answer, bytes]:
         """`turn` is of who asks. Refused: no answer. Who goes away while it is read keeps the turn until it was:
@@ -87,11 +68,8 @@ class Reader:
 
     async def _read(self, job: Job, body: bytes) -> tuple[Answer, bytes]:
         loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
+        _, ours = self.start()
         with ours:
-            ours.setblocking(False)
-            with theirs:
-                socket.send_fds(self._door, [b"\0"], [theirs.fileno()])
             head = _encode(job)
             try:
                 await loop.sock_sendall(ours, _LENGTH.pack(len(head)) + head)
@@ -117,34 +95,9 @@ class Reader:
 # -- the other side ----------------------------------------------------------------------------------------------------
 
 
-def _run(door: socket.socket) -> NoReturn:
-    try:
-        _confine(door)
-        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=_DOOR)
-        while True:
-            data, descriptors, _, _ = socket.recv_fds(door, 1, 1)
-            if not data:
-                os._exit(0)
-            _fork(door, descriptors)
-    except BaseException:
-        os._exit(1)
-
-
-def _fork(door: socket.socket, descriptors: list[int]) -> None:
-    if descriptors and os.fork() == 0:
-        try:
-            door.close()
-            resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
-            resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS))
-            _answer_one(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptors[0]))
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
-def _answer_one(sock: socket.socket) -> None:
+def _answer_one(sock: socket.socket, _: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS))
     said = bytearray()
     while piece := sock.recv(_CHUNK):
         said += piece
@@ -155,26 +108,15 @@ def _answer_one(sock: socket.socket) -> None:
     sock.sendall(body)
 
 
-def _confine(door: socket.socket) -> None:
-    os.dup2(door.detach(), _DOOR)
-    null = os.open("/dev/null", os.O_RDWR)
-    for number in (0, 1, 2):
-        os.dup2(null, number)
-    os.closerange(_DOOR + 1, 1 << 20)
-    prctl.set_parent_death_signal(signal.SIGKILL)
+def _confine() -> None:
     prctl.set_name(b"paddock-reader")
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    os.dup2(0, 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
     _warm()
     process.confine(
         readable=(), writable=(), calls=seccomp.Filter(seccomp_profile.build_only(os.uname().machine, _CALLS.split()))
     )
-    gc.collect()
-    gc.freeze()
 
 
 def _warm() -> None:
@@ -189,6 +131,6 @@ def _warm() -> None:
     for registry, body, kind in pages:
         rule = Allow(registry=registry, hosts=("x.test",), cooldown_days=1)
         page = Page(scheme="https", host="x.test", port=443, path="/a", package="a", rule=rule, now=0.0)
-        job = Job(page=page, item=0, kind=kind, accept="", gzip=False)
+        job = Job(page=page, kind=kind, gzip=False)
         answer, _ = read(_job(_encode(job)), body)
         _encode(answer)

@@ -11,7 +11,7 @@ import msgspec
 
 from ._coding import Undecodable
 from ._h2_session import StreamFailed
-from ._http1 import BadMessage, Body, Fields, Request, Response, Stream
+from ._http1 import CONDITIONS, BadMessage, Body, Fields, Request, Response, Stream
 from ._judged import Judged
 from ._needles import Both, Filter
 from ._overrides import FormWatch
@@ -26,13 +26,11 @@ from ._wire import Lost
 
 if TYPE_CHECKING:
     from ._connection import Connection
-    from ._registry_gate import Look
+    from ._registry import Look
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
-_ASKED = frozenset({b"accept", b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-since"}) | {
-    b"if-unmodified-since"
-}
+_ASKED = CONDITIONS | {b"accept"}
 """Fields that a judged registry is sent."""
 _MOST_ASKED_BYTES = 256
 
@@ -190,7 +188,7 @@ class Relay:
 
     def _kept(self, *, tls: bool, repeatable: bool) -> Upstream | None:
         connection, target = self._connection, self._target
-        shared = self._room.links.take(target) if tls and connection.is_stream else None
+        shared = self._room.pool.stream(target) if tls and connection.is_stream else None
         if shared is not None or connection.is_grpc:
             return shared
         return self._room.pool.take(target, tls=tls, repeatable=repeatable)
@@ -200,7 +198,7 @@ class Relay:
         connection, target, room = self._connection, self._target, self._room
         if not (tls and connection.is_stream):
             return await room.dial(connection.flow, target, literal=connection.literal, tls=tls)
-        upstream = await room.links.reach(
+        upstream = await room.pool.reach(
             target, lambda: room.dial(connection.flow, target, literal=connection.literal, tls=tls, h2=True)
         )
         if connection.is_grpc and not upstream.shared:

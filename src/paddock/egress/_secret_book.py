@@ -133,25 +133,17 @@ class SecretBook:
         return any(one.port == target.port and _is_host(one.host, target.host) for one in bindings)
 
     def put(self, bound: Bound) -> None:
-        """One that is new, or another binding of one, or as `set`."""
-        if bound.name not in self._bound:
-            self._bound[bound.name] = bound
+        """A secret that is new; or, from the next request on, other bindings or another value of one, or that it is
+        revoked. The value before is still taken out of what comes back."""
+        before = self._bound.get(bound.name)
+        if before is None:
             self._names[bound.placeholder.encode()] = bound.name
             self.needles = Needles(tuple(self._names))
-            self._redactions = {}
-            return
-        self.set(bound.name, bound.value, bound.expires_at)
-        self._bound[bound.name] = msgspec.structs.replace(self._bound[bound.name], bindings=bound.bindings)
-
-    def set(self, name: str, value: SecretValue | None, expires_at: float | None = None) -> None:
-        """Another value from the next request on; None: revoked. The one before is still taken out of what comes back.
-        One of a name that the sandbox has not is nothing to it."""
-        bound = self._bound.get(name)
-        if bound is None:
-            return
-        if bound.value is not None and bound.value != value:
-            self._past = [*self._past[1 - _MOST_PAST :], (bound.value.data, bound.placeholder.encode())]
-        self._bound[name] = msgspec.structs.replace(bound, value=value, expires_at=expires_at)
+        else:
+            bound = msgspec.structs.replace(bound, placeholder=before.placeholder)
+            if before.value is not None and before.value != bound.value:
+                self._past = [*self._past[1 - _MOST_PAST :], (before.value.data, before.placeholder.encode())]
+        self._bound[bound.name] = bound
         self._redactions = {}
 
     def redaction(self, *, keep_length: bool) -> Redaction:

@@ -21,75 +21,10 @@ from ._authority import Authority
 from ._control import VERSION, Close, Hello, Open, Order, Record, Revise, Secret, Welcome
 from ._gateway import Gateway
 from ._journal import AuditJournal
-from ._judged import Approvals
 from ._open_door import Door
 from ._secret_book import Bound, SecretBook, from_bytes
 
 _bound = msgspec.msgpack.Decoder(Bound).decode
-
-
-class Plane:
-    """What lets through or refuses. Every method may raise PaddockError."""
-
-    def __init__(self, gateway: Gateway, journal: AuditJournal, approvals: Approvals) -> None:
-        self._gateway, self._journal, self._approvals = gateway, journal, approvals
-        self._books: dict[str, SecretBook] = {}
-        self._watched: set[str] = set()
-
-    async def open(self, order: Open, sockets: Sequence[socket.socket]) -> None:
-        """Return when what comes in there is served. The sockets are the gateway's then."""
-        *tcp, dns_udp, dns_tcp, diag = sockets
-        book = SecretBook(from_bytes(order.secrets))
-        policy = Snapshot.from_bytes(order.snapshot)
-        door = Door(
-            sandbox=order.sandbox,
-            incarnation=order.incarnation,
-            first=order.first,
-            tcp=tcp,
-            dns_udp=dns_udp,
-            dns_tcp=dns_tcp,
-            diag=diag,
-            policy=policy,
-            authority=Authority(order.certificate, order.key),
-            secrets=book,
-            approvals=self._approvals,
-            journal=self._journal,
-        )
-        await self._gateway.open(door)
-        self._books[order.sandbox] = book
-        await self._watch(order.sandbox, _wants_processes(policy))
-
-    async def revise(self, order: Revise) -> None:
-        """Return when the revision holds for the connections that live, too."""
-        policy = Snapshot.from_bytes(order.snapshot)
-        await self._gateway.revise(order.sandbox, policy)
-        await self._watch(order.sandbox, _wants_processes(policy))
-
-    async def secret(self, order: Secret) -> None:
-        bound = _bound(order.secret)
-        self._books[order.sandbox].put(bound)
-
-    async def record(self, order: Record) -> bytes:
-        """Return what was recorded, if it ends with this."""
-        taken = self._gateway.record(order.sandbox, order.on)
-        if order.on:
-            return b""
-        if taken is None:
-            reason = f"nothing is being recorded of {order.sandbox}: nobody began, or the gateway that did has died"
-            raise InvalidState(reason, hint=f"paddock record start {order.sandbox}")
-        return msgspec.msgpack.encode(taken)
-
-    async def close(self, sandbox: str) -> None:
-        """Cut everything, and close the sockets."""
-        self._books.pop(sandbox, None)
-        await self._watch(sandbox, False)
-        await self._gateway.close(sandbox)
-
-    async def _watch(self, sandbox: str, wanted: bool) -> None:
-        if wanted == (sandbox in self._watched):
-            return
-        (self._watched.add if wanted else self._watched.discard)(sandbox)
-        await self._gateway.watch(sandbox, wanted)
 
 
 def _wants_processes(policy: Snapshot) -> bool:
@@ -109,18 +44,27 @@ class Server:
     """Obeys one daemon, one order after the other, until it has had no door for a while. A door is closed when its
     sandbox ends, too: the daemon may die before it says so."""
 
-    def __init__(self, listener: socket.socket, *, owner: int, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        gateway: Gateway,
+        journal: AuditJournal,
+        *,
+        owner: int,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
         listener.setblocking(False)
         self._listener, self._owner, self._idle = listener, owner, idle_seconds
+        self._gateway, self._journal = gateway, journal
         self._doors: dict[str, tuple[int, int]] = {}
         """Incarnation, and a pidfd of its pid 1."""
         self._line: Duplex | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
 
-    async def serve(self, plane: Plane) -> None:
+    async def serve(self) -> None:
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._listener.fileno(), self._accept, plane)
+        loop.add_reader(self._listener.fileno(), self._accept)
         since = loop.time()
         try:
             while loop.time() - since < self._idle:
@@ -133,7 +77,7 @@ class Server:
             if self._line is not None:
                 self._line.close()
             for sandbox in list(self._doors):
-                await self._close(plane, sandbox)
+                await self._close(sandbox)
 
     async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
         """Asks the daemon. A no where there is none, or it does not answer: a yes is used up by being given."""
@@ -145,13 +89,13 @@ class Server:
         except (ConnectionError, TimeoutError, codec.Malformed):
             return NO_ANSWER
 
-    def _accept(self, plane: Plane) -> None:
+    def _accept(self) -> None:
         """Whoever connects is the daemon when it has said HELLO."""
         try:
             peer, _ = self._listener.accept()
         except OSError:
             return
-        line = Duplex(peer, lambda line, frame: self._heard(plane, line, frame), self._left)
+        line = Duplex(peer, lambda line, frame: self._heard(line, frame), self._left)
         if line.uid != self._owner:
             line.close()
 
@@ -165,7 +109,7 @@ class Server:
         if self._line is line:
             self._line = None
 
-    def _heard(self, plane: Plane, line: Duplex, frame: Frame) -> None:
+    def _heard(self, line: Duplex, frame: Frame) -> None:
         try:
             order: Hello | Order = codec.decode(frame.body, Hello if frame.kind is Kind.HELLO else Order)
         except codec.Malformed as error:
@@ -176,27 +120,27 @@ class Server:
         elif line is not self._line and not isinstance(order, Hello):
             close_all(frame.descriptors)
             raise WireError("an order of one who has not said HELLO, or was followed by another")
-        self._start(self._answer(plane, line, frame, order))
+        self._start(self._answer(line, frame, order))
 
-    async def _answer(self, plane: Plane, line: Duplex, frame: Frame, order: Hello | Order) -> None:
+    async def _answer(self, line: Duplex, frame: Frame, order: Hello | Order) -> None:
         descriptors = list(frame.descriptors)
         kind = frame.kind if frame.kind is Kind.HELLO else Kind.REPLY
         try:
             async with self._turn:
-                body = await self._obey(plane, order, descriptors)
+                body = await self._obey(order, descriptors)
         except Exception as error:  # a fault in one matter must not leave all the others without a gateway
             if not isinstance(error, PaddockError):
                 traceback.print_exc()
                 error = InternalError(f"{type(error).__name__}: {error}"[:1000], hint="gateway.log has the traceback")
             kind, body = Kind.ERROR, codec.encode_error(error)
         finally:
-            close_all(descriptors)  # those that the plane did not take
+            close_all(descriptors)  # those that no door has taken
         try:
             line.send(kind, frame.channel, body)
         except NotSent:
             return  # its daemon has died; the next one asks what is open
 
-    async def _obey(self, plane: Plane, order: Hello | Order, descriptors: list[int]) -> bytes:
+    async def _obey(self, order: Hello | Order, descriptors: list[int]) -> bytes:
         match order:
             case Hello(version=version):
                 if version != VERSION:
@@ -206,59 +150,88 @@ class Server:
                     raise InvalidState(reason, hint=f"end it, and paddock starts its own: kill {os.getpid()}")
                 return codec.encode(Welcome(pid=os.getpid()))
             case Open():
-                await self._open(plane, order, descriptors)
+                await self._open(order, descriptors)
             case Secret():
                 if order.sandbox in self._doors:
-                    await plane.secret(order)
+                    self._gateway.put_secret(order.sandbox, _bound(order.secret))
             case Close():
                 if self._has(order):
-                    await self._close(plane, order.sandbox)
+                    await self._close(order.sandbox)
             case Revise() | Record():
                 if not self._has(order):
                     reason = f"the gateway has no door of {order.sandbox} in incarnation {order.incarnation}"
                     raise NotFound(reason)
                 if isinstance(order, Record):
-                    return await plane.record(order)
-                await plane.revise(order)
+                    return self._record(order)
+                policy = Snapshot.from_bytes(order.snapshot)
+                await self._gateway.revise(order.sandbox, policy)
+                await self._gateway.watch(order.sandbox, _wants_processes(policy))
         return b""
+
+    def _record(self, order: Record) -> bytes:
+        """Return what was recorded, if it ends with this."""
+        taken = self._gateway.record(order.sandbox, order.on)
+        if order.on:
+            return b""
+        if taken is None:
+            reason = f"nothing is being recorded of {order.sandbox}: nobody began, or the gateway that did has died"
+            raise InvalidState(reason, hint=f"paddock record start {order.sandbox}")
+        return msgspec.msgpack.encode(taken)
 
     def _has(self, order: Revise | Record | Close) -> bool:
         return self._doors.get(order.sandbox, (None,))[0] == order.incarnation
 
-    async def _open(self, plane: Plane, order: Open, descriptors: list[int]) -> None:
-        await self._close(plane, order.sandbox)  # of the one before, under the same id
+    async def _open(self, order: Open, descriptors: list[int]) -> None:
+        await self._close(order.sandbox)  # of the one before, under the same id
         if len(descriptors) < 5:
             raise InvalidState(f"nobody has the sockets of {order.sandbox} any more: its way out is closed for good")
-        process = descriptors.pop()
+        policy, process = Snapshot.from_bytes(order.snapshot), descriptors.pop()
         sockets = [socket.socket(fileno=one) for one in descriptors]
         descriptors[:] = [process]
         try:
-            await plane.open(order, sockets)
+            await self._gateway.open(self._door(order, policy, sockets))
         except BaseException:
             for one in sockets:
                 one.close()
             raise
         descriptors.clear()
         self._doors[order.sandbox] = order.incarnation, process
-        loop = asyncio.get_running_loop()
-        loop.add_reader(process, self._ended, plane, order.sandbox, process)
+        asyncio.get_running_loop().add_reader(process, self._ended, order.sandbox, process)
+        await self._gateway.watch(order.sandbox, _wants_processes(policy))
 
-    def _ended(self, plane: Plane, sandbox: str, process: int) -> None:
+    def _door(self, order: Open, policy: Snapshot, sockets: Sequence[socket.socket]) -> Door:
+        *tcp, dns_udp, dns_tcp, diag = sockets
+        return Door(
+            sandbox=order.sandbox,
+            incarnation=order.incarnation,
+            first=order.first,
+            tcp=tcp,
+            dns_udp=dns_udp,
+            dns_tcp=dns_tcp,
+            diag=diag,
+            policy=policy,
+            authority=Authority(order.certificate, order.key),
+            secrets=SecretBook(from_bytes(order.secrets)),
+            approvals=self,
+            journal=self._journal,
+        )
+
+    def _ended(self, sandbox: str, process: int) -> None:
         async def close() -> None:
             async with self._turn:
                 if self._doors.get(sandbox, (0, -1))[1] == process:
-                    await self._close(plane, sandbox)
+                    await self._close(sandbox)
 
         asyncio.get_running_loop().remove_reader(process)
         self._start(close())
 
-    async def _close(self, plane: Plane, sandbox: str) -> None:
+    async def _close(self, sandbox: str) -> None:
         _, process = self._doors.pop(sandbox, (0, -1))
         if process == -1:
             return
         asyncio.get_running_loop().remove_reader(process)
         os.close(process)
-        await plane.close(sandbox)
+        await self._gateway.close(sandbox)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

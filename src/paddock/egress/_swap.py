@@ -33,18 +33,17 @@ _PIECES = frozenset({b"range", b"if-range", b"request-range", b"x-ms-range"})
 
 
 class Misdirected(Refused):
-    """`secret` is the name of one, `place` where its placeholder was."""
+    """A placeholder was where its value may not go."""
 
     def __init__(self, secret: str, place: str, reason: str) -> None:
         super().__init__(f"the placeholder of secret {secret} in {place}: {reason}", rule="secret")
-        self.secret, self.place = secret, place
 
 
 class Swap:
     """One request: `target` and `fields` first, then `body` if it has one, `trailers` at last.
 
     `allowed` is `RequestVerdict.secrets`. All raise Misdirected, and Unavailable; then nothing more of the
-    request may be sent. `used` are the names of those whose value was put in.
+    request may be sent.
     """
 
     def __init__(self, book: SecretBook, target: Target, *, scheme: str, method: str, allowed: tuple[str, ...]) -> None:
@@ -58,7 +57,6 @@ class Swap:
             self._why = f"{method} sends back what it is sent"
         else:
             self._bindings = {name: found for name in allowed if (found := book.bindings(name, target, method))}
-        self.used: set[str] = set()
         places = [binding for found in self._bindings.values() for binding in found]
         self.headers = {binding.header.lower().encode() for binding in places if binding.header is not None}
         """Fields that a value may be put into, in lower case."""
@@ -171,7 +169,6 @@ class Swap:
             encoded = encode(self._book.value(name))
             if encoded is None:
                 raise Unavailable(f"secret {name} cannot be written into {place}")
-            self.used.add(name)
             return encoded
 
         return put

@@ -19,8 +19,6 @@ from ._wire import Lost, Wire
 
 DIAL_SECONDS = 10.0
 MOST_ADDRESSES = 8
-MOST_IDLE, IDLE_SECONDS = 64, 30.0
-_FRESH_SECONDS = 1.0
 
 Resolver = Callable[[str], Awaitable[list[str]]]
 """Addresses of a name, as `ipaddress` writes them. OSError."""
@@ -32,17 +30,13 @@ Check = Callable[[str], Verdict]
 """Whether an address may be dialled; recorded. Unrecorded."""
 
 
-class HostResolver:
-    """The machine's own resolver. Its threads are few: one sandbox's slow names must not cost more."""
+_threads = ThreadPoolExecutor(16, thread_name_prefix="resolver")
+"""Few: one sandbox's slow names must not cost more."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(16, thread_name_prefix="resolver")
 
-    async def __call__(self, name: str) -> list[str]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _resolve, name)
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+async def resolve_here(name: str) -> list[str]:
+    """By the machine's own resolver."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, _resolve, name)
 
 
 def _resolve(name: str) -> list[str]:
@@ -167,53 +161,6 @@ def system_trust() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
-
-
-class Pool:
-    """Idle upstreams of one sandbox: nobody else's requests ever share a connection with its own."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._idle: dict[tuple[Target, bool], list[Upstream]] = {}
-        self._count = 0
-
-    def take(self, target: Target, *, tls: bool, repeatable: bool) -> Upstream | None:
-        """One that stands. The other side may be ending it this moment: what can't be sent twice gets none that has
-        been idle for long."""
-        idle = self._idle.get((target, tls))
-        while idle:
-            upstream = idle.pop()
-            self._count -= 1
-            upstream.wire.watch(False)
-            age = self._clock() - upstream.idle_since
-            if upstream.wire.idle and age < (IDLE_SECONDS if repeatable else _FRESH_SECONDS):
-                upstream.reused = True
-                return upstream
-            upstream.wire.close()
-        return None
-
-    def give(self, upstream: Upstream, *, tls: bool) -> None:
-        if upstream.shared or self._count >= MOST_IDLE or not upstream.wire.idle:
-            upstream.wire.close()
-            return
-        upstream.idle_since = self._clock()
-        self._idle.setdefault((upstream.target, tls), []).append(upstream)
-        self._count += 1
-        upstream.wire.watch(True)
-
-    def sweep(self, *, everything: bool = False) -> None:
-        """Closes those that are idle for too long, or have ended."""
-        now = self._clock()
-        for key, idle in list(self._idle.items()):
-            kept = [] if everything else [u for u in idle if u.wire.idle and now - u.idle_since < IDLE_SECONDS]
-            for upstream in idle:
-                if upstream not in kept:
-                    upstream.wire.close()
-            self._count -= len(idle) - len(kept)
-            if kept:
-                self._idle[key] = kept
-            else:
-                del self._idle[key]
 
 
 def _words(error: Exception | None) -> str:

@@ -52,7 +52,7 @@ class Wire(asyncio.BufferedProtocol):
     def branch(self, transport: asyncio.Transport) -> Wire:
         """One for a stream of this one."""
         wire = Wire(self._loop, self._scratch)
-        wire.connection_made(transport)
+        wire._transport = transport
         return wire
 
     @property

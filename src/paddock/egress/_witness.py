@@ -9,14 +9,15 @@ import json
 import os
 import select
 import socket
-import sys
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
-from paddock.linux import caps, descriptors, prctl, proc, proc_events, seccomp, seccomp_profile
+from paddock.linux import caps, prctl, proc, proc_events, seccomp, seccomp_profile
 from paddock.linux.proc_events import EXEC, EXIT, FORK, Event, News
 from paddock.linux.socket_holders import Search, TooMany
+
+from ._fork_server import fork_beside
 
 MOST_BYTES = 64 << 10
 _ANCESTORS = 16
@@ -38,29 +39,13 @@ NOBODY = "nobody in the sandbox holds the connection any more"
 
 def start() -> socket.socket:
     """The gateway's end. The process ends when that is closed, or the gateway dies. OSError."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    gateway = os.getpid()
-    if os.fork() == 0:
-        _be(theirs.detach(), gateway)
-    theirs.close()
-    return ours
+    return fork_beside("the witness", _be)[0]
 
 
-def _be(fd: int, gateway: int) -> NoReturn:
-    code = 1
-    try:
-        if os.getppid() == gateway:
-            descriptors.close_all_but(0, 1, 2, fd)
-            events = _events()
-            for number in (0, 1):
-                os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), number)
-            _confine()
-            _serve(socket.socket(fileno=fd), Witness(), events)
-        code = 0
-    except BaseException as error:
-        print(f"the witness: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(code)
+def _be(gateway: socket.socket) -> None:
+    events = _events()
+    _confine()
+    _serve(gateway, Witness(), events)
 
 
 def _events() -> News | None:

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from .decision import Principal as Principal
     from .decision import nested_principal as nested_principal
     from .egress import ConnectVerdict as ConnectVerdict
-    from .egress import EgressPolicy as EgressPolicy
     from .egress import RequestVerdict as RequestVerdict
     from .egress import Target as Target
     from .egress import Tier as Tier
@@ -207,7 +206,7 @@ HOMES = {
             "ListApprovals"
         ),
         "decision": "Decision Principal nested_principal",
-        "egress": "ConnectVerdict EgressPolicy RequestVerdict Target Tier Verdict",
+        "egress": "ConnectVerdict RequestVerdict Target Tier Verdict",
         "exec": "ExecInfo ExecResult ExecSpec ExitStatus Output PtySize",
         "file_actions": (
             "ConnectPort CopyFile DownloadTree FindFiles GrepFiles ListFiles MakeDirectory MoveFile ReadFile "

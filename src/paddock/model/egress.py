@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-
-if TYPE_CHECKING:
-    from .policy import Allow, Mock
 
 
 class Tier(StrEnum):
@@ -65,40 +60,3 @@ class RequestVerdict(Verdict, frozen=True, kw_only=True):
     git: str | None = None
     mock: str | None = None
     item: int | None = None
-
-
-class EgressPolicy(Protocol):
-    """A compiled policy. Pure, total, closed by default; every method takes about a microsecond and never raises."""
-
-    @property
-    def revision(self) -> str:
-        """The digest of what it was compiled from."""
-        ...
-
-    def name(self, name: str) -> Verdict:
-        """Whether a canonical name may be resolved: whether any connection to it could be allowed."""
-        ...
-
-    def connect(self, target: Target) -> ConnectVerdict: ...
-
-    def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
-        """Whether `target`, which may be connected to, may be at this address: loopback, link-local, private,
-        metadata and translated addresses are refused but where a rule names them by CIDR; so are the host's `own`."""
-        ...
-
-    def request(self, target: Target, scheme: str, method: str, path: str, push: bool | None = None) -> RequestVerdict:
-        """`path` is in its normal form, with its query. `push`: whether the body of a git LFS batch asks for more than
-        downloads; None: it is not read yet."""
-        ...
-
-    def mock(self, item: int) -> Mock:
-        """What is answered, by the `item` of a verdict with `mock`."""
-        ...
-
-    def push(self, item: int, ref: str) -> bool:
-        """Whether a ref, by its full name, may be pushed to; by the `item` of a verdict with `git`."""
-        ...
-
-    def registry(self, item: int) -> Allow:
-        """The rule of a verdict with `registry`, by its `item`; its `hosts` are said."""
-        ...

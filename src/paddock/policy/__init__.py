@@ -1,9 +1,5 @@
 """decide(principal, action) -> Decision. Pure, synchronous, total, closed by default."""
 
-from ._policy import Ceilings as Ceilings
-from ._policy import Judge as Judge
 from ._policy import Policy as Policy
 from ._policy import Rule as Rule
-from ._policy import allow as allow
-from ._policy import deny as deny
 from ._policy import local_policy as local_policy

@@ -1,13 +1,13 @@
-"""A policy is a tuple of rules, asked in order; the first verdict stands. A rule that breaks is a closed door.
+"""A policy is a sequence of rules, asked in order; the first answer stands. A rule that fails denies.
 
-That of embedded use: the state directory's own uid may do everything, below ceilings; a program inside a sandbox what
-children of that one need.
+The daemon's: the state directory's own uid may do everything, below ceilings; a program inside a sandbox what children
+of that one need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -29,94 +29,51 @@ from paddock.model import (
     WriteFile,
 )
 
-Judge: TypeAlias = Callable[[Principal, Action[Any]], Decision | None]
+Rule: TypeAlias = Callable[[Principal, Action[Any]], tuple[bool, str] | None]
+"""Whether it allows an action, and why; None: it has nothing to say."""
 
-
-class Rule(msgspec.Struct, frozen=True):
-    """`judge` answers with a Decision, or with None where the rule has nothing to say.
-
-    The recorded rule is always `name`, whatever the judge writes into its Decision.
-    """
-
-    name: str
-    judge: Judge
+_MOST = Limits(
+    cpus=256,
+    memory_mib=1 << 20,
+    swap_mib=1 << 20,
+    processes=65_536,
+    open_files=1 << 20,
+    disk_mib=1 << 22,
+    inodes=100_000_000,
+    tmp_mib=1 << 20,
+    output_mib=65_536,
+)
+"""The most that one sandbox may ask for: this stops typing errors, not people."""
+_MOST_TTL_SECONDS = 30 * 86_400.0
 
 
 class Policy(msgspec.Struct, frozen=True):
-    rules: tuple[Rule, ...] = ()
+    rules: Mapping[str, Rule] = {}
 
     def decide(self, principal: Principal, action: Action[Any]) -> Decision:
-        """Never raises (but for what ends the program): no rule, a broken rule and a strange answer all deny."""
-        for rule in self.rules:
+        """Never raises, but for what ends the program."""
+        for name, rule in self.rules.items():
             try:
-                verdict = cast("object", rule.judge(principal, action))  # its annotation is only a promise
+                answer = rule(principal, action)
             except Exception as error:
-                return _denied(rule, f"rule {rule.name!r} failed: {_words(error)}")
-            if verdict is None:
-                continue
-            if not isinstance(verdict, Decision):
-                return _denied(rule, f"rule {rule.name!r} answered with {type(verdict).__name__}, not with a Decision")
-            if verdict.allowed is True and verdict.rule == rule.name and type(verdict.reason) is str:
-                return verdict
-            return Decision(allowed=verdict.allowed is True, reason=str(verdict.reason), rule=rule.name)
+                answer = False, f"rule {name!r} failed: {type(error).__name__}: {error}"
+            if answer is not None:
+                return Decision(allowed=answer[0], reason=answer[1], rule=name)
         return Decision(allowed=False, reason="no rule allows this", rule="default")
 
 
-def allow(name: str, reason: str, applies: Callable[[Principal, Action[Any]], bool]) -> Rule:
-    """Allows what `applies` says True to."""
-    verdict = Decision(allowed=True, reason=reason, rule=name)
-    return Rule(name, lambda principal, action: verdict if applies(principal, action) else None)
+def local_policy(uid: int) -> Policy:
+    """Everything for `local:<uid>` below the ceilings, children for programs inside sandboxes; nothing for others."""
+
+    def own_uid(principal: Principal, _: Action[Any]) -> tuple[bool, str] | None:
+        return (True, f"the state directory belongs to uid {uid}") if principal.id == f"local:{uid}" else None
+
+    return Policy({"ceilings": _ceilings, "nested": _nested, "own-uid": own_uid})
 
 
-def deny(name: str, objection: Callable[[Principal, Action[Any]], str | None]) -> Rule:
-    """Denies with the sentence that `objection` returns; None is no objection."""
-
-    def judge(principal: Principal, action: Action[Any]) -> Decision | None:
-        reason = objection(principal, action)
-        return None if reason is None else Decision(allowed=False, reason=reason, rule=name)
-
-    return Rule(name, judge)
-
-
-def _denied(rule: Rule, reason: str) -> Decision:
-    return Decision(allowed=False, reason=reason, rule=rule.name)
-
-
-def _words(error: Exception) -> str:
-    # The message of a foreign exception may itself raise; that must not open the door.
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return type(error).__name__
-
-
-class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
-    """The most that one sandbox may ask for. The defaults stop typing errors, not people."""
-
-    limits: Limits = Limits(
-        cpus=256,
-        memory_mib=1 << 20,
-        swap_mib=1 << 20,
-        processes=65_536,
-        open_files=1 << 20,
-        disk_mib=1 << 22,
-        inodes=100_000_000,
-        tmp_mib=1 << 20,
-        output_mib=65_536,
-    )
-    ttl_seconds: float = 30 * 86_400
-
-
-def local_policy(uid: int, *, ceilings: Ceilings = Ceilings()) -> Policy:  # noqa: B008 (a frozen value)
-    """Everything for `local:<uid>` below `ceilings`, children for programs inside sandboxes; nothing for others."""
-    owner = f"local:{uid}"
-    return Policy(
-        (
-            deny("ceilings", lambda _, action: _above(ceilings, action)),
-            allow("nested", "a program inside a sandbox may have children of it", _is_of_children),
-            allow("own-uid", f"the state directory belongs to uid {uid}", lambda principal, _: principal.id == owner),
-        )
-    )
+def _nested(principal: Principal, action: Action[Any]) -> tuple[bool, str] | None:
+    needed = _is_of_children(principal, action)
+    return (True, "a program inside a sandbox may have children of it") if needed else None
 
 
 def _is_of_children(principal: Principal, action: Action[Any]) -> bool:
@@ -139,17 +96,18 @@ def _is_of_children(principal: Principal, action: Action[Any]) -> bool:
             return False
 
 
-def _above(ceilings: Ceilings, action: Action[Any]) -> str | None:
+def _ceilings(_: Principal, action: Action[Any]) -> tuple[bool, str] | None:
     match action:
         case CreateSandbox(spec=spec):
-            if not spec.ttl_seconds <= ceilings.ttl_seconds:
-                return f"ttl_seconds={spec.ttl_seconds:.10g} is above the ceiling of {ceilings.ttl_seconds:.10g}"
-            for field in Limits.__fields__:
-                asked, most = getattr(spec.limits, field), getattr(ceilings.limits, field)
-                if not asked <= most:  # written so that NaN is refused
-                    return f"limits.{field}={asked:.10g} is above the ceiling of {most:.10g}"
-            return None
-        case ExtendSandbox(ttl_seconds=ttl) if not ttl <= ceilings.ttl_seconds:
-            return f"ttl_seconds={ttl:.10g} is above the ceiling of {ceilings.ttl_seconds:.10g}"
+            asked = {
+                f"limits.{field}": (getattr(spec.limits, field), getattr(_MOST, field)) for field in _MOST.__fields__
+            }
+            asked["ttl_seconds"] = spec.ttl_seconds, _MOST_TTL_SECONDS
+        case ExtendSandbox(ttl_seconds=ttl):
+            asked = {"ttl_seconds": (ttl, _MOST_TTL_SECONDS)}
         case _:
             return None
+    for name, (value, most) in asked.items():
+        if not value <= most:  # written so that NaN is refused
+            return False, f"{name}={value:.10g} is above the ceiling of {most:.10g}"
+    return None

@@ -6,29 +6,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, product
 
-import msgspec
-
 from paddock.model import ConnectVerdict, Tier
 
 from ._globs import overlap
 from ._problem import Problem
-from ._rules import Rule, Rules
+from ._rules import Group, Rule, Rules
 
 MOST_RULES = 500
 """Rules about one name: all of them are asked at each request."""
-
-
-class Group(msgspec.Struct, frozen=True, eq=False):
-    """Rules of each kind, in the order of the document."""
-
-    allow: tuple[Rule, ...] = ()
-    deny: tuple[Rule, ...] = ()
-    mock: tuple[Rule, ...] = ()
-    approve: tuple[Rule, ...] = ()
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        return (*self.allow, *self.deny, *self.mock, *self.approve)
 
 
 class Bucket(Group, frozen=True, eq=False, kw_only=True):

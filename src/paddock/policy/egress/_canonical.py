@@ -18,7 +18,7 @@ from paddock.policy.door import command_faults, file_faults
 from ._addresses import Network
 from ._addresses import network as parse_network
 from ._addresses import number as parse_number
-from ._mocks import canonical_source, check_together
+from ._mocks import canonical_source, check_answer, check_together
 from ._names import NotAName, canonical_name, check_wildcard
 from ._paths import normal_path, pattern
 from ._problem import Problem, nearest
@@ -34,7 +34,6 @@ REGISTRIES: dict[Registry, tuple[str, ...]] = {
 MOST_RULES = 20_000
 _METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
-_FIELD_VALUE = re.compile(r"[\t\x20-\x7e]{0,4096}")
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _REF = re.compile(r"refs/(?:heads|tags)/[^\x00-\x20~^:?\[\\\x7f]+")
 _PACKAGE = re.compile(r"[A-Za-z0-9@/._*-]{1,214}")
@@ -178,13 +177,9 @@ def _deny(rule: Deny, path: Path) -> Deny:
 
 
 def _mock(rule: Mock, path: Path) -> Mock:
-    if not 200 <= rule.status <= 599:
-        raise Problem((*path, "status"), f"{rule.status} is no status of an answer", "200 to 599")
+    check_answer(rule, path)
     if len(rule.body) > _MOST_BODY:
         raise Problem((*path, "body"), f"more than {_MOST_BODY >> 20} MiB")
-    for name, value in rule.headers.items():
-        if not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
-            raise Problem((*path, "headers", name), f"{name!r} is no header that can be sent")
     return _part(msgspec.structs.replace(rule, source=canonical_source(rule, (*path, "with"))), path)
 
 

@@ -12,25 +12,10 @@ import msgspec
 
 from paddock.errors import InvalidArgument, PolicyInvalid
 from paddock.model import PolicyDocument, SecretRule
-from paddock.model.policy import (
-    Allow,
-    Approve,
-    AuditRules,
-    Binding,
-    CommandRule,
-    CommandRules,
-    Deny,
-    EgressRules,
-    FileRules,
-    Mock,
-    MockSource,
-    Recorded,
-    SecretSource,
-)
 
 from . import _yaml
 from ._mocks import with_files
-from ._problem import Problem, dotted, nearest
+from ._problem import Problem, nearest
 from ._schema import SAME_NAME
 from ._snapshot import Snapshot, compile, compile_at
 from ._yaml import Path, Places
@@ -173,28 +158,19 @@ def _at(value: object, path: Path) -> dict[str, object]:
     return cast("dict[str, object]", value)
 
 
-_TYPES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
-    (r"", PolicyDocument),
-    (r"egress", EgressRules),
-    (r"egress\.allow\[\d+\]", Allow),
-    (r"egress\.deny\[\d+\]", Deny),
-    (r"egress\.mock\[\d+\]", Mock),
-    (r"egress\.mock\[\d+\]\.with", MockSource),
-    (r"egress\.mock\[\d+\]\.with\.cassette\[\d+\]", Recorded),
-    (r"approve\[\d+\]", Approve),
-    (r"commands", CommandRules),
-    (r"commands\.(?:deny|approve|allow)\[\d+\]", CommandRule),
-    (r"files", FileRules),
-    (r"audit", AuditRules),
-    (r"secrets\.[^.]+", SecretRule),
-    (r"secrets\.[^.]+\.from", SecretSource),
-    (r"secrets\.[^.]+\.bind(?:\[\d+\])?", Binding),
-)
-
-
 def _type_at(path: Path) -> type[msgspec.Struct] | None:
-    at = dotted(path)
-    return next((type_ for pattern, type_ in _TYPES if re.fullmatch(pattern, at)), None)
+    found: type[msgspec.Struct] | None = PolicyDocument
+    for part in path:
+        types = {} if found is None else {one.encode_name: one.type for one in msgspec.structs.fields(found)}
+        if part in types:  # else it is an index, or the name of a secret
+            found = _struct_in(types[part])
+    return found
+
+
+def _struct_in(type_: Any) -> type[msgspec.Struct] | None:
+    if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+        return type_
+    return next((found for inner in get_args(type_) if (found := _struct_in(inner))), None)
 
 
 def _elsewhere(name: str) -> str | None:

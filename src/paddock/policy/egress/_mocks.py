@@ -150,17 +150,22 @@ def _size(source: MockSource | str | None) -> int:
     return len(source.python or "") + sum(bodies)
 
 
-def _recorded(one: Recorded, path: Path) -> Recorded:
-    if not _METHOD.fullmatch(one.method):
-        raise Problem((*path, "method"), f"{one.method!r} is no method", f"write {one.method.upper()}")
+def check_answer(one: Mock | Recorded, path: Path) -> None:
+    """Problem: its status or its headers can't be sent."""
     if not 200 <= one.status <= 599:
         raise Problem((*path, "status"), f"{one.status} is no status of an answer", "200 to 599")
-    if one.body_sha256 is not None and not _DIGEST.fullmatch(one.body_sha256):
-        raise Problem((*path, "body_sha256"), "64 hexadecimal digits, in lower case")
     for name, value in one.headers.items():
         values = (value,) if isinstance(value, str) else value
         if not _TOKEN.fullmatch(name) or not all(map(_FIELD_VALUE.fullmatch, values)):
             raise Problem((*path, "headers", name), f"{name!r} is no header that can be sent")
+
+
+def _recorded(one: Recorded, path: Path) -> Recorded:
+    if not _METHOD.fullmatch(one.method):
+        raise Problem((*path, "method"), f"{one.method!r} is no method", f"write {one.method.upper()}")
+    check_answer(one, path)
+    if one.body_sha256 is not None and not _DIGEST.fullmatch(one.body_sha256):
+        raise Problem((*path, "body_sha256"), "64 hexadecimal digits, in lower case")
     if one.body_base64 is not None:
         try:
             base64.b64decode(one.body_base64, validate=True)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TypeAlias
 
 from paddock.errors import PolicyInvalid
 
 from ._yaml import Path, Place, Places
 
-Words: TypeAlias = str
-
 
 class Problem(Exception):
     """`{other}` in the message is where `other` is."""
 
-    def __init__(self, path: Path, message: Words, hint: Words | None = None, *, other: Path | None = None) -> None:
+    def __init__(self, path: Path, message: str, hint: str | None = None, *, other: Path | None = None) -> None:
         super().__init__(message)
         self.path, self.message, self.hint, self.other = path, message, hint, other
 

@@ -105,11 +105,20 @@ def is_git_push(method: str, path: str, query: str, push: bool | None) -> bool |
     return push if method == "POST" and path.endswith(_LFS_BATCH) and not query else True
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    allow: tuple[Rule, ...]
-    deny: tuple[Rule, ...]
-    mock: tuple[Rule, ...]
-    approve: tuple[Rule, ...]
+class Group(msgspec.Struct, frozen=True, eq=False):
+    """Rules of each kind, in the order of the document."""
+
+    allow: tuple[Rule, ...] = ()
+    deny: tuple[Rule, ...] = ()
+    mock: tuple[Rule, ...] = ()
+    approve: tuple[Rule, ...] = ()
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return (*self.allow, *self.deny, *self.mock, *self.approve)
+
+
+class Rules(Group, frozen=True, eq=False, kw_only=True):
     deeds: frozenset[str]
     """What a person is asked for wherever it happens."""
     bindings: tuple[tuple[str, Binding, Rule], ...]

@@ -1,4 +1,4 @@
-"""Connections of HTTP/2 to servers: streams of one sandbox to one server share them."""
+"""Connections to servers that a sandbox uses again: of HTTP/1.1 in turn, of HTTP/2 by several streams at once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from paddock.model.egress import Target
 
 from ._h2_session import Broken, Session
 from ._refusal import Refused
-from ._upstream import IDLE_SECONDS, MOST_IDLE, Upstream
+from ._upstream import Upstream
 from ._wire import Lost
 
 _WINDOW, _STREAMS_WINDOW = 1 << 20, 4 << 20
-_MOST_PLAIN = 1024
+_MOST_IDLE, _MOST_PLAIN = 64, 1024
+_IDLE_SECONDS, _FRESH_SECONDS = 30.0, 1.0
 
 
 class Link:
-    """One connection. `retired`: it takes no new streams, and ends with its last."""
+    """A connection of HTTP/2. `retired`: it takes no new streams, and ends with its last."""
 
     def __init__(self, upstream: Upstream, loop: asyncio.AbstractEventLoop) -> None:
         self._upstream, self._loop = upstream, loop
@@ -69,16 +70,44 @@ class Link:
         self._upstream.wire.reset(why)
 
 
-class Links:
-    """Those of one door."""
+class Pool:
+    """Those of one sandbox: nobody else's requests ever share a connection with its own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._idle: dict[tuple[Target, bool], list[Upstream]] = {}
+        self._count = 0
         self._links: dict[Target, list[Link]] = {}
         self._plain: dict[Target, None] = {}
+        """Servers that don't take HTTP/2."""
         self._dialling: dict[Target, asyncio.Future[Refused | None]] = {}
 
-    def take(self, target: Target) -> Upstream | None:
+    def take(self, target: Target, *, tls: bool, repeatable: bool) -> Upstream | None:
+        """A connection of HTTP/1.1 that stands. The other side may be ending it this moment: what can't be sent twice
+        gets none that has been idle for long."""
+        idle = self._idle.get((target, tls))
+        while idle:
+            upstream = idle.pop()
+            self._count -= 1
+            upstream.wire.watch(False)
+            age = self._loop.time() - upstream.idle_since
+            if upstream.wire.idle and age < (_IDLE_SECONDS if repeatable else _FRESH_SECONDS):
+                upstream.reused = True
+                return upstream
+            upstream.wire.close()
+        return None
+
+    def give(self, upstream: Upstream, *, tls: bool) -> None:
+        if upstream.shared or self._count >= _MOST_IDLE or not upstream.wire.idle:
+            upstream.wire.close()
+            return
+        upstream.idle_since = self._loop.time()
+        self._idle.setdefault((upstream.target, tls), []).append(upstream)
+        self._count += 1
+        upstream.wire.watch(True)
+
+    def stream(self, target: Target) -> Upstream | None:
+        """A stream of a connection of HTTP/2."""
         for link in self._links.get(target, ()):
             stream = link.stream()
             if stream is not None:
@@ -89,7 +118,7 @@ class Links:
         """A stream where the server takes HTTP/2, which `dial` offers, or else what was dialled. Those who want the
         same at one time wait for one dial. Refused."""
         while target not in self._plain:
-            stream = self.take(target)
+            stream = self.stream(target)
             if stream is not None:
                 return stream
             dialling = self._dialling.get(target)
@@ -106,7 +135,9 @@ class Links:
         try:
             upstream = await dial()
             if upstream.wire.protocol != "h2":
-                self._remember(target)
+                if len(self._plain) >= _MOST_PLAIN:
+                    del self._plain[next(iter(self._plain))]
+                self._plain[target] = None
                 return upstream
             link = Link(upstream, self._loop)
             self._links.setdefault(target, []).append(link)
@@ -120,14 +151,19 @@ class Links:
             del self._dialling[target]
             told.set_result(outcome)
 
-    def _remember(self, target: Target) -> None:
-        if len(self._plain) >= _MOST_PLAIN:
-            del self._plain[next(iter(self._plain))]
-        self._plain[target] = None
-
     def sweep(self, *, everything: bool = False) -> None:
-        """Closes what is idle for too long, has ended, or is too much. `everything`: nothing is used again."""
-        now, idle = self._loop.time(), 0
+        """Close what is idle for too long, has ended, or is too much. `everything`: nothing is used again."""
+        now, idle_links = self._loop.time(), 0
+        for key, idle in list(self._idle.items()):
+            kept = [] if everything else [u for u in idle if u.wire.idle and now - u.idle_since < _IDLE_SECONDS]
+            for upstream in idle:
+                if upstream not in kept:
+                    upstream.wire.close()
+            self._count -= len(idle) - len(kept)
+            if kept:
+                self._idle[key] = kept
+            else:
+                del self._idle[key]
         if everything:
             self._plain.clear()
         for target, links in list(self._links.items()):
@@ -136,14 +172,16 @@ class Links:
                 if link.busy:
                     link.idle_since = now
                     continue
-                idle += 1
-                if link.retired or idle > MOST_IDLE or now - link.idle_since > IDLE_SECONDS:
+                idle_links += 1
+                if link.retired or idle_links > _MOST_IDLE or now - link.idle_since > _IDLE_SECONDS:
                     link.close()
                     links.remove(link)
             if not links:
                 del self._links[target]
 
-    def reset(self, why: str) -> None:
+    def cut(self, why: str) -> None:
+        """Break off what HTTP/2 is spoken on, and close what is idle."""
+        self.sweep(everything=True)
         for links in self._links.values():
             for link in links:
                 link.reset(why)

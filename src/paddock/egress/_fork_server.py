@@ -1,0 +1,129 @@
+"""Processes beside the gateway. They are forked before it has opened anything, so that there is nothing in them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn, TypeAlias
+
+from paddock.linux import descriptors, prctl
+
+Work: TypeAlias = Callable[[socket.socket, int], object]
+"""What a child does with its socket. It is told the pid of the process that forked it."""
+
+_ORDER = struct.Struct("!cQ")
+_START, _END = b"s", b"e"
+
+
+def fork_beside(name: str, work: Callable[[socket.socket], object]) -> tuple[socket.socket, int]:
+    """Fork a process that ends with this one or with `work`, and return the socket to it and its pid.
+
+    The caller has one thread, and nothing in its memory that the process may not see.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _be_beside(name, work, theirs, parent)
+    theirs.close()
+    return ours, pid
+
+
+def _be_beside(name: str, work: Callable[[socket.socket], object], peer: socket.socket, parent: int) -> NoReturn:
+    try:
+        prctl.set_parent_death_signal(signal.SIGKILL)
+        if os.getppid() == parent:
+            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+            for number in (0, 1):
+                os.dup2(null, number)
+            descriptors.close_all_but(peer.fileno())
+            work(peer)
+    except BaseException as error:
+        with suppress(OSError):
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(0)
+
+
+class ForkServer:
+    """A process that forks others, each of which does `work`, in what `confine` has left to all of them.
+
+    It reads orders of fixed size, and nothing that anybody else has written.
+    """
+
+    def __init__(self, name: str, confine: Callable[[], object], work: Work) -> None:
+        def serve(peer: socket.socket) -> None:
+            confine()
+            gc.collect()
+            gc.freeze()
+            _fork_each(peer, work)
+
+        self._peer, self.pid = fork_beside(name, serve)
+        self._peer.setblocking(False)
+        self._next = 0
+
+    def start(self) -> tuple[int, socket.socket]:
+        """A new process's number, and the socket to it. OSError: the server is gone or does not keep up."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._next += 1
+        try:
+            with theirs:
+                socket.send_fds(self._peer, [_ORDER.pack(_START, self._next)], [theirs.fileno()])
+        except BaseException:
+            ours.close()
+            raise
+        ours.setblocking(False)
+        return self._next, ours
+
+    def end(self, number: int) -> None:
+        """Kill a process."""
+        with suppress(OSError):  # then it is the server's end
+            self._peer.send(_ORDER.pack(_END, number))
+
+    def close(self) -> None:
+        """End the server. Idempotent."""
+        if self._peer.fileno() >= 0:
+            self._peer.close()
+            os.waitpid(self.pid, 0)
+
+
+def _fork_each(peer: socket.socket, work: Work) -> None:
+    own, pids = os.getpid(), dict[int, int]()
+    while True:
+        data, fds, _, _ = socket.recv_fds(peer, _ORDER.size, 1)
+        if not data:
+            return
+        _reap(pids)
+        kind, number = _ORDER.unpack(data)
+        if kind == _START and fds:
+            pid = os.fork()
+            if pid == 0:
+                _be_a_child(peer, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fds[0]), work, own)
+            pids[number] = pid
+            os.close(fds[0])
+        elif kind == _END and number in pids:
+            os.kill(pids[number], signal.SIGKILL)
+            os.waitpid(pids.pop(number), 0)
+
+
+def _be_a_child(peer: socket.socket, sock: socket.socket, work: Work, server: int) -> NoReturn:
+    code = 1
+    try:
+        peer.close()
+        work(sock, server)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _reap(pids: dict[int, int]) -> None:
+    """Those that ended by themselves. Their numbers are nobody else's until here."""
+    for number, pid in list(pids.items()):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            del pids[number]
