@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from paddock.audit import AuditLog
 from paddock.backends._base import SandboxPlan
@@ -133,7 +133,7 @@ async def door(directory: Path, rounds: int) -> None:
         rig.state_dir,
         backends=[NoBackend(rig.world)],
         pool=lambda: pool,
-        templates=OneTemplate(),
+        templates=cast("Any", OneTemplate),
         policy=local_policy(os.getuid()),
     )
     show("perform: list, nothing there", await atimed(rounds, lambda: service.perform(ListSandboxes(), ME)))

@@ -16,8 +16,8 @@ from collections.abc import Awaitable
 from pathlib import Path
 
 from paddock.backends._base import SandboxPlan
-from paddock.backends._guest_instance import GuestInstance
 from paddock.backends.guest import PING
+from paddock.backends.guest._instance import GuestInstance
 from paddock.backends.process import ProcessBackend
 from paddock.model import (
     ExecId,

@@ -18,7 +18,7 @@ READERS = {
     "cli/_render.py": "times as a person reads them",
     "cli/_stats.py": "the time of a sample",
     "cli/_values.py": "`--since 10m`",
-    "cli/_why.py": "how long until, in words",
+    "cli/_audit.py": "how long until, in words",
     "cli/_workspaces.py": "`used_at`, `observed_at` and `pinned_until`, as people say them",
     "cli/_daemon.py": "how long it has been running, in words",
     "daemon/_main.py": "when it started, for people",
