@@ -270,8 +270,8 @@ async def test_an_extension_that_is_broken_off_holds_as_it_is_recorded(
                 place.deadline += 900  # as if it had been done, and the answer lost
             else:
                 await reached.wait()
+                broken.undo()  # first: the successor tells the sandbox its deadline as soon as it adopts it
                 async with rig.service() as successor:
-                    broken.undo()
                     await successor.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
         await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
         row = service._store.get(made.id)
