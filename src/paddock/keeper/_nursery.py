@@ -130,7 +130,7 @@ class Nursery:
             self._refuse(error)
             return False
         self._spares.append(spare)
-        fd = spare.sync.fileno()
+        fd, spawner = spare.sync.fileno(), self._spawner.living
 
         def heard() -> None:
             was_ready = spare.ready
@@ -142,7 +142,8 @@ class Nursery:
                 self._spares.remove(spare)
                 if was_ready:  # one that died in waiting is replaced when it is missed
                     return
-                self._refuse(error)
+                # With the spawner go the mounts that its children copy: then what they say is no fault of the plan.
+                self._refuse(Died(str(error)) if self._spawner.living is not spawner else error)
             self._feed()
 
         self._watch(fd, heard)

@@ -169,6 +169,19 @@ class Spawner:
             self.close()
         raise JailError("the process that sandboxes are cloned from died twice in a row")
 
+    @property
+    def living(self) -> Spawning | None:
+        """The process that clones now; None if it was killed."""
+        if self._process is None:
+            return None
+        try:
+            self._process.peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return self._process
+        except ConnectionError:
+            pass
+        return None
+
     def _ask(self, order: bytes, fds: Sequence[int]) -> bytes:
         assert self._process is not None
         try:
