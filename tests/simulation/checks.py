@@ -175,13 +175,12 @@ def _whole(history: History, rows: dict[str, dict[str, Any]]) -> None:
     """A fork has made all of its children, or none."""
     for ttl, count in history.forks.items():
         children = {id: row for id, row in rows.items() if row.get("origin") and row["spec"].get("ttl_seconds") == ttl}
-        unborn = [
-            id
+        if any(
+            row["state"] == "killed" and not row.get("limit") and id not in history.boxes
             for id, row in children.items()
-            if (row["state"] == "failed" and row.get("reason") not in AFTER_BIRTH)
-            # Undone by a recovery that died before it could record why.
-            or (row["state"] == "killed" and row.get("reason") == "killed" and id not in history.boxes)
-        ]
+        ):
+            continue  # undone by a recovery that died before it could record why, or ended with its program
+        unborn = [row for row in children.values() if row["state"] == "failed" and row.get("reason") not in AFTER_BIRTH]
         if len(children) - len(unborn) not in (0, count):
             history.world.violate(f"a fork of {count} has made {len(children) - len(unborn)}")
 
