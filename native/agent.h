@@ -247,7 +247,6 @@ struct agent {
     bool led;    /* connections are given to its listener by pid 1 (led.c) */
     bool tells; /* which ceiling has struck a command that failed */
     bool thrifty; /* its commands fork only while there is memory (pressure.c) */
-    bool refuses; /* and now there is not enough */
     struct timer pressure;
     int events[2]; /* what the kernel has counted: of memory, of processes; -1: nothing */
     int null;

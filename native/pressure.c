@@ -2,23 +2,21 @@
  *
  * A process that is forked there costs megabytes where Linux shares pages: the sentry copies memory in units of 2 MiB.
  * And all programs are one process for the kernel outside, which ends the sandbox when its control group is full. So an
- * agent looks at how much is free while it has commands, and lets them fork no more (EAGAIN) before that happens.
- * Few processes are left alone: what they use is their own. */
+ * agent counts its commands' threads, and lets them have only so many more as there is memory for: then the sentry
+ * refuses the next one (EAGAIN), however late the agent is for its next look. Few threads are left alone. */
 #include "agent.h"
 #include "process.h"
 
-enum {
-    FEW = 32,
-    REFUSED = 1, /* the soft limit of processes which says that it was set here */
-};
-static const uint64_t FIRST = 250000000u, SOONEST = 50000000u, LATEST = 1000000000u;
-static const uint64_t OF_ONE = 128u << 10; /* the sentry's own memory for each process, above the room that it has */
+static const uint64_t FEW = 32;
+static const uint64_t FIRST = 100000000u, SOONEST = 50000000u, LATEST = 1000000000u;
+static const uint64_t OF_FORK = 10u << 20; /* of a Python that has imported much; a bare one takes a third */
+static const uint64_t QUICKEST = 5000000u; /* half of the time in which such a fork is made */
+static const uint64_t OF_ONE = 128u << 10; /* the sentry's own memory for each thread, above the room that it has */
 static const uint64_t SHARE = 16;          /* of all memory: so much is kept free */
 
 struct look {
     const struct agent *agent;
-    uint64_t count;
-    bool refuse;
+    uint64_t threads, most;
 };
 
 /* Bytes that a line of /proc/meminfo tells. */
@@ -33,46 +31,48 @@ static bool told(const char *text, size_t size, const char *key, uint64_t *bytes
     return true;
 }
 
-/* Of a command: no other process has a tag. */
-static bool counted(void *context, int pid)
+/* No process that isn't a command's has a tag. */
+static bool of_command(const struct look *look, int pid)
+{
+    struct rlimit tag;
+    return !sys_prlimit(pid, RLIMIT_RSS, NULL, &tag) && tag.hard <= look->agent->top_tag;
+}
+
+static bool count(void *context, int pid)
 {
     struct look *look = context;
-    struct rlimit tag;
-    look->count += !sys_prlimit(pid, RLIMIT_RSS, NULL, &tag) && tag.hard <= look->agent->top_tag;
+    struct process process = {.pid = pid};
+    if (of_command(look, pid) && process_stat(&process, 0))
+        look->threads += process.threads;
     return true;
 }
 
-static bool limited(void *context, int pid)
+static bool limit(void *context, int pid)
 {
     const struct look *look = context;
-    struct rlimit tag, limit;
-    if (sys_prlimit(pid, RLIMIT_RSS, NULL, &tag) || tag.hard > look->agent->top_tag)
+    struct rlimit now;
+    if (!of_command(look, pid) || sys_prlimit(pid, RLIMIT_NPROC, NULL, &now))
         return true;
-    if (sys_prlimit(pid, RLIMIT_NPROC, NULL, &limit) || (limit.soft == REFUSED) == look->refuse)
-        return true;
-    limit.soft = look->refuse ? REFUSED : limit.hard;
-    (void)sys_prlimit(pid, RLIMIT_NPROC, &limit, NULL);
+    now.soft = min_u64(now.hard, look->most);
+    (void)sys_prlimit(pid, RLIMIT_NPROC, &now, NULL);
     return true;
 }
 
-/* When to look again, in nanoseconds from now: memory is filled with less than a gigabyte a second. */
-static uint64_t look(struct agent *agent)
+/* When to look again, in nanoseconds from now. */
+static uint64_t look(const struct agent *agent)
 {
     char text[4096];
     uint64_t total, left;
     long got = process_read("/proc/meminfo", text, sizeof text);
     if (got <= 0 || !told(text, (size_t)got, "MemTotal:", &total) || !told(text, (size_t)got, "MemAvailable:", &left))
         return LATEST;
-    if (!agent->refuses && left > total / 2)
-        return LATEST;
-    struct look at = {agent, 0, false};
-    process_each(counted, &at);
-    uint64_t kept = total / SHARE + at.count * OF_ONE;
-    at.refuse = at.count >= FEW && left < (agent->refuses ? kept + total / SHARE : kept);
-    if (at.refuse || agent->refuses)
-        process_each(limited, &at);
-    agent->refuses = at.refuse;
-    return at.refuse ? FIRST : min_u64(LATEST, SOONEST + (left > kept ? left - kept : 0));
+    struct look at = {agent, 0, 0};
+    process_each(count, &at);
+    uint64_t kept = total / SHARE + at.threads * OF_ONE;
+    uint64_t more = left > kept ? (left - kept) / OF_FORK : 0;
+    at.most = at.threads + more < FEW ? FEW : at.threads + more;
+    process_each(limit, &at);
+    return min_u64(LATEST, SOONEST + more * QUICKEST);
 }
 
 static void fire(struct timer *timer)

@@ -9,6 +9,7 @@ enum { MOST_PROCESSES = 1 << 17, PROCESS_PATH = 96 };
 struct process {
     int pid;
     int parent;
+    uint64_t threads;
     bool dead; /* a zombie: its group may live */
     bool stopped;
     bool blocked; /* in the kernel, and no signal reaches it there */
