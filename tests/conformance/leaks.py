@@ -12,11 +12,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 Found = frozenset[str]
+Descriptor = tuple[int, int, int, str]
+"""Number, device, inode, and the kind of one that has no path."""
 
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -33,8 +36,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Below the own one, in every hierarchy: the keeper's, and those that carry the id of one of `sandboxes`."""
     namespaces: Found
     """That `processes` are in and this process is not."""
-    descriptors: Found
-    """Of this process."""
+    descriptors: dict[Descriptor, str]
+    """Of this process, with what /proc shows of each. That text can change while the descriptor doesn't: its file is
+    deleted or renamed; its file system, the pool of a keeper that leaves, is mounted nowhere any more and becomes `/`.
+    """
     loop_devices: Found
     files: Found
     """Two levels of the state directory: trees are counted, what is in them is not."""
@@ -50,7 +55,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             mounts=frozenset(_mounts(root, pids)),
             cgroups=frozenset(_cgroups([*sandboxes, _keepers_group(state_dir)])),
             namespaces=frozenset(_namespaces(pids)),
-            descriptors=frozenset(_descriptors()),
+            descriptors=dict(_descriptors()),
             loop_devices=frozenset(_loop_devices(root)),
             files=frozenset(_files(root)),
             nft_tables=frozenset(_nft_tables()),
@@ -60,7 +65,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         """What `later` has that this one had not, by kind; empty when nothing was left."""
         left: dict[str, Found] = {}
         for kind in self.__struct_fields__:
-            new: Found = getattr(later, kind) - getattr(self, kind)
+            was, now = getattr(self, kind), getattr(later, kind)
+            new: Found = frozenset(now[key] for key in now if key not in was) if kind == "descriptors" else now - was
             if kind not in ignore and new:
                 left[kind] = new
         return left
@@ -202,11 +208,14 @@ def _namespaces(pids: set[int]) -> Iterator[str]:
                 yield link
 
 
-def _descriptors() -> Iterator[str]:
+def _descriptors() -> Iterator[tuple[Descriptor, str]]:
     for name in os.listdir("/proc/self/fd"):
         link = _link(f"/proc/self/fd/{name}")
         if link and link != f"/proc/{os.getpid()}/fd":  # that is the listing itself
-            yield f"{name} -> {link}"
+            with suppress(OSError):
+                found = os.fstat(int(name))
+                kind = "" if link.startswith("/") else link
+                yield (int(name), found.st_dev, found.st_ino, kind), f"{name} -> {link}"
 
 
 def _loop_devices(root: Path) -> Iterator[str]:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from paddock.linux import mounts
+from paddock.linux.descriptors import closing
 from tests.conformance.leaks import Snapshot, wait_until_clean
 
 SLEEPER = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
@@ -34,6 +36,32 @@ def test_a_file_and_a_descriptor_are_found(tmp_path: Path) -> None:
         left = before.difference(Snapshot.take(tmp_path))
     assert left["files"] == {"left"}
     assert [text.partition(" -> ")[2] for text in left["descriptors"]] == [str(tmp_path / "left")]
+
+
+@pytest.mark.root
+def test_a_descriptor_is_the_same_when_its_file_system_and_its_file_go(tmp_path: Path) -> None:
+    """The pool of a keeper that leaves becomes `/`. A fixture of the session may hold it while another test looks."""
+    place, path = tmp_path / "pool", tmp_path / "file"
+    place.mkdir()
+    with open(path, "w"), closing(mounts.fs_mount("tmpfs")) as pool:
+        with closing(os.open(place, os.O_PATH)) as target:
+            mounts.move_mount(pool, target)
+        try:
+            before = Snapshot.take(tmp_path)
+            assert os.readlink(f"/proc/self/fd/{pool}") == str(place)
+        finally:
+            mounts.umount(os.fsencode(place), detach=True)
+        path.unlink()
+        assert os.readlink(f"/proc/self/fd/{pool}") == "/"
+        assert before.difference(Snapshot.take(tmp_path)) == {}
+
+
+def test_a_descriptor_that_takes_the_number_of_another_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    with open(tmp_path / "one", "w") as one, path.open("w") as other:
+        before = Snapshot.take(tmp_path)
+        os.dup2(other.fileno(), one.fileno(), inheritable=False)
+        assert before.difference(Snapshot.take(tmp_path)) == {"descriptors": {f"{one.fileno()} -> {path}"}}
 
 
 def test_a_process_is_found_by_its_working_directory_and_with_its_descendants(tmp_path: Path) -> None:
