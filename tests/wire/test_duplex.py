@@ -205,3 +205,25 @@ def test_the_greeting_is_the_first_frame_and_its_answer_is_on_channel_0(tmp_path
                     met[0].close()
 
     asyncio.run(act())
+
+
+def test_the_descriptors_of_an_answer_are_closed_when_the_connection_ended_behind_it() -> None:
+    """The answer and what ends the connection come at once, before the greeter has had its turn."""
+    ours, theirs = socket.socketpair()
+    far, near = os.pipe()
+    waiting = [ours]
+
+    def refuse(line: Duplex, frame: Frame) -> None:
+        raise WireError("unasked")
+
+    async def act() -> None:
+        async with asyncio.timeout(60):
+            socket.send_fds(theirs, [pack(Kind.HELLO, 0, descriptors=(near,)) + pack(Kind.CONTROL, 0)], [near])
+            os.close(near)
+            assert await greet(lambda: waiting.pop() if waiting else None, b"", refuse, lambda line: None) is None
+
+    os.set_blocking(far, False)
+    with theirs:
+        asyncio.run(act())
+    assert os.read(far, 1) == b"", "nobody holds the other end"
+    os.close(far)

@@ -236,6 +236,7 @@ async def greet(
             raise
         if not line.closed:
             return line, answer
+        close_all(answer.descriptors)
     return None
 
 
