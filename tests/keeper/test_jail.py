@@ -257,7 +257,14 @@ def test_a_keeper_whose_state_directory_was_deleted_leaves_nothing() -> None:
     async def scene() -> None:
         async with open_yard(state) as yard:
             await (await yard.create()).aclose()
-            shutil.rmtree(state)
+            # As soon as it has answered, it makes spares there: a directory that gets one meanwhile can't be removed.
+            (keeper,) = keepers(state)
+            os.kill(keeper, signal.SIGSTOP)
+            try:
+                assert wait_until(lambda: proc.stands(keeper))
+                shutil.rmtree(state)
+            finally:
+                os.kill(keeper, signal.SIGCONT)
             await yard.backend.keeper.request("stop")
 
     asyncio.run(scene())
