@@ -12,7 +12,7 @@ import pytest
 
 from paddock.linux import _cgroup_files as control
 from paddock.linux import _cgroup_layout as layout
-from paddock.linux import prctl
+from paddock.linux import namespaces, prctl, proc
 from paddock.linux.cgroups import Base, Group, GroupLimits
 
 from .child import run_in_child
@@ -67,6 +67,10 @@ def start(group: Group, body: Callable[[], object]) -> int:
     finally:
         os.close(joined)
         joining.close()
+
+
+def expect(condition: bool) -> None:
+    assert condition
 
 
 def forever() -> None:
@@ -221,6 +225,78 @@ def test_a_frozen_group_makes_no_step_until_it_is_thawed(base: Base) -> None:
     assert outcome(pid) == -signal.SIGKILL
     os.close(read_end)
     os.close(write_end)
+
+
+@pytest.fixture
+def version_2(base: Base) -> Base:
+    """Groups of the unified tree alone, which has to freeze them."""
+    if base.unified is None:
+        pytest.skip("needs a unified tree")
+    alone = Base([base.unified], {})
+    if not alone.freezes:
+        pytest.skip("this kernel's unified tree freezes nothing")
+    return alone
+
+
+@pytest.fixture
+def kernel_thread(version_2: Base) -> Iterator[int]:
+    """A kernel thread that any control group takes. It returns to the root's afterwards."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and proc.is_kernel_thread(int(name))]
+    pid = next((pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() in _MOVABLE), None)
+    if pid is None:
+        pytest.skip(f"this kernel runs none of {', '.join(_MOVABLE)}")
+    (top,) = [hierarchy.top for hierarchy in layout.detect() if hierarchy.version == 2]
+    yield pid
+    Path(top, "cgroup.procs").write_text(str(pid))
+
+
+_MOVABLE = ("ksmd", "khugepaged", "oom_reaper")
+
+
+def test_a_group_with_a_kernel_thread_is_frozen_without_it(version_2: Base, kernel_thread: int) -> None:
+    """KVM puts one beside each machine before Linux 6.13. Version 2 never says `frozen 1` while one is there."""
+    assert version_2.unified is not None
+    group = version_2.create("machine", GroupLimits())
+    pid = start(group, forever)
+    Path(version_2.unified.path, "machine/cgroup.procs").write_text(str(kernel_thread))
+    assert group.processes() == {pid, kernel_thread}
+    group.freeze()
+    assert group.is_frozen()
+    assert group.processes() == {pid}
+    group.kill()
+    assert outcome(pid) == -signal.SIGKILL
+
+
+def test_a_group_with_a_kernel_thread_that_stays_goes_on(version_2: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    kthreadd = 2  # which the kernel moves nowhere
+    if not proc.is_kernel_thread(kthreadd):
+        pytest.skip("kernel threads aren't seen from here")
+    group = version_2.create("held", GroupLimits())
+    pid = start(group, forever)
+    monkeypatch.setattr(Group, "is_frozen", lambda self: False)
+    monkeypatch.setattr(Group, "processes", lambda self: {kthreadd})
+    with pytest.raises(OSError, match="Invalid argument"):
+        group.freeze()
+    monkeypatch.undo()
+    assert version_2.unified is not None
+    assert Path(version_2.unified.path, "held/cgroup.freeze").read_text() == "0\n"
+    group.kill()
+    assert outcome(pid) == -signal.SIGKILL
+
+
+def test_a_process_that_is_not_seen_from_here_is_none_to_kill(base: Base) -> None:
+    """Version 2 shows its pid as 0, which is the caller's own process group to kill(2)."""
+    group = base.create("hidden", GroupLimits())
+    pid = start(group, forever)
+    wait_until(lambda: group.processes() == {pid})
+
+    def body() -> None:
+        namespaces.unshare(namespaces.NEWPID)
+        run_in_child(lambda: expect(group.processes() == frozenset()))
+
+    run_in_child(body)
+    group.kill()
+    assert outcome(pid) == -signal.SIGKILL
 
 
 def _drain(fd: int) -> int:

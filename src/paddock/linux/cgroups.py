@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from paddock.linux import _cgroup_files as control
 from paddock.linux import _cgroup_layout as layout
-from paddock.linux import _files
+from paddock.linux import _files, proc
 from paddock.linux._cgroup_files import GroupLimits, GroupStats, Tree
 from paddock.linux._syscall import failure
 from paddock.linux.descriptors import closing
@@ -28,6 +28,9 @@ __all__ = ["Base", "Group", "GroupLimits", "GroupStats", "Joining", "Shown", "Tr
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PAUSE_SECONDS = 0.0005
 _KILL_ROUNDS = 100
+_HIDDEN = 0
+"""What cgroup.procs of version 2 has for a process that the reader's pid namespace doesn't show. To kill(2) it means
+the caller's own process group."""
 _CONTROLLERS = ("memory", "pids", "cpu")
 _SHOWN = ("memory", "cpu", "cpuacct", "cpuset")
 
@@ -222,12 +225,12 @@ class Group:
         return control.number(tree, self.name + control.SOCKETS_CURRENT) or 0
 
     def processes(self) -> frozenset[int]:
-        """Pids (of the caller's pid namespace) of all processes in the group, in whichever hierarchy."""
+        """Return the pids of all processes in the group, in any hierarchy, that the caller's pid namespace shows."""
         pids: set[int] = set()
         for tree in self.base.trees:
             with _gone_is_fine():
                 pids.update(map(int, _files.read(self.name + b"/cgroup.procs", tree.fd).split()))
-        return frozenset(pids)
+        return frozenset(pids - {_HIDDEN})
 
     def kill(self) -> None:
         """Sends SIGKILL to every process of the group; `remove` waits for their end. Nothing where it is gone.
@@ -262,9 +265,13 @@ class Group:
             _files.write(self.name + b"/freezer.state", b"THAWED", freezer.fd)
 
     def freeze(self, timeout_seconds: float = 2.0) -> None:
-        """Stops every process of the group where it is; returns when all have stopped.
+        """Stop every process of the group where it is. Return when all have stopped.
 
-        TimeoutError (and all go on) when one did not in time; OSError ENOTSUP where neither tree can freeze.
+        Kernel threads leave a group of version 2: with one in it, the kernel never counts the group as frozen. Before
+        Linux 6.13, KVM puts one beside each virtual machine.
+
+        On any OSError all processes go on: TimeoutError if one did not stop in time, ENOTSUP where neither tree can
+        freeze.
         """
         deadline = time.monotonic() + timeout_seconds
         try:
@@ -272,9 +279,14 @@ class Group:
             if (freezer := self.base.by_controller.get("freezer")) is not None:
                 self._await_frozen_v1(freezer, deadline)
             elif self.base.unified is not None:
+                if not self.is_frozen() and self._move_kernel_threads(self.base.unified):
+                    # The move of a kernel thread changes no count. Freezing the group anew does.
+                    self._set_frozen(False)
+                    self._set_frozen(True)
                 self._await_event(self.base.unified, b"frozen 1", deadline)
-        except TimeoutError:
-            self._set_frozen(False)
+        except OSError:
+            with suppress(OSError):
+                self._set_frozen(False)
             raise
 
     def thaw(self) -> None:
@@ -296,6 +308,17 @@ class Group:
             _files.write(self.name + b"/cgroup.freeze", b"1" if frozen else b"0", self.base.unified.fd)
         else:
             raise failure(errno.ENOTSUP, ("freeze cgroup", self.name))
+
+    def _move_kernel_threads(self, tree: Tree) -> bool:
+        """Move the group's kernel threads to the caller's own cgroup. Return whether there were any."""
+        threads = [pid for pid in self.processes() if proc.is_kernel_thread(pid)]
+        if not threads:
+            return False
+        own = posixpath.relpath(layout.paths(_files.read("/proc/self/cgroup"))[""], tree.name)
+        for pid in threads:
+            with suppress(ProcessLookupError):
+                _files.write(f"{own}/cgroup.procs", b"%d" % pid, tree.fd)
+        return True
 
     def _await_frozen_v1(self, freezer: Tree, deadline: float) -> None:
         while not _files.read(self.name + b"/freezer.state", freezer.fd).startswith(b"FROZEN"):

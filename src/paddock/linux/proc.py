@@ -8,6 +8,7 @@ import time
 from paddock.linux import _files
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h
 
 
 def stat(process: int | str) -> list[bytes]:
@@ -20,6 +21,14 @@ def stat(process: int | str) -> list[bytes]:
 def start_time(pid: int) -> int:
     """When `pid` was started, in clock ticks since boot. With `boot_id` it tells a process from a later one."""
     return int(stat(pid)[21])
+
+
+def is_kernel_thread(pid: int) -> bool:
+    """Return whether the kernel started it to run code of its own. False: there is no such process any more."""
+    try:
+        return bool(int(stat(pid)[8]) & _PF_KTHREAD)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def parent(pid: int) -> int:
