@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -96,13 +96,14 @@ def test_what_is_missing_is_said_and_what_is_not_missing_is_enforced(base: Base)
 
 
 def test_groups_lie_below_the_callers_own_group(base: Base) -> None:
-    own = Path("/proc/self/cgroup").read_text()
+    """In version 2, below one above it, if its own holds other processes or is not delegated."""
+    paths = layout.paths(Path("/proc/self/cgroup").read_bytes())
     for tree in base.trees:
-        for controller in tree.controllers:
-            path = next(
-                line.split(":", 2)[2] for line in own.splitlines() if controller in line.split(":")[1].split(",")
-            )
-            assert tree.path.endswith(f"{path.rstrip('/')}/{NAME}")
+        own = PurePosixPath(paths["" if tree.version == 2 else min(tree.controllers)])
+        above = PurePosixPath(tree.name).parent
+        assert own == above or (tree.version == 2 and own.is_relative_to(above))
+        assert tree.path.endswith(tree.name)
+        assert above / NAME == PurePosixPath(tree.name)
 
 
 def test_a_process_is_a_member_from_its_first_moment_in_every_tree(base: Base) -> None:
