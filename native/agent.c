@@ -41,6 +41,8 @@ static void perform(struct channel *channel, struct frame *frame)
         return command_resize(channel, frame->body);
     case OP_KILL:
         return command_kill(channel, frame->body);
+    case OP_KEEP:
+        return command_keep(channel, frame->body);
     case OP_HAND:
         return relay_hand(channel, frame);
     case OP_CONNECT:

@@ -368,7 +368,7 @@ void command_attach(struct channel *channel, struct reader body)
         return;
     }
     struct child *child = find(agent_of(channel), request.id);
-    if (!child || !(child->flags & EXEC_BACKGROUND)) {
+    if (!child || !(child->kept || child->flags & EXEC_BACKGROUND)) {
         channel_error(channel, -ENOENT, "id");
         return;
     }
@@ -490,6 +490,29 @@ void command_resize(struct channel *channel, struct reader body)
         channel->connection->wire.broken = true;
     else
         answer(channel, resize_to(find(agent_of(channel), request.id), request.rows, request.columns), "resize");
+}
+
+/* Its pipes are held by somebody who outlives the host's connection. */
+void command_keep(struct channel *channel, struct reader body)
+{
+    struct keep_message request;
+    if (message_read(body, &keep_shape, &request)) {
+        channel->connection->wire.broken = true;
+        return;
+    }
+    struct child *child = find(agent_of(channel), request.id);
+    bool can = child && child->out[0].watch.fd < 0 && child->out[1].watch.fd < 0;
+    if (can && child->state == CHILD_RUNNING) {
+        command_reply(child); /* it may have waited for the timer */
+        child->kept = true;
+        child->time_left = request.timeout;
+        child->looked_at = loop_now();
+        if (request.timeout)
+            look_at_time(child);
+        else
+            timer_clear(&child->agent->loop, &child->timer);
+    }
+    answer(channel, !child ? -ENOENT : can ? 0 : -EINVAL, "keep");
 }
 
 void command_kill(struct channel *channel, struct reader body)

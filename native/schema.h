@@ -34,6 +34,7 @@ enum op_number {
     OP_RESIZE = 20,
     OP_KILL = 21,
     OP_HAND = 22,
+    OP_KEEP = 23,
     OP_ECHO = 32,
     OP_STAT = 33,
     OP_MKDIR = 34,
@@ -516,6 +517,21 @@ static const struct shape resize_shape = {
     .fields = 1,
     .field = {
         {offsetof(struct resize_message, id), 1, FIELD_TEXT, 64},
+    },
+};
+
+struct keep_message {
+    uint64_t timeout;
+    struct reader id;
+};
+static const struct shape keep_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct keep_message, timeout), 8, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct keep_message, id), 1, FIELD_TEXT, 64},
     },
 };
 

@@ -21,7 +21,7 @@ STREAMS = {"IN": 0, "OUT": 1, "ERR": 2}
 """The `code` of DATA, EOF and CREDIT. IN is into the sandbox."""
 OPS = {
     "PING": 1,
-    "EXEC": 16, "ATTACH": 17, "EXECS": 18, "SIGNAL": 19, "RESIZE": 20, "KILL": 21, "HAND": 22,
+    "EXEC": 16, "ATTACH": 17, "EXECS": 18, "SIGNAL": 19, "RESIZE": 20, "KILL": 21, "HAND": 22, "KEEP": 23,
     "ECHO": 32,
     "STAT": 33, "MKDIR": 34, "SET": 35, "REMOVE": 36, "MOVE": 37, "COPY": 38, "LIST": 39, "FIND": 40, "GREP": 41,
     "READ": 42, "WRITE": 43, "UPLOAD": 44, "DOWNLOAD": 45, "WATCH": 46,
@@ -290,6 +290,14 @@ MESSAGES = (
     ),
     Message("signal", "OPEN", "host", "", (("number", "u32", "1 to 64"), ("zero", "u32", "")), (ID,)),
     Message("resize", "OPEN", "host", "", (("rows", "u16", ""), ("columns", "u16", ""), ("zero", "u32", "")), (ID,)),
+    Message(
+        "keep",
+        "OPEN",
+        "host",
+        "From now on a command of the foreground lives on when its channel ends, and can be attached to.",
+        (("timeout", "u64", "nanoseconds from now, or 0"),),
+        (ID,),
+    ),
     Message("kill", "OPEN", "host", "Ends a command and all that it has started.", (), (ID,)),
     Message(
         "kill_reply",

@@ -157,6 +157,16 @@ class Command:
 
     async def resize(self, size: PtySize) -> None: ...
 
+    async def keep(self, timeout_seconds: float | None) -> None: ...
+
+    async def feed(self, data: bytes) -> None:
+        assert self.stdin is not None
+        await self.stdin.write(data)
+        await self.stdin.aclose()
+
+    async def leave(self) -> None:
+        await self.aclose()
+
     async def aclose(self) -> None:
         if not self.background:
             await self.end()
@@ -299,6 +309,9 @@ class Held:
         argv = [program, *spec.argv[1:]]
         command = place.commands[id] = Command(id, spec, argv, place.root, background)
         return command
+
+    async def take_up(self, exec: ExecId) -> Command:
+        raise NotFound(f"nothing is kept of {exec}")
 
     async def attach(self, exec: ExecId) -> Command:
         try:
@@ -449,6 +462,9 @@ class WorldBackend:
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {i: p.ended for i, p in self._world.places.items() if self._adopt or i in self.own}
+
+    async def kept(self) -> dict[ExecId, SandboxId]:
+        return {}
 
     async def paused(self) -> dict[SandboxId, Paused]:
         places = self._world.places.items()

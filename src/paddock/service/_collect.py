@@ -11,11 +11,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from paddock.backends._base import Command
 from paddock.backends._pump import Meter
 from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.backends.guest._pipes import PipeReader
-from paddock.errors import GuestProtocolError
-from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit, Output, replace
+from paddock.errors import GuestProtocolError, PaddockError
+from paddock.model import ByteReader, ExecHandle, ExitStatus, Limit, Output, replace
 
 if TYPE_CHECKING:
     from paddock.egress._redact import Redaction
@@ -24,7 +25,6 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _SMALL_READ = 1 << 16
 _LARGE_READ = 1 << 18
 """Costs malloc(3) a map each time: for streams that fill it."""
-_FEED_BYTES = 1 << 18
 _QUIET_SECONDS = 0.25
 _DEATH_SECONDS = 30.0
 _SOON_SECONDS = 0.01
@@ -135,7 +135,7 @@ class Collector:
 
     def __init__(
         self,
-        handle: ExecHandle,
+        handle: Command,
         out: Capture,
         err: Capture,
         *,
@@ -149,6 +149,7 @@ class Collector:
         streams = ((handle.stdout, out, out_meter), (handle.stderr, err, err_meter))
         self._streams = [(reader, capture, meter) for reader, capture, meter in streams if reader is not None]
         self._pumps: list[asyncio.Task[None]] = []
+        self._began: asyncio.Task[None] | None = None
         self._read = 0
         self._limit: Limit | None = None
 
@@ -159,34 +160,44 @@ class Collector:
         for a quarter of a second. Everything that the command itself printed was in the pipe when it ended.
         """
         loop = asyncio.get_running_loop()
-        timer = None if self._has_ended() else loop.call_later(_SOON_SECONDS, self._start)
+        timer = None if self._has_ended() else loop.call_later(_SOON_SECONDS, self._begin, timeout_seconds)
         fed: list[asyncio.Task[None]] = []
         if self._input is not None and self._handle.stdin is not None:
-            fed.append(loop.create_task(_feed(self._handle.stdin, self._input)))
+            fed.append(loop.create_task(_feed(self._handle, self._input)))
         try:
             status = await finish(self._handle, timeout_seconds, self._stillness)
             if timer is not None:
                 timer.cancel()
-            if not self._pumps and self._has_ended():
+            if self._began is None and self._has_ended():
                 for stream in self._streams:
                     await self._pump(*stream)
             else:
-                self._start()
+                if self._began is None:
+                    self._start()
+                else:
+                    await self._began
                 await self._drain()
         finally:
             if timer is not None:
                 timer.cancel()
-            if tasks := (*self._pumps, *fed):
+            if tasks := (*(() if self._began is None else (self._began,)), *self._pumps, *fed):
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
         return status if self._limit is None else replace(status, limit=self._limit)
 
+    def _begin(self, timeout_seconds: float | None) -> None:
+        self._began = asyncio.get_running_loop().create_task(self._outlive(timeout_seconds))
+
+    async def _outlive(self, timeout_seconds: float | None) -> None:
+        """Read both streams. What takes so long is not lost with this daemon, wherever that can be had."""
+        with contextlib.suppress(PaddockError, OSError):
+            await self._handle.keep(timeout_seconds)
+        self._start()
+
     def _start(self) -> None:
-        """Read both streams, unless that has begun."""
-        if not self._pumps:
-            loop = asyncio.get_running_loop()
-            self._pumps.extend(loop.create_task(self._pump(*stream)) for stream in self._streams)
+        loop = asyncio.get_running_loop()
+        self._pumps.extend(loop.create_task(self._pump(*stream)) for stream in self._streams)
 
     def _has_ended(self) -> bool:
         """The command has ended already, and what it printed lies in its pipes: no read waits."""
@@ -261,10 +272,7 @@ async def _status(handle: ExecHandle, seconds: float, stillness: Stillness) -> E
     return None
 
 
-async def _feed(stdin: ByteWriter, data: bytes) -> None:
-    view = memoryview(data)
+async def _feed(handle: Command, data: bytes) -> None:
     # A command need not read what it is given.
     with contextlib.suppress(BrokenPipeError, ConnectionError):
-        for start in range(0, len(view), _FEED_BYTES):
-            await stdin.write(bytes(view[start : start + _FEED_BYTES]))
-        await stdin.aclose()
+        await handle.feed(data)

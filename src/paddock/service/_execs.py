@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from paddock.backends._base import Backend, Command
 from paddock.errors import (
     GuestProtocolError,
     InvalidState,
@@ -32,6 +33,7 @@ from paddock.model import (
     PtySize,
     ReadOutput,
     RunExec,
+    SandboxId,
     SignalExec,
     StartExec,
     Usage,
@@ -44,7 +46,7 @@ from ._collect import Capture, Collector, finish, kept, redacting
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._live import Held, Live
+from ._live import LIVE, Held, Live
 from ._policies import Policies
 from ._remains import Remains
 from ._sandboxes import Sandboxes, Turn
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 # In this order: a memory kill explains what a fork that failed only accompanied.
 _COUNTED = (Limit.MEMORY, Limit.PROCESSES, Limit.INODES, Limit.DISK)
 _DISK_SLACK_BYTES = 1 << 20
+_CLAIM_SECONDS = 10.0
+"""A caller that lives asks again as soon as its connection has ended."""
 # The kernel counts none of these: it tells only the program. (The quota may be that of a workspace.)
 _WORDS = (
     (b"Too many open files", Limit.OPEN_FILES),
@@ -73,7 +77,7 @@ class Started(NamedTuple):
     row: Row
     held: Held
     before: Mapping[Limit, int]
-    handle: ExecHandle
+    handle: Command
 
 
 class Execs(Component):
@@ -83,6 +87,30 @@ class Execs(Component):
         super().__init__(context)
         self._sandboxes, self._live, self._remains = sandboxes, live, remains
         self._leases, self._policies = leases, policies
+        self._kept: dict[ExecId, SandboxId] = {}
+        """Commands of an earlier daemon, whose callers may ask again for what became of them."""
+        self.leaves = False
+        """This daemon does, and the next one takes up what is kept."""
+
+    async def recover(self, backends: Iterable[Backend]) -> None:
+        """Learn which commands an earlier daemon kept. What nobody asks for soon is ended."""
+        for backend in backends:
+            self._kept.update(await backend.kept())
+        if self._kept:
+            self._tasks.start(self._end_unclaimed(), name="end commands whose callers have gone")
+
+    def keeps(self, id: str) -> bool:
+        return id in self._kept
+
+    async def _end_unclaimed(self) -> None:
+        await asyncio.sleep(_CLAIM_SECONDS)
+        while self._kept:
+            id, sandbox = self._kept.popitem()
+            row = self._store.get(sandbox)
+            with contextlib.suppress(PaddockError, OSError):
+                if row is not None and row.state in LIVE:
+                    held = await self._live.hold(row)
+                    await (await held.instance.take_up(id)).aclose()
 
     @handles(RunExec)
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
@@ -90,7 +118,10 @@ class Execs(Component):
         id, turn = _id(action), Turn()
         entry.at_the_end(turn.give)
         try:
-            started = await self._started(action, id, entry, turn)
+            if self._kept.pop(id, None) is None:
+                started = await self._started(action, id, entry, turn)
+            else:
+                started = await self._taken_up(action, id, entry)
         except (ProgramNotFoundError, ProgramNotExecutableError) as error:
             return _unstarted(id, error, entry)
         row, held, _, handle = started
@@ -112,7 +143,7 @@ class Execs(Component):
                 status = await collector.run(action.spec.timeout_seconds)
             finally:
                 told()
-                await handle.aclose()
+                await (handle.leave() if self.leaves else handle.aclose())
             status = await _attributed(self._live, started, status, err.ending() or out.ending())
         except SandboxDied:
             raise await self._live.dead(row) from None
@@ -145,6 +176,11 @@ class Execs(Component):
             background=action.background,
             typed=action.spec.pty is not None,
         )
+
+    async def _taken_up(self, action: RunExec, id: ExecId, entry: Entry) -> Started:
+        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
+            before = await _counted(held)  # of what struck earlier, nobody knows whether it ran then
+            return Started(row, held, before, await held.instance.take_up(id))
 
     async def _started(self, action: RunExec | StartExec, id: ExecId, entry: Entry, turn: Turn) -> Started:
         """The lane is held until it is in the guest's table, and no longer: what runs for an hour delays no pause."""

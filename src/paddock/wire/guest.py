@@ -38,6 +38,7 @@ class Op(IntEnum):
     RESIZE = 20
     KILL = 21
     HAND = 22
+    KEEP = 23
     ECHO = 32
     STAT = 33
     MKDIR = 34
@@ -551,6 +552,25 @@ class Resize(Message):
     ) -> None:
         self.rows = rows
         self.columns = columns
+        self.id = id
+
+
+class Keep(Message):
+    """From now on a command of the foreground lives on when its channel ends, and can be attached to."""
+
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("timeout",),
+        (),
+        (Field(1, "id", "text", 64),),
+    )
+
+    def __init__(
+        self,
+        timeout: int = 0,
+        id: bytes = b"",
+    ) -> None:
+        self.timeout = timeout
         self.id = id
 
 

@@ -47,6 +47,10 @@ class _Pipe:
     def closed(self) -> bool:
         return self._fd < 0
 
+    @property
+    def descriptor(self) -> int:
+        return self._fd
+
     async def _ready(self, watch: Callable[[int, Callable[[], None]], None], unwatch: Callable[[int], bool]) -> None:
         """Waits until the pipe has something, or room, or was closed."""
         self._waiter = self._loop.create_future()
@@ -101,6 +105,18 @@ class PipeReader(_Pipe):
     """
 
     _left: int | None = None
+    _journal = -1
+    _at = _end = 0
+
+    def keep_in(self, journal: int) -> None:
+        """Move what is read into the file `journal` first. What that holds already comes before what the pipe holds:
+        a process that was killed has left it. The file's position, which splice(2) moves with the bytes, is its end.
+        It is owned, as the pipe is."""
+        self._journal, self._end = journal, os.lseek(journal, 0, os.SEEK_CUR)
+
+    @property
+    def journal(self) -> int:
+        return self._journal
 
     @property
     def is_cut(self) -> bool:
@@ -108,16 +124,18 @@ class PipeReader(_Pipe):
         return self._fd < 0 or self._left is not None
 
     async def read(self, size: int = 65536) -> bytes:
+        if self._at < self._end:
+            return self._recorded(size)
         while self._fd >= 0:
             if self._left is not None:
                 size = min(size, self._left)
             try:
-                data = os.read(self._fd, size)
+                data = self._take(size)
             except BlockingIOError:
                 if self._left:
                     # What was in it when the command ended, somebody inside has taken: an ordinary user's sandbox has
                     # this user's own uid, and may open the pipe anew. There is nothing to wait for.
-                    self.close()
+                    super().close()
                     break
                 await self._ready(self._loop.add_reader, self._loop.remove_reader)
                 continue
@@ -125,12 +143,37 @@ class PipeReader(_Pipe):
             if self._left is not None:
                 self._left -= len(data)
             if self._left == 0 or (size and not data):
-                self.close()
+                super().close()
             if not data:
                 break
             await self._give_way()
             return data
         return b""
+
+    def _take(self, size: int) -> bytes:
+        if self._journal < 0:
+            return os.read(self._fd, size)
+        self._end += os.splice(self._fd, self._journal, size, flags=os.SPLICE_F_NONBLOCK)
+        return self._recorded(size)
+
+    def _recorded(self, size: int) -> bytes:
+        data = os.pread(self._journal, min(size, self._end - self._at), self._at)
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        super().close()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._at = self._end
+        if self._journal >= 0:
+            os.close(self._journal)
+            self._journal = -1
+
+    def __del__(self) -> None:
+        super().__del__()
+        self._forget()
 
     async def pour(self, flow: Flow) -> None:
         if self._fd < 0:
@@ -152,7 +195,7 @@ class PipeReader(_Pipe):
             if self._left:
                 self._wake()
             else:
-                self.close()
+                super().close()
 
 
 class PipeWriter(_Pipe):
@@ -168,6 +211,18 @@ class PipeWriter(_Pipe):
             except BlockingIOError:
                 await self._ready(self._loop.add_writer, self._loop.remove_writer)
         await self._give_way()
+
+    async def feed(self, file: int) -> None:
+        """Write what `file` holds from its position on, which splice(2) moves with the bytes; then close."""
+        try:
+            while self._fd >= 0:
+                try:
+                    if not os.splice(file, self._fd, _GROWN, flags=os.SPLICE_F_NONBLOCK):
+                        break
+                except BlockingIOError:
+                    await self._ready(self._loop.add_writer, self._loop.remove_writer)
+        finally:
+            self.close()
 
     async def draw(self, flow: Flow) -> None:
         """Like `write` of all that comes, and open after it."""

@@ -8,7 +8,7 @@ import sys
 
 from paddock.client._async_lines import AsyncPipe
 from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.model import CreateSandbox, ExecId, KillSandbox, codec
+from paddock.model import CreateSandbox, ExecId, KillSandbox, RunExec, codec
 from paddock.wire import Frame, close_all
 
 from .calls import AsyncCalls
@@ -34,7 +34,7 @@ class AsyncDaemonTransport:
             frame = await self._calls.ask(
                 body,
                 descriptors,
-                repeatable=action.REPEATABLE or isinstance(action, CreateSandbox),
+                repeatable=action.REPEATABLE or isinstance(action, CreateSandbox | RunExec),
                 cancels=not isinstance(action, KillSandbox),
                 undo=lambda late: undo_of(action, late),
                 lost=lambda problem: lost(action, id, problem),

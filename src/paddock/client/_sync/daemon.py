@@ -9,7 +9,7 @@ import sys
 
 from paddock.client._lines import Pipe
 from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.model import CreateSandbox, ExecId, KillSandbox, codec
+from paddock.model import CreateSandbox, ExecId, KillSandbox, RunExec, codec
 from paddock.wire import Frame, close_all
 
 from .calls import Calls
@@ -35,7 +35,7 @@ class DaemonTransport:
             frame = self._calls.ask(
                 body,
                 descriptors,
-                repeatable=action.REPEATABLE or isinstance(action, CreateSandbox),
+                repeatable=action.REPEATABLE or isinstance(action, CreateSandbox | RunExec),
                 cancels=not isinstance(action, KillSandbox),
                 undo=lambda late: undo_of(action, late),
                 lost=lambda problem: lost(action, id, problem),
