@@ -265,6 +265,10 @@ class Lease:
         lease.end()
         return lease
 
+    def renew(self, handle: codec.Handle) -> None:
+        """Another daemon has the command."""
+        self._handle = handle
+
     def over(self) -> None:
         """The command has ended: nobody is surprised any more."""
         self._warns = False

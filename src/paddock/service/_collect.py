@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -28,7 +29,8 @@ _LARGE_READ = 1 << 18
 _QUIET_SECONDS = 0.25
 _DEATH_SECONDS = 30.0
 _SOON_SECONDS = 0.01
-"""A pipe holds what a command prints until then. Most have ended, so nothing has to wait for what they print."""
+"""A pipe holds what a command prints until then. Most have ended: nothing has to wait for what they print, or hold it
+for the next daemon."""
 
 
 class Capture:
@@ -130,6 +132,37 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
+class Outliving:
+    """Has a command kept that runs for longer than most do, and then calls `then`: reading may begin."""
+
+    def __init__(self, handle: Command, timeout_seconds: float | None, then: Callable[[], None]) -> None:
+        self._handle, self._timeout, self._then = handle, timeout_seconds, then
+        self._keeping: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(_SOON_SECONDS, self._begin)
+
+    async def over(self) -> bool:
+        """The command has ended. Whether `then` has been called, or else never will be."""
+        self._timer.cancel()
+        if self._keeping is None:
+            return False
+        await self._keeping
+        return True
+
+    async def cancel(self) -> None:
+        self._timer.cancel()
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait((self._keeping,))
+
+    def _begin(self) -> None:
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    async def _keep(self) -> None:
+        with contextlib.suppress(PaddockError, OSError):  # then it ends with this daemon
+            await self._handle.keep(self._timeout)
+        self._then()
+
+
 class Collector:
     """One use: `status = await Collector(…).run()`, then the captures hold what was printed."""
 
@@ -149,7 +182,6 @@ class Collector:
         streams = ((handle.stdout, out, out_meter), (handle.stderr, err, err_meter))
         self._streams = [(reader, capture, meter) for reader, capture, meter in streams if reader is not None]
         self._pumps: list[asyncio.Task[None]] = []
-        self._began: asyncio.Task[None] | None = None
         self._read = 0
         self._limit: Limit | None = None
 
@@ -159,43 +191,30 @@ class Collector:
         What it left running may hold its streams open for ever: then it is enough that nothing has come
         for a quarter of a second. Everything that the command itself printed was in the pipe when it ended.
         """
-        loop = asyncio.get_running_loop()
-        timer = None if self._has_ended() else loop.call_later(_SOON_SECONDS, self._begin, timeout_seconds)
+        outlives = None if self._has_ended() else Outliving(self._handle, timeout_seconds, self._start)
         fed: list[asyncio.Task[None]] = []
         if self._input is not None and self._handle.stdin is not None:
-            fed.append(loop.create_task(_feed(self._handle, self._input)))
+            fed.append(asyncio.get_running_loop().create_task(_feed(self._handle, self._input)))
         try:
             status = await finish(self._handle, timeout_seconds, self._stillness)
-            if timer is not None:
-                timer.cancel()
-            if self._began is None and self._has_ended():
-                for stream in self._streams:
-                    await self._pump(*stream)
-            else:
-                if self._began is None:
+            if outlives is None or not await outlives.over():
+                if not self._has_ended():
                     self._start()
                 else:
-                    await self._began
-                await self._drain()
+                    for stream in self._streams:
+                        await self._pump(*stream)
+            await self._drain()
         finally:
-            if timer is not None:
-                timer.cancel()
-            if tasks := (*(() if self._began is None else (self._began,)), *self._pumps, *fed):
+            if outlives is not None:
+                await outlives.cancel()
+            if tasks := (*self._pumps, *fed):
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
         return status if self._limit is None else replace(status, limit=self._limit)
 
-    def _begin(self, timeout_seconds: float | None) -> None:
-        self._began = asyncio.get_running_loop().create_task(self._outlive(timeout_seconds))
-
-    async def _outlive(self, timeout_seconds: float | None) -> None:
-        """Read both streams. What takes so long is not lost with this daemon, wherever that can be had."""
-        with contextlib.suppress(PaddockError, OSError):
-            await self._handle.keep(timeout_seconds)
-        self._start()
-
     def _start(self) -> None:
+        """Read both streams."""
         loop = asyncio.get_running_loop()
         self._pumps.extend(loop.create_task(self._pump(*stream)) for stream in self._streams)
 

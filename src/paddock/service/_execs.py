@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from paddock.backends._base import Backend, Command
 from paddock.errors import (
+    DaemonLost,
     GuestProtocolError,
     InvalidState,
     NotFound,
@@ -42,7 +43,7 @@ from paddock.model import (
 )
 
 from . import _validate
-from ._collect import Capture, Collector, finish, kept, redacting
+from ._collect import Capture, Collector, Outliving, finish, kept, redacting
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
@@ -121,7 +122,7 @@ class Execs(Component):
             if self._kept.pop(id, None) is None:
                 started = await self._started(action, id, entry, turn)
             else:
-                started = await self._taken_up(action, id, entry)
+                started = await self._again(action.sandbox, id, entry, is_kept=True)
         except (ProgramNotFoundError, ProgramNotExecutableError) as error:
             return _unstarted(id, error, entry)
         row, held, _, handle = started
@@ -177,10 +178,16 @@ class Execs(Component):
             typed=action.spec.pty is not None,
         )
 
-    async def _taken_up(self, action: RunExec, id: ExecId, entry: Entry) -> Started:
-        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
+    async def _again(self, sandbox: str, id: ExecId, entry: Entry, *, is_kept: bool) -> Started:
+        async with self._sandboxes.use(sandbox, entry) as (row, held):
             before = await _counted(held)  # of what struck earlier, nobody knows whether it ran then
-            return Started(row, held, before, await held.instance.take_up(id))
+            found = held.instance.take_up(id) if is_kept else held.instance.attach(id)
+            try:
+                return Started(row, held, before, await found)
+            except NotFound:
+                if not is_kept:
+                    raise
+                raise DaemonLost("it ended with its daemon") from None
 
     async def _started(self, action: RunExec | StartExec, id: ExecId, entry: Entry, turn: Turn) -> Started:
         """The lane is held until it is in the guest's table, and no longer: what runs for an hour delays no pause."""
@@ -202,11 +209,18 @@ class Execs(Component):
 
     @handles(AttachExec)
     async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
-        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
-            before = await _counted(held)  # of what struck earlier, nobody knows whether it ran then
-            started = Started(row, held, before, await held.instance.attach(ExecId(action.exec)))
-        redaction = self._leases.redaction(row.id)
-        return GuardedExec(started, self._live, self._tasks, entry, redaction, background=True, typed=True)
+        is_kept = self._kept.pop(ExecId(action.exec), None) is not None
+        started = await self._again(action.sandbox, ExecId(action.exec), entry, is_kept=is_kept)
+        return GuardedExec(
+            started,
+            self._live,
+            self._tasks,
+            entry,
+            self._leases.redaction(started.row.id),
+            background=not is_kept,
+            typed=True,
+            taken_up=is_kept,
+        )
 
     @handles(ListExecs)
     async def list(self, action: ListExecs, entry: Entry) -> tuple[ExecInfo, ...]:
@@ -280,11 +294,14 @@ class GuardedExec:
         timeout_seconds: float | None = None,
         background: bool,
         typed: bool,
+        taken_up: bool = False,
     ) -> None:
         self._started, self._live, self._entry = started, live, entry
         self._row, self._held, _, self._inner = started
         self._timeout, self._background = timeout_seconds, background
         inner, record = self._inner, Record(self._row, live, None)
+        self.taken_up = taken_up
+        """Its caller follows it already, and has begun to read."""
         entry.defer()
         self.id, self.pid = inner.id, inner.pid
         self._printed_too_much = False
@@ -293,8 +310,13 @@ class GuardedExec:
             for is_error in (False, True)
         ]
         self._meters, self._most = meters, self._held.limits.output_mib << 20
-        self.stdout = None if inner.stdout is None else Outbound(inner.stdout, meters[0], record)
-        self.stderr = None if inner.stderr is None else Outbound(inner.stderr, meters[1], record)
+        settled = None if background else asyncio.Event()
+        self._outlives = None if settled is None else Outliving(inner, timeout_seconds, settled.set)
+        self._settled = settled
+        self.stdout, self.stderr = (
+            None if reader is None else Outbound(reader, meter, record, after=settled)
+            for reader, meter in zip((inner.stdout, inner.stderr), meters, strict=True)
+        )
         waking = record.waking(digests=not typed)
         self.stdin = None if inner.stdin is None else Inbound(inner.stdin, waking, record)
         self._written = None if typed or inner.stdin is None else waking
@@ -372,6 +394,11 @@ class GuardedExec:
             status = await finish(self._inner, self._timeout, self._held.instance.stillness)
         except GuestProtocolError as error:
             raise await self._live.disobeyed(self._held, error) from None
+        finally:
+            if self._outlives is not None and self._settled is not None:
+                await self._outlives.over()
+                self._settled.set()
+                await asyncio.sleep(0)  # whoever waits for that begins to read
         if self._printed_too_much:
             return replace(status, limit=Limit.OUTPUT)
         if status.limit is None and status.code != 0 and self.stderr is not None and self.stderr.flow is not None:

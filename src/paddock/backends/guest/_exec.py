@@ -9,6 +9,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Protocol
 
+from paddock.backends._pump import Journal
 from paddock.errors import GuestLost, InvalidArgument, NotFound, PaddockError, SandboxError
 from paddock.model import ExecId, ExecInfo, ExecSpec, ExitStatus, Limit, PtySize
 from paddock.model.streams import ByteReader, ByteWriter
@@ -298,9 +299,9 @@ class GuestExecHandle:
         if keeping is None or self._kept or not readers or has_loose_stdin or any(one.closed for one in readers):
             return
         for reader in readers:
-            reader.keep_in(await asyncio.to_thread(keeping.journal))
-        await self._put(keeping)
+            reader.journal = Journal(await asyncio.to_thread(keeping.journal))
         self._kept = True
+        await self._put(keeping)
         seconds = None if timeout_seconds is None else timeout_seconds + _LATER_SECONDS
         message = wire.Keep(timeout=_nanoseconds(seconds), id=encode(self.id))
         await self._connection.open(ask(Op.KEEP, message, of_command(self.id))).call(Nothing)
@@ -310,11 +311,13 @@ class GuestExecHandle:
 
     async def _put(self, keeping: Keeping) -> None:
         """Without the stdin that is fed already: whoever holds it keeps the command from seeing its end."""
-        held = [one for one in (self.stdout, self.stderr) if isinstance(one, PipeReader)]
-        descriptors = [fd for one in held for fd in (one.descriptor, one.journal)]
+        descriptors: list[int] = []
+        for reader in (self.stdout, self.stderr):
+            if isinstance(reader, PipeReader) and reader.journal is not None:
+                descriptors += (reader.descriptor, reader.journal.file)
         if isinstance(self.stdin, PipeWriter) and not self.stdin.closed:
-            descriptors += [self.stdin.descriptor, self._input]
-        if min(descriptors, default=-1) >= 0:
+            descriptors += (self.stdin.descriptor, self._input)
+        if min(descriptors) >= 0:
             await keeping.put(self.id, tuple(descriptors))
 
     async def feed(self, data: bytes) -> None:
@@ -402,7 +405,7 @@ class TakenUpExecHandle(GuestExecHandle):
         out, out_journal, err, err_journal, *stdin = held
         readers = (PipeReader(out), PipeReader(err))
         for reader, journal in zip(readers, (out_journal, err_journal), strict=True):
-            reader.keep_in(journal)
+            reader.journal = Journal(journal)
         writer = PipeWriter(stdin[0]) if stdin else None
         super().__init__(
             connection, channel, id=id, stdin=writer, stdout=readers[0], stderr=readers[1], keeping=keeping

@@ -87,6 +87,9 @@ class GuestInstance:
         keeping = self.keeping
         try:
             return await self._first(lambda connection: take_up(connection, exec, keeping, held))
+        except NotFound:
+            await keeping.put(exec, ())
+            raise
         finally:
             close_all(held)
 

@@ -10,7 +10,7 @@ import termios
 from collections.abc import Callable
 from struct import unpack
 
-from paddock.backends._pump import Flow
+from paddock.backends._pump import Flow, Journal
 
 _GROWN = 1024 * 1024
 _MUCH = 256 * 1024
@@ -105,18 +105,8 @@ class PipeReader(_Pipe):
     """
 
     _left: int | None = None
-    _journal = -1
-    _at = _end = 0
-
-    def keep_in(self, journal: int) -> None:
-        """Move what is read into the file `journal` first. What that holds already comes before what the pipe holds:
-        a process that was killed has left it. The file's position, which splice(2) moves with the bytes, is its end.
-        It is owned, as the pipe is."""
-        self._journal, self._end = journal, os.lseek(journal, 0, os.SEEK_CUR)
-
-    @property
-    def journal(self) -> int:
-        return self._journal
+    journal: Journal | None = None
+    """What is read goes through it, if there is one; set before anything is read."""
 
     @property
     def is_cut(self) -> bool:
@@ -124,13 +114,13 @@ class PipeReader(_Pipe):
         return self._fd < 0 or self._left is not None
 
     async def read(self, size: int = 65536) -> bytes:
-        if self._at < self._end:
-            return self._recorded(size)
+        if self.journal is not None and self.journal.unread:
+            return self.journal.read(self._fd, size)
         while self._fd >= 0:
             if self._left is not None:
                 size = min(size, self._left)
             try:
-                data = self._take(size)
+                data = os.read(self._fd, size) if self.journal is None else self.journal.read(self._fd, size)
             except BlockingIOError:
                 if self._left:
                     # What was in it when the command ended, somebody inside has taken: an ordinary user's sandbox has
@@ -150,38 +140,23 @@ class PipeReader(_Pipe):
             return data
         return b""
 
-    def _take(self, size: int) -> bytes:
-        if self._journal < 0:
-            return os.read(self._fd, size)
-        self._end += os.splice(self._fd, self._journal, size, flags=os.SPLICE_F_NONBLOCK)
-        return self._recorded(size)
-
-    def _recorded(self, size: int) -> bytes:
-        data = os.pread(self._journal, min(size, self._end - self._at), self._at)
-        self._at += len(data)
-        return data
-
     def close(self) -> None:
+        if self._flow is None and self.journal is not None:
+            self.journal.close()
         super().close()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._at = self._end
-        if self._journal >= 0:
-            os.close(self._journal)
-            self._journal = -1
 
     def __del__(self) -> None:
         super().__del__()
-        self._forget()
+        if self.journal is not None:
+            self.journal.close()
 
     async def pour(self, flow: Flow) -> None:
         if self._fd < 0:
             return
-        self._flow = flow
+        self._flow, flow.journal = flow, self.journal
         try:
             if self._left is not None:
-                flow.end_at(self._left)
+                flow.end_at(self._left + (0 if self.journal is None else self.journal.unread))
             await flow.pour(self._fd)
         finally:
             self._flow = None
@@ -192,7 +167,7 @@ class PipeReader(_Pipe):
             self._flow.cut()
         elif self._fd >= 0 and self._left is None:
             (self._left,) = unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, b"\0\0\0\0"))
-            if self._left:
+            if self._left or (self.journal is not None and self.journal.unread):
                 self._wake()
             else:
                 super().close()
