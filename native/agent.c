@@ -96,8 +96,6 @@ static void handle(struct connection *connection, struct frame *frame)
         channel_data(channel, frame->code, frame->body);
     else if (frame->kind == KIND_CREDIT)
         channel_credit(channel, frame->code, frame->body);
-    else if (frame->kind == KIND_CONTROL)
-        command_control(channel, frame->code, frame->body);
     else if (frame->kind == KIND_EOF && empty)
         channel_eof(channel, frame->code);
     else if (frame->kind == KIND_CLOSE && empty && !frame->code)

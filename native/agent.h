@@ -181,7 +181,6 @@ void ceilings_count(const struct agent *, uint64_t counts[2]);
 /* A flag of ENDED: what has struck since they were `before`. Who fails at the same time is told the same. */
 uint32_t ceilings_struck(const struct agent *, const uint64_t before[2]);
 void command_keep(struct channel *, struct reader body);
-void command_control(struct channel *, uint16_t order, struct reader body);
 /* Starts a kill unless one is under way. 0 or -errno. */
 int kill_start(struct child *);
 /* The helper of a kill has ended, and all that it has killed is reaped. */

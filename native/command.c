@@ -529,28 +529,3 @@ void command_kill(struct channel *channel, struct reader body)
     else
         channel_follow(channel, child, ROLE_KILLER);
 }
-
-/* An order has no answer: one that makes no sense is passed over, one that is malformed is a breach. */
-void command_control(struct channel *channel, uint16_t order, struct reader body)
-{
-    struct signal_order_message signal;
-    struct resize_order_message size;
-    struct child *child = channel->role == ROLE_KILLER || channel->leaving ? NULL : channel->child;
-    bool breach = false;
-    if (order == ORDER_SIGNAL) {
-        breach = message_read(body, &signal_order_shape, &signal);
-        if (!breach && child && child->kind == CHILD_COMMAND)
-            (void)signal_to(child, signal.number);
-    } else if (order == ORDER_RESIZE) {
-        breach = message_read(body, &resize_order_shape, &size);
-        if (!breach && child && child->kind == CHILD_COMMAND)
-            (void)resize_to(child, size.rows, size.columns);
-    } else if (order == ORDER_KILL) {
-        breach = body.left;
-        if (!breach && child && child->kind == CHILD_COMMAND && child->state == CHILD_RUNNING)
-            (void)kill_start(child);
-    } else {
-        breach = true;
-    }
-    channel->connection->wire.broken |= breach;
-}

@@ -15,7 +15,7 @@ VERSION = 3
 
 KINDS = {
     "HELLO": 1, "OPEN": 2, "REPLY": 3, "ERROR": 4, "DATA": 5,
-    "EOF": 6, "CREDIT": 7, "CONTROL": 8, "EXIT": 9, "CLOSE": 10,
+    "EOF": 6, "CREDIT": 7, "EXIT": 9, "CLOSE": 10,
 }  # fmt: skip
 STREAMS = {"IN": 0, "OUT": 1, "ERR": 2}
 """The `code` of DATA, EOF and CREDIT. IN is into the sandbox."""
@@ -31,8 +31,6 @@ OPS = {
     "SHARE": 77,
 }  # fmt: skip
 """The `code` of OPEN. From 64 on they are orders to pid 1."""
-ORDERS = {"SIGNAL": 1, "RESIZE": 2, "KILL": 3}
-"""The `code` of CONTROL."""
 
 LIMITS = {
     "BODY": (1 << 16, "bytes of a body, but of OPEN"),
@@ -449,8 +447,6 @@ MESSAGES = (
         (),
         (Field(1, "name", "text", 64), Field(2, "text", "text", 64)),
     ),
-    Message("signal_order", "CONTROL", "host", "", (("number", "u32", ""), ("zero", "u32", ""))),
-    Message("resize_order", "CONTROL", "host", "", (("rows", "u16", ""), ("columns", "u16", ""), ("zero", "u32", ""))),
     Message(
         "identity",
         "OPEN",

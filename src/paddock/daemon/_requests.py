@@ -167,7 +167,7 @@ class Requests:
             return False
         if isinstance(request.action, RunExec) and self._kept(request.action.id or key[1]):
             return False
-        reply(Kind.ERROR, codec.encode_error(DaemonLost("nobody knows what became of it")))
+        reply(Kind.ERROR, codec.encode_error(DaemonLost("nobody knows what became of it", unknown=True)))
         return True
 
     async def _tell(self, session: Session, request: codec.Request) -> object:

@@ -187,7 +187,7 @@ class Execs(Component):
             except NotFound:
                 if not is_kept:
                     raise
-                raise DaemonLost("it ended with its daemon") from None
+                raise DaemonLost("it ended with its daemon", unknown=True) from None
 
     async def _started(self, action: RunExec | StartExec, id: ExecId, entry: Entry, turn: Turn) -> Started:
         """The lane is held until it is in the guest's table, and no longer: what runs for an hour delays no pause."""
