@@ -127,6 +127,7 @@ class Command:
         self.stdin = Stdin(feed) if spec.stdin else None
         self.stdout, self.stderr = Pipe(out), Pipe(err)
         self.status: ExitStatus | None = None
+        self.kept = False
 
     @property
     def pid(self) -> int:
@@ -157,7 +158,8 @@ class Command:
 
     async def resize(self, size: PtySize) -> None: ...
 
-    async def keep(self, timeout_seconds: float | None) -> None: ...
+    async def keep(self, timeout_seconds: float | None) -> None:
+        self.kept = True
 
     async def feed(self, data: bytes) -> None:
         assert self.stdin is not None
@@ -165,7 +167,8 @@ class Command:
         await self.stdin.aclose()
 
     async def leave(self) -> None:
-        await self.aclose()
+        if not self.kept:
+            await self.aclose()
 
     async def aclose(self) -> None:
         if not self.background:
@@ -311,7 +314,10 @@ class Held:
         return command
 
     async def take_up(self, exec: ExecId) -> Command:
-        raise NotFound(f"nothing is kept of {exec}")
+        command = self._live().commands.get(exec)
+        if command is None or not command.kept:
+            raise NotFound(f"nothing is kept of {exec}")
+        return command
 
     async def attach(self, exec: ExecId) -> Command:
         try:
@@ -464,7 +470,8 @@ class WorldBackend:
         return {i: p.ended for i, p in self._world.places.items() if self._adopt or i in self.own}
 
     async def kept(self) -> dict[ExecId, SandboxId]:
-        return {}
+        places = self._world.places.items()
+        return {exec: id for id, place in places for exec, command in place.commands.items() if command.kept}
 
     async def paused(self) -> dict[SandboxId, Paused]:
         places = self._world.places.items()

@@ -36,7 +36,7 @@ class _Kept:
         return os.open(self._keeper.state_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
     async def put(self, command: ExecId, descriptors: tuple[int, ...]) -> None:
-        await self._keeper.request("keep", descriptors, id=self._id, command=command)
+        await self._keeper.request("keep", descriptors=descriptors, id=self._id, command=command)
 
     async def get(self, command: ExecId) -> tuple[int, ...]:
         answer = await self._keeper.request("kept", id=self._id, command=command)
