@@ -582,6 +582,7 @@ def test_a_kept_command_outlives_the_connection_and_tells_its_end(guest: Guest, 
     go.write_text("on\n")
     status = Exit.unpack(followed.next(Kind.EXIT).body)
     assert (status.code, os.read(out[0], 100), os.read(err[0], 1)) == (3, b"on\n", b"")
+    host.close()
     for fd in (out[0], err[0]):
         os.close(fd)
 
@@ -593,7 +594,9 @@ def test_a_kept_command_ends_when_its_time_is_over_whoever_lives(guest: Guest, m
     host.call(Op.KEEP, Keep(id=kept.id, timeout=50_000_000).pack())
     host.close()
     eventually("it is dead", lambda: not alive(marker))
-    status = Exit.unpack(attach(guest.connect(), kept.id, flags=0).next(Kind.EXIT).body)
+    host = guest.connect()
+    status = Exit.unpack(attach(host, kept.id, flags=0).next(Kind.EXIT).body)
+    host.close()
     assert (status.signal, status.ended) == (signal.SIGKILL, EndedFlags.TIME)
     for fd in (*out, *err):
         os.close(fd)

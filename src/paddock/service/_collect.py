@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +17,13 @@ from paddock.backends._base import Command
 from paddock.backends._pump import Meter
 from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.backends.guest._pipes import PipeReader
-from paddock.errors import GuestProtocolError, PaddockError
+from paddock.errors import GuestProtocolError
 from paddock.model import ByteReader, ExecHandle, ExitStatus, Limit, Output, replace
 
 if TYPE_CHECKING:
     from paddock.egress._redact import Redaction
 
+_log = logging.getLogger("paddock")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _SMALL_READ = 1 << 16
 _LARGE_READ = 1 << 18
@@ -148,18 +150,20 @@ class Outliving:
         await self._keeping
         return True
 
-    async def cancel(self) -> None:
+    def stop(self) -> None:
+        """Whatever becomes of the command."""
         self._timer.cancel()
         if self._keeping is not None:
             self._keeping.cancel()
-            await asyncio.wait((self._keeping,))
 
     def _begin(self) -> None:
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
     async def _keep(self) -> None:
-        with contextlib.suppress(PaddockError, OSError):  # then it ends with this daemon
+        try:
             await self._handle.keep(self._timeout)
+        except Exception as error:  # whatever it is: its output has to be read
+            _log.info("command %s ends with this daemon: %s", self._handle.id, error)
         self._then()
 
 
@@ -206,7 +210,7 @@ class Collector:
             await self._drain()
         finally:
             if outlives is not None:
-                await outlives.cancel()
+                outlives.stop()
             if tasks := (*self._pumps, *fed):
                 for task in tasks:
                     task.cancel()

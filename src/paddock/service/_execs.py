@@ -386,6 +386,10 @@ class GuardedExec:
         except Exception as error:
             self._entry.failed(error)
             return error
+        finally:
+            if self._outlives is not None and self._settled is not None:
+                self._outlives.stop()
+                self._settled.set()
         self._done({"status": status})
         return status
 
@@ -394,11 +398,10 @@ class GuardedExec:
             status = await finish(self._inner, self._timeout, self._held.instance.stillness)
         except GuestProtocolError as error:
             raise await self._live.disobeyed(self._held, error) from None
-        finally:
-            if self._outlives is not None and self._settled is not None:
-                await self._outlives.over()
-                self._settled.set()
-                await asyncio.sleep(0)  # whoever waits for that begins to read
+        if self._outlives is not None and self._settled is not None:
+            await self._outlives.over()
+            self._settled.set()
+            await asyncio.sleep(0)  # whoever waits for that begins to read
         if self._printed_too_much:
             return replace(status, limit=Limit.OUTPUT)
         if status.limit is None and status.code != 0 and self.stderr is not None and self.stderr.flow is not None:

@@ -259,7 +259,7 @@ class JailBackend:
     async def kept(self) -> Mapping[ExecId, SandboxId]:
         answer = await self.keeper.request("list")
         mine = self._mine(answer)
-        return {ExecId(one): id for id, commands in answer["kept"].items() if id in mine for one in commands}
+        return {ExecId(one): id for id, commands in answer.get("kept", {}).items() if id in mine for one in commands}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
         answer = await self.keeper.request("list")
