@@ -41,6 +41,8 @@ static void perform(struct channel *channel, struct frame *frame)
         return command_resize(channel, frame->body);
     case OP_KILL:
         return command_kill(channel, frame->body);
+    case OP_KEEP:
+        return command_keep(channel, frame->body);
     case OP_HAND:
         return relay_hand(channel, frame);
     case OP_CONNECT:
@@ -94,8 +96,6 @@ static void handle(struct connection *connection, struct frame *frame)
         channel_data(channel, frame->code, frame->body);
     else if (frame->kind == KIND_CREDIT)
         channel_credit(channel, frame->code, frame->body);
-    else if (frame->kind == KIND_CONTROL)
-        command_control(channel, frame->code, frame->body);
     else if (frame->kind == KIND_EOF && empty)
         channel_eof(channel, frame->code);
     else if (frame->kind == KIND_CLOSE && empty && !frame->code)

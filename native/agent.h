@@ -127,6 +127,7 @@ struct child {
     int cgroup;          /* -1: none */
     uint64_t tag;        /* hard RLIMIT_RSS of all that it starts; 0: none */
     int killer;          /* pid of the helper that kills it; 0: nobody does */
+    bool kept;           /* it lives on without an owner, as one in the background does, and its streams are pipes */
     bool killed;         /* that helper has ended, with this number of survivors */
     uint32_t survivors;
     uint64_t struck[2]; /* how often the ceilings had struck before it */
@@ -179,7 +180,7 @@ void ceilings_open(struct agent *);
 void ceilings_count(const struct agent *, uint64_t counts[2]);
 /* A flag of ENDED: what has struck since they were `before`. Who fails at the same time is told the same. */
 uint32_t ceilings_struck(const struct agent *, const uint64_t before[2]);
-void command_control(struct channel *, uint16_t order, struct reader body);
+void command_keep(struct channel *, struct reader body);
 /* Starts a kill unless one is under way. 0 or -errno. */
 int kill_start(struct child *);
 /* The helper of a kill has ended, and all that it has killed is reaped. */

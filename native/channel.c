@@ -201,11 +201,12 @@ void channel_credit(struct channel *channel, uint16_t stream, struct reader body
         child_push(channel->child);
 }
 
-/* An owner takes its child along, but for a command in the background. */
+/* An owner takes its child along, but for a command in the background, or one that is kept. */
 static bool must_die(const struct channel *channel)
 {
     const struct child *child = channel->child;
-    return channel->role == ROLE_OWNER && child && !(child->flags & EXEC_BACKGROUND) && child->state == CHILD_RUNNING;
+    bool stays = child && (child->kept || child->flags & EXEC_BACKGROUND);
+    return channel->role == ROLE_OWNER && child && !stays && child->state == CHILD_RUNNING;
 }
 
 void channel_leave(struct channel *channel, bool connected)

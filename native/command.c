@@ -368,7 +368,7 @@ void command_attach(struct channel *channel, struct reader body)
         return;
     }
     struct child *child = find(agent_of(channel), request.id);
-    if (!child || !(child->flags & EXEC_BACKGROUND)) {
+    if (!child || !(child->kept || child->flags & EXEC_BACKGROUND)) {
         channel_error(channel, -ENOENT, "id");
         return;
     }
@@ -492,6 +492,29 @@ void command_resize(struct channel *channel, struct reader body)
         answer(channel, resize_to(find(agent_of(channel), request.id), request.rows, request.columns), "resize");
 }
 
+/* Its pipes are held by somebody who outlives the host's connection. */
+void command_keep(struct channel *channel, struct reader body)
+{
+    struct keep_message request;
+    if (message_read(body, &keep_shape, &request)) {
+        channel->connection->wire.broken = true;
+        return;
+    }
+    struct child *child = find(agent_of(channel), request.id);
+    bool can = child && child->out[0].watch.fd < 0 && child->out[1].watch.fd < 0;
+    if (can && child->state == CHILD_RUNNING) {
+        command_reply(child); /* it may have waited for the timer */
+        child->kept = true;
+        child->time_left = request.timeout;
+        child->looked_at = loop_now();
+        if (request.timeout)
+            look_at_time(child);
+        else
+            timer_clear(&child->agent->loop, &child->timer);
+    }
+    answer(channel, !child ? -ENOENT : can ? 0 : -EINVAL, "keep");
+}
+
 void command_kill(struct channel *channel, struct reader body)
 {
     struct kill_message request;
@@ -505,29 +528,4 @@ void command_kill(struct channel *channel, struct reader body)
         channel_error(channel, result, "kill");
     else
         channel_follow(channel, child, ROLE_KILLER);
-}
-
-/* An order has no answer: one that makes no sense is passed over, one that is malformed is a breach. */
-void command_control(struct channel *channel, uint16_t order, struct reader body)
-{
-    struct signal_order_message signal;
-    struct resize_order_message size;
-    struct child *child = channel->role == ROLE_KILLER || channel->leaving ? NULL : channel->child;
-    bool breach = false;
-    if (order == ORDER_SIGNAL) {
-        breach = message_read(body, &signal_order_shape, &signal);
-        if (!breach && child && child->kind == CHILD_COMMAND)
-            (void)signal_to(child, signal.number);
-    } else if (order == ORDER_RESIZE) {
-        breach = message_read(body, &resize_order_shape, &size);
-        if (!breach && child && child->kind == CHILD_COMMAND)
-            (void)resize_to(child, size.rows, size.columns);
-    } else if (order == ORDER_KILL) {
-        breach = body.left;
-        if (!breach && child && child->kind == CHILD_COMMAND && child->state == CHILD_RUNNING)
-            (void)kill_start(child);
-    } else {
-        breach = true;
-    }
-    channel->connection->wire.broken |= breach;
 }

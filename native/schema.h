@@ -14,7 +14,6 @@ enum kind_number {
     KIND_DATA = 5,
     KIND_EOF = 6,
     KIND_CREDIT = 7,
-    KIND_CONTROL = 8,
     KIND_EXIT = 9,
     KIND_CLOSE = 10,
 };
@@ -34,6 +33,7 @@ enum op_number {
     OP_RESIZE = 20,
     OP_KILL = 21,
     OP_HAND = 22,
+    OP_KEEP = 23,
     OP_ECHO = 32,
     OP_STAT = 33,
     OP_MKDIR = 34,
@@ -65,12 +65,6 @@ enum op_number {
     OP_RENEW = 75,
     OP_TRUST = 76,
     OP_SHARE = 77,
-};
-
-enum order_number {
-    ORDER_SIGNAL = 1,
-    ORDER_RESIZE = 2,
-    ORDER_KILL = 3,
 };
 
 enum limit {
@@ -519,6 +513,21 @@ static const struct shape resize_shape = {
     },
 };
 
+struct keep_message {
+    uint64_t timeout;
+    struct reader id;
+};
+static const struct shape keep_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct keep_message, timeout), 8, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct keep_message, id), 1, FIELD_TEXT, 64},
+    },
+};
+
 struct kill_message {
     struct reader id;
 };
@@ -924,38 +933,6 @@ static const struct shape hand_shape = {
     .field = {
         {offsetof(struct hand_message, name), 1, FIELD_TEXT, 64},
         {offsetof(struct hand_message, text), 2, FIELD_TEXT, 64},
-    },
-};
-
-struct signal_order_message {
-    uint32_t number;
-    uint32_t zero;
-};
-static const struct shape signal_order_shape = {
-    .numbers = 2,
-    .number = {
-        {offsetof(struct signal_order_message, number), 4, false},
-        {offsetof(struct signal_order_message, zero), 4, true},
-    },
-    .fields = 0,
-    .field = {
-    },
-};
-
-struct resize_order_message {
-    uint16_t rows;
-    uint16_t columns;
-    uint32_t zero;
-};
-static const struct shape resize_order_shape = {
-    .numbers = 3,
-    .number = {
-        {offsetof(struct resize_order_message, rows), 2, false},
-        {offsetof(struct resize_order_message, columns), 2, false},
-        {offsetof(struct resize_order_message, zero), 4, true},
-    },
-    .fields = 0,
-    .field = {
     },
 };
 

@@ -15,13 +15,13 @@ VERSION = 3
 
 KINDS = {
     "HELLO": 1, "OPEN": 2, "REPLY": 3, "ERROR": 4, "DATA": 5,
-    "EOF": 6, "CREDIT": 7, "CONTROL": 8, "EXIT": 9, "CLOSE": 10,
+    "EOF": 6, "CREDIT": 7, "EXIT": 9, "CLOSE": 10,
 }  # fmt: skip
 STREAMS = {"IN": 0, "OUT": 1, "ERR": 2}
 """The `code` of DATA, EOF and CREDIT. IN is into the sandbox."""
 OPS = {
     "PING": 1,
-    "EXEC": 16, "ATTACH": 17, "EXECS": 18, "SIGNAL": 19, "RESIZE": 20, "KILL": 21, "HAND": 22,
+    "EXEC": 16, "ATTACH": 17, "EXECS": 18, "SIGNAL": 19, "RESIZE": 20, "KILL": 21, "HAND": 22, "KEEP": 23,
     "ECHO": 32,
     "STAT": 33, "MKDIR": 34, "SET": 35, "REMOVE": 36, "MOVE": 37, "COPY": 38, "LIST": 39, "FIND": 40, "GREP": 41,
     "READ": 42, "WRITE": 43, "UPLOAD": 44, "DOWNLOAD": 45, "WATCH": 46,
@@ -31,8 +31,6 @@ OPS = {
     "SHARE": 77,
 }  # fmt: skip
 """The `code` of OPEN. From 64 on they are orders to pid 1."""
-ORDERS = {"SIGNAL": 1, "RESIZE": 2, "KILL": 3}
-"""The `code` of CONTROL."""
 
 LIMITS = {
     "BODY": (1 << 16, "bytes of a body, but of OPEN"),
@@ -290,6 +288,14 @@ MESSAGES = (
     ),
     Message("signal", "OPEN", "host", "", (("number", "u32", "1 to 64"), ("zero", "u32", "")), (ID,)),
     Message("resize", "OPEN", "host", "", (("rows", "u16", ""), ("columns", "u16", ""), ("zero", "u32", "")), (ID,)),
+    Message(
+        "keep",
+        "OPEN",
+        "host",
+        "From now on a command of the foreground lives on when its channel ends, and can be attached to.",
+        (("timeout", "u64", "nanoseconds from now, or 0"),),
+        (ID,),
+    ),
     Message("kill", "OPEN", "host", "Ends a command and all that it has started.", (), (ID,)),
     Message(
         "kill_reply",
@@ -441,8 +447,6 @@ MESSAGES = (
         (),
         (Field(1, "name", "text", 64), Field(2, "text", "text", 64)),
     ),
-    Message("signal_order", "CONTROL", "host", "", (("number", "u32", ""), ("zero", "u32", ""))),
-    Message("resize_order", "CONTROL", "host", "", (("rows", "u16", ""), ("columns", "u16", ""), ("zero", "u32", ""))),
     Message(
         "identity",
         "OPEN",

@@ -50,7 +50,7 @@ def c_header(schema: dict[str, Any]) -> Iterator[str]:
     yield "#ifndef SCHEMA_H\n#define SCHEMA_H\n"
     yield '#include "message.h"\n'
     yield f"enum {{ PROTOCOL_VERSION = {schema['VERSION']} }};\n"
-    for title, prefix in (("KINDS", "KIND"), ("STREAMS", "STREAM"), ("OPS", "OP"), ("ORDERS", "ORDER")):
+    for title, prefix in (("KINDS", "KIND"), ("STREAMS", "STREAM"), ("OPS", "OP")):
         yield f"enum {prefix.lower()}_number {{"
         yield from (f"    {prefix}_{name} = {number}," for name, number in schema[title].items())
         yield "};\n"
@@ -101,7 +101,7 @@ def python_module(schema: dict[str, Any]) -> Iterator[str]:
     yield "from struct import Struct\n"
     yield "from ._message import Field, Message, Shape\n"
     yield f"VERSION = {schema['VERSION']}"
-    for title, name in (("KINDS", "Kind"), ("STREAMS", "Stream"), ("OPS", "Op"), ("ORDERS", "Order")):
+    for title, name in (("KINDS", "Kind"), ("STREAMS", "Stream"), ("OPS", "Op")):
         yield f"\n\nclass {name}(IntEnum):"
         yield from (f"    {member} = {number}" for member, number in schema[title].items())
     yield "\n\nclass Limit:"

@@ -37,6 +37,7 @@ NAMES = {
     "AsyncDaemonTransport": "DaemonTransport",
     "AsyncLines": "Lines",
     "AsyncModel": "Model",
+    "AsyncMutex": "Mutex",
     "AsyncOpenAI": "OpenAI",
     "AsyncOpenAIModel": "OpenAIModel",
     "AsyncPipe": "Pipe",

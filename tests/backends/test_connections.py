@@ -76,7 +76,7 @@ def test_a_request_that_cannot_be_copied_for_later_leaves_no_descriptor() -> Non
         ours, theirs = socket.socketpair()
         connection = GuestConnection(ours, HERE)
         while not connection._out:  # until nothing more can be sent at once
-            connection.send(frames.pack(Kind.CONTROL, 1, bytes(60_000)))
+            connection.send(frames.pack(Kind.DATA, 1, bytes(60_000)))
         fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(4)]
         before = descriptors()
         free = [os.dup(0) for _ in range(3)]

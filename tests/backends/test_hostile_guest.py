@@ -133,7 +133,7 @@ def _fixed(message: Any, *fields: Any) -> bytes:
 GARBAGE = {
     "an unknown kind": ("stat", raw(11)),
     "a request of its own": ("stat", raw(Kind.OPEN)),
-    "an order": ("stat", raw(Kind.CONTROL)),
+    "an order": ("stat", raw(8)),
     "descriptors": ("stat", raw(Kind.REPLY, descriptors=1)),
     "bytes that are not zero": ("stat", raw(Kind.REPLY, zeros=1)),
     "a body without an end": ("stat", raw(Kind.REPLY, length=Limit.BODY + 1)),

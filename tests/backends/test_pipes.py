@@ -6,7 +6,10 @@ import asyncio
 import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from paddock.backends._pump import Journal
 from paddock.backends.guest._pipes import PipeReader, PipeWriter
 
 
@@ -63,3 +66,35 @@ def test_who_waits_is_woken_when_the_pipe_is_closed(kind: type[PipeReader | Pipe
         os.close(ends[1] if kind is PipeReader else ends[0])
 
     asyncio.run(main())
+
+
+@given(st.lists(st.one_of(st.binary(min_size=1, max_size=200), st.integers(1, 100), st.none()), max_size=40))
+def test_whoever_holds_a_pipe_and_its_journal_has_all_of_the_stream(steps: list[bytes | int | None]) -> None:
+    """Bytes are written, so many are read, or (None) the reader dies and another one begins from the start."""
+    near, far = os.pipe2(os.O_NONBLOCK)
+    file = os.memfd_create("journal")
+    written = read = b""
+    journal = Journal(os.dup(file))
+    try:
+        for step in steps:
+            if isinstance(step, bytes):
+                written += step[: os.write(far, step)]
+            elif step is None:
+                journal.close()
+                journal, read = Journal(os.dup(file)), b""
+            else:
+                try:
+                    read += journal.read(near, step)
+                except BlockingIOError:
+                    assert read == written
+            assert written.startswith(read)
+        os.close(far)
+        far = -1
+        while part := journal.read(near, 64):
+            read += part
+        assert read == written
+    finally:
+        journal.close()
+        for fd in (near, far, file):
+            if fd >= 0:
+                os.close(fd)

@@ -21,16 +21,15 @@ from paddock.wire.guest import (
     Execs,
     ExecsReply,
     Exit,
+    Keep,
     Kill,
     KillReply,
     Kind,
     Limit,
     ListedFlags,
     Op,
-    Order,
     Resize,
     Signal,
-    SignalOrder,
     Stream,
 )
 from tests.native.driver import ENV, PATIENCE_SECONDS, Command, Connection, Finished, Guest, GuestError, frame
@@ -307,15 +306,10 @@ def test_a_terminal_has_its_size_and_its_end_is_an_end(host: Connection) -> None
 
 def test_a_terminal_is_resized_and_tells_its_program(host: Connection) -> None:
     script = "trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.02; done"
-    for by_order in (True, False):
-        command = host.exec("bash", "-c", script, flags=ExecFlags.TERMINAL, rows=5, columns=5)
-        command.read_until(b"ready")
-        if by_order:
-            body = Resize(rows=9, columns=44).pack()  # the same numbers as the order's
-            host.send(frame(Kind.CONTROL, Order.RESIZE, command.channel, body[:8]))
-        else:
-            host.call(Op.RESIZE, Resize(rows=9, columns=44, id=command.id).pack())
-        assert b"9 44" in command.finish().out
+    command = host.exec("bash", "-c", script, flags=ExecFlags.TERMINAL, rows=5, columns=5)
+    command.read_until(b"ready")
+    host.call(Op.RESIZE, Resize(rows=9, columns=44, id=command.id).pack())
+    assert b"9 44" in command.finish().out
 
 
 def test_end_of_input_of_a_terminal_is_what_a_person_types(host: Connection) -> None:
@@ -357,13 +351,6 @@ def test_kill_ends_all_that_a_command_has_started(host: Connection, marker: str)
     assert KillReply.unpack(host.call(Op.KILL, Kill(id=command.id).pack())).survivors == 0
     assert not alive(marker)
     assert command.finish().exit.signal == signal.SIGKILL
-
-
-def test_the_order_to_kill_does_the_same(host: Connection, marker: str) -> None:
-    command = stubborn(host, marker)
-    host.send(frame(Kind.CONTROL, Order.KILL, command.channel))
-    assert command.finish().exit.signal == signal.SIGKILL
-    assert not alive(marker)
 
 
 def test_a_host_that_lets_go_ends_a_foreground_command(host: Connection, marker: str) -> None:
@@ -453,13 +440,6 @@ def test_signals_reach_the_process_group(host: Connection) -> None:
     with pytest.raises(GuestError) as caught:
         host.call(Op.SIGNAL, Signal(number=15, id=b"never").pack())
     assert caught.value.errno == errno.ENOENT
-
-
-def test_a_signal_that_makes_no_sense_as_an_order_is_passed_over(host: Connection) -> None:
-    command = host.exec("cat", flags=ExecFlags.STDIN)
-    host.send(frame(Kind.CONTROL, Order.SIGNAL, command.channel, SignalOrder(number=900).pack()))
-    host.send(frame(Kind.CONTROL, Order.SIGNAL, command.channel, SignalOrder(number=15).pack()))
-    assert command.finish().exit.signal == 15
 
 
 def test_what_is_sent_to_everybody_does_not_end_the_agent(host: Connection, guest: Guest) -> None:
@@ -583,6 +563,53 @@ def test_a_list_that_does_not_fit_goes_on(host: Connection) -> None:
         if not before:
             break
     assert found == ids[::-1]
+
+
+def test_a_kept_command_outlives_the_connection_and_tells_its_end(guest: Guest, tmp_path: Path, marker: str) -> None:
+    host, go = guest.connect(), tmp_path / "go"
+    os.mkfifo(go)
+    out, err = os.pipe(), os.pipe()
+    kept = host.exec("sh", "-c", f"read line <{go}; echo $line; exit 3; : {marker}", descriptors=[out[1], err[1]])
+    other = host.exec("sh", "-c", f"sleep 600; : {marker}", descriptors=[out[1], err[1]])
+    for fd in (out[1], err[1]):
+        os.close(fd)
+    host.call(Op.KEEP, Keep(id=kept.id).pack())
+    assert other.pid
+    host.close()
+    eventually("only the other one is dead", lambda: len(alive(marker)) == 1)
+    host = guest.connect()
+    followed = attach(host, kept.id, flags=0)
+    go.write_text("on\n")
+    status = Exit.unpack(followed.next(Kind.EXIT).body)
+    assert (status.code, os.read(out[0], 100), os.read(err[0], 1)) == (3, b"on\n", b"")
+    host.close()
+    for fd in (out[0], err[0]):
+        os.close(fd)
+
+
+def test_a_kept_command_ends_when_its_time_is_over_whoever_lives(guest: Guest, marker: str) -> None:
+    host = guest.connect()
+    out, err = os.pipe(), os.pipe()
+    kept = host.exec("sh", "-c", f"sleep 600; : {marker}", descriptors=[out[1], err[1]])
+    host.call(Op.KEEP, Keep(id=kept.id, timeout=50_000_000).pack())
+    host.close()
+    eventually("it is dead", lambda: not alive(marker))
+    host = guest.connect()
+    status = Exit.unpack(attach(host, kept.id, flags=0).next(Kind.EXIT).body)
+    host.close()
+    assert (status.signal, status.ended) == (signal.SIGKILL, EndedFlags.TIME)
+    for fd in (*out, *err):
+        os.close(fd)
+
+
+def test_a_command_whose_output_the_agent_holds_is_not_kept(host: Connection) -> None:
+    command = host.exec("sleep", "600")
+    with pytest.raises(GuestError) as caught:
+        host.call(Op.KEEP, Keep(id=command.id).pack())
+    assert caught.value.errno == errno.EINVAL
+    with pytest.raises(GuestError) as caught:
+        host.call(Op.KEEP, Keep(id=b"never").pack())
+    assert caught.value.errno == errno.ENOENT
 
 
 def test_a_foreground_command_is_not_followed(host: Connection) -> None:

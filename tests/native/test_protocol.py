@@ -24,7 +24,6 @@ from paddock.wire.guest import (
     Limit,
     Listed,
     Op,
-    Order,
     Resize,
     Signal,
     Stream,
@@ -41,7 +40,7 @@ CONVERSATION = (
     frame(Kind.OPEN, Op.EXEC, 1, EXEC.pack()),
     frame(Kind.DATA, Stream.IN, 1, b"some bytes"),
     frame(Kind.CREDIT, Stream.OUT, 1, messages.Credit(bytes=5).pack()),
-    frame(Kind.CONTROL, Order.SIGNAL, 1, messages.SignalOrder(number=1).pack()),
+    frame(Kind.OPEN, Op.KEEP, 8, messages.Keep(id=b"x1", timeout=1).pack()),
     frame(Kind.OPEN, Op.PING, 2),
     frame(Kind.OPEN, Op.EXECS, 3, messages.Execs().pack()),
     frame(Kind.OPEN, Op.RESIZE, 4, Resize(rows=1, columns=1, id=b"x1").pack()),
@@ -94,7 +93,7 @@ BREACHES = {
     "descriptors that do not come": HELLO + frame(Kind.OPEN, Op.PING, 1, descriptors=2),
     "too many descriptors": HELLO + frame(Kind.OPEN, Op.PING, 1, descriptors=Limit.DESCRIPTORS + 1),
     "descriptors with data": HELLO + frame(Kind.DATA, 0, 1, b"x", descriptors=1),
-    "a body that is too long": HELLO + frame(Kind.CONTROL, 1, 1, length=Limit.BODY + 1),
+    "a body that is too long": HELLO + frame(Kind.DATA, 1, 1, length=Limit.BODY + 1),
     "a request that is too long": HELLO + frame(Kind.OPEN, Op.EXEC, 1, length=Limit.OPEN_BODY + 1),
     "the longest of all": HELLO + frame(Kind.OPEN, Op.EXEC, 1, length=0xFFFFFFFF),
     "half of all": HELLO + frame(Kind.OPEN, Op.EXEC, 1, length=0x80000000),
@@ -114,8 +113,7 @@ BREACHES = {
     "more credit than there is": HELLO
     + frame(Kind.OPEN, Op.ECHO, 1)
     + frame(Kind.CREDIT, 1, 1, struct.pack("<I", Limit.CREDIT)) * 2,
-    "an order that is none": HELLO + frame(Kind.OPEN, Op.ECHO, 1) + frame(Kind.CONTROL, 9, 1),
-    "an order of half a body": HELLO + frame(Kind.OPEN, Op.ECHO, 1) + frame(Kind.CONTROL, Order.SIGNAL, 1, b"x"),
+    "a kind between two": HELLO + frame(Kind.OPEN, Op.ECHO, 1) + frame(8, 0, 1),
     "flags of attach that are none": HELLO + frame(Kind.OPEN, Op.ATTACH, 1, Attach(id=b"x", flags=8).pack()),
     "a control group that does not come": HELLO
     + frame(Kind.OPEN, Op.EXEC, 1, Exec(id=b"x", argv=(b"true",), flags=ExecFlags.CGROUP).pack()),

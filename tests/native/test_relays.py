@@ -201,14 +201,6 @@ def test_who_sends_before_there_is_anybody_breaks_the_protocol(host: Connection,
     assert host.ended()
 
 
-def test_orders_for_a_connection_are_passed_over(guest: Guest, host: Connection, tmp_path: Path) -> None:
-    channel = host.open(Op.ACCEPT, Accept(path=bytes(tmp_path / "d")).pack())
-    for order, body in ((1, struct.pack("<II", 9, 0)), (2, struct.pack("<HHI", 5, 5, 0)), (3, b"")):
-        host.send(frame(Kind.CONTROL, order, channel, body))
-    host.ping()
-    assert guest.close() == 0
-
-
 def test_descriptors_are_passed_on(host: Connection) -> None:
     name = f"paddock_{os.getpid()}"
     ours, theirs = os.pipe()

@@ -127,6 +127,7 @@ class Command:
         self.stdin = Stdin(feed) if spec.stdin else None
         self.stdout, self.stderr = Pipe(out), Pipe(err)
         self.status: ExitStatus | None = None
+        self.kept = False
 
     @property
     def pid(self) -> int:
@@ -156,6 +157,18 @@ class Command:
         await self.signal(signal.SIGKILL)
 
     async def resize(self, size: PtySize) -> None: ...
+
+    async def keep(self, timeout_seconds: float | None) -> None:
+        self.kept = True
+
+    async def feed(self, data: bytes) -> None:
+        assert self.stdin is not None
+        await self.stdin.write(data)
+        await self.stdin.aclose()
+
+    async def leave(self) -> None:
+        if not self.kept:
+            await self.aclose()
 
     async def aclose(self) -> None:
         if not self.background:
@@ -298,6 +311,12 @@ class Held:
             raise ProgramNotFoundError(f"no program {spec.argv[0]!r}")
         argv = [program, *spec.argv[1:]]
         command = place.commands[id] = Command(id, spec, argv, place.root, background)
+        return command
+
+    async def take_up(self, exec: ExecId) -> Command:
+        command = self._live().commands.get(exec)
+        if command is None or not command.kept:
+            raise NotFound(f"nothing is kept of {exec}")
         return command
 
     async def attach(self, exec: ExecId) -> Command:
@@ -449,6 +468,10 @@ class WorldBackend:
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {i: p.ended for i, p in self._world.places.items() if self._adopt or i in self.own}
+
+    async def kept(self) -> dict[ExecId, SandboxId]:
+        places = self._world.places.items()
+        return {exec: id for id, place in places for exec, command in place.commands.items() if command.kept}
 
     async def paused(self) -> dict[SandboxId, Paused]:
         places = self._world.places.items()

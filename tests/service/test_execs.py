@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_world import ME, Rig, until
+from service_world import ME, Command, Rig, until
 
 from paddock.backends._base import Ending
 from paddock.backends._pump import Flow, Pump, pour
@@ -18,6 +18,7 @@ from paddock.model import (
     AttachExec,
     ByteReader,
     CreateSandbox,
+    ExecId,
     ExecResult,
     ExecSpec,
     KillSandbox,
@@ -25,19 +26,22 @@ from paddock.model import (
     Limits,
     ListAudit,
     ListExecs,
+    Noun,
     RunExec,
+    SandboxId,
     SandboxSpec,
     SignalExec,
     StartExec,
+    mint,
 )
-from paddock.service import Service
+from paddock.service import Service, _execs
 
 
 def sh(script: str, **fields: Any) -> ExecSpec:
     return ExecSpec(argv=("sh", "-c", script), **fields)
 
 
-async def make(service: Service, **limits: Any) -> str:
+async def make(service: Service, **limits: Any) -> SandboxId:
     return (await service.perform(CreateSandbox(spec=SandboxSpec(limits=Limits(**limits))), ME)).id
 
 
@@ -231,6 +235,40 @@ async def test_a_limit_that_only_the_program_names_is_found_in_what_the_pump_mov
         assert (await handle.wait()).limit is Limit.OPEN_FILES
         await moving
         await handle.aclose()
+
+
+async def left_running(rig: Rig, id: SandboxId, exec: ExecId) -> Command:
+    """A command that a daemon which left has kept."""
+    async with rig.service() as service:
+        running = asyncio.ensure_future(service.perform(RunExec(sandbox=id, spec=sh("sleep 1000"), id=exec), ME))
+        await until(lambda: exec in rig.world.places[id].commands and rig.world.places[id].commands[exec].kept)
+        service.leave()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    return rig.world.places[id].commands[exec]
+
+
+async def test_a_command_is_taken_up_by_the_caller_who_asks_again(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+    exec = ExecId(mint(Noun.EXEC))
+    command = await left_running(rig, id, exec)
+    async with rig.service() as service:
+        assert service.execs.keeps(exec)
+        again = asyncio.ensure_future(service.perform(RunExec(sandbox=id, spec=sh("exit 1"), id=exec), ME))
+        await until(lambda: not service.execs.keeps(exec))
+        await command.kill()
+        assert (await again).status.signal == signal.SIGKILL
+
+
+async def test_a_command_that_nobody_asks_for_again_is_ended(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_execs, "_CLAIM_SECONDS", 0.0)
+    async with rig.service() as service:
+        id = await make(service)
+    command = await left_running(rig, id, ExecId(mint(Noun.EXEC)))
+    async with rig.service():
+        assert (await command.wait()).signal == signal.SIGKILL
 
 
 async def moved(reader: ByteReader) -> bytes:

@@ -518,6 +518,13 @@ class Command:
             for one in waiting:
                 self.world.loop.outside(self.world.seconds(), lambda one=one: one.done() or one.set_result(None))
 
+    async def keep(self, timeout_seconds: float | None) -> None: ...
+
+    async def feed(self, data: bytes) -> None: ...
+
+    async def leave(self) -> None:
+        await self.aclose()
+
     async def wait(self) -> ExitStatus:
         self.world.check_alive()
         if self.status is None:
@@ -771,6 +778,9 @@ class Instance:
         with self._supervisor.busy(self.id, "start"):
             return await self._ask("start", act)
 
+    async def take_up(self, exec: ExecId) -> Command:
+        raise NotFound(f"nothing is kept of {exec}")
+
     async def attach(self, exec: ExecId) -> Command:
         def act(place: Place) -> Command:
             if exec not in place.commands:
@@ -913,6 +923,9 @@ class SimulatedBackend:
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         places = self._supervisor.places
         return await self._supervisor.ask("list", "", lambda: {id: place.ended for id, place in places.items()})
+
+    async def kept(self) -> Mapping[ExecId, SandboxId]:
+        return {}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
         def act() -> dict[SandboxId, Paused]:

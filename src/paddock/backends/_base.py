@@ -153,12 +153,29 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Command(ExecHandle, Protocol):
+    """A command as its backend holds it."""
+
+    async def keep(self, timeout_seconds: float | None) -> None:
+        """Have it outlive this daemon, if this level can do that: another one may `take_up` it where this one was.
+        Before anything is read of it. Without a daemon it ends when so many seconds are over."""
+        ...
+
+    async def feed(self, data: bytes) -> None:
+        """Write `data` to its stdin, and end that."""
+        ...
+
+    async def leave(self) -> None:
+        """Let go of it: if it is kept it goes on, and else it is killed."""
+        ...
+
+
 class Instance(Protocol):
     """A live sandbox as its backend holds it. Every method may raise SandboxDied."""
 
     @property
     def id(self) -> SandboxId: ...
-    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         """RequestError subclasses: NotFound (no such program, cwd or user), InvalidArgument, Unsupported.
 
         The timeout of a background command is the backend's to keep, whoever lives: its status then says Limit.TIME.
@@ -166,8 +183,12 @@ class Instance(Protocol):
         """
         ...
 
-    async def attach(self, exec: ExecId) -> ExecHandle:
+    async def attach(self, exec: ExecId) -> Command:
         """NotFound: no such background command."""
+        ...
+
+    async def take_up(self, exec: ExecId) -> Command:
+        """One that an earlier daemon kept; what it has read comes again. NotFound: it is not kept, or is forgotten."""
         ...
 
     async def output(self, exec: ExecId, stream: int) -> ByteReader:
@@ -277,6 +298,10 @@ class Backend(Protocol):
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         """What the backend holds: None for the living; an Ending for what ended and was not forgotten yet."""
+        ...
+
+    async def kept(self) -> Mapping[ExecId, SandboxId]:
+        """Commands that an earlier daemon kept."""
         ...
 
     async def paused(self) -> Mapping[SandboxId, Paused]:

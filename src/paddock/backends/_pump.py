@@ -94,6 +94,37 @@ class Meter:
         return {"sha256": self._digest.hexdigest(), "length": self.length, **part}
 
 
+class Journal:
+    """What was read of a pipe, in a file: `file` is owned, and its position is its end. splice(2) moves bytes from the
+    pipe into it and the position in one step, so whoever holds both has all of the stream, also after a kill.
+
+    What an earlier process has left in the file is read first.
+    """
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+        self._at, self._end = 0, os.lseek(file, 0, os.SEEK_CUR)
+
+    @property
+    def unread(self) -> int:
+        """Bytes that the pipe does not hold any more."""
+        return self._end - self._at
+
+    def read(self, pipe: int, size: int) -> bytes:
+        """At most `size` bytes. BlockingIOError: there is nothing now; b"" at the end."""
+        if not self.unread:
+            self._end += os.splice(pipe, self.file, size, flags=os.SPLICE_F_NONBLOCK)
+        data = os.pread(self.file, min(size, self.unread), self._at)
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        self._at = self._end
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
 class Flow:
     """One stream between a client's descriptor, which does not block, and the sandbox's side: a descriptor of that
     kind, or a function on the event loop that reads or writes frames. Used once. The descriptors stay their owners',
@@ -109,6 +140,10 @@ class Flow:
         self.most: int | None = None
         """End when so many bytes have been moved. Set before `pour`."""
         self.meter = Meter()
+        self.journal: Journal | None = None
+        """What has to be seen of a pipe goes through it."""
+        self.skip = 0
+        """Bytes that the client has already. Set before `pour`."""
         # The rest belongs to the pump's thread.
         self._source: int | Read = -1
         self._target: int | Write = -1
@@ -231,7 +266,9 @@ class Flow:
             self._close()
         elif not isinstance(self._source, int):
             self._request(self._source, self._take, size)
-        elif self._splices and not self.meter.looks:
+        elif self._splices and not self.meter.looks and not self._behind:
+            if self.journal is not None:  # so many had been moved without it
+                self.meter.length, self.skip = self.meter.length + self.skip, 0
             assert isinstance(self._target, int)
             count = os.splice(self._source, self._target, size, flags=os.SPLICE_F_NONBLOCK)
             self._count(count)
@@ -239,10 +276,16 @@ class Flow:
             if not count:
                 self._close()
         else:
+            size = min(size, _LOOKED_AT)
             try:
-                self._take(os.read(self._source, min(size, _LOOKED_AT)))
+                journal = self.journal
+                self._take(os.read(self._source, size) if journal is None else journal.read(self._source, size))
             except ConnectionResetError:
                 self._close()
+
+    @property
+    def _behind(self) -> int:
+        return 0 if self.journal is None else self.journal.unread
 
     def _wanted(self) -> int:
         return min((_CHUNK, *(total - self._moved for total in (self.most, self._ends_at) if total is not None)))
@@ -260,7 +303,11 @@ class Flow:
         self._unsent = memoryview(self.meter.feed(b""))
 
     def _write(self) -> None:
-        if isinstance(self._target, int):
+        if self.skip:
+            had = min(self.skip, len(self._unsent))
+            self.skip -= had
+            self._written(had)
+        elif isinstance(self._target, int):
             self._written(os.write(self._target, self._unsent))
         else:
             self._request(self._target, lambda _: self._written(len(self._unsent)), bytes(self._unsent))
@@ -310,7 +357,7 @@ class Flow:
 
     def _cut(self, total: int | None) -> None:
         if self._ends_at is None and not self._ended:
-            self._ends_at = self._moved + _held(self._source) if total is None else total
+            self._ends_at = self._moved + self._behind + _held(self._source) if total is None else total
             self.step()
 
     def _look(self, looked: asyncio.Future[asyncio.Task[None] | None]) -> None:

@@ -94,6 +94,9 @@ def _hear(line: Duplex, frame: Frame) -> None:
         line.close()
 
 
+AsyncMutex = asyncio.Lock
+
+
 class AsyncPipe:
     """A descriptor that does not block, whose other end is the daemon's. From any event loop."""
 

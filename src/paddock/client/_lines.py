@@ -90,6 +90,9 @@ class Line:
             self._session.give_back(connection)
 
 
+Mutex = allocate_lock
+
+
 class Pipe:
     """A descriptor whose other end is the daemon's.
 

@@ -265,6 +265,10 @@ class Lease:
         lease.end()
         return lease
 
+    def renew(self, handle: codec.Handle) -> None:
+        """Another daemon has the command."""
+        self._handle = handle
+
     def over(self) -> None:
         """The command has ended: nobody is surprised any more."""
         self._warns = False
@@ -333,7 +337,7 @@ def lost(what: Action[Any] | None, id: str | None, problem: str) -> DaemonLost:
         id = what.exec if isinstance(what, AttachExec) else id
         hint = f"if it was started it runs on: sandbox.attach({id!r}), or: paddock logs -f {what.sandbox} {id}"
     elif isinstance(what, _COMMANDS):
-        hint = f"a command in the foreground ends with the daemon; look what it has done: paddock sh {what.sandbox}"
+        hint = f"the command has ended with the daemon; look what it has done: paddock sh {what.sandbox}"
     else:
         return DaemonLost(message, hint=f"look first, then ask again: {_look(what)}")
     return DaemonLost(message, hint=hint, id=id)

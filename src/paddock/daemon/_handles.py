@@ -26,9 +26,11 @@ from paddock.model import (
 )
 from paddock.model.codec import Call
 from paddock.model.codec import Handle as HandleReply
+from paddock.wire import close_all
 
 if TYPE_CHECKING:
     from paddock.service._mount_results import Promoting
+    from paddock.service._streams import Outbound
     from paddock.service._workspace_results import Publishing
 
 Method: TypeAlias = Callable[[Call], Awaitable[object]]
@@ -219,13 +221,30 @@ def open_exec(number: int, inner: ExecHandle, pump: Pump) -> Opened:
         stdin = input
         methods["stdin.close"] = lambda call: stdin.close(call.sent or 0)
         methods["stdin.abort"] = lambda _: stdin.abort()
-    outputs: list[Output] = []
+    outputs: dict[str, Output] = {}
+    nears: dict[str, int] = {}
+
+    async def end(call: Call) -> None:
+        await outputs[call.method].end(wait=True)
+
+    async def begin(call: Call) -> None:
+        """The caller has so many bytes of the stream already, which he knows only when he has read all that came."""
+        name = call.method.removesuffix(".from")
+        if (near := nears.pop(name, None)) is not None:
+            reader: Outbound = getattr(inner, name)
+            reader.skip = call.sent or 0
+            outputs[f"{name}.end"] = Output(reader, near, pump)
+
     for name, reader in (("stdout", inner.stdout), ("stderr", inner.stderr)):
-        if reader is not None:
-            ends[name], near = _out()
-            output = Output(reader, near, pump)
-            outputs.append(output)
-            methods[f"{name}.end"] = lambda _, output=output: output.end(wait=True)
+        if reader is None:
+            continue
+        ends[name], near = _out()
+        methods[f"{name}.end"] = end
+        if getattr(inner, "taken_up", False):
+            nears[name] = near
+            methods[f"{name}.from"] = begin
+        else:
+            outputs[f"{name}.end"] = Output(reader, near, pump)
 
     async def signalled(call: Call) -> None:
         await inner.signal(signal.SIGTERM if call.number is None else call.number)
@@ -238,7 +257,9 @@ def open_exec(number: int, inner: ExecHandle, pump: Pump) -> Opened:
     async def let_go() -> None:
         if input is not None:
             await input.stop()
-        for output in outputs:
+        close_all(nears.values())
+        nears.clear()
+        for output in outputs.values():
             with contextlib.suppress(Exception):
                 await output.end(wait=False)
         await inner.aclose()

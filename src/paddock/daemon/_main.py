@@ -98,7 +98,7 @@ class Daemon:
 
         refuse_older_programs(self._state_dir)
         node = self._node = Node(self._state_dir)
-        requests = Requests(node, self._principal, owned=self._owned, control=self._control)
+        requests = Requests(node, self._principal, owned=self._owned, control=self._control, kept=self._keeps)
         self._listener = Listener(requests, greet=self._greet, ended=self._session_ended)
         try:
             await node.open()
@@ -119,9 +119,14 @@ class Daemon:
     def service(self) -> Service:
         return self._node.service
 
+    def _keeps(self, command: str) -> bool:
+        return self._node.service.execs.keeps(command)
+
     def leave(self, why: str = "SIGTERM") -> None:
         """End `run`: what lives goes on, and the next daemon takes over."""
         _log.info("the daemon leaves: %s", why)
+        if not self._ends_own:
+            self._node.service.leave()
         self._listener.stop()
         self._over.set()
 

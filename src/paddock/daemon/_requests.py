@@ -104,8 +104,10 @@ class Requests:
         *,
         owned: Callable[[Session, Sandbox], Awaitable[None]],
         control: Callable[[str, Session], Any],
+        kept: Callable[[str], bool] = lambda id: False,
     ) -> None:
         self._api, self._principal, self._owned, self._control = api, principal, owned, control
+        self._kept = kept
         self._pump = Pump()
         self.memory = Memory()
         self.leaves = False
@@ -163,7 +165,9 @@ class Requests:
             await let_go(session, found.body)
         if isinstance(request.action, CreateSandbox) or (request.action is not None and request.action.REPEATABLE):
             return False
-        reply(Kind.ERROR, codec.encode_error(DaemonLost("nobody knows what became of it")))
+        if isinstance(request.action, RunExec) and self._kept(request.action.id or key[1]):
+            return False
+        reply(Kind.ERROR, codec.encode_error(DaemonLost("nobody knows what became of it", unknown=True)))
         return True
 
     async def _tell(self, session: Session, request: codec.Request) -> object:

@@ -32,6 +32,8 @@ from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all
 LONGEST_SLEEP_SECONDS = 60.0
 MAX_BODY = 16 << 20
 SEND_SECONDS = 1
+MOST_KEPT = 256
+"""Commands of one sandbox."""
 KILLED = Ended(limit=None, reason="it was killed")
 SPOILED = Ended(limit=None, reason="it was to become a sandbox, and could not")
 Message = dict[str, Any]
@@ -163,12 +165,14 @@ class Keeper:
             if not frame.flags & NO_REPLY:
                 self._send(line, kind, frame.channel, answer, descriptors)
 
-        close_all(frame.descriptors)
         try:
             fields = json.loads(frame.body)
             operation = self._hello if frame.kind is Kind.HELLO else getattr(self, f"do_{fields.pop('op')}")
+            if frame.descriptors:
+                fields["descriptors"] = frame.descriptors
             operation(reply, **fields)
         except Exception as error:
+            close_all(frame.descriptors)
             reply(problem(error))
 
     def _send(
@@ -282,6 +286,17 @@ class Keeper:
         fds = () if exits is None else (*(one.fileno() for one in exits.all), sandbox.pidfd)
         reply({"late": record.late, "pid": record.pid, "start": record.start}, fds)
 
+    def do_keep(self, reply: Reply, id: str, command: str, descriptors: tuple[int, ...] = ()) -> None:
+        """Hold what a command reads and writes for the next daemon, in place of what was held of it before."""
+        sandbox = self._sandbox(id)
+        if len(sandbox.kept) >= MOST_KEPT and command not in sandbox.kept:
+            raise PlanError(f"{MOST_KEPT} commands of {id} are kept already")
+        sandbox.keep(command, descriptors)
+        reply()
+
+    def do_kept(self, reply: Reply, id: str, command: str) -> None:
+        reply({}, self._sandbox(id).kept.get(command, ()))
+
     def do_freeze(self, reply: Reply, id: str, hold: int) -> None:
         """Until `thaw`, or until the daemon is gone."""
         self._undertaker.pauses.hold(self._sandbox(id), hold)
@@ -324,7 +339,8 @@ class Keeper:
         living = {id: record.incarnation for id, record in records.items()}
         kinds = {id: record.kind for id, record in records.items()}
         paused = {record.id: _times(record) for record in self._undertaker.pauses.paused()}
-        reply({"living": living, "kinds": kinds, "ended": ended, "paused": paused})
+        kept = {id: list(sandbox.kept) for id, sandbox in self._undertaker.sandboxes.items() if sandbox.kept}
+        reply({"living": living, "kinds": kinds, "ended": ended, "paused": paused, "kept": kept})
 
     def do_inspect(self, reply: Reply, id: str) -> None:
         """All that is recorded of a living one."""

@@ -12,6 +12,7 @@ from paddock.keeper._exits import Exits
 from paddock.keeper._records import Ended, Record
 from paddock.keeper._spare import Spare
 from paddock.linux import cgroups
+from paddock.wire import close_all
 
 
 class Way(NamedTuple):
@@ -78,7 +79,15 @@ class Supervised:
     cause: Ended | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Answers that its end brings."""
+    kept: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Descriptors of commands that outlive the daemon, by the command's id."""
     seen: Seen = field(default_factory=Seen)
+
+    def keep(self, command: str, descriptors: tuple[int, ...]) -> None:
+        """In place of those that were kept before. With none the command is forgotten."""
+        close_all(self.kept.pop(command, ()))
+        if descriptors:
+            self.kept[command] = descriptors
 
     def close_way(self) -> None:
         if self.way is not None:
@@ -87,6 +96,8 @@ class Supervised:
 
     def close(self) -> None:
         os.close(self.pidfd)
+        for command in tuple(self.kept):
+            self.keep(command, ())
         self.close_way()
         self.seen.close()
         if self.diag is not None:

@@ -157,7 +157,8 @@ class StartExec(Action["ExecHandle"], tag="exec.start"):
 
 
 class AttachExec(Action["ExecHandle"], tag="exec.attach", repeatable=True):
-    """To a background command: its output from the start, and what follows."""
+    """To a background command: its output from the start, and what follows. Or to one in the foreground whose daemon has
+    ended, where its streams end."""
 
     sandbox: str
     exec: str

@@ -7,28 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from paddock.backends._base import Command
 from paddock.backends._pump import Meter
 from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.backends.guest._pipes import PipeReader
 from paddock.errors import GuestProtocolError
-from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit, Output, replace
+from paddock.model import ByteReader, ExecHandle, ExitStatus, Limit, Output, replace
 
 if TYPE_CHECKING:
     from paddock.egress._redact import Redaction
 
+_log = logging.getLogger("paddock")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _SMALL_READ = 1 << 16
 _LARGE_READ = 1 << 18
 """Costs malloc(3) a map each time: for streams that fill it."""
-_FEED_BYTES = 1 << 18
 _QUIET_SECONDS = 0.25
 _DEATH_SECONDS = 30.0
 _SOON_SECONDS = 0.01
-"""A pipe holds what a command prints until then. Most have ended, so nothing has to wait for what they print."""
+"""A pipe holds what a command prints until then. Most have ended: nothing has to wait for what they print, or hold it
+for the next daemon."""
 
 
 class Capture:
@@ -130,12 +134,45 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
+class Outliving:
+    """Has a command kept that runs for longer than most do, and then calls `then`: reading may begin."""
+
+    def __init__(self, handle: Command, timeout_seconds: float | None, then: Callable[[], None]) -> None:
+        self._handle, self._timeout, self._then = handle, timeout_seconds, then
+        self._keeping: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(_SOON_SECONDS, self._begin)
+
+    async def over(self) -> bool:
+        """The command has ended. Whether `then` has been called, or else never will be."""
+        self._timer.cancel()
+        if self._keeping is None:
+            return False
+        await self._keeping
+        return True
+
+    def stop(self) -> None:
+        """Whatever becomes of the command."""
+        self._timer.cancel()
+        if self._keeping is not None:
+            self._keeping.cancel()
+
+    def _begin(self) -> None:
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    async def _keep(self) -> None:
+        try:
+            await self._handle.keep(self._timeout)
+        except Exception as error:  # whatever it is: its output has to be read
+            _log.info("command %s ends with this daemon: %s", self._handle.id, error)
+        self._then()
+
+
 class Collector:
     """One use: `status = await Collector(…).run()`, then the captures hold what was printed."""
 
     def __init__(
         self,
-        handle: ExecHandle,
+        handle: Command,
         out: Capture,
         err: Capture,
         *,
@@ -158,24 +195,22 @@ class Collector:
         What it left running may hold its streams open for ever: then it is enough that nothing has come
         for a quarter of a second. Everything that the command itself printed was in the pipe when it ended.
         """
-        loop = asyncio.get_running_loop()
-        timer = None if self._has_ended() else loop.call_later(_SOON_SECONDS, self._start)
+        outlives = None if self._has_ended() else Outliving(self._handle, timeout_seconds, self._start)
         fed: list[asyncio.Task[None]] = []
         if self._input is not None and self._handle.stdin is not None:
-            fed.append(loop.create_task(_feed(self._handle.stdin, self._input)))
+            fed.append(asyncio.get_running_loop().create_task(_feed(self._handle, self._input)))
         try:
             status = await finish(self._handle, timeout_seconds, self._stillness)
-            if timer is not None:
-                timer.cancel()
-            if not self._pumps and self._has_ended():
-                for stream in self._streams:
-                    await self._pump(*stream)
-            else:
-                self._start()
-                await self._drain()
+            if outlives is None or not await outlives.over():
+                if not self._has_ended():
+                    self._start()
+                else:
+                    for stream in self._streams:
+                        await self._pump(*stream)
+            await self._drain()
         finally:
-            if timer is not None:
-                timer.cancel()
+            if outlives is not None:
+                outlives.stop()
             if tasks := (*self._pumps, *fed):
                 for task in tasks:
                     task.cancel()
@@ -183,10 +218,9 @@ class Collector:
         return status if self._limit is None else replace(status, limit=self._limit)
 
     def _start(self) -> None:
-        """Read both streams, unless that has begun."""
-        if not self._pumps:
-            loop = asyncio.get_running_loop()
-            self._pumps.extend(loop.create_task(self._pump(*stream)) for stream in self._streams)
+        """Read both streams."""
+        loop = asyncio.get_running_loop()
+        self._pumps.extend(loop.create_task(self._pump(*stream)) for stream in self._streams)
 
     def _has_ended(self) -> bool:
         """The command has ended already, and what it printed lies in its pipes: no read waits."""
@@ -261,10 +295,7 @@ async def _status(handle: ExecHandle, seconds: float, stillness: Stillness) -> E
     return None
 
 
-async def _feed(stdin: ByteWriter, data: bytes) -> None:
-    view = memoryview(data)
+async def _feed(handle: Command, data: bytes) -> None:
     # A command need not read what it is given.
     with contextlib.suppress(BrokenPipeError, ConnectionError):
-        for start in range(0, len(view), _FEED_BYTES):
-            await stdin.write(bytes(view[start : start + _FEED_BYTES]))
-        await stdin.aclose()
+        await handle.feed(data)

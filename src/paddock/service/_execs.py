@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from paddock.backends._base import Backend, Command
 from paddock.errors import (
+    DaemonLost,
     GuestProtocolError,
     InvalidState,
     NotFound,
@@ -32,6 +34,7 @@ from paddock.model import (
     PtySize,
     ReadOutput,
     RunExec,
+    SandboxId,
     SignalExec,
     StartExec,
     Usage,
@@ -40,11 +43,11 @@ from paddock.model import (
 )
 
 from . import _validate
-from ._collect import Capture, Collector, finish, kept, redacting
+from ._collect import Capture, Collector, Outliving, finish, kept, redacting
 from ._context import Component, Context
 from ._gate import Entry
 from ._handlers import handles
-from ._live import Held, Live
+from ._live import LIVE, Held, Live
 from ._policies import Policies
 from ._remains import Remains
 from ._sandboxes import Sandboxes, Turn
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
 # In this order: a memory kill explains what a fork that failed only accompanied.
 _COUNTED = (Limit.MEMORY, Limit.PROCESSES, Limit.INODES, Limit.DISK)
 _DISK_SLACK_BYTES = 1 << 20
+_CLAIM_SECONDS = 10.0
+"""A caller that lives asks again as soon as its connection has ended."""
 # The kernel counts none of these: it tells only the program. (The quota may be that of a workspace.)
 _WORDS = (
     (b"Too many open files", Limit.OPEN_FILES),
@@ -73,7 +78,7 @@ class Started(NamedTuple):
     row: Row
     held: Held
     before: Mapping[Limit, int]
-    handle: ExecHandle
+    handle: Command
 
 
 class Execs(Component):
@@ -83,6 +88,30 @@ class Execs(Component):
         super().__init__(context)
         self._sandboxes, self._live, self._remains = sandboxes, live, remains
         self._leases, self._policies = leases, policies
+        self._kept: dict[ExecId, SandboxId] = {}
+        """Commands of an earlier daemon, whose callers may ask again for what became of them."""
+        self.leaves = False
+        """This daemon does, and the next one takes up what is kept."""
+
+    async def recover(self, backends: Iterable[Backend]) -> None:
+        """Learn which commands an earlier daemon kept. What nobody asks for soon is ended."""
+        for backend in backends:
+            self._kept.update(await backend.kept())
+        if self._kept:
+            self._tasks.start(self._end_unclaimed(), name="end commands whose callers have gone")
+
+    def keeps(self, id: str) -> bool:
+        return id in self._kept
+
+    async def _end_unclaimed(self) -> None:
+        await asyncio.sleep(_CLAIM_SECONDS)
+        while self._kept:
+            id, sandbox = self._kept.popitem()
+            row = self._store.get(sandbox)
+            with contextlib.suppress(PaddockError, OSError):
+                if row is not None and row.state in LIVE:
+                    held = await self._live.hold(row)
+                    await (await held.instance.take_up(id)).aclose()
 
     @handles(RunExec)
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
@@ -90,7 +119,10 @@ class Execs(Component):
         id, turn = _id(action), Turn()
         entry.at_the_end(turn.give)
         try:
-            started = await self._started(action, id, entry, turn)
+            if self._kept.pop(id, None) is None:
+                started = await self._started(action, id, entry, turn)
+            else:
+                started = await self._again(action.sandbox, id, entry, is_kept=True)
         except (ProgramNotFoundError, ProgramNotExecutableError) as error:
             return _unstarted(id, error, entry)
         row, held, _, handle = started
@@ -112,7 +144,7 @@ class Execs(Component):
                 status = await collector.run(action.spec.timeout_seconds)
             finally:
                 told()
-                await handle.aclose()
+                await (handle.leave() if self.leaves else handle.aclose())
             status = await _attributed(self._live, started, status, err.ending() or out.ending())
         except SandboxDied:
             raise await self._live.dead(row) from None
@@ -146,6 +178,17 @@ class Execs(Component):
             typed=action.spec.pty is not None,
         )
 
+    async def _again(self, sandbox: str, id: ExecId, entry: Entry, *, is_kept: bool) -> Started:
+        async with self._sandboxes.use(sandbox, entry) as (row, held):
+            before = await _counted(held)  # of what struck earlier, nobody knows whether it ran then
+            found = held.instance.take_up(id) if is_kept else held.instance.attach(id)
+            try:
+                return Started(row, held, before, await found)
+            except NotFound:
+                if not is_kept:
+                    raise
+                raise DaemonLost("it ended with its daemon", unknown=True) from None
+
     async def _started(self, action: RunExec | StartExec, id: ExecId, entry: Entry, turn: Turn) -> Started:
         """The lane is held until it is in the guest's table, and no longer: what runs for an hour delays no pause."""
         async with self._sandboxes.use(action.sandbox, entry, turn=turn) as (row, held):
@@ -166,11 +209,18 @@ class Execs(Component):
 
     @handles(AttachExec)
     async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
-        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
-            before = await _counted(held)  # of what struck earlier, nobody knows whether it ran then
-            started = Started(row, held, before, await held.instance.attach(ExecId(action.exec)))
-        redaction = self._leases.redaction(row.id)
-        return GuardedExec(started, self._live, self._tasks, entry, redaction, background=True, typed=True)
+        is_kept = self._kept.pop(ExecId(action.exec), None) is not None
+        started = await self._again(action.sandbox, ExecId(action.exec), entry, is_kept=is_kept)
+        return GuardedExec(
+            started,
+            self._live,
+            self._tasks,
+            entry,
+            self._leases.redaction(started.row.id),
+            background=not is_kept,
+            typed=True,
+            taken_up=is_kept,
+        )
 
     @handles(ListExecs)
     async def list(self, action: ListExecs, entry: Entry) -> tuple[ExecInfo, ...]:
@@ -244,11 +294,14 @@ class GuardedExec:
         timeout_seconds: float | None = None,
         background: bool,
         typed: bool,
+        taken_up: bool = False,
     ) -> None:
         self._started, self._live, self._entry = started, live, entry
         self._row, self._held, _, self._inner = started
         self._timeout, self._background = timeout_seconds, background
         inner, record = self._inner, Record(self._row, live, None)
+        self.taken_up = taken_up
+        """Its caller follows it already, and has begun to read."""
         entry.defer()
         self.id, self.pid = inner.id, inner.pid
         self._printed_too_much = False
@@ -257,8 +310,13 @@ class GuardedExec:
             for is_error in (False, True)
         ]
         self._meters, self._most = meters, self._held.limits.output_mib << 20
-        self.stdout = None if inner.stdout is None else Outbound(inner.stdout, meters[0], record)
-        self.stderr = None if inner.stderr is None else Outbound(inner.stderr, meters[1], record)
+        settled = None if background else asyncio.Event()
+        self._outlives = None if settled is None else Outliving(inner, timeout_seconds, settled.set)
+        self._settled = settled
+        self.stdout, self.stderr = (
+            None if reader is None else Outbound(reader, meter, record, after=settled)
+            for reader, meter in zip((inner.stdout, inner.stderr), meters, strict=True)
+        )
         waking = record.waking(digests=not typed)
         self.stdin = None if inner.stdin is None else Inbound(inner.stdin, waking, record)
         self._written = None if typed or inner.stdin is None else waking
@@ -328,6 +386,10 @@ class GuardedExec:
         except Exception as error:
             self._entry.failed(error)
             return error
+        finally:
+            if self._outlives is not None and self._settled is not None:
+                self._outlives.stop()
+                self._settled.set()
         self._done({"status": status})
         return status
 
@@ -336,6 +398,10 @@ class GuardedExec:
             status = await finish(self._inner, self._timeout, self._held.instance.stillness)
         except GuestProtocolError as error:
             raise await self._live.disobeyed(self._held, error) from None
+        if self._outlives is not None and self._settled is not None:
+            await self._outlives.over()
+            self._settled.set()
+            await asyncio.sleep(0)  # whoever waits for that begins to read
         if self._printed_too_much:
             return replace(status, limit=Limit.OUTPUT)
         if status.limit is None and status.code != 0 and self.stderr is not None and self.stderr.flow is not None:

@@ -20,6 +20,7 @@ from paddock.model import SandboxId, State
 
 from ._context import Component, Context
 from ._disk_sleep import Restoring
+from ._execs import Execs
 from ._garbage import Garbage
 from ._live import LIVE, Live, destroy
 from ._policies import Policies
@@ -49,16 +50,18 @@ class Recovery(Component):
         shelf: Shelf,
         policies: Policies,
         garbage: Garbage,
+        execs: Execs,
         period_seconds: float,
     ) -> None:
         super().__init__(context)
         self._live, self._remains, self._snapshots = live, remains, snapshots
         self._restoring, self._workspaces, self._shelf = restoring, workspaces, shelf
-        self._policies, self._garbage, self._period = policies, garbage, period_seconds
+        self._policies, self._garbage, self._execs, self._period = policies, garbage, execs, period_seconds
 
     async def recover(self) -> None:
         """Put right what the daemon before this one has left. A step that fails is recorded, and stops no other."""
         await self._try("sandboxes", self._sandboxes)
+        await self._try("commands", lambda: self._execs.recover(self._asked()))
         await self._try("pauses", self._pauses)
         await self._try("snapshots", self._snapshots.recover)
         await self._try("workspaces", self._workspaces.recover)
@@ -145,6 +148,11 @@ class Recovery(Component):
             if row.state is State.RUNNING and now is not None and now.state is State.PAUSED:
                 # It goes on since nobody knows when; the backend, asked to resume what runs, says until when.
                 await self._live.resume(now, await self._live.hold(now))
+
+    def _asked(self) -> list[Backend]:
+        """Backends that rows name, and that work."""
+        named = map(self._backends.find, sorted(self._store.backends()))
+        return [backend for backend in named if backend is not None and backend.probe() is None]
 
     async def _living(self, backend: Backend) -> Mapping[SandboxId, Ending | None] | None:
         """Return None if it can't be asked."""

@@ -127,7 +127,7 @@ class Service:
         spaces = self.workspaces = Workspaces(context, live, shelf, policies)
         sandboxes = self.sandboxes = Sandboxes(context, live, snapshots, policies, restoring, self.doors)
         making = self.making = Making(context, sandboxes, live, self.doors, leases, snapshots, policies, nested, spaces)
-        execs = Execs(context, sandboxes, live, remains, leases, policies)
+        execs = self.execs = Execs(context, sandboxes, live, remains, leases, policies)
         files = Files(sandboxes, live, policies)
         promotion = Promotion(sandboxes)
         self.evidence = Evidence(state_dir, self._audit, clock, config)
@@ -141,7 +141,7 @@ class Service:
         self.storage = Storage(context, remains, collectors)
         self.garbage = self.storage.garbage
         self.recovery = Recovery(
-            context, live, remains, snapshots, restoring, spaces, shelf, policies, self.garbage, period_seconds
+            context, live, remains, snapshots, restoring, spaces, shelf, policies, self.garbage, execs, period_seconds
         )
         of_sandboxes = (sandboxes, snapshots, making, execs, files, promotion)
         of_work = (shelf, spaces, mount_results, artifacts, results)
@@ -190,6 +190,10 @@ class Service:
     async def recover(self) -> None:
         """Put right what the service before this one has left. To be awaited once, before anything is performed."""
         await self.recovery.recover()
+
+    def leave(self) -> None:
+        """Have what runs go on for the next service, commands of the foreground too where they are kept."""
+        self.execs.leaves = True
 
     async def start(self) -> None:
         """Recover, and begin the sweeps in the loop that runs."""

@@ -5,6 +5,8 @@ When one ends, its outcome is recorded with its length and digest, never with it
 
 from __future__ import annotations
 
+import asyncio
+
 from paddock.backends._pump import Flow, Meter, draw, pour
 from paddock.errors import SandboxDied
 from paddock.model import ByteReader, ByteStream, ByteWriter, ChangeStream, FileChange, FileInfo
@@ -51,12 +53,17 @@ class Record:
 class Outbound:
     """A ByteReader."""
 
-    def __init__(self, inner: ByteReader, meter: Meter, record: Record) -> None:
-        self._inner, self.meter, self._record = inner, meter, record
+    def __init__(self, inner: ByteReader, meter: Meter, record: Record, *, after: asyncio.Event | None = None) -> None:
+        """Nothing is read before `after` is set."""
+        self._inner, self.meter, self._record, self._after = inner, meter, record, after
+        self.skip = 0
+        """Bytes that the caller has already."""
         self._ready, self._ended = b"", False
         self.flow: Flow | None = None
 
     async def read(self, size: int = 65536) -> bytes:
+        if self._after is not None:
+            await self._after.wait()
         try:
             # What is all held back is no end.
             while size and not self._ready and not self._ended:
@@ -74,7 +81,9 @@ class Outbound:
         return data
 
     async def pour(self, flow: Flow) -> None:
-        flow.meter, self.flow = self.meter, flow
+        flow.meter, flow.skip, self.flow = self.meter, self.skip, flow
+        if self._after is not None:
+            await self._after.wait()
         try:
             await pour(self._inner, flow)
         except BrokenPipeError:

@@ -18,7 +18,6 @@ class Kind(IntEnum):
     DATA = 5
     EOF = 6
     CREDIT = 7
-    CONTROL = 8
     EXIT = 9
     CLOSE = 10
 
@@ -38,6 +37,7 @@ class Op(IntEnum):
     RESIZE = 20
     KILL = 21
     HAND = 22
+    KEEP = 23
     ECHO = 32
     STAT = 33
     MKDIR = 34
@@ -69,12 +69,6 @@ class Op(IntEnum):
     RENEW = 75
     TRUST = 76
     SHARE = 77
-
-
-class Order(IntEnum):
-    SIGNAL = 1
-    RESIZE = 2
-    KILL = 3
 
 
 class Limit:
@@ -551,6 +545,25 @@ class Resize(Message):
     ) -> None:
         self.rows = rows
         self.columns = columns
+        self.id = id
+
+
+class Keep(Message):
+    """From now on a command of the foreground lives on when its channel ends, and can be attached to."""
+
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("timeout",),
+        (),
+        (Field(1, "id", "text", 64),),
+    )
+
+    def __init__(
+        self,
+        timeout: int = 0,
+        id: bytes = b"",
+    ) -> None:
+        self.timeout = timeout
         self.id = id
 
 
@@ -1055,38 +1068,6 @@ class Hand(Message):
     ) -> None:
         self.name = name
         self.text = text
-
-
-class SignalOrder(Message):
-    SHAPE = Shape(
-        Struct("<Ixxxx"),
-        ("number",),
-        ((4, 8),),
-        (),
-    )
-
-    def __init__(
-        self,
-        number: int = 0,
-    ) -> None:
-        self.number = number
-
-
-class ResizeOrder(Message):
-    SHAPE = Shape(
-        Struct("<HHxxxx"),
-        ("rows", "columns"),
-        ((4, 8),),
-        (),
-    )
-
-    def __init__(
-        self,
-        rows: int = 0,
-        columns: int = 0,
-    ) -> None:
-        self.rows = rows
-        self.columns = columns
 
 
 class Identity(Message):

@@ -25,7 +25,7 @@ from paddock.errors import (
 from paddock.keeper.layout import CONTAINERS, REPOSITORIES
 from paddock.linux import proc
 from paddock.linux.sizes import Processors
-from paddock.model import Check, Level, Limit, Noun, SandboxId
+from paddock.model import Check, ExecId, Level, Limit, Noun, SandboxId
 from paddock.storage._worker import Worker
 
 from . import _birth, _life, _probe
@@ -275,6 +275,9 @@ class ContainerBackend:
             if found[record.id] is None and proc.boottime() > record.deadline + _OVERDUE_SECONDS:
                 self._start(self._end_overdue(record))  # its pid 1 stands still, or somebody holds it
         return found
+
+    async def kept(self) -> Mapping[ExecId, SandboxId]:
+        return {}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
         found = await asyncio.to_thread(lambda: {r.id: r for r in self.records.all() if _life.stands_still(r)})

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
-from paddock.backends._base import Ending, Paused
+from paddock.backends._base import Command, Ending, Paused
 from paddock.backends._environment import certificates
 from paddock.backends._stillness import Stillness
 from paddock.backends.guest import Nothing, Place
@@ -17,7 +17,7 @@ from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import PaddockError, SandboxDied
 from paddock.linux import caps
 from paddock.linux.foreign_cgroup import Refusals
-from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Process, Usage, replace
+from paddock.model import Check, ExecId, ExecSpec, Process, Usage, replace
 
 from . import _life
 from ._birth import CONTROL, place_of
@@ -49,7 +49,7 @@ class ContainerInstance(GuestInstance):
     def lost_error(self) -> PaddockError:
         return SandboxDied(f"sandbox {self.id} is gone", hint="`paddock ls --all` says why")
 
-    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         if self._life.late:  # its environment says nothing of them
             spec = replace(spec, env={**certificates(TRUSTED), **spec.env})
         return await super().start(spec, id=id, background=background)

@@ -7,8 +7,9 @@ import contextlib
 import math
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from paddock.backends._pump import Journal
 from paddock.errors import GuestLost, InvalidArgument, NotFound, PaddockError, SandboxError
 from paddock.model import ExecId, ExecInfo, ExecSpec, ExitStatus, Limit, PtySize
 from paddock.model.streams import ByteReader, ByteWriter
@@ -36,6 +37,9 @@ _STRUCK = {
     int(EndedFlags.DISK): Limit.DISK,
     int(EndedFlags.INODES): Limit.INODES,
 }
+_LATER_SECONDS = 2.0
+"""A command's own daemon ends it first when its time is over, and says so."""
+_FEED_BYTES = 1 << 18
 _MOST_ANSWERS = 64
 """Of a list of commands: each has 64 KiB."""
 
@@ -145,6 +149,22 @@ def _killed(error: BaseException) -> bool:
     return isinstance(error, GuestLost) and error.details.get("killed") is True
 
 
+class Keeping(Protocol):
+    """Holds descriptors of a sandbox's commands, whichever daemon lives."""
+
+    def journal(self) -> int:
+        """Make a file without a name, in a thread."""
+        ...
+
+    async def put(self, command: ExecId, descriptors: tuple[int, ...]) -> None:
+        """Hold copies of these in place of what was held of it. None: forget it."""
+        ...
+
+    async def get(self, command: ExecId) -> tuple[int, ...]:
+        """Copies of what is held of it."""
+        ...
+
+
 class ChannelReader:
     """A stream that comes in frames. `cut`: whoever writes it hears of it when nobody reads it any more."""
 
@@ -187,6 +207,7 @@ class GuestExecHandle:
 
     _outlives = False
     """It runs on when it is let go of."""
+    _was_taken_up = False
 
     def __init__(
         self,
@@ -198,9 +219,14 @@ class GuestExecHandle:
         stdout: ByteReader | None,
         stderr: ByteReader | None,
         pty: bool = False,
+        keeping: Keeping | None = None,
     ) -> None:
         self._connection = connection
         self._channel = channel
+        self._keeping = keeping
+        self._kept = False
+        self._input = -1
+        """What its stdin is fed with, from this file's position on."""
         self.id = id
         self.pid = 0
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
@@ -212,7 +238,7 @@ class GuestExecHandle:
         """Waits for the guest's word that it runs; on failure everything is closed."""
         try:
             with self._channel.attended():
-                kind = wire.AttachReply if self._outlives else wire.ExecReply
+                kind = wire.AttachReply if self._outlives or self._was_taken_up else wire.ExecReply
                 self.pid = (await self._channel.reply(kind)).pid
         except BaseException as error:
             if not _killed(error):
@@ -266,8 +292,72 @@ class GuestExecHandle:
         with contextlib.suppress(NotFound):  # ended so long ago that the guest has forgotten it
             await self._connection.open(ask(Op.RESIZE, message, of_command(self.id))).call(Nothing)
 
+    async def keep(self, timeout_seconds: float | None) -> None:
+        """Have its pipes held by the supervisor, and what is read of them in files that it holds, too."""
+        keeping, readers = self._keeping, [one for one in (self.stdout, self.stderr) if isinstance(one, PipeReader)]
+        has_loose_stdin = self.stdin is not None and not self._writer_is_closed() and self._input < 0
+        if keeping is None or self._kept or not readers or has_loose_stdin or any(one.closed for one in readers):
+            return
+        for reader in readers:
+            reader.journal = Journal(await asyncio.to_thread(keeping.journal))
+        self._kept = True
+        await self._put(keeping)
+        seconds = None if timeout_seconds is None else timeout_seconds + _LATER_SECONDS
+        message = wire.Keep(timeout=_nanoseconds(seconds), id=encode(self.id))
+        await self._connection.open(ask(Op.KEEP, message, of_command(self.id))).call(Nothing)
+
+    def _writer_is_closed(self) -> bool:
+        return isinstance(self.stdin, PipeWriter) and self.stdin.closed
+
+    async def _put(self, keeping: Keeping) -> None:
+        """Without the stdin that is fed already: whoever holds it keeps the command from seeing its end."""
+        descriptors: list[int] = []
+        for reader in (self.stdout, self.stderr):
+            if isinstance(reader, PipeReader) and reader.journal is not None:
+                descriptors += (reader.descriptor, reader.journal.file)
+        if isinstance(self.stdin, PipeWriter) and not self.stdin.closed:
+            descriptors += (self.stdin.descriptor, self._input)
+        if min(descriptors) >= 0:
+            await keeping.put(self.id, tuple(descriptors))
+
+    async def feed(self, data: bytes) -> None:
+        assert self.stdin is not None
+        if not isinstance(self.stdin, PipeWriter):
+            view = memoryview(data)
+            for start in range(0, len(view), _FEED_BYTES):
+                await self.stdin.write(bytes(view[start : start + _FEED_BYTES]))
+            await self.stdin.aclose()
+            return
+        if self._input < 0:
+            self._input = _file_of(data)
+        try:
+            await self.stdin.feed(self._input)
+        except asyncio.CancelledError:
+            raise  # not all of it: the next daemon goes on
+        except BrokenPipeError:
+            await self._fed()
+            raise
+        await self._fed()
+
+    async def _fed(self) -> None:
+        if self._kept and self._keeping is not None:
+            await self._put(self._keeping)
+
+    async def leave(self) -> None:
+        if not self._kept:
+            await self.aclose()
+        else:
+            self._close_pipes()
+            self._channel.close()
+
     async def aclose(self) -> None:
         self._close_pipes()
+        if self._kept and self._keeping is not None:
+            self._kept = False
+            with contextlib.suppress(PaddockError):
+                await self._keeping.put(self.id, ())
+            if not self._channel.has_ended and not self._connection.stillness.now:
+                await self.kill()
         if self._channel.has_ended:
             return
         self._channel.close()
@@ -299,6 +389,29 @@ class GuestExecHandle:
         for pipe in (self.stdin, self.stdout, self.stderr):
             if isinstance(pipe, _PIPES):
                 pipe.close()
+        if self._input >= 0:
+            os.close(self._input)
+            self._input = -1
+
+
+class TakenUpExecHandle(GuestExecHandle):
+    """One that an earlier daemon kept."""
+
+    _was_taken_up = True
+
+    def __init__(
+        self, connection: GuestConnection, channel: Channel, *, id: ExecId, keeping: Keeping, held: tuple[int, ...]
+    ) -> None:
+        out, out_journal, err, err_journal, *stdin = held
+        readers = (PipeReader(out), PipeReader(err))
+        for reader, journal in zip(readers, (out_journal, err_journal), strict=True):
+            reader.journal = Journal(journal)
+        writer = PipeWriter(stdin[0]) if stdin else None
+        super().__init__(
+            connection, channel, id=id, stdin=writer, stdout=readers[0], stderr=readers[1], keeping=keeping
+        )
+        self._kept = True
+        self._input = stdin[1] if stdin else -1
 
 
 class AttachedExecHandle(GuestExecHandle):
@@ -318,7 +431,7 @@ class AttachedExecHandle(GuestExecHandle):
 
 
 async def start_foreground(
-    connection: GuestConnection, spec: ExecSpec, id: ExecId, user: str | None
+    connection: GuestConnection, spec: ExecSpec, id: ExecId, user: str | None, keeping: Keeping | None = None
 ) -> GuestExecHandle:
     request = exec_request(connection.place, spec, id, user, background=False)
     if spec.pty is not None or not connection.descriptors:
@@ -335,12 +448,14 @@ async def start_foreground(
             pty=spec.pty is not None,
         )
     else:
-        handle = _over_pipes(connection, request, spec, id)
+        handle = _over_pipes(connection, request, spec, id, keeping)
     await handle.started()
     return handle
 
 
-def _over_pipes(connection: GuestConnection, request: Request, spec: ExecSpec, id: ExecId) -> GuestExecHandle:
+def _over_pipes(
+    connection: GuestConnection, request: Request, spec: ExecSpec, id: ExecId, keeping: Keeping | None
+) -> GuestExecHandle:
     far: list[int] = []
     near: list[PipeReader] = []
     stdin: PipeWriter | None = None
@@ -362,7 +477,31 @@ def _over_pipes(connection: GuestConnection, request: Request, spec: ExecSpec, i
     finally:
         for fd in far:
             os.close(fd)
-    return GuestExecHandle(connection, channel, id=id, stdin=stdin, stdout=near[0], stderr=near[1])
+    return GuestExecHandle(connection, channel, id=id, stdin=stdin, stdout=near[0], stderr=near[1], keeping=keeping)
+
+
+async def take_up(connection: GuestConnection, id: ExecId, keeping: Keeping, held: tuple[int, ...]) -> GuestExecHandle:
+    """Go on with a command that another daemon kept. `held` is owned from its answer on. NotFound."""
+    channel = connection.open(_attach_request(id, 0), receives=(Stream.OUT, Stream.ERR))
+    with channel.attended():
+        await channel.reply(wire.AttachReply)
+    handle = TakenUpExecHandle(connection, channel, id=id, keeping=keeping, held=tuple(map(os.dup, held)))
+    await handle.started()
+    return handle
+
+
+def _file_of(data: bytes) -> int:
+    """A file in memory that holds `data`, at its start."""
+    file = os.memfd_create("paddock-input", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(data)
+        at = 0
+        while at < len(view):
+            at += os.pwrite(file, view[at:], at)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
 
 
 async def start_background(

@@ -10,7 +10,7 @@ from paddock.wire.guest import Credit, Kind, Limit, Stream
 
 MAX_CHANNEL = 0xFFFF_FFFF
 _HEADER = Struct("<IHHIBBH")
-_KINDS = {int(kind): kind for kind in Kind if kind not in (Kind.OPEN, Kind.CONTROL)}
+_KINDS = {int(kind): kind for kind in Kind if kind is not Kind.OPEN}
 """Those that a guest may send."""
 _STREAMED = (Kind.DATA, Kind.EOF, Kind.CREDIT)
 _EMPTY = (Kind.EOF, Kind.CLOSE)

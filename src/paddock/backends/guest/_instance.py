@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from paddock.backends._base import Paused
+from paddock.backends._base import Command, Paused
 from paddock.backends._stillness import Stillness
 from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, Unsupported
 from paddock.linux.foreign_cgroup import Refusals
@@ -16,7 +16,6 @@ from paddock.model import (
     Action,
     ByteReader,
     ByteStream,
-    ExecHandle,
     ExecId,
     ExecInfo,
     ExecSpec,
@@ -24,10 +23,11 @@ from paddock.model import (
     SandboxId,
     Template,
 )
+from paddock.wire import close_all
 
 from . import orders
 from ._connection import GuestConnection
-from ._exec import attach, execs, output, signal_exec, start_background, start_foreground
+from ._exec import Keeping, attach, execs, output, signal_exec, start_background, start_foreground, take_up
 from ._files import perform
 from ._streams import accept
 
@@ -50,6 +50,8 @@ class GuestInstance:
         self._closings = 0
         self._stillness = Stillness()
         self._refusals: Refusals | None = None
+        self.keeping: Keeping | None = None
+        """Where commands are kept that outlive the daemon, if this level has that."""
 
     @property
     def stillness(self) -> Stillness:
@@ -72,14 +74,27 @@ class GuestInstance:
         """Where the kernel counts. OSError: it doesn't, or the sandbox is gone."""
         raise OSError(errno.ENOTSUP, "no control group counts for it")
 
-    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         identity, user = self.route(spec.user)
         connection = await self.connection(identity)
-        starting = start_background if background else start_foreground
-        return await starting(connection, spec, id, user)
+        if background:
+            return await start_background(connection, spec, id, user)
+        return await start_foreground(connection, spec, id, user, self.keeping)
 
-    async def attach(self, exec: ExecId) -> ExecHandle:
-        async def attached(connection: GuestConnection) -> ExecHandle:
+    async def take_up(self, exec: ExecId) -> Command:
+        if self.keeping is None or not (held := await self.keeping.get(exec)):
+            raise NotFound(f"nothing is kept of {exec}")
+        keeping = self.keeping
+        try:
+            return await self._first(lambda connection: take_up(connection, exec, keeping, held))
+        except NotFound:
+            await keeping.put(exec, ())
+            raise
+        finally:
+            close_all(held)
+
+    async def attach(self, exec: ExecId) -> Command:
+        async def attached(connection: GuestConnection) -> Command:
             handle = attach(connection, exec)
             await handle.started()
             return handle

@@ -10,7 +10,7 @@ import termios
 from collections.abc import Callable
 from struct import unpack
 
-from paddock.backends._pump import Flow
+from paddock.backends._pump import Flow, Journal
 
 _GROWN = 1024 * 1024
 _MUCH = 256 * 1024
@@ -46,6 +46,10 @@ class _Pipe:
     @property
     def closed(self) -> bool:
         return self._fd < 0
+
+    @property
+    def descriptor(self) -> int:
+        return self._fd
 
     async def _ready(self, watch: Callable[[int, Callable[[], None]], None], unwatch: Callable[[int], bool]) -> None:
         """Waits until the pipe has something, or room, or was closed."""
@@ -101,6 +105,8 @@ class PipeReader(_Pipe):
     """
 
     _left: int | None = None
+    journal: Journal | None = None
+    """What is read goes through it, if there is one; set before anything is read."""
 
     @property
     def is_cut(self) -> bool:
@@ -108,16 +114,18 @@ class PipeReader(_Pipe):
         return self._fd < 0 or self._left is not None
 
     async def read(self, size: int = 65536) -> bytes:
+        if self.journal is not None and self.journal.unread:
+            return self.journal.read(self._fd, size)
         while self._fd >= 0:
             if self._left is not None:
                 size = min(size, self._left)
             try:
-                data = os.read(self._fd, size)
+                data = os.read(self._fd, size) if self.journal is None else self.journal.read(self._fd, size)
             except BlockingIOError:
                 if self._left:
                     # What was in it when the command ended, somebody inside has taken: an ordinary user's sandbox has
                     # this user's own uid, and may open the pipe anew. There is nothing to wait for.
-                    self.close()
+                    super().close()
                     break
                 await self._ready(self._loop.add_reader, self._loop.remove_reader)
                 continue
@@ -125,20 +133,30 @@ class PipeReader(_Pipe):
             if self._left is not None:
                 self._left -= len(data)
             if self._left == 0 or (size and not data):
-                self.close()
+                super().close()
             if not data:
                 break
             await self._give_way()
             return data
         return b""
 
+    def close(self) -> None:
+        if self._flow is None and self.journal is not None:
+            self.journal.close()
+        super().close()
+
+    def __del__(self) -> None:
+        super().__del__()
+        if self.journal is not None:
+            self.journal.close()
+
     async def pour(self, flow: Flow) -> None:
         if self._fd < 0:
             return
-        self._flow = flow
+        self._flow, flow.journal = flow, self.journal
         try:
             if self._left is not None:
-                flow.end_at(self._left)
+                flow.end_at(self._left + (0 if self.journal is None else self.journal.unread))
             await flow.pour(self._fd)
         finally:
             self._flow = None
@@ -149,10 +167,10 @@ class PipeReader(_Pipe):
             self._flow.cut()
         elif self._fd >= 0 and self._left is None:
             (self._left,) = unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, b"\0\0\0\0"))
-            if self._left:
+            if self._left or (self.journal is not None and self.journal.unread):
                 self._wake()
             else:
-                self.close()
+                super().close()
 
 
 class PipeWriter(_Pipe):
@@ -168,6 +186,18 @@ class PipeWriter(_Pipe):
             except BlockingIOError:
                 await self._ready(self._loop.add_writer, self._loop.remove_writer)
         await self._give_way()
+
+    async def feed(self, file: int) -> None:
+        """Write what `file` holds from its position on, which splice(2) moves with the bytes; then close."""
+        try:
+            while self._fd >= 0:
+                try:
+                    if not os.splice(file, self._fd, _GROWN, flags=os.SPLICE_F_NONBLOCK):
+                        break
+                except BlockingIOError:
+                    await self._ready(self._loop.add_writer, self._loop.remove_writer)
+        finally:
+            self.close()
 
     async def draw(self, flow: Flow) -> None:
         """Like `write` of all that comes, and open after it."""

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from paddock.backends._base import Capabilities, Exits, SandboxPlan
+from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends.jail import KeeperClient
 from paddock.backends.vessel import GUEST, Orders, VesselBackend, VesselInstance
 from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError, Unsupported
 from paddock.keeper._plan import KVM, JailPlan, Tree
-from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
+from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.storage._kit import PLACE as KIT
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
 from paddock.storage._worker import Worker
@@ -281,7 +281,7 @@ class GvisorInstance(VesselInstance):
         super().__init__(backend, id, template, incarnation, env)
         self._gvisor = backend
 
-    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         if spec.pty is not None:
             self._gvisor.capabilities.require("pty", self._gvisor.name)
         return await super().start(spec, id=id, background=background)

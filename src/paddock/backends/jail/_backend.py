@@ -21,7 +21,7 @@ from paddock.backends.jail._rest import Rest
 from paddock.errors import KeeperUnavailable, PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
-from paddock.model import Check, ExecSpec, Level, Limit, Limits, SandboxId, Template, replace
+from paddock.model import Check, ExecId, ExecSpec, Level, Limit, Limits, SandboxId, Template, replace
 from paddock.model.caller import directories
 
 if TYPE_CHECKING:
@@ -255,6 +255,11 @@ class JailBackend:
         answer = await self.keeper.request("list")
         # Of those that ended without anybody's knowing what they were, each backend tells.
         return {**_endings(answer, (self.name, "")), **dict.fromkeys(self._mine(answer))}
+
+    async def kept(self) -> Mapping[ExecId, SandboxId]:
+        answer = await self.keeper.request("list")
+        mine = self._mine(answer)
+        return {ExecId(one): id for id, commands in answer.get("kept", {}).items() if id in mine for one in commands}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
         answer = await self.keeper.request("list")

@@ -4,24 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
-from paddock.backends._base import Ending, Paused
+from paddock.backends._base import Command, Ending, Paused
 from paddock.backends._stillness import Stillness
 from paddock.backends.guest import Nothing, Place, orders, variables
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import KeeperUnavailable, SandboxDied
 from paddock.linux.foreign_cgroup import Refusals
-from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
+from paddock.model import Check, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
 
 if TYPE_CHECKING:
     from paddock.backends.jail._backend import JailBackend
+    from paddock.backends.jail._keeper import KeeperClient
 
 
 _OOM_SCORE = 500
 """Of commands: they die of lack of memory before their agent does."""
+
+
+class _Kept:
+    """Commands of one sandbox, as its supervisor holds them."""
+
+    def __init__(self, keeper: KeeperClient, id: SandboxId) -> None:
+        self._keeper, self._id = keeper, id
+
+    def journal(self) -> int:
+        return os.open(self._keeper.state_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+    async def put(self, command: ExecId, descriptors: tuple[int, ...]) -> None:
+        await self._keeper.request("keep", descriptors=descriptors, id=self._id, command=command)
+
+    async def get(self, command: ExecId) -> tuple[int, ...]:
+        answer = await self._keeper.request("kept", id=self._id, command=command)
+        return tuple(answer.get("fds", ()))
 
 
 class JailInstance(GuestInstance):
@@ -33,6 +52,7 @@ class JailInstance(GuestInstance):
         super().__init__(id, template, self.dial, root_user=backend.root_user)
         self._backend, self._incarnation, self._rest = backend, incarnation, backend.rest
         self._env = env
+        self.keeping = _Kept(backend.keeper, id)
         self.pid = 0
         """Of its pid 1."""
         self.is_new = False
@@ -42,7 +62,7 @@ class JailInstance(GuestInstance):
         """The agent turns to us while this is being recorded, and not when somebody waits for a first command."""
         await self.connection("user")
 
-    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         return await super().start(self._backend.furnished(self.id, spec), id=id, background=background)
 
     async def dial(self, identity: str) -> GuestConnection:

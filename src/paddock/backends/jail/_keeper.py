@@ -40,7 +40,21 @@ _REMEDY = {
     "EIO": "the disk below could not write; make room there (df -h) and try again; paddock doctor --storage",
 }
 _REPEATABLE = frozenset(
-    {"awake", "deadline", "exits", "freeze", "inspect", "kill", "list", "pause", "resume", "thaw", "usage"}
+    {
+        "awake",
+        "deadline",
+        "exits",
+        "freeze",
+        "inspect",
+        "keep",
+        "kept",
+        "kill",
+        "list",
+        "pause",
+        "resume",
+        "thaw",
+        "usage",
+    }
 )
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 Message = dict[str, Any]
@@ -56,7 +70,7 @@ class KeeperClient:
     """
 
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
-        self._state, self._for_tests = state_dir, for_tests
+        self.state_dir, self._for_tests = state_dir, for_tests
         self._listeners: list[Listener] = []
         self._line: Duplex | None = None
         self._connecting, self._opening = asyncio.Lock(), asyncio.Lock()
@@ -94,25 +108,26 @@ class KeeperClient:
         if self._templates is None:
             async with self._opening:
                 if self._templates is None:
-                    config = await to_its_end(prepare, self._state)
+                    config = await to_its_end(prepare, self.state_dir)
                     await self.connect()
                     assert self.pool is not None
-                    self._templates = Templates(open_pool(self._state, config, os.dup(self.pool)))
+                    self._templates = Templates(open_pool(self.state_dir, config, os.dup(self.pool)))
         return self._templates
 
-    async def request(self, operation: str, **fields: object) -> Message:
-        """Asks and waits for the answer, whose descriptors are in `fds`. KeeperUnavailable, SandboxDied, or the
-        PaddockError that fits what the keeper says."""
+    async def request(self, operation: str, descriptors: tuple[int, ...] = (), **fields: object) -> Message:
+        """Ask and wait for the answer, whose descriptors are in `fds`. The keeper gets copies of `descriptors`.
+
+        KeeperUnavailable, SandboxDied, or the PaddockError that fits what the keeper says."""
         body = json.dumps({"op": operation, **fields}).encode()
         await self.connect()
         try:
-            return await self._exchange(body)
+            return await self._exchange(body, tuple(map(os.dup, descriptors)))
         except KeeperUnavailable as error:
             if operation not in _REPEATABLE and not error.details.get("unheard"):
                 raise
         # It had died before it was asked, perhaps: its successor knows as much, and asking twice does no harm.
         await self.connect()
-        return await self._exchange(body)
+        return await self._exchange(body, tuple(map(os.dup, descriptors)))
 
     async def tell(self, operation: str, **fields: object) -> None:
         """As `request`, without an answer. What it says is done before whatever is asked after it."""
@@ -129,10 +144,10 @@ class KeeperClient:
                 return
             await to_its_end(self._start)  # else it would start a keeper that nobody wants
             if not await self._greet():
-                raise KeeperUnavailable("the keeper does not answer", hint=f"see {self._state / layout.KEEPER_LOG}")
+                raise KeeperUnavailable("the keeper does not answer", hint=f"see {self.state_dir / layout.KEEPER_LOG}")
 
     async def _greet(self) -> bool:
-        connect = partial(local_sockets.connect, self._state, layout.KEEPER_SOCKET)
+        connect = partial(local_sockets.connect, self.state_dir, layout.KEEPER_SOCKET)
         try:
             met = await greet(connect, json.dumps({"version": VERSION}).encode(), self._heard, self._lost)
         except Stranger as error:
@@ -152,11 +167,12 @@ class KeeperClient:
         self._was_connected = True
         return True
 
-    async def _exchange(self, body: bytes) -> Message:
+    async def _exchange(self, body: bytes, descriptors: tuple[int, ...]) -> Message:
         if self._line is None:
+            close_all(descriptors)
             raise KeeperUnavailable("the keeper went away", unheard=True)
         try:
-            answer = await self._line.ask(body)
+            answer = await self._line.ask(body, descriptors)
         except ConnectionError as error:
             raise KeeperUnavailable(
                 "the keeper went away before it answered", unheard=isinstance(error, NotSent), lost=True
@@ -182,7 +198,7 @@ class KeeperClient:
     def _start(self) -> None:
         """Starts a keeper and waits until it is ready or gone: gone is no error, another one may hold the lock."""
         source = str(Path(__file__).parents[3])
-        options = {"source": source, "guest": str(program()), "state": str(self._state.absolute())}
+        options = {"source": source, "guest": str(program()), "state": str(self.state_dir.absolute())}
         options |= {"for_tests": self._for_tests}
         from paddock.backends.jail import _scope
 
@@ -190,7 +206,7 @@ class KeeperClient:
         ran, ready = self._launch(*own_group, options) if own_group is not None else (False, False)
         if not ran:
             _, ready = self._launch([], {}, options)
-        text = (self._state / layout.KEEPER_LOG).read_text(errors="replace").strip()
+        text = (self.state_dir / layout.KEEPER_LOG).read_text(errors="replace").strip()
         if not ready and text:
             from paddock.backends.jail import _probe
 
@@ -200,7 +216,7 @@ class KeeperClient:
 
     def _launch(self, prefix: list[str], environment: dict[str, str], options: Message) -> tuple[bool, bool]:
         """Whether the program ran, and whether it is the keeper now."""
-        log = os.open(self._state / layout.KEEPER_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        log = os.open(self.state_dir / layout.KEEPER_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             process = subprocess.Popen(
                 [*prefix, sys.executable, "-I", "-S", "-c", BOOTSTRAP],

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import Capabilities, Exits, SandboxPlan
+from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends.guest import orders, program
 from paddock.backends.jail import KeeperClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
@@ -34,7 +34,6 @@ from paddock.keeper._plan import User as JailUser
 from paddock.linux import proc
 from paddock.model import (
     Check,
-    ExecHandle,
     ExecId,
     ExecSpec,
     Level,
@@ -275,7 +274,7 @@ class MicrovmInstance(VesselInstance):
         self._microvm = backend
         self._trust = Trust(backend.directory, id)
 
-    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         for order in self._trust.fresh():
             await self.order(order)
         return await super().start(spec, id=id, background=background)

@@ -15,7 +15,7 @@ from paddock.backends._base import Capabilities, Ending, Exits, Paused, SandboxP
 from paddock.backends.guest import PING, Place, check, program
 from paddock.errors import AlreadyExists, Unsupported
 from paddock.keeper import layout
-from paddock.model import Check, Level, SandboxId, User
+from paddock.model import Check, ExecId, Level, SandboxId, User
 from paddock.wire.guest import PingReply
 
 from ._guest import Guest
@@ -96,6 +96,9 @@ class ProcessBackend:
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {id: instance.ending for id, instance in self._instances.items()}
+
+    async def kept(self) -> Mapping[ExecId, SandboxId]:
+        return {}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
         return {}

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from paddock.backends._base import Ending
+from paddock.backends._base import Command, Ending
 from paddock.backends.guest import PING, Nothing, Place, Request, hand, orders, variables
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._exec import exec_request
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied, SandboxError, Unsupported
 from paddock.guest._control import pack_orders
-from paddock.model import ExecHandle, ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, User, mint, replace
+from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, User, mint, replace
 from paddock.storage._kit import COMMAND
 from paddock.wire.guest import ExecReply, PingReply, Renew, RenewReply
 from paddock.wire.guest import PartFlags as Part
@@ -111,7 +111,7 @@ class VesselInstance(JailInstance):
     async def turn_to(self) -> None:
         """There is nobody yet."""
 
-    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         """A guest that was started for any sandbox knows nothing of what is this one's own."""
         if self._environment is None:
             self._environment = (await (await self.control()).ask("environment", Environment)).env

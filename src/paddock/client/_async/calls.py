@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from paddock.client._session import Lost, Session, Undo
 
 
+_ATTEMPTS = 5
+"""Of what may be asked of the next daemon, and the next."""
+
+
 class AsyncCalls:
     """Any number of threads and tasks may use it. A call that is interrupted or cancelled has been undone when it ends:
     a second interrupt does not wait for that."""
@@ -51,7 +55,7 @@ class AsyncCalls:
         """
         problem, flags = "", 0  # a text: the exception would keep the callers' frames, and the streams in them, alive
         line = None
-        for _ in range(2):
+        for _ in range(_ATTEMPTS if repeatable else 2):
             try:
                 line = await self._lines.take(line)
             except (OSError, PaddockError) as error:
@@ -70,7 +74,7 @@ class AsyncCalls:
                     raise refused from None
                 problem = str(error)
             except DaemonLost as error:  # it leaves, or it is the next one
-                problem, again = error.message, again and repeatable
+                problem, again = error.message, again and repeatable and "unknown" not in error.details
             flags = AGAIN
             if not again:
                 break

@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 import sys
 
-from paddock.client._async_lines import AsyncPipe
+from paddock.client._async_lines import AsyncMutex, AsyncPipe
 from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.model import CreateSandbox, ExecId, KillSandbox, codec
+from paddock.errors import DaemonLost, PaddockError
+from paddock.model import AttachExec, CreateSandbox, ExecId, KillSandbox, RunExec, StartExec, codec
 from paddock.wire import Frame, close_all
 
 from .calls import AsyncCalls
@@ -17,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from paddock.errors import DaemonLost
     from paddock.model import Action, ExitStatus, FileChange, FileInfo, PtySize
 
 
@@ -34,7 +34,7 @@ class AsyncDaemonTransport:
             frame = await self._calls.ask(
                 body,
                 descriptors,
-                repeatable=action.REPEATABLE or isinstance(action, CreateSandbox),
+                repeatable=action.REPEATABLE or isinstance(action, CreateSandbox | RunExec),
                 cancels=not isinstance(action, KillSandbox),
                 undo=lambda late: undo_of(action, late),
                 lost=lambda problem: lost(action, id, problem),
@@ -120,18 +120,39 @@ def _opened(calls: AsyncCalls, frame: Frame) -> _Stream:
 class _Reader:
     """`method` tells, at the end of the bytes, whether they are all. Without a `lease` the handle is closed with it."""
 
-    def __init__(self, stream: _Stream, *, method: str, lease: Lease | None = None) -> None:
-        self._stream, self._method, self._lease = stream, method, lease
-        self._ended = False
+    def __init__(
+        self, stream: _Stream, *, method: str, lease: Lease | None = None, command: _Exec | None = None
+    ) -> None:
+        self._stream: _Stream = stream
+        self._method, self._lease, self._command = method, lease, command
+        self._ended, self._received = False, 0
 
     async def read(self, size: int = 65536) -> bytes:
         if self._ended:
             return b""
-        data = await self._stream.pipe.read(size)
-        if not data and size:
-            await self._stream.call(self._method)
-            self._ended = True
+        while not (data := await self._stream.pipe.read(size)) and size:
+            try:
+                await self._stream.call(self._method)
+            except DaemonLost as error:
+                await self._follow(error)
+            else:
+                self._ended = True
+                break
+        self._received += len(data)
         return data
+
+    async def _follow(self, why: DaemonLost) -> None:
+        """Read on at the next daemon: all that this one has sent is read."""
+        command = self._command
+        while command is not None and await command.take_up(self._stream.handle):
+            self._stream.pipe.close()
+            self._stream = command.streams[self._method]
+            try:
+                await self._stream.call(self._method.replace("end", "from"), sent=self._received)
+            except DaemonLost:
+                continue
+            return
+        raise why
 
     async def aclose(self) -> None:
         if self._stream.pipe.close() and self._lease is None:
@@ -223,6 +244,10 @@ class _Changes:
             self._calls.give_up(handle_methods(self._handle, "close"))
 
 
+_AGAIN = frozenset(("close", "kill", "wait"))
+"""What may be done twice to a command."""
+
+
 class _Exec:
     def __init__(self, calls: AsyncCalls, frame: Frame, action: Action[Any]) -> None:
         handle: codec.Handle = codec.decode(frame.body, codec.Handle)
@@ -230,16 +255,38 @@ class _Exec:
         assert handle.pid is not None
         self.id, self.pid = ExecId(handle.id), handle.pid
         self._calls, self._handle = calls, handle.handle
-        self._action = action
+        self._action, self._taking = action, AsyncMutex()
         self._lease = lease = Lease(calls.give_up, handle, warns=not getattr(action, "background", True))
-        streams = {
-            name: _Stream(calls, handle.handle, descriptor)
+        self.streams = streams = self._open(frame)
+        """Those of the daemon that it was last followed at."""
+        stdin, stdout, stderr = (streams.get(name) for name in ("stdin.", "stdout.end", "stderr.end"))
+        self.stdin = None if stdin is None else _Writer(stdin, prefix="stdin.", lease=lease)
+        self.stdout = None if stdout is None else _Reader(stdout, method="stdout.end", lease=lease, command=self)
+        self.stderr = None if stderr is None else _Reader(stderr, method="stderr.end", lease=lease, command=self)
+
+    def _open(self, frame: Frame) -> dict[str, _Stream]:
+        handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+        return {
+            "stdin." if name == "stdin" else f"{name}.end": _Stream(self._calls, handle.handle, descriptor)
             for name, descriptor in zip(handle.streams, frame.descriptors, strict=True)
         }
-        stdin, stdout, stderr = (streams.get(name) for name in ("stdin", "stdout", "stderr"))
-        self.stdin = None if stdin is None else _Writer(stdin, prefix="stdin.", lease=lease)
-        self.stdout = None if stdout is None else _Reader(stdout, method="stdout.end", lease=lease)
-        self.stderr = None if stderr is None else _Reader(stderr, method="stderr.end", lease=lease)
+
+    async def take_up(self, before: int) -> bool:
+        """Follow it at the next daemon, if that one has it. `before`: the handle at the daemon that has ended."""
+        if not isinstance(self._action, StartExec) or self._action.background or self.stdin is not None:
+            return False
+        async with self._taking:
+            if self._handle != before:
+                return True
+            body, _ = request_of(AttachExec(sandbox=self._action.sandbox, exec=self.id), os.urandom(16).hex())
+            try:
+                frame = await self._calls.ask(body, (), repeatable=True)
+            except PaddockError:
+                return False
+            handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+            self.streams, self._handle = self._open(frame), handle.handle
+            self._lease.renew(handle)
+            return True
 
     async def wait(self) -> ExitStatus:
         from paddock.model import ExitStatus
@@ -268,4 +315,10 @@ class _Exec:
         def unknown(problem: str) -> DaemonLost:
             return lost(self._action, self.id, problem)
 
-        return await self._calls.call(self._handle, method, cancels=cancels, lost=unknown, **fields)
+        while True:
+            handle = self._handle
+            try:
+                return await self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
+            except DaemonLost:
+                if not await self.take_up(handle) or method not in _AGAIN:
+                    raise
