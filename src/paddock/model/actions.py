@@ -157,8 +157,8 @@ class StartExec(Action["ExecHandle"], tag="exec.start"):
 
 
 class AttachExec(Action["ExecHandle"], tag="exec.attach", repeatable=True):
-    """To a background command: its output from the start, and what follows. Or to one in the foreground whose daemon has
-    ended, where its streams end."""
+    """To a background command: its output from the start, and what follows. Or to one in the foreground whose daemon
+    has ended: there its streams go on where they ended."""
 
     sandbox: str
     exec: str
