@@ -212,12 +212,6 @@ class Undertaker:
             return RESTARTED
         return EXPIRED if not record.paused and record.deadline <= proc.boottime() else LOST
 
-    def _is_alive(self, record: Record) -> bool:
-        try:
-            return record.boot == self._house.boot and proc.start_time(record.pid) == record.start
-        except (OSError, ValueError):
-            return False
-
     def _take_over(self, record: Record) -> bool:
         """False if it is dead."""
         try:
@@ -227,7 +221,7 @@ class Undertaker:
                 raise
             return False
         # Only now: its number can't pass to another process any more, which would be killed in its place one day.
-        if not self._is_alive(record):
+        if not proc.is_same(record.pid, record.start, record.boot):
             os.close(descriptor)
             return False
         try:

@@ -22,6 +22,14 @@ def start_time(pid: int) -> int:
     return int(stat(pid)[21])
 
 
+def is_same(pid: int, start: int, boot: str) -> bool:
+    """Whether `pid` is still the process that was started then, in that boot. A zombie is."""
+    try:
+        return boot == boot_id() and start_time(pid) == start
+    except (OSError, ValueError):
+        return False
+
+
 def parent(pid: int) -> int:
     """Its parent; 0: none that is seen from here."""
     return int(stat(pid)[3])

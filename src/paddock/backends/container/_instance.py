@@ -50,7 +50,7 @@ class ContainerInstance(GuestInstance):
         return SandboxDied(f"sandbox {self.id} is gone", hint="`paddock ls --all` says why")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
-        if self._life.late:  # its environment says nothing of them
+        if self._life.ways.late:  # its environment says nothing of them
             spec = replace(spec, env={**certificates(TRUSTED), **spec.env})
         return await super().start(spec, id=id, background=background)
 
@@ -107,7 +107,7 @@ class ContainerInstance(GuestInstance):
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """Its files are brought to its trees while it stands: that takes as long as there is much of them."""
-        async with self._backend.records.carrying(self.id), self._life.rest.hold(HOLD_SECONDS):
+        async with self._backend.records.alone(self.id, "hold"), self._life.rest.hold(HOLD_SECONDS):
             carrier = await self.dial("carrier")
             try:
                 await self._backend.bring(self._life.record, carrier)

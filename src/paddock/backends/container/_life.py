@@ -9,8 +9,7 @@ import signal
 from functools import partial
 
 from paddock.backends import _look as look
-from paddock.backends._look import NOBODY
-from paddock.linux import foreign_cgroup, namespaces, pidfd, proc
+from paddock.linux import foreign_cgroup, proc
 from paddock.model import Check, Limit, Process, Usage
 
 from ._records import Record, Records
@@ -26,15 +25,14 @@ class Life:
     def __init__(self, record: Record, records: Records) -> None:
         """ProcessLookupError: it has ended."""
         self.record = record
-        self._fd = pidfd.open(record.pid)
+        self._fd = os.pidfd_open(record.pid)
         if not record.lives():  # somebody else has its number
             os.close(self._fd)
             raise ProcessLookupError(record.pid)
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._fd, self._gone)
-        self.ways = Ways()
-        self.late = record.late
+        self.ways = Ways(late=record.late)
         self.rest = Rest(record, records, partial(stands_still, record))
         self._following = self._loop.create_task(self.rest.follow())
 
@@ -43,7 +41,7 @@ class Life:
         if self._fd < 0:
             return True
         try:
-            pidfd.send_signal(self._fd, signal.SIGKILL)
+            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
         except ProcessLookupError:
             return True
         except PermissionError:
@@ -94,7 +92,8 @@ def usage(record: Record) -> Usage:
 
 def table(record: Record) -> tuple[Process, ...]:
     """Every process of its pid namespace; empty if it has ended."""
-    return look.table(look.family(record.pid, record.lives), partial(_uid, record))
+    found = look.family(record.pid, record.lives)
+    return look.table(found, look.ids(record.pid) if found else [])
 
 
 def posture(record: Record, allowed: int) -> tuple[Check, ...]:
@@ -106,8 +105,7 @@ def posture(record: Record, allowed: int) -> tuple[Check, ...]:
     more = [str(pid) for pid, status in states.items() if int(status["CapBnd"], 16) & ~allowed]
     free = [str(pid) for pid, status in states.items() if status["Seccomp"] != "2"]
     gain = [str(pid) for pid, status in states.items() if status["NoNewPrivs"] != "1"]
-    shared = _shared(record.pid)
-    alike = _uid(record, 0) == 0 and namespaces.read_uid_map(record.pid)[0].outside == 0
+    alike = any((ids.inside, ids.outside) == (0, 0) for ids in look.ids(record.pid))
     root = "uid 0 of the host, without its powers" if alike else "no uid of the host's system"
     return (
         _check("capabilities", more, "more than a sandbox's", "those over files and processes of its own, at most"),
@@ -118,7 +116,7 @@ def posture(record: Record, allowed: int) -> tuple[Check, ...]:
             "no filter",
             f"filtered by the engine, and below pid 1 by the jail's filter too, for all {len(states)} processes",
         ),
-        _namespaces(shared),
+        _namespaces(record.pid),
         Check(area="posture", name="identity", status="weak" if alike else "ok", detail=f"root inside is {root}"),
         Check(
             area="posture",
@@ -129,30 +127,12 @@ def posture(record: Record, allowed: int) -> tuple[Check, ...]:
     )
 
 
-def _namespaces(shared: list[str]) -> Check:
-    if shared == ["cgroup"]:  # Podman 4.3 passes over the wish for one
+def _namespaces(pid: int) -> Check:
+    if look.shared(pid, _NAMESPACES) == ["cgroup"]:  # Podman 4.3 passes over the wish for one
         words = "shares cgroup: it reads the names of its groups, and can write none"
         return Check(area="posture", name="namespaces", status="weak", detail=words)
-    return look.check(
-        "namespaces", f"shares {', '.join(shared)}" if shared else None, f"its own: {' '.join(_NAMESPACES)}"
-    )
+    return look.namespaces(pid, _NAMESPACES)
 
 
 def _check(name: str, pids: list[str], problem: str, detail: str) -> Check:
     return look.check(name, f"{problem}: processes {', '.join(pids[:8])} of the host" if pids else None, detail)
-
-
-def _uid(record: Record, uid: int) -> int:
-    with contextlib.suppress(OSError):
-        inner = proc.inner_uid(record.pid, uid)
-        return NOBODY if inner is None else inner
-    return NOBODY
-
-
-def _shared(pid: int) -> list[str]:
-    try:
-        own = proc.namespaces()
-        theirs = proc.namespaces(pid)
-    except PermissionError:
-        return []  # an ordinary user is not shown them
-    return [name for name in _NAMESPACES if theirs.get(name) == own.get(name)]
