@@ -16,7 +16,7 @@ from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import PaddockError, SandboxDied
 from paddock.linux import caps
-from paddock.linux.foreign_cgroup import Refusals
+from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Process, Usage, replace
 
 from . import _life

@@ -9,7 +9,7 @@ import signal
 from functools import partial
 
 from paddock.backends import _look as look
-from paddock.linux import foreign_cgroup, proc
+from paddock.linux import cgroups, proc
 from paddock.model import Check, Limit, Process, Usage
 
 from ._records import Record, Records
@@ -73,13 +73,13 @@ def stands_still(record: Record) -> bool:
 def is_frozen(record: Record) -> bool:
     """By its control group, as an engine does it. Then pid 1 holds no deadline."""
     with contextlib.suppress(OSError):
-        return record.lives() and foreign_cgroup.is_frozen(record.pid)
+        return record.lives() and cgroups.is_frozen(record.pid)
     return False
 
 
 def usage(record: Record) -> Usage:
     """OSError: it has ended."""
-    stats = foreign_cgroup.stats(record.pid)
+    stats = cgroups.stats(record.pid)
     strikes = {Limit.MEMORY: stats.oom_kills, Limit.PROCESSES: stats.processes_refused}
     return Usage(
         memory_bytes=stats.memory_bytes,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from paddock.backends._base import Paused
 from paddock.backends._stillness import Stillness
 from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, Unsupported
-from paddock.linux.foreign_cgroup import Refusals
+from paddock.linux.cgroups import Refusals
 from paddock.model import (
     Action,
     ByteReader,

@@ -13,7 +13,7 @@ from paddock.backends.guest import Nothing, Place, orders, variables
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import KeeperUnavailable, SandboxDied
-from paddock.linux.foreign_cgroup import Refusals
+from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
 
 if TYPE_CHECKING:
