@@ -14,7 +14,7 @@ import pytest
 from paddock.backends import Exits
 from paddock.backends.container import ContainerBackend, _ways
 from paddock.errors import PlatformError, SandboxDied, Unsupported
-from paddock.keeper._exit_rules import TCP_PORT
+from paddock.keeper._exits import TCP_PORT
 from paddock.model import SandboxSpec
 from tests.backends.containers import ContainerHarness
 from tests.backends.test_container_engine import backend_of, boxed, left

@@ -1,7 +1,10 @@
 """The only way out of a sandbox: sockets of the gateway's that listen in its network namespace.
 
 Made once, before anything foreign runs there, and held as long as it lives: while there is no gateway, whoever calls
-waits. Packets are led to them by `_exit_rules`. In a namespace of its own the workload has no power over the network's.
+waits. In a namespace of its own the workload has no power over the network's.
+
+That has `lo` and nothing else, and every address is local to it (`linux.routes`): the rules lead to the gateway's
+sockets, they keep nothing from a way out, for there is none.
 """
 
 from __future__ import annotations
@@ -12,14 +15,23 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 
 from paddock.keeper._door import visit
 from paddock.keeper._errors import JailError
-from paddock.keeper._exit_rules import DNS_PORT, TCP_PORT, rules
 from paddock.linux import namespaces, nft, routes, sock_diag
 from paddock.linux.descriptors import closing
 
+TCP_PORT = 15001
+DNS_PORT = 15053
+DOMAIN = 53
+# Of what a connection or a question costs the kernel, no sandbox pays for the record of whom it was for: so many may
+# be under way as come in some minutes at this pace. Far above what programs do.
+_CONNECTIONS_PER_SECOND, _QUESTIONS_PER_SECOND, _BURST = 1000, 500, 2000
+
+_TCP, _UDP = nft.protocol(socket.IPPROTO_TCP), nft.protocol(socket.IPPROTO_UDP)
+_ASKS = nft.destination(DOMAIN)
 BACKLOG = 512
 _OWN = "/proc/self/ns/net"
 _WORDS_BYTES = 4096
@@ -165,3 +177,51 @@ def _be_the_child(network: int, peer: socket.socket) -> None:
     finally:
         sys.stderr.flush()
         os._exit(0)
+
+
+@cache
+def rules() -> bytes:
+    """The batch. What programs inside say to each other over loopback is not tracked, and so never redirected; nobody
+    in there may listen on port 53, so that what goes there, even over loopback, is for the gateway."""
+    within = nft.Chain(
+        "within",
+        (
+            (_TCP, _ASKS, nft.accept()),
+            # The gateway speaks with those alone who called somebody else.
+            (_TCP, nft.destination(TCP_PORT), nft.reset()),
+            (_TCP, nft.destination(DNS_PORT), nft.reset()),
+            (_UDP, nft.destination(DNS_PORT), nft.prohibited()),
+            (nft.untracked(), nft.accept()),
+        ),
+    )
+    judged = nft.Chain(
+        "judged",
+        (
+            (_UDP, _ASKS, nft.above(_QUESTIONS_PER_SECOND, _BURST), nft.prohibited()),
+            (_UDP, _ASKS, nft.accept()),
+            (_TCP, nft.source(TCP_PORT), nft.accept()),
+            (_TCP, nft.source(DNS_PORT), nft.accept()),
+            (_UDP, nft.source(DNS_PORT), nft.accept()),
+            (*nft.for_loopback(socket.AF_INET), nft.jump("within")),
+            (*nft.for_loopback(socket.AF_INET6), nft.jump("within")),
+            (_TCP, nft.opens(), nft.above(_CONNECTIONS_PER_SECOND, _BURST), nft.reset()),
+            (_TCP, nft.accept()),
+            # What the kernel itself answers to somebody who gave himself another address.
+            (nft.protocol(socket.IPPROTO_ICMP), nft.starts(b"\x03"), nft.accept()),
+            (nft.protocol(socket.IPPROTO_ICMPV6), nft.starts(b"\x01"), nft.accept()),
+            (nft.prohibited(),),
+        ),
+        "filter",
+        nft.RAW,
+    )
+    redirected = nft.Chain(
+        "redirected",
+        (
+            (_UDP, _ASKS, nft.redirect(DNS_PORT)),
+            (_TCP, _ASKS, nft.redirect(DNS_PORT)),
+            (_TCP, nft.redirect(TCP_PORT)),
+        ),
+        "nat",
+        nft.DESTINATION_NAT,
+    )
+    return nft.batch("paddock", (within, judged, redirected))

@@ -19,7 +19,7 @@ from paddock.keeper import _dev, _exits, _orders, _places, _posture, _trust_plac
 from paddock.keeper._door import visit
 from paddock.keeper._errors import Died, JailError, Steps, as_jail_error, died_of
 from paddock.keeper._house import House
-from paddock.keeper._mounts import make_mounts, make_trees
+from paddock.keeper._mounts import ATTRIBUTES, make_mounts, make_trees, part, whole
 from paddock.keeper._places import PLACE, move
 from paddock.keeper._plan import JAIL, WAITING, JailPlan
 from paddock.keeper._records import Record
@@ -183,38 +183,32 @@ def _make_layers(
 ) -> tuple[int, int | None]:
     """The root file system and the machine's /usr, as detached mounts."""
     with steps("overlay"):
-        view = house.slots.view(slot)
-        root = _overlay(house, plan, slot, view, late) if plan.layers else _whole(plan, view)
+        root = _overlay(house, plan, slot, late) if plan.layers else whole(house, plan.tree, slot, late)
         late.append(root)
     if not plan.host_usr:
         return root, None
     with steps("usr"):
-        usr = house.usr.mount(slot)
+        usr = house.slots.usr(slot)
         late.append(usr)
     return root, usr
 
 
-def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: list[int]) -> int:
-    def directory(path: str) -> int:
-        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=view)
-        late.append(fd)
-        return fd
+def _overlay(house: House, plan: JailPlan, slot: int | None, late: list[int]) -> int:
+    lower = [part(house, f"{layer}/root", slot, late) for layer in plan.layers]
+    upper, work = (part(house, f"{plan.tree}/{name}", slot, late) for name in ("root", "work"))
+    options = _OVERLAY_USER if slot is None else _OVERLAY_ROOT
 
-    lower = [directory(f"{layer}/root") for layer in plan.layers]
-    upper, work = directory(f"{plan.tree}/root"), directory(f"{plan.tree}/work")
+    def mount() -> int:
+        with house.slots.acting(slot):
+            return overlay.mount_volatile(lower, upper, work, options, ATTRIBUTES, file_system=house.pool)
+
     try:
-        return _mount_overlay(house, slot, lower, upper, work)
+        return mount()
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         _forget_volatile(house.pool, plan.tree)
-        return _mount_overlay(house, slot, lower, upper, work)
-
-
-def _mount_overlay(house: House, slot: int | None, lower: list[int], upper: int, work: int) -> int:
-    options = _OVERLAY_USER if slot is None else _OVERLAY_ROOT
-    with house.slots.acting(slot):
-        return overlay.mount_volatile(lower, upper, work, options, mounts.NODEV | mounts.NOSUID, file_system=house.pool)
+        return mount()
 
 
 def _forget_volatile(pool: int, tree: str) -> None:
@@ -228,15 +222,6 @@ def _forget_volatile(pool: int, tree: str) -> None:
             remove(path, dir_fd=pool)
         except FileNotFoundError:
             continue
-
-
-def _whole(plan: JailPlan, view: int) -> int:
-    with closing(
-        os.open(f"{plan.tree}/root", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=view)
-    ) as tree:
-        fd = mounts.open_tree(b"", tree)
-        mounts.set_attributes(fd, set=mounts.NOSUID | mounts.NODEV)
-        return fd
 
 
 # -- from inside

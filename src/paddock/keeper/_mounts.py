@@ -8,7 +8,7 @@ leads to no process of the host (overlayfs gives special files an inode of its o
 Durable trees are workspaces, what lies below them, and repositories. A tree of the pool is seen as the sandbox's own
 tree is, through the range's view of the pool. What is written there lasts: no overlay of these is volatile. A
 repository lies outside the pool and is shared by many sandboxes, so it is shown through an overlay that is only read:
-its inodes are the sandbox's own (see `_usr.py`).
+its inodes are the sandbox's own (see `_slots.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LAYERED = (("redirect_dir", "nofollow"), ("metacopy", "off"))
 _LAYERED_TREE = (("redirect_dir", "on"), ("metacopy", "off"))
 _USER = (("userxattr", None),)
-_ATTRIBUTES = mounts.NOSUID | mounts.NODEV
+ATTRIBUTES = mounts.NOSUID | mounts.NODEV
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_OF_PEOPLE = ("/proc", "/sys", "/dev")
 
@@ -54,7 +54,7 @@ def _make(house: House, plan: JailPlan, number: int, mount: Mount, slot: int | N
                 f" those of uid {ORDINARY_ID} in his sandboxes"
             )
         if mount.mode == "rw":
-            mounts.set_attributes(host, set=_ATTRIBUTES, recursive=slot is None)
+            mounts.set_attributes(host, set=ATTRIBUTES, recursive=slot is None)
             return host
         return _layered(house, plan, number, mount, host, info, slot, late)
     except OSError as error:
@@ -134,20 +134,14 @@ def _layered(
     late: list[int],
 ) -> int:
     _adapt(house, plan, f"{plan.tree}/mount{number}", info, slot)
-    view = house.slots.view(slot)
-
-    def part(name: str) -> int:
-        fd = os.open(f"{plan.tree}/{name}{number}", _PLACE, dir_fd=view)
-        late.append(fd)
-        return fd
-
+    upper = part(house, f"{plan.tree}/mount{number}", slot, late)
     options: tuple[mounts.Option, ...] = _USER if slot is None else _LAYERED
     with house.slots.attached(host), house.slots.acting(slot):
         if mount.mode == "ro":  # an overlay without an upper layer has two lower ones
-            fd = overlay.mount([host, part("mount")], None, None, options, _ATTRIBUTES | mounts.RDONLY)
+            fd = overlay.mount([host, upper], None, None, options, ATTRIBUTES | mounts.RDONLY)
         else:
-            upper, work = part("mount"), part("work")
-            fd = overlay.mount_volatile([host], upper, work, options, _ATTRIBUTES, file_system=house.pool)
+            work = part(house, f"{plan.tree}/work{number}", slot, late)
+            fd = overlay.mount_volatile([host], upper, work, options, ATTRIBUTES, file_system=house.pool)
     late.append(fd)
     return fd
 
@@ -199,7 +193,10 @@ def _make_tree(house: House, plan: JailPlan, tree: Tree, slot: int | None, late:
             stored = house.stored(slot)
             if tree.writable and stored is not None:
                 _hand_over(house, plan, tree.name, stored)
-            fd = (_layered_tree if tree.layers else _whole)(house, tree, slot, late)
+            if tree.layers:
+                fd = _layered_tree(house, tree, slot, late)
+            else:
+                fd = whole(house, tree.name, slot, late, 0 if tree.writable else mounts.RDONLY)
     except OSError as error:
         why = "it is not there" if error.errno == errno.ENOENT else str(error)
         raise MountError(f"{tree.name} cannot be mounted at {tree.target!r}: {why}", error.errno) from None
@@ -207,10 +204,11 @@ def _make_tree(house: House, plan: JailPlan, tree: Tree, slot: int | None, late:
     return fd
 
 
-def _whole(house: House, tree: Tree, slot: int | None, late: list[int]) -> int:
-    fd = mounts.open_tree(b"", _part(house, f"{tree.name}/root", slot, late))
+def whole(house: House, name: str, slot: int | None, late: list[int], attributes: int = 0) -> int:
+    """A detached mount of a tree without layers. OSError."""
+    fd = mounts.open_tree(b"", part(house, f"{name}/root", slot, late))
     try:
-        mounts.set_attributes(fd, set=_ATTRIBUTES | (0 if tree.writable else mounts.RDONLY))
+        mounts.set_attributes(fd, set=ATTRIBUTES | attributes)
     except OSError:
         os.close(fd)
         raise
@@ -218,11 +216,11 @@ def _whole(house: House, tree: Tree, slot: int | None, late: list[int]) -> int:
 
 
 def _layered_tree(house: House, tree: Tree, slot: int | None, late: list[int]) -> int:
-    lower = [_part(house, f"{layer}/root", slot, late) for layer in tree.layers]
-    root = _part(house, f"{tree.name}/root", slot, late)
+    lower = [part(house, f"{layer}/root", slot, late) for layer in tree.layers]
+    root = part(house, f"{tree.name}/root", slot, late)
     if not tree.writable:
-        return _overlay(house, [root, *lower], None, None, slot, _ATTRIBUTES | mounts.RDONLY)
-    return _overlay(house, lower, root, _part(house, f"{tree.name}/work", slot, late), slot, _ATTRIBUTES)
+        return _overlay(house, [root, *lower], None, None, slot, ATTRIBUTES | mounts.RDONLY)
+    return _overlay(house, lower, root, part(house, f"{tree.name}/work", slot, late), slot, ATTRIBUTES)
 
 
 def _overlay(
@@ -233,7 +231,8 @@ def _overlay(
         return overlay.mount(lower, upper, work, options, attributes)
 
 
-def _part(house: House, path: str, slot: int | None, late: list[int]) -> int:
+def part(house: House, path: str, slot: int | None, late: list[int]) -> int:
+    """A directory of the pool, as the range `slot` sees it; it is put on `late`."""
     fd = os.open(path, _PLACE, dir_fd=house.slots.view(slot))
     late.append(fd)
     return fd
@@ -247,9 +246,9 @@ def _repository(house: House, plan: JailPlan, name: str, slot: int | None, late:
     late.append(host)
     if slot is not None:
         _show_as(host, os.fstat(place), house.slots.base(slot), plan)
-    attributes = _ATTRIBUTES | mounts.NOEXEC | mounts.RDONLY
+    attributes = ATTRIBUTES | mounts.NOEXEC | mounts.RDONLY
     with house.slots.attached(host):  # an overlay that is only read has two layers at least
-        return _overlay(house, [host, house.usr.empty], None, None, slot, attributes)
+        return _overlay(house, [host, house.slots.empty], None, None, slot, attributes)
 
 
 def _hand_over(house: House, plan: JailPlan, name: str, stored: int) -> None:

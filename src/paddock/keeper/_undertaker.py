@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from paddock.keeper import _late
 from paddock.keeper._house import House
@@ -44,21 +45,19 @@ class _Leaving:
 
 
 class Undertaker:
-    """`on_ended(record, ended)` is called for every death, `on_rest(record, paused)` for every pause and resumption."""
+    """`tell(event, record, ...)` hears of every death, `ended`, and of every pause and resumption."""
 
-    def __init__(
-        self,
-        house: House,
-        on_ended: Callable[[Record, Ended], None],
-        on_rest: Callable[[Record, bool], None] = lambda record, paused: None,
-    ) -> None:
+    def __init__(self, house: House, tell: Callable[..., None]) -> None:
         self._house = house
-        self._on_ended = on_ended
+        self._tell = tell
         self.sandboxes: dict[str, Supervised] = {}
         self._deadlines: list[tuple[float, str]] = []  # a heap; what is not true any more is passed over
         self._children: dict[str, set[str]] = {}
-        self.pauses = Pauses(house.records, house.signal, self.sandboxes, on_rest, self._note)
+        self.pauses = Pauses(house.records, house.signal, self.sandboxes, self._tell_pause, self._note)
         self._leaving: list[_Leaving] = []
+
+    def _tell_pause(self, record: Record, paused: bool) -> None:
+        self._tell("paused" if paused else "resumed", record)
 
     def adopt(self) -> None:
         """Finds what an earlier keeper left: takes over the living, sweeps away the rest."""
@@ -169,7 +168,8 @@ class Undertaker:
         attempt(records.write_ended, id, cause._replace(kind=record.kind))
         left = f"{id}.{record.pid}"  # its next incarnation may die before this is removed
         attempt(records.retire, id, self._house.spares, left)
-        attempt(self._on_ended, record, cause)  # before the answers: who has one may make its next incarnation
+        # Before the answers: who has one may make its next incarnation.
+        attempt(partial(self._tell, "ended", record, limit=cause.limit, reason=cause.reason))
         for answer in sandbox.waiting:
             attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
         sandbox.waiting.clear()  # the keeper collects no garbage: nothing may refer to itself

@@ -71,7 +71,14 @@ class Carrier:
     """The pool as containers need it: opened for the first image of a template, or the first tree that is carried."""
 
     def __init__(self, state_dir: Path, keeper: KeeperClient | None) -> None:
-        self._porters = Porters(state_dir, keeper=keeper)
+        self._state, self._keeper = state_dir, keeper
+        self._made: Porters | None = None
+
+    @property
+    def _porters(self) -> Porters:
+        """Made when first needed: the keeper's connection stays open for those who have joined it."""
+        self._made = self._made or Porters(self._state, keeper=self._keeper)
+        return self._made
 
     async def pool(self) -> tuple[int, Worker]:
         """Return the pool's directory, which stays the keeper's, and who may read what is in it. PaddockError."""
@@ -98,7 +105,8 @@ class Carrier:
             close_all(descriptors)
 
     async def aclose(self) -> None:
-        await self._porters.aclose()
+        if self._made is not None:
+            await self._made.aclose()
 
     async def into(self, id: SandboxId, trees: tuple[TreeMount, ...], inside: Any, user: Owner) -> None:
         """What is in the trees, as files of `user` inside; a tree that is not writable as root's."""

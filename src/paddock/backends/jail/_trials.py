@@ -9,9 +9,9 @@ from pathlib import Path
 from paddock.model import Check
 
 _EXITS = (
-    "from paddock.keeper import _exit_rules;from paddock.linux import namespaces,netlink,nft,routes;"
+    "from paddock.keeper import _exits;from paddock.linux import namespaces,netlink,nft,routes;"
     "namespaces.unshare(namespaces.NEWUSER|namespaces.NEWNET);netlink.set_loopback_up();"
-    "nft.load(_exit_rules.rules());routes.keep_everything(version_6=False)"
+    "nft.load(_exits.rules());routes.keep_everything(version_6=False)"
 )
 _POOL = "from paddock.keeper import pool;pool.try_pool(sys.argv[2],int(sys.argv[3]))"
 _SECONDS = 20
