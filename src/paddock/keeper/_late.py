@@ -28,6 +28,7 @@ from paddock.keeper._records import Record
 from paddock.keeper._supervised import Supervised, Way
 from paddock.linux import namespaces
 from paddock.linux.undo import UndoStack
+from paddock.wire import close_all
 
 
 @contextmanager
@@ -102,8 +103,7 @@ def _trust(house: House, id: str, way: Way) -> None:
             os.chdir("/")
             _trust_places.attach(made)
     finally:
-        for mount in held:
-            os.close(mount)
+        close_all(held)
 
 
 # -- the plan of what waits
@@ -154,5 +154,4 @@ def _mount(house: House, sandbox: Supervised, plan: JailPlan, targets: Collectio
                 _places.attach(house.base(slot), made)
                 _places.protect(plan.protect)
         finally:
-            for fd in held:
-                os.close(fd)
+            close_all(held)

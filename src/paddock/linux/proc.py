@@ -106,7 +106,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def status(pid: int | str = "self") -> dict[str, str]:
-    """The fields of proc_pid_status(5) as text: `CapEff`, `Seccomp`, `NoNewPrivs`, `Uid`, `NSpid`, …"""
+    """The fields of proc_pid_status(5) as text: `CapEff`, `Seccomp`, `NoNewPrivs`, `Uid`, `NSpid`, …
+
+    A newline in the name stands there as an escape.
+    """
     fields: dict[str, str] = {}
     for line in _files.read(f"/proc/{pid}/status").decode(errors="surrogateescape").split("\n"):
         name, colon, value = line.partition(":\t")

@@ -24,7 +24,7 @@ from paddock.backends.guest import Nothing, Place, Request, variables
 from paddock.backends.guest import orders as pid1
 from paddock.backends.guest._connection import GuestConnection
 from paddock.errors import PaddockError, PlatformError
-from paddock.linux import seccomp_profile
+from paddock.linux import local_sockets, seccomp_profile
 from paddock.model import MountMode, Template, User
 
 from ._options import resource_limits
@@ -34,7 +34,6 @@ from ._ways import TRUSTED
 IDENTITIES = ("user", "root", "carrier")
 CONTROL = "init"
 """The socket of pid 1 itself."""
-_BACKLOG = 128
 _OOM_SCORE = 500
 """Of commands: where memory is short, they die before their agent does."""
 _LOOK_SECONDS = 5.0
@@ -108,8 +107,11 @@ class Birth:
 def expecting(place: Path) -> Generator[Birth]:
     """Sockets in `place` for each identity, and one in its `birth` for the call, which goes with the block."""
     with contextlib.ExitStack() as stack:
-        listeners = {name: stack.enter_context(_listener(place, f"{name}.sock")) for name in (*IDENTITIES, CONTROL)}
-        door = stack.enter_context(_listener(place / BIRTH, "birth.sock"))
+        names = (*IDENTITIES, CONTROL)
+        listeners = {name: stack.enter_context(local_sockets.listen(place, f"{name}.sock")) for name in names}
+        door = stack.enter_context(local_sockets.listen(place / BIRTH, "birth.sock"))
+        for listener in (*listeners.values(), door):
+            listener.setblocking(False)
         stack.callback((place / BIRTH / "birth.sock").unlink, missing_ok=True)
         # Whichever uid of the machine pid 1 has: the directory is seen in this one container alone.
         (place / BIRTH / "birth.sock").chmod(0o666)
@@ -163,19 +165,3 @@ def _filter(owners: bool) -> bytes:
     """Build the jail's own filter. It refuses chown(2) without `owners`: beside a directory of the host that can be
     written, since root inside a container has its capabilities in the machine's first user namespace."""
     return seccomp_profile.build(os.uname().machine, owners=owners)
-
-
-def _listener(directory: Path, name: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            listener.bind(f"/proc/self/fd/{fd}/{name}")  # the path may be longer than an address
-        finally:
-            os.close(fd)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener

@@ -21,8 +21,7 @@ from ._requests import Nothing, Request, ask, of_command, of_exec, of_guest
 from ._streams import FileReader
 
 if TYPE_CHECKING:
-    from ._channel import Channel
-    from ._connection import GuestConnection
+    from ._connection import Channel, GuestConnection
 
 _PIPES = (PipeReader, PipeWriter)
 _UMASK = 0o022

@@ -40,8 +40,7 @@ from ._requests import Nothing, Request, ask, of_copy, of_file
 from ._streams import FileReader, FileWriter, PortStream, connect, open_reader, open_writer
 
 if TYPE_CHECKING:
-    from ._channel import Channel
-    from ._connection import GuestConnection
+    from ._connection import Channel, GuestConnection
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import os
-import termios
 from collections.abc import Callable
-from struct import unpack
 
-from paddock.backends._pump import Flow
+from paddock.backends._pump import Flow, grow, held
 
-_GROWN = 1024 * 1024
-_MUCH = 256 * 1024
 _TURN = 64
 
 
@@ -63,10 +57,7 @@ class _Pipe:
             self._waiter.set_result(None)
 
     def _count(self, size: int) -> None:
-        """Who moves much gets a large pipe."""
-        if self._total < _MUCH <= self._total + size:
-            with contextlib.suppress(OSError):  # EPERM: the user's pipes hold too much already
-                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _GROWN)
+        grow(self._total, size, self._fd)
         self._total += size
 
     async def _give_way(self) -> None:
@@ -148,7 +139,7 @@ class PipeReader(_Pipe):
         if self._flow is not None:
             self._flow.cut()
         elif self._fd >= 0 and self._left is None:
-            (self._left,) = unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, b"\0\0\0\0"))
+            self._left = held(self._fd)
             if self._left:
                 self._wake()
             else:

@@ -15,8 +15,7 @@ from ._pipes import PipeReader, PipeWriter
 from ._requests import Nothing, Request, ask, of_door, of_port
 
 if TYPE_CHECKING:
-    from ._channel import Channel
-    from ._connection import GuestConnection
+    from ._connection import Channel, GuestConnection
 
 Info: TypeAlias = Callable[["Channel", File], FileInfo | None]
 """Convert what the guest says of a file."""
