@@ -14,7 +14,7 @@ from paddock.wire._message import Message
 from paddock.wire.guest import IdentityFlags, Op
 
 from ._place import encode
-from ._requests import Request, ask, of_guest
+from ._requests import Request, ask, flags, of_guest
 
 if TYPE_CHECKING:
     from ._connection import GuestConnection
@@ -26,9 +26,8 @@ _NANOSECONDS = 1_000_000_000
 def identity(
     name: str, user: User, *, eager: bool = False, attending: bool = False, tells: bool = False, filter: bytes
 ) -> Request:
-    wanted = {IdentityFlags.EAGER: eager, IdentityFlags.ATTENDING: attending, IdentityFlags.TELLS: tells}
-    flags = sum(flag for flag, is_wanted in wanted.items() if is_wanted)
-    return _ask(Op.IDENTITY, wire.Identity(name=encode(name), uid=user.uid, gid=user.gid, flags=flags, filter=filter))
+    wanted = flags({IdentityFlags.EAGER: eager, IdentityFlags.ATTENDING: attending, IdentityFlags.TELLS: tells})
+    return _ask(Op.IDENTITY, wire.Identity(name=encode(name), uid=user.uid, gid=user.gid, flags=wanted, filter=filter))
 
 
 def begin(*, deadline: float, idle: float, retention: float, limits: Mapping[int, int]) -> Request:
