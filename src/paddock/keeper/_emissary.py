@@ -20,6 +20,7 @@ from typing import Any
 from paddock.keeper import _exits, _places, _trust_places
 from paddock.keeper._errors import JailError
 from paddock.linux import namespaces, netlink, prctl
+from paddock.linux.descriptors import closing
 
 # `python -I -S -c START SOURCE`: orders and descriptors come through the socket that is its stdin.
 START = "import sys;sys.path.insert(0,sys.argv[1]);from paddock.keeper._emissary import main;main()"
@@ -52,10 +53,8 @@ def _network() -> int:
     """The number of the namespace that this is in: whose /proc is seen here, does not matter."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
         namespace = fcntl.ioctl(some.fileno(), _SIOCGSKNS)
-    try:
+    with closing(namespace):
         return os.fstat(namespace).st_ino
-    finally:
-        os.close(namespace)
 
 
 def _say(peer: socket.socket, error: Exception) -> None:

@@ -158,10 +158,8 @@ def _make_exits(spare: Spare, steps: Steps) -> _exits.Exits:
         except FileNotFoundError:
             read_report(spare.sync)  # it has failed already; why, it has said
             raise
-        try:
+        with closing(network):
             exits = _exits.make(network, may_return=spare.network is None)
-        finally:
-            os.close(network)
         spare.undo.push(exits.close)
     return exits
 

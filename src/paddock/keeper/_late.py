@@ -12,6 +12,7 @@ step: until then the next keeper finds what waits. The keeper ends one whose cla
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Collection, Generator
@@ -45,10 +46,8 @@ def _way_into(house: House, sandbox: Supervised, what: str) -> Generator[Way]:
     except BaseException:
         os.close(network)
         raise
-    try:
+    with contextlib.closing(way):
         yield way
-    finally:
-        way.close()
 
 
 # -- exits

@@ -154,9 +154,7 @@ def remove_directory(parent: int, name: str) -> None:
         directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
     except FileNotFoundError:
         return
-    try:
+    with closing(directory):
         for file in os.listdir(directory):
             os.unlink(file, dir_fd=directory)
-    finally:
-        os.close(directory)
     os.rmdir(name, dir_fd=parent)

@@ -16,6 +16,7 @@ from paddock.keeper._records import Ended, Record
 from paddock.keeper._spare import SOCKET_BYTES
 from paddock.keeper._supervised import Count, Supervised
 from paddock.linux import btrfs, openat2, pidfd, proc, sock_diag
+from paddock.linux.descriptors import closing
 
 MEMORY_SECONDS = 0.25
 SLICE_SECONDS = 0.02  # between two steps of a walk, each of about a millisecond
@@ -181,11 +182,9 @@ class Watch:
                 root = os.open(f"{name}/root", _DIRECTORY, dir_fd=self._house.pool)
             except OSError:
                 continue
-            try:
+            with closing(root):
                 for size, count in measure_tree(root):
                     yield name, size, count
-            finally:
-                os.close(root)
 
     # -- sockets and inodes, where the kernel keeps the rest
 
@@ -224,7 +223,7 @@ class Watch:
             tree = os.open(name, _DIRECTORY, dir_fd=self._house.pool)
         except OSError:
             return False
-        try:
+        with closing(tree):
             highest = btrfs.highest_inode(tree)
             if highest < max(known.start, most):
                 return False
@@ -232,8 +231,6 @@ class Watch:
             for count in btrfs.count_inodes(tree):
                 if count > most:
                     return True
-        finally:
-            os.close(tree)
         known.start = highest + most - count
         known.after = start + SHARE * (proc.boottime() - start)
         return False
@@ -316,26 +313,23 @@ def measure_tree(root: int) -> Generator[tuple[int, int], None, None]:
             fd = openat2.open_beneath(root, directory, _DIRECTORY, symlinks=False, cross_mounts=False)
         except OSError:
             continue  # it has been moved or removed
-        try:
-            with os.scandir(fd) as entries:
-                for entry in entries:
-                    try:
-                        known = entry.stat(follow_symlinks=False)
-                    except OSError:
+        with closing(fd), os.scandir(fd) as entries:
+            for entry in entries:
+                try:
+                    known = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                count += 1
+                if entry.is_dir(follow_symlinks=False):
+                    below = directory + b"/" + os.fsencode(entry.name)
+                    if len(below) > _LONGEST_PATH:
+                        raise TooDeep
+                    pending.append(below)
+                elif known.st_nlink > 1:
+                    if known.st_ino in several:
                         continue
-                    count += 1
-                    if entry.is_dir(follow_symlinks=False):
-                        below = directory + b"/" + os.fsencode(entry.name)
-                        if len(below) > _LONGEST_PATH:
-                            raise TooDeep
-                        pending.append(below)
-                    elif known.st_nlink > 1:
-                        if known.st_ino in several:
-                            continue
-                        several.add(known.st_ino)
-                    size += known.st_blocks * 512
-                    if count % _ENTRIES_AT_ONCE == 0:
-                        yield size, count
-        finally:
-            os.close(fd)
+                    several.add(known.st_ino)
+                size += known.st_blocks * 512
+                if count % _ENTRIES_AT_ONCE == 0:
+                    yield size, count
         yield size, count

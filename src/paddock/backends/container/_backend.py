@@ -218,11 +218,8 @@ class ContainerBackend:
         trees = tuple(tree for tree in plan.trees if not _is_repository(tree))
         if plan.begun:
             async with life.rest.hold(HOLD_SECONDS):
-                inside = await instance.dial("carrier")
-                try:
+                with contextlib.closing(await instance.dial("carrier")) as inside:
                     await self._carrier.back(plan.id, record.root, trees, inside)
-                finally:
-                    inside.close()
         if trees:
             await self._carrier.into(plan.id, trees, instance, owner(plan.template))
             self.records.change(record.id, record.incarnation, loaded=True)

@@ -60,14 +60,11 @@ class Birth:
             async with asyncio.timeout(_SECONDS):
                 guest = await self._accept(alive, starting)
                 pid = struct.unpack("=3i", guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-                connection = GuestConnection(guest, Place())
-                try:
+                with contextlib.closing(GuestConnection(guest, Place())) as connection:
                     await before(pid)
                     await self._tell(connection, orders)
                     await starting
                     return pid
-                finally:
-                    connection.close()
         except TimeoutError:
             raise PlatformError(
                 f"the guest in the container did not begin within {_SECONDS:g} s", hint="paddock doctor"

@@ -26,6 +26,7 @@ import msgspec
 from paddock.backends._threads import in_its_own_thread
 from paddock.errors import PlatformError, Unsupported
 from paddock.linux import mountinfo
+from paddock.linux.descriptors import closing
 from paddock.model import Template
 from paddock.storage._trees import DIRECTORY, ROOT, tree_error
 from paddock.storage._worker import Worker
@@ -133,11 +134,8 @@ def _write_layer(pool: int, file: int, layer: str, base: int | None, owned: Mapp
         root = os.open(f"{layer}/{ROOT}", DIRECTORY, dir_fd=pool)
     except OSError as error:
         raise tree_error(error, layer, "read") from None
-    try:
-        with open(file, "wb", closefd=False) as out:
-            _pack_layer(root, out, base, owned)
-    finally:
-        os.close(root)
+    with closing(root), open(file, "wb", closefd=False) as out:
+        _pack_layer(root, out, base, owned)
 
 
 def _digest(file: IO[bytes]) -> str:
@@ -190,11 +188,8 @@ class _Writer:
                     hint="level='jail', 'gvisor' or 'microvm'",
                 )
             if stat.S_ISDIR(info.st_mode):
-                inner = os.open(name, DIRECTORY, dir_fd=fd)
-                try:
+                with closing(os.open(name, DIRECTORY, dir_fd=fd)) as inner:
                     self.directory(inner, below)
-                finally:
-                    os.close(inner)
             elif _hides(info):
                 self._archive.addfile(tarfile.TarInfo(str(path / f"{_HIDES}{name}")))
             elif stat.S_ISLNK(info.st_mode):

@@ -108,11 +108,8 @@ class ContainerInstance(GuestInstance):
     async def frozen(self) -> AsyncGenerator[None]:
         """Its files are brought to its trees while it stands: that takes as long as there is much of them."""
         async with self._backend.records.alone(self.id, "hold"), self._life.rest.hold(HOLD_SECONDS):
-            carrier = await self.dial("carrier")
-            try:
+            with contextlib.closing(await self.dial("carrier")) as carrier:
                 await self._backend.bring(self._life.record, carrier)
-            finally:
-                carrier.close()
             yield
 
     async def kill(self) -> None:

@@ -114,7 +114,7 @@ class Rest:
             channel = await self._open(pid1.hold(seconds))
         except OSError:
             raise _dead() from None
-        try:
+        with contextlib.closing(channel):
             with channel.attended():
                 await channel.reply(Nothing)
             await self._check()
@@ -123,8 +123,6 @@ class Rest:
                 raise PlatformError(
                     f"the sandbox did not stand still for as long as it took ({seconds} s at most)", hint="try again"
                 )
-        finally:
-            channel.close()
         with channel.attended():
             await channel.ended()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from paddock.backends._base import Exits
 from paddock.errors import PlatformError, Unsupported
 from paddock.keeper import _emissary, layout
+from paddock.linux.descriptors import closing
 
 from ._options import HOST
 from ._records import BIRTH, Record, Records
@@ -94,10 +95,8 @@ def _send(pid: int, orders: object, mounts: tuple[int, ...]) -> list[socket.sock
             process = os.pidfd_open(pid)
         except ProcessLookupError:
             raise PlatformError("the container ended before it had a way out", hint="try again") from None
-        try:
+        with closing(process):
             socket.send_fds(ours, [json.dumps(orders).encode()], [process, *mounts])
-        finally:
-            os.close(process)
         argv = [sys.executable, "-I", "-S", "-c", _emissary.START, _SOURCE]
         with subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env={}, cwd="/") as emissary:
             theirs.close()

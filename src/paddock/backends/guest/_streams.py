@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paddock.backends._pump import Flow
 from paddock.errors import FileError, InvalidArgument
+from paddock.linux.descriptors import closing
 from paddock.model import FileInfo
 from paddock.wire.guest import Accept, Connect, File, Op, Stream
 
@@ -150,10 +151,8 @@ async def _over_pipe(
 ) -> Channel:
     """Hand the far end in; `pipe` is closed if nothing comes of it."""
     try:
-        try:
+        with closing(far):
             channel = connection.open(request, fds=(far,))
-        finally:
-            os.close(far)
         with channel.attended():
             await channel.reply(answer)
     except BaseException:

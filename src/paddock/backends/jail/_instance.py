@@ -70,10 +70,8 @@ class JailInstance(GuestInstance):
             control = await self.reach("init")
         except OSError:  # the deadline had passed
             raise SandboxDied(f"{self.id} is dead") from None
-        try:
+        with contextlib.closing(control):
             await control.open(orders.deadline(deadline)).call(Nothing)
-        finally:
-            control.close()
 
     async def usage(self) -> Usage:
         answer = await self._backend.keeper.request("usage", id=self.id)
