@@ -43,12 +43,12 @@ def close(exits: Exits) -> None:
 
 async def _arrives(box: Box, exits: Exits) -> bool:
     loop = asyncio.get_running_loop()
-    exits.tcp[0].setblocking(False)
+    exits.sockets[0].setblocking(False)
     calling = asyncio.ensure_future(
         box.python("import socket; socket.create_connection(('192.0.2.1', 80), 60).recv(1)")
     )
     async with asyncio.timeout(60):
-        came, _ = await loop.sock_accept(exits.tcp[0])
+        came, _ = await loop.sock_accept(exits.sockets[0])
     came.close()
     return (await calling).status.code == 0
 

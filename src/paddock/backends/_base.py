@@ -128,22 +128,18 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Exits(NamedTuple):
     """The sockets, of this process, where the calls of a sandbox to anywhere arrive: `linux.nft` says how.
 
-    Connections, one socket for each version of IP, which know by SO_ORIGINAL_DST where they were to go; and questions
-    for a resolver, by datagram and by connection. `diag` tells whose a connection is (`linux.sock_diag`). `process` is
-    a pidfd of pid 1 of the sandbox, `first` its pid and its start time in ticks since boot.
+    Connections, one socket for each version of IP, which know by SO_ORIGINAL_DST where they were to go; then questions
+    for a resolver, by datagram and by connection. The last one tells whose a connection is (`linux.sock_diag`).
+    `process` is a pidfd of pid 1 of the sandbox, `first` its pid and its start time in ticks since boot.
     """
 
-    tcp: tuple[socket.socket, ...]
-    dns_udp: socket.socket
-    dns_tcp: socket.socket
-    diag: socket.socket
+    sockets: tuple[socket.socket, ...]
     process: int
     first: tuple[int, int]
 
     def detach(self) -> tuple[int, ...]:
         """All descriptors, in this order. They are the caller's from now on."""
-        sockets = (*self.tcp, self.dns_udp, self.dns_tcp, self.diag)
-        return (*(one.detach() for one in sockets), self.process)
+        return (*(one.detach() for one in self.sockets), self.process)
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,69 +160,86 @@ class Instance(Protocol):
         The timeout of a background command is the backend's to keep, whoever lives: its status then says Limit.TIME.
         That of a foreground command, which ends with the one who started it, is the caller's.
         """
+        ...
 
     async def attach(self, exec: ExecId) -> ExecHandle:
         """NotFound: no such background command."""
+        ...
 
     async def output(self, exec: ExecId, stream: int) -> ByteReader:
         """What a background command has printed until now on stdout (1) or stderr (2). NotFound: no such one."""
+        ...
 
     async def execs(self) -> tuple[ExecInfo, ...]: ...
     async def signal_exec(self, exec: ExecId, number: int) -> None: ...
     async def file(self, action: Action[R]) -> R:
         """Any action whose tag starts with `file.`, `tree.` or `port.`; FileError with the errno's name."""
+        ...
 
     async def accept(self, path: str) -> ByteStream:
         """The next one inside who connects to the unix socket `path`, which is there while somebody waits or is served.
 
         FileError if it cannot be made.
         """
+        ...
 
     async def processes(self) -> tuple[Process, ...]:
         """Every process inside, as the kernel shows them outside: nothing in there is asked."""
+        ...
 
     async def posture(self) -> tuple[Check, ...]:
         """How strong its walls are at this moment, read outside: one line for each fact."""
+        ...
 
     async def set_deadline(self, deadline: float) -> None: ...
     async def usage(self) -> Usage: ...
     def strikes(self) -> Mapping[Limit, int] | None:
         """Those of `usage`, read at once. None where only `usage` tells, or the sandbox is gone."""
+        ...
 
     @property
     def template(self) -> Template:
         """What it was made from, as it was then."""
+        ...
 
     def frozen(self) -> AbstractAsyncContextManager[None]:
         """While the block lasts no process of it runs. Leaving it raises InvalidState if that did not hold throughout.
 
         Needs the capability `freeze`.
         """
+        ...
 
     async def pause(self) -> Paused:
         """Returns when no process of it runs. So it stays, whoever lives, until `resume`, `stay_awake` or its end; so
         does its TTL. Idempotent. Needs the capability `pause`. What stands still can be frozen, looked at and killed.
         """
+        ...
 
     async def resume(self) -> float:
         """The deadline from now on. Idempotent."""
+        ...
 
     async def stay_awake(self) -> Callable[[], None]:
         """Resumes it if it is paused. Its idle time does not begin before the result was called, or this process has
         ended; if others keep it awake, not before they let go. Needs the capability `idle`."""
+        ...
 
     @property
     def stillness(self) -> Stillness:
         """For how long it has been paused while this instance was there."""
+        ...
 
     async def kill(self) -> None:
         """Returns when no process of the sandbox is left. Idempotent. One that was made again under its id lives on."""
+        ...
 
     async def wait_ended(self) -> Ending:
         """Returns when this one has died, of whatever cause: another of the same id is none of its concern."""
+        ...
 
     async def aclose(self) -> None:
         """Lets go of the sandbox, which lives on."""
+        ...
 
 
 class Backend(Protocol):
@@ -238,28 +251,36 @@ class Backend(Protocol):
     def capabilities(self) -> Capabilities: ...
     def probe(self) -> str | None:
         """None if usable here, else one sentence that says why not and what would fix it. Cheap: no sandbox is made."""
+        ...
 
     def checks(self) -> tuple[Check, ...]:
         """Lines for `doctor`."""
+        ...
 
     async def create(self, plan: SandboxPlan) -> Instance:
         """All or nothing: when it raises, nothing of the sandbox is left but its tree."""
+        ...
 
     async def adopt(self, id: SandboxId) -> Instance | None:
         """The live instance of that id, made by whichever service; None if there is none."""
+        ...
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
         """Those of a living one, the caller's own copies. None where the gateway of an earlier service still listens
         there. One that was made without is given them if it is to `make` them. SandboxDied; needs the capability
         `exits`, and a plan with them or `make`."""
+        ...
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         """What the backend holds: None for the living; an Ending for what ended and was not forgotten yet."""
+        ...
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
         """Those of the living that are paused, as the kernel says."""
+        ...
 
     async def forget(self, id: SandboxId) -> None:
         """Drops what is kept about an ended sandbox."""
+        ...
 
     async def aclose(self) -> None: ...

@@ -106,14 +106,11 @@ def listen_here() -> Exits:
     made: list[socket.socket] = []
     try:
         both = _has_version_6()
-        made.append(_listener(socket.AF_INET, "127.0.0.1", TCP_PORT))
+        made.append(_bound(socket.AF_INET, socket.SOCK_STREAM, "127.0.0.1", TCP_PORT))
         if both:
-            made.append(_listener(socket.AF_INET6, "::1", TCP_PORT))
+            made.append(_bound(socket.AF_INET6, socket.SOCK_STREAM, "::1", TCP_PORT))
         family, address = (socket.AF_INET6, "::") if both else (socket.AF_INET, "127.0.0.1")
-        made.append(socket.socket(family, socket.SOCK_DGRAM))
-        # No SO_REUSEADDR: with it, others could listen beside it.
-        _bind(made[-1], address, DNS_PORT)
-        made.append(_listener(family, address, DNS_PORT))
+        made += [_bound(family, kind, address, DNS_PORT) for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM)]
         made.append(sock_diag.open_here())
     except BaseException:
         for one in made:
@@ -122,22 +119,20 @@ def listen_here() -> Exits:
     return Exits.of(made)
 
 
-def _listener(family: int, address: str, port: int) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+def _bound(family: int, kind: int, address: str, port: int) -> socket.socket:
+    made = socket.socket(family, kind)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _bind(made, address, port)
-        made.listen(BACKLOG)
+        if address == "::":
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if kind == socket.SOCK_STREAM:  # with it, others could listen beside one for datagrams
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((address, port))
+        if kind == socket.SOCK_STREAM:
+            made.listen(BACKLOG)
     except BaseException:
         made.close()
         raise
     return made
-
-
-def _bind(made: socket.socket, address: str, port: int) -> None:
-    if address == "::":
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    made.bind((address, port))
 
 
 def _has_version_6() -> bool:

@@ -77,8 +77,7 @@ class Ways:
         if not record.lives():  # that was another process's by now
             os.close(process)
             raise ProcessLookupError
-        *tcp, datagrams, connections, diag = [one.dup() for one in self._sockets]
-        return Exits(tuple(tcp), datagrams, connections, diag, process, (record.pid, record.start))
+        return Exits(tuple([one.dup() for one in self._sockets]), process, (record.pid, record.start))
 
     def close(self) -> None:
         for one in self._sockets:

@@ -52,6 +52,7 @@ class Answer(Protocol):
     @classmethod
     def unpack(cls, body: bytes) -> Self:
         """WireError: it is none."""
+        ...
 
 
 A = TypeVar("A", bound=Answer)

@@ -318,8 +318,8 @@ class JailBackend:
         if not descriptors:
             return None
         process = descriptors.pop()
-        *tcp, datagrams, connections, diag = [socket.socket(fileno=fd) for fd in descriptors]
-        return Exits(tuple(tcp), datagrams, connections, diag, process, (answer["pid"], answer["start"]))
+        sockets = tuple([socket.socket(fileno=fd) for fd in descriptors])
+        return Exits(sockets, process, (answer["pid"], answer["start"]))
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
