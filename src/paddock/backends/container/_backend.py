@@ -217,7 +217,7 @@ class ContainerBackend:
     async def _load(self, plan: SandboxPlan, record: Record, life: Life, instance: ContainerInstance) -> None:
         trees = tuple(tree for tree in plan.trees if not _is_repository(tree))
         if plan.begun:
-            async with life.rest.hold(HOLD_SECONDS):
+            async with life.hold(HOLD_SECONDS):
                 with contextlib.closing(await instance.dial("carrier")) as inside:
                     await self._carrier.back(plan.id, record.root, trees, inside)
         if trees:
@@ -238,7 +238,7 @@ class ContainerBackend:
             life = self._life(record)
         except ProcessLookupError:
             return None
-        life.rest.seen(await asyncio.to_thread(_life.stands_still, record))
+        life.seen(await asyncio.to_thread(_life.stands_still, record))
         return ContainerInstance(self, life)
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
@@ -269,7 +269,7 @@ class ContainerBackend:
     async def paused(self) -> Mapping[SandboxId, Paused]:
         found = await asyncio.to_thread(lambda: {r.id: r for r in self.records.all() if _life.stands_still(r)})
         for (id, _), life in self._lives.items():
-            life.rest.seen(id in found)
+            life.seen(id in found)
         return {id: Paused(record.left_seconds, record.deadline) for id, record in found.items()}
 
     async def forget(self, id: SandboxId) -> None:
@@ -357,7 +357,7 @@ class ContainerBackend:
         with contextlib.suppress(PaddockError, OSError):
             life = self._life(record)
             if not _life.is_frozen(record) and await asyncio.to_thread(_life.stands_still, record):
-                await life.rest.ask_times()  # it was paused for idleness, and nobody was there to write that down
+                await life.ask_times()  # it was paused for idleness, and nobody was there to write that down
             await self.kill(record.id, record.incarnation, life, why="deadline")
 
     def _life(self, record: Record) -> Life:

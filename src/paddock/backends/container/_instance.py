@@ -89,25 +89,25 @@ class ContainerInstance(GuestInstance):
 
     async def pause(self) -> Paused:
         """Pid 1 goes on, and holds the deadline of the retention."""
-        return await self._life.rest.pause()
+        return await self._life.pause()
 
     async def resume(self) -> float:
         await self._backend.unpause(self._life)
-        return await self._life.rest.resume()
+        return await self._life.resume()
 
     async def stay_awake(self) -> Callable[[], None]:
         if self.stillness.now:
             await self._backend.unpause(self._life)
-        return await self._life.rest.stay_awake()
+        return await self._life.stay_awake()
 
     @property
     def stillness(self) -> Stillness:
-        return self._life.rest.stillness
+        return self._life.stillness
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """Its files are brought to its trees while it stands: that takes as long as there is much of them."""
-        async with self._backend.records.alone(self.id, "hold"), self._life.rest.hold(HOLD_SECONDS):
+        async with self._backend.records.alone(self.id, "hold"), self._life.hold(HOLD_SECONDS):
             with contextlib.closing(await self.dial("carrier")) as carrier:
                 await self._backend.bring(self._life.record, carrier)
             yield

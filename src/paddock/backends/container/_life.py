@@ -13,7 +13,6 @@ import math
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable
-from functools import partial
 
 from paddock.backends import _look as look
 from paddock.backends._base import Paused
@@ -34,135 +33,12 @@ _AGAIN_SECONDS = 1.0
 _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup")
 
 
-class Rest:
-    """Of one container. `stands` asks the kernel."""
-
-    def __init__(self, record: Record, records: Records, stands: Callable[[], bool]) -> None:
-        self._id, self._incarnation, self._records = record.id, record.incarnation, records
-        self._socket, self._stands = records.place(record.id) / f"{CONTROL}.sock", stands
-        self.stillness = Stillness()
-        if record.left_seconds is not None:
-            self.stillness.begin()
-        self._connection: GuestConnection | None = None
-        self._connecting = asyncio.Lock()
-        self._awake: dict[int, Channel] = {}
-        self._holds = itertools.count()
-
-    async def follow(self) -> None:
-        """Is told of every pause, whoever made it, and of every end of one. Returns when pid 1 is gone."""
-        while True:
-            try:
-                channel = await self._open(pid1.stillness(self.stillness.now))
-                told = await channel.reply(StillnessReply)
-            except OSError:
-                return
-            except PaddockError:
-                await asyncio.sleep(_AGAIN_SECONDS)
-            else:
-                self.seen(told.paused != 0)
-                with contextlib.suppress(
-                    PaddockError, OSError
-                ):  # it has ended, or the disk is full: who asks next notes it
-                    self._note(told)
-
-    def seen(self, paused: bool) -> None:
-        if paused:
-            self.stillness.begin()
-        else:
-            self.stillness.end()
-
-    async def pause(self) -> Paused:
-        times = await self._call(pid1.pause())
-        await self._check()
-        self.stillness.begin()
-        record = self._note(times)
-        return Paused(record.left_seconds, record.deadline)
-
-    async def resume(self) -> float:
-        times = await self._call(pid1.resume())
-        self.stillness.end()
-        return self._note(times).deadline
-
-    async def ask_times(self) -> None:
-        """Have what pid 1 says of its TTL written down."""
-        self._note(await self._call(pid1.times()))
-
-    async def stay_awake(self) -> Callable[[], None]:
-        hold = next(self._holds)
-
-        def let_go() -> None:
-            if (kept := self._awake.pop(hold, None)) is not None:
-                kept.close()
-
-        try:
-            self._awake[hold] = channel = await self._open(pid1.awake())
-            with channel.attended():
-                times = await channel.reply(TimesReply)
-        except OSError:
-            raise _dead() from None
-        except BaseException:
-            let_go()
-            raise
-        self.stillness.end()
-        self._note(times)
-        return let_go
-
-    @contextlib.asynccontextmanager
-    async def hold(self, seconds: int) -> AsyncGenerator[None]:
-        """It stands still for as long as the block takes; PlatformError at its end if it did not throughout."""
-        try:
-            channel = await self._open(pid1.hold(seconds))
-        except OSError:
-            raise _dead() from None
-        with contextlib.closing(channel):
-            with channel.attended():
-                await channel.reply(Nothing)
-            await self._check()
-            yield
-            if channel.has_ended:
-                raise PlatformError(
-                    f"the sandbox did not stand still for as long as it took ({seconds} s at most)", hint="try again"
-                )
-        with channel.attended():
-            await channel.ended()
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
-    async def _check(self) -> None:
-        if not await asyncio.to_thread(self._stands):
-            raise SandboxError("not all of the sandbox stands still, although its pid 1 says so", hint="try again")
-
-    def _note(self, times: TimesReply | StillnessReply) -> Record:
-        left, deadline = pid1.seconds(times.left), pid1.seconds(times.deadline)
-        record = self._records.note_times(self._id, self._incarnation, left, math.inf if deadline is None else deadline)
-        if record is None:
-            raise _dead()
-        return record
-
-    async def _call(self, order: Request) -> TimesReply:
-        try:
-            return await (await self._open(order)).call(TimesReply)
-        except OSError:
-            raise _dead() from None
-
-    async def _open(self, request: Request) -> Channel:
-        """OSError: nobody is there any more."""
-        async with self._connecting:
-            if self._connection is None or self._connection.closed:
-                self._connection = await GuestConnection.connect(self._socket, Place())
-                for hold in self._awake:  # of a connection that was lost
-                    self._awake[hold] = self._connection.open(pid1.awake())
-        return self._connection.open(request)
-
-
 class Life:
     """Of pid 1, whose end is the end of all that runs in the container (pid_namespaces(7))."""
 
     def __init__(self, record: Record, records: Records) -> None:
         """ProcessLookupError: it has ended."""
-        self.record = record
+        self.record, self._records = record, records
         self._fd = os.pidfd_open(record.pid)
         if not record.lives():  # somebody else has its number
             os.close(self._fd)
@@ -171,8 +47,13 @@ class Life:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._fd, self._gone)
         self.ways = Ways(late=record.late)
-        self.rest = Rest(record, records, partial(stands_still, record))
-        self._following = self._loop.create_task(self.rest.follow())
+        self.stillness = Stillness()
+        self.seen(record.left_seconds is not None)
+        self._connection: GuestConnection | None = None
+        self._connecting = asyncio.Lock()
+        self._awake: dict[int, Channel] = {}
+        self._holds = itertools.count()
+        self._following = self._loop.create_task(self._follow())
 
     def kill(self) -> bool:
         """False: it is not ours to kill. Its end is waited for in `ended`."""
@@ -192,14 +73,121 @@ class Life:
             os.close(self._fd)
             self._fd = -1
             self._following.cancel()
-            self.rest.close()
+            if self._connection is not None:
+                self._connection.close()
             self.ways.close()
-            self.rest.stillness.end()  # whoever waits for that waits no more
+            self.stillness.end()  # whoever waits for that waits no more
 
     def _gone(self) -> None:
         self.close()
         if not self.ended.done():
             self.ended.set_result(None)
+
+    # -- pauses
+
+    async def _follow(self) -> None:
+        """Is told of every pause, whoever made it, and of every end of one. Returns when pid 1 is gone."""
+        while True:
+            try:
+                channel = await self._open(pid1.stillness(self.stillness.now))
+                told = await channel.reply(StillnessReply)
+            except OSError:
+                return
+            except PaddockError:
+                await asyncio.sleep(_AGAIN_SECONDS)
+            else:
+                self.seen(told.paused != 0)
+                with contextlib.suppress(
+                    PaddockError, OSError
+                ):  # it has ended, or the disk is full: the next one notes it
+                    self._note(told)
+
+    def seen(self, paused: bool) -> None:
+        if paused:
+            self.stillness.begin()
+        else:
+            self.stillness.end()
+
+    async def pause(self) -> Paused:
+        times = await (await self._ask(pid1.pause())).call(TimesReply)
+        await self._check()
+        self.stillness.begin()
+        record = self._note(times)
+        return Paused(record.left_seconds, record.deadline)
+
+    async def resume(self) -> float:
+        times = await (await self._ask(pid1.resume())).call(TimesReply)
+        self.stillness.end()
+        return self._note(times).deadline
+
+    async def ask_times(self) -> None:
+        """Have what pid 1 says of its TTL written down."""
+        self._note(await (await self._ask(pid1.times())).call(TimesReply))
+
+    async def stay_awake(self) -> Callable[[], None]:
+        hold = next(self._holds)
+
+        def let_go() -> None:
+            if (kept := self._awake.pop(hold, None)) is not None:
+                kept.close()
+
+        try:
+            self._awake[hold] = channel = await self._ask(pid1.awake())
+            with channel.attended():
+                times = await channel.reply(TimesReply)
+        except BaseException:
+            let_go()
+            raise
+        self.stillness.end()
+        self._note(times)
+        return let_go
+
+    @contextlib.asynccontextmanager
+    async def hold(self, seconds: int) -> AsyncGenerator[None]:
+        """It stands still for as long as the block takes; PlatformError at its end if it did not throughout."""
+        channel = await self._ask(pid1.hold(seconds))
+        with contextlib.closing(channel):
+            with channel.attended():
+                await channel.reply(Nothing)
+            await self._check()
+            yield
+            if channel.has_ended:
+                raise PlatformError(
+                    f"the sandbox did not stand still for as long as it took ({seconds} s at most)", hint="try again"
+                )
+        with channel.attended():
+            await channel.ended()
+
+    async def _check(self) -> None:
+        if not await asyncio.to_thread(stands_still, self.record):
+            raise SandboxError("not all of the sandbox stands still, although its pid 1 says so", hint="try again")
+
+    def _note(self, times: TimesReply | StillnessReply) -> Record:
+        left, deadline = pid1.seconds(times.left), pid1.seconds(times.deadline)
+        until = math.inf if deadline is None else deadline
+        record = self._records.note_times(self.record.id, self.record.incarnation, left, until)
+        if record is None:
+            raise self._dead()
+        return record
+
+    async def _ask(self, request: Request) -> Channel:
+        try:
+            return await self._open(request)
+        except OSError:
+            raise self._dead() from None
+
+    async def _open(self, request: Request) -> Channel:
+        """OSError: nobody is there any more."""
+        async with self._connecting:
+            if self._connection is None or self._connection.closed:
+                place = self._records.place(self.record.id)
+                self._connection = await GuestConnection.connect(place / f"{CONTROL}.sock", Place())
+                for hold in self._awake:  # of a connection that was lost
+                    self._awake[hold] = self._connection.open(pid1.awake())
+        return self._connection.open(request)
+
+    def _dead(self) -> PaddockError:
+        return SandboxDied("the sandbox is gone", hint="`paddock ls --all` says why")
 
 
 def stands_still(record: Record) -> bool:
@@ -274,7 +262,3 @@ def _namespaces(pid: int) -> Check:
 
 def _check(name: str, pids: list[str], problem: str, detail: str) -> Check:
     return look.check(name, f"{problem}: processes {', '.join(pids[:8])} of the host" if pids else None, detail)
-
-
-def _dead() -> PaddockError:
-    return SandboxDied("the sandbox is gone", hint="`paddock ls --all` says why")
