@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 import signal
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from paddock.errors import GuestLost, InvalidArgument, NotFound, PaddockError, SandboxError
 from paddock.model import ExecId, ExecInfo, ExecSpec, ExitStatus, Limit, PtySize
 from paddock.model.streams import ByteReader, ByteWriter
+from paddock.wire import close_all
 from paddock.wire import guest as wire
 from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
 
@@ -340,28 +341,34 @@ async def start_foreground(
 
 
 def _over_pipes(connection: GuestConnection, request: Request, spec: ExecSpec, id: ExecId) -> GuestExecHandle:
+    with _pipes(2, stdin=spec.stdin) as (far, stdin, near):
+        channel = connection.open(request, fds=far)
+    return GuestExecHandle(connection, channel, id=id, stdin=stdin, stdout=near[0], stderr=near[1])
+
+
+@contextlib.contextmanager
+def _pipes(outputs: int, *, stdin: bool) -> Generator[tuple[list[int], PipeWriter | None, list[PipeReader]]]:
+    """Pipes of a command: the far ends, which the block hands in, and the near ones, which are closed if it fails."""
     far: list[int] = []
     near: list[PipeReader] = []
-    stdin: PipeWriter | None = None
+    writer: PipeWriter | None = None
     try:
-        if spec.stdin:
-            reader, writer = open_pipe()
-            far.append(reader)
-            stdin = PipeWriter(writer)
-        for _ in range(2):
-            reader, writer = open_pipe()
-            far.append(writer)
-            near.append(PipeReader(reader))
-        channel = connection.open(request, fds=far)
+        if stdin:
+            theirs, ours = open_pipe()
+            far.append(theirs)
+            writer = PipeWriter(ours)
+        for _ in range(outputs):
+            ours, theirs = open_pipe()
+            far.append(theirs)
+            near.append(PipeReader(ours))
+        yield far, writer, near
     except BaseException:
-        for pipe in (stdin, *near):
+        for pipe in (writer, *near):
             if pipe is not None:
                 pipe.close()
         raise
     finally:
-        for fd in far:
-            os.close(fd)
-    return GuestExecHandle(connection, channel, id=id, stdin=stdin, stdout=near[0], stderr=near[1])
+        close_all(far)
 
 
 async def start_background(
@@ -369,17 +376,9 @@ async def start_background(
 ) -> GuestExecHandle:
     """Its output is kept inside; the handle is attached to it in the same breath."""
     request = exec_request(connection.place, spec, id, user, background=True)
-    with contextlib.ExitStack() as inner, contextlib.ExitStack() as outer:
-        far: list[int] = []
-        stdin: PipeWriter | None = None
-        if spec.stdin:
-            if not connection.descriptors:
-                raise InvalidArgument("a background command has no stdin here")
-            reader, writer = open_pipe()
-            inner.callback(os.close, reader)
-            far.append(reader)
-            stdin = PipeWriter(writer)
-            outer.callback(stdin.close)
+    if spec.stdin and not connection.descriptors:
+        raise InvalidArgument("a background command has no stdin here")
+    with _pipes(0, stdin=spec.stdin) as (far, stdin, _):
         channel = connection.open(request, fds=far)
         handle = attach(connection, id, stdin)
         try:
@@ -389,7 +388,6 @@ async def start_background(
         except BaseException:
             handle.abandon()
             raise
-        outer.pop_all()
     return handle
 
 
