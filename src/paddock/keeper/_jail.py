@@ -19,18 +19,16 @@ from paddock.keeper import _dev, _exits, _orders, _places, _posture, _trust_plac
 from paddock.keeper._door import visit
 from paddock.keeper._errors import Died, JailError, Steps, as_jail_error, died_of
 from paddock.keeper._house import House
-from paddock.keeper._mounts import ATTRIBUTES, make_mounts, make_trees, part, whole
+from paddock.keeper._mounts import Mounting
 from paddock.keeper._places import PLACE, move
 from paddock.keeper._plan import JAIL, WAITING, JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._sizes import Told
 from paddock.keeper._spare import Spare, read_report
 from paddock.keeper._supervised import Supervised, Way
-from paddock.linux import cgroups, fsids, mounts, namespaces, overlay, proc
+from paddock.linux import cgroups, fsids, mounts, namespaces, proc
 from paddock.linux.descriptors import closing
 
-_OVERLAY_ROOT = (("redirect_dir", "on"), ("metacopy", "on"))
-_OVERLAY_USER = (("userxattr", None),)
 _LARGEST_ENVIRONMENT = 150_000  # bytes: the record holds it
 _HOSTS_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
 _OTHER_HOSTS = b"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
@@ -101,11 +99,18 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
                     memory_bytes=plan.memory_bytes, swap_bytes=plan.swap_bytes, pids=plan.processes, cpus=plan.cpus
                 )
             )
-    root, usr = _make_layers(house, plan, spare.slot, steps, late)
+    mounting = Mounting(house, plan, spare.slot, late)
+    with steps("overlay"):
+        root = mounting.root()
+    usr = None
+    if plan.host_usr:
+        with steps("usr"):
+            usr = house.slots.usr(spare.slot)
+            late.append(usr)
     mounted: list[tuple[str, int]] = []
     if plan.mounts or plan.trees:
         with steps("mounts"):
-            mounted = [*make_mounts(house, plan, spare.slot, late), *make_trees(house, plan, spare.slot, late)]
+            mounted = [*mounting.mounts(), *mounting.trees()]
 
     trust: tuple[int, ...] = ()
     if plan.exits:
@@ -174,52 +179,6 @@ def _make_dev(house: House, devices: tuple[str, ...]) -> int:
 def _close_all(descriptors: list[int]) -> None:
     while descriptors:
         os.close(descriptors.pop())
-
-
-def _make_layers(
-    house: House, plan: JailPlan, slot: int | None, steps: Steps, late: list[int]
-) -> tuple[int, int | None]:
-    """The root file system and the machine's /usr, as detached mounts."""
-    with steps("overlay"):
-        root = _overlay(house, plan, slot, late) if plan.layers else whole(house, plan.tree, slot, late)
-        late.append(root)
-    if not plan.host_usr:
-        return root, None
-    with steps("usr"):
-        usr = house.slots.usr(slot)
-        late.append(usr)
-    return root, usr
-
-
-def _overlay(house: House, plan: JailPlan, slot: int | None, late: list[int]) -> int:
-    lower = [part(house, f"{layer}/root", slot, late) for layer in plan.layers]
-    upper, work = (part(house, f"{plan.tree}/{name}", slot, late) for name in ("root", "work"))
-    options = _OVERLAY_USER if slot is None else _OVERLAY_ROOT
-
-    def mount() -> int:
-        with house.slots.acting(slot):
-            return overlay.mount_volatile(lower, upper, work, options, ATTRIBUTES, file_system=house.pool)
-
-    try:
-        return mount()
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        _forget_volatile(house.pool, plan.tree)
-        return mount()
-
-
-def _forget_volatile(pool: int, tree: str) -> None:
-    """Takes away the mark of an overlay that was mounted `volatile` before, which refuses another (overlayfs.rst).
-
-    Nothing inside ever sees the directory `work`.
-    """
-    mark = f"{tree}/work/work/incompat/volatile"
-    for remove, path in ((os.unlink, f"{mark}/dirty"), (os.rmdir, mark)):
-        try:
-            remove(path, dir_fd=pool)
-        except FileNotFoundError:
-            continue
 
 
 # -- from inside

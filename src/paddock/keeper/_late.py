@@ -23,7 +23,7 @@ from paddock.keeper import _exits, _places, _trust_places
 from paddock.keeper._door import visit
 from paddock.keeper._errors import JailError, Steps, as_jail_error, died_of
 from paddock.keeper._house import House
-from paddock.keeper._mounts import make_mounts, make_trees
+from paddock.keeper._mounts import Mounting
 from paddock.keeper._plan import CLAIM, JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._supervised import Supervised, Way
@@ -147,7 +147,8 @@ def _mount(house: House, sandbox: Supervised, plan: JailPlan, targets: Collectio
     late = plan._replace(trees=tuple(tree for tree in plan.trees if tree.target in targets))
     with _way_into(house, sandbox, "mount something into it") as way:
         try:
-            made = [*make_mounts(house, late, slot, held), *make_trees(house, late, slot, held)]
+            mounting = Mounting(house, late, slot, held)
+            made = [*mounting.mounts(), *mounting.trees()]
             with visit(namespaces.NEWNS, way.mounts, house.home.mounts):  # its names are its own affair by now
                 os.chdir("/")
                 _places.attach(house.base(slot), made)

@@ -18,7 +18,7 @@ from paddock.keeper import _late, layout
 from paddock.keeper._bootstrap import VERSION
 from paddock.keeper._errors import Gone
 from paddock.keeper._house import House
-from paddock.keeper._mounts import make_mounts
+from paddock.keeper._mounts import Mounting
 from paddock.keeper._nursery import Nursery, Reply, problem
 from paddock.keeper._plan import WAITING, JailPlan, PlanError
 from paddock.keeper._records import Ended, Record
@@ -333,7 +333,7 @@ class Keeper:
             raise PlanError("only root's keeper can show directories with other owners")
         late: list[int] = []
         try:
-            reply(None, tuple(fd for _, fd in make_mounts(self._house, wanted, ENGINE, late)))
+            reply(None, tuple(fd for _, fd in Mounting(self._house, wanted, ENGINE, late).mounts()))
         finally:
             close_all(late)
 
