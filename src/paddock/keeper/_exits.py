@@ -13,7 +13,6 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
@@ -35,29 +34,18 @@ _ASKS = nft.destination(DOMAIN)
 BACKLOG = 512
 _OWN = "/proc/self/ns/net"
 _WORDS_BYTES = 4096
+_WITHOUT_VERSION_6 = 4
 
 
 class Exits(NamedTuple):
     """Connections to anywhere, one socket for each version of IP; questions, by datagram and by connection; and one
     that tells about connections in that network (`linux.sock_diag`)."""
 
-    tcp: tuple[socket.socket, ...]
-    dns: tuple[socket.socket, socket.socket]
-    diag: socket.socket
-
-    @property
-    def all(self) -> tuple[socket.socket, ...]:
-        return (*self.tcp, *self.dns, self.diag)
+    all: tuple[socket.socket, ...]
 
     def close(self) -> None:
         for one in self.all:
             one.close()
-
-    @classmethod
-    def of(cls, sockets: Sequence[socket.socket]) -> Exits:
-        """In the order of `all`."""
-        *tcp, datagrams, connections, diag = sockets
-        return cls(tuple(tcp), (datagrams, connections), diag)
 
 
 def open_network(pid: int) -> int:
@@ -94,7 +82,7 @@ def build_here() -> Exits:
         raise
     try:
         # Last: before, nothing is reachable.
-        routes.keep_everything(version_6=len(made.tcp) > 1)
+        routes.keep_everything(version_6=len(made.all) > _WITHOUT_VERSION_6)
     except BaseException:
         made.close()
         raise
@@ -116,7 +104,7 @@ def listen_here() -> Exits:
         for one in made:
             one.close()
         raise
-    return Exits.of(made)
+    return Exits(tuple(made))
 
 
 def _bound(family: int, kind: int, address: str, port: int) -> socket.socket:
@@ -158,7 +146,7 @@ def _by_child(network: int) -> Exits:
     if not fds:
         words = data.decode(errors="replace") or "the process that was to make them died"
         raise JailError(f"the exits could not be made: {words}")
-    return Exits.of([socket.socket(fileno=fd) for fd in fds])
+    return Exits(tuple([socket.socket(fileno=fd) for fd in fds]))
 
 
 def _be_the_child(network: int, peer: socket.socket) -> None:

@@ -33,7 +33,7 @@ from ._engine import Engine, create, how_it_ended, missing, owned, remove
 from ._images import Images, shown_of_usr
 from ._instance import HOLD_SECONDS, ContainerInstance
 from ._life import Life
-from ._options import Size, guest_directory, options
+from ._options import guest_directory, options, told
 from ._records import BIRTH, Record, Records, name_of
 from ._remains import Remains
 from ._ways import Ways, show_trust
@@ -161,7 +161,9 @@ class ContainerBackend:
         self._being_made.add(plan.id)
 
         async def before(pid: int) -> None:
-            size.pin(pid)
+            if cpus is not None:
+                with contextlib.suppress(PermissionError):  # another user's engine may not let us: the quota holds
+                    os.sched_setaffinity(pid, cpus)
             async with self._carrier.mounted(plan, pid) as mounts:
                 if mounts or plan.exits:
                     await ways.furnish(pid, mounts, plan.protect, exits=plan.exits)
@@ -169,8 +171,8 @@ class ContainerBackend:
         try:
             if plan.exits:
                 show_trust(place / BIRTH)
-            size = Size(place, plan.spec.limits, self._processors)
-            shown += size.write()
+            files, cpus = told(place, plan.spec.limits, self._processors)
+            shown += files
             with _birth.expecting(place) as birth:
                 asked = options(
                     plan,
@@ -182,10 +184,10 @@ class ContainerBackend:
                     held=self._ceilings(),
                 )
                 record = msgspec.structs.replace(record, engine=await self._create(engine, record, asked, plan))
-                told = _birth.orders(plan, self._ceilings())
+                orders = _birth.orders(plan, self._ceilings())
                 # The guest comes up while the engine still writes down that it has started it.
                 starting = self._start(engine.post(f"/containers/{record.container}/start"))
-                pid = await birth.call(told, lambda: how_it_ended(engine, record.container), before, starting)
+                pid = await birth.call(orders, lambda: how_it_ended(engine, record.container), before, starting)
             await turn.aclose()  # what is carried into it may be much
             record = msgspec.structs.replace(record, pid=pid, start=proc.start_time(pid))
             self.records.write(record)

@@ -47,8 +47,8 @@ Orders = Mapping[str, Request]
 class Birth:
     """The sockets of one container that is to be."""
 
-    def __init__(self, place: Path, listeners: Mapping[str, socket.socket], door: socket.socket) -> None:
-        self._place, self._listeners, self._door = place, listeners, door
+    def __init__(self, listeners: Mapping[str, socket.socket], door: socket.socket) -> None:
+        self._listeners, self._door = listeners, door
 
     async def call(
         self, orders: Orders, alive: Alive, before: Callable[[int], Awaitable[None]], starting: asyncio.Task[Any]
@@ -112,7 +112,7 @@ def expecting(place: Path) -> Generator[Birth]:
         stack.callback((place / BIRTH / "birth.sock").unlink, missing_ok=True)
         # Whichever uid of the machine pid 1 has: the directory is seen in this one container alone.
         (place / BIRTH / "birth.sock").chmod(0o666)
-        yield Birth(place, listeners, door)
+        yield Birth(listeners, door)
 
 
 def orders(plan: SandboxPlan, held: frozenset[str]) -> Orders:
