@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from paddock.keeper import _dev, _exits, _orders, _places, _posture, _trust_places
-from paddock.keeper._door import visit
+from paddock.keeper._door import Door, visit
 from paddock.keeper._errors import Died, JailError, Steps, as_jail_error, died_of
 from paddock.keeper._house import House
 from paddock.keeper._mounts import Mounting
@@ -25,7 +25,7 @@ from paddock.keeper._plan import JAIL, WAITING, JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._sizes import Told
 from paddock.keeper._spare import Spare, read_report
-from paddock.keeper._supervised import Supervised, Way
+from paddock.keeper._supervised import Supervised
 from paddock.linux import cgroups, fsids, mounts, namespaces, proc
 from paddock.linux.descriptors import closing
 
@@ -332,7 +332,9 @@ def finish(house: House, pending: Pending) -> tuple[Supervised, dict[str, float]
                 **plan.recorded,
             )
             house.records.write(record)
-            way = Way.of(spare) if pending.exits is None or plan.kind.endswith(WAITING) else None
+            way = None
+            if spare.network is not None and (pending.exits is None or plan.kind.endswith(WAITING)):
+                way = Door(os.dup(spare.door.mounts), network=os.dup(spare.network))
             spare.sync.send(_orders.COMMITTED)
     except BaseException as error:
         planned = JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}")
