@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paddock.backends.jail import _scope, _trials
+from paddock.backends.jail import _keeper, _trials
 from tests.keeper.conftest import Yard, run
 from tests.orphans import wait_until
 
@@ -20,7 +20,7 @@ Play = Callable[[Callable[[Yard], Any]], Any]
 
 @pytest.fixture
 def unit() -> None:
-    if _scope.prefix() is None:
+    if _keeper.scope() is None:
         pytest.skip("no systemd gives out control groups of version 2 to this user here")
 
 

@@ -46,13 +46,13 @@ _FIRST = 64
 class Guest:
     """Started when it is made; ends with this process, or by `end`."""
 
-    def __init__(self, program: Path, entrance: socket.socket) -> None:
+    def __init__(self, program: Path, entrance: socket.socket, when_ended: Callable[[], None]) -> None:
         self.status: int | None = None
         """The wait status of its agent, known when nothing is left of what that had started."""
         self.code = 0
         """The exit code of its parent."""
         self.ended = asyncio.Event()
-        self._call: Callable[[], None] = lambda: None
+        self._when_ended = when_ended
         self._loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as undo:
             lifeline, self._lifeline = os.pipe2(os.O_CLOEXEC)
@@ -65,9 +65,6 @@ class Guest:
             self._pidfd = os.pidfd_open(self.pid)
             self._loop.add_reader(self._pidfd, self._reap)
             undo.pop_all()
-
-    def when_ended(self, call: Callable[[], None]) -> None:
-        self._call = call
 
     async def end(self) -> None:
         """Returns when nothing is left of it."""
@@ -100,7 +97,7 @@ class Guest:
                 os.close(fd)
         self._lifeline = -1
         self.ended.set()
-        self._call()
+        self._when_ended()
 
 
 def _spawn(program: Path, descriptors: tuple[int, ...]) -> int:
@@ -119,34 +116,32 @@ def _spawn(program: Path, descriptors: tuple[int, ...]) -> int:
 
 
 class ProcessInstance(GuestInstance):
-    """`start` makes a guest, and another one when the agent of the last was killed: all of them listen at `path`."""
+    """`start` makes a guest, and another one when the agent of the last was killed: all of them listen in `run`."""
 
     def __init__(
         self,
         plan: SandboxPlan,
         run: Path,
         entrance: socket.socket,
-        path: Path,
         place: Place,
-        start: Callable[[], Guest],
+        start: Callable[[Callable[[], None]], Guest],
     ) -> None:
         super().__init__(plan.id, plan.template, self._dial, root_user=False)
-        self._run, self._entrance, self._path, self._place, self._start = run, entrance, path, place, start
+        self._run, self._entrance, self._place, self._start = run, entrance, place, start
         self._deadline = plan.deadline
         self._reason: Ending | None = None
         """Why it is being ended."""
         self.ending: Ending | None = None
         self._ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._guest = start()
-        self._guest.when_ended(self._guest_ended)
+        self._guest = start(self._guest_ended)
         self._timer = self._loop.call_soon(self._look_at_deadline)
 
     async def _dial(self, identity: str) -> GuestConnection:
         self._start_again()
         if self.ending is not None:
             raise FileNotFoundError(f"sandbox {self.id} has ended")
-        return await GuestConnection.connect(self._path, self._place)
+        return await GuestConnection.connect(self._run / _SOCKET, self._place)
 
     async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
         guest = self._guest  # another one is not made before this is told
@@ -225,8 +220,7 @@ class ProcessInstance(GuestInstance):
 
     def _start_again(self) -> None:
         if self._guest.ended.is_set() and self.ending is None:
-            self._guest = self._start()
-            self._guest.when_ended(self._guest_ended)
+            self._guest = self._start(self._guest_ended)
 
     def _guest_ended(self) -> None:
         """An agent that was killed is one of the sandbox's accidents; the end of its parent is the sandbox's."""
@@ -294,7 +288,7 @@ class ProcessBackend:
         env = {"PATH": _PATH, "HOME": str(root / user.home.lstrip("/")), "USER": user.name, "LOGNAME": user.name}
         env |= {"LANG": "C.UTF-8", **plan.template.env, **plan.spec.env}
         place = Place(workdir=plan.template.workdir, env=env, root=str(root))
-        instance = ProcessInstance(plan, run, entrance, run / _SOCKET, place, partial(Guest, guest, entrance))
+        instance = ProcessInstance(plan, run, entrance, place, partial(Guest, guest, entrance))
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await (await instance.connection("user")).open(PING).call(PingReply)
