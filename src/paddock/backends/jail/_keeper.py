@@ -225,9 +225,10 @@ class KeeperClient:
 
 
 def scope() -> tuple[list[str], dict[str, str]] | None:
-    """What to put before a command that is to have its own group, and the environment that this needs: how systemd gives
-    a program a part of the cgroup tree (systemd.scope(5)). Without it the keeper would lie in the group of whoever
-    started it first, beside processes that are none of its own.
+    """What to put before a command that is to have its own group, and the environment that this needs.
+
+    It is how systemd gives a program a part of the cgroup tree (systemd.scope(5)). Without it the keeper would lie in
+    the group of whoever started it first, beside processes that are none of its own.
 
     None where nobody would give one: no systemd, no service manager of this user's, no controllers of version 2.
     The command itself gets no environment.
