@@ -102,13 +102,11 @@ class Slots:
         if self.place is None:
             yield
             return
-        path = os.path.join(self.place, b"passing")
-        os.makedirs(path, 0o700, exist_ok=True)
-        mounts.move_mount(mount, mounts.AT_FDCWD, path)
+        self._settle("passing", mount)
         try:
             yield
         finally:
-            mounts.umount(path, detach=True)
+            mounts.umount(os.path.join(self.place, b"passing"), detach=True)
 
     def _settle(self, name: str, view: int) -> int:
         if self.place is not None:

@@ -147,7 +147,7 @@ class Spawner:
     ) -> int:
         """The pid of a new child of the keeper, on its way to become a sandbox. JailError.
 
-        `listeners` in the order of `listener_names`. `base` owns its user namespace; None: the keeper does.
+        `listeners` are those of pid 1, of the user and of root. `base` owns its user namespace; None: the keeper does.
         """
         flags = SpawnFlags(0)
         fds = [sync.fileno(), *listeners, *joining.tasks]

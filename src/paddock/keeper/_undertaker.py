@@ -76,7 +76,7 @@ class Undertaker:
         if self._house.groups is not None:
             owned = {sandbox.record.group for sandbox in self.sandboxes.values()}
             for name in self._house.groups.children() - owned:
-                attempt(self._sweep_group, name)
+                attempt(self._sweep, self._house.groups.group(name))
 
     def pass_on(self, sandbox: Supervised, record: Record) -> None:
         """It is the sandbox of `record` from now on."""
@@ -249,10 +249,7 @@ class Undertaker:
             return None
         return groups.of_process(record.pid, record.group).group(record.group)
 
-    def _sweep_group(self, name: str) -> None:
-        if self._house.groups is None:
-            return
-        group = self._house.groups.group(name)
+    def _sweep(self, group: cgroups.Group) -> None:
         try:
             group.kill()
         except FileNotFoundError:

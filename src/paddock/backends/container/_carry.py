@@ -119,7 +119,9 @@ class Carrier:
                     await inside.file(
                         SetFileAttributes(sandbox=id, path=tree.target, uid=uid, gid=gid, mode=0o755, user="root")
                     )
-                reader = await jail.file(DownloadTree(sandbox=id, path=tree.target, user=self._root(jail)))
+                reader = await jail.file(
+                    DownloadTree(sandbox=id, path=tree.target, user="root" if self._porters.whole else None)
+                )
                 writer = await inside.file(UploadTree(sandbox=id, path=tree.target, user=owner))
                 while data := await reader.read(_READ):
                     await writer.write(data)
@@ -198,9 +200,6 @@ class Carrier:
                 await self._porters.forget(id)  # of one that was never complete, too
             finally:
                 pool.delete(own)
-
-    def _root(self, jail: JailInstance) -> str | None:
-        return "root" if self._porters.whole else None
 
     async def _connection(self, jail: JailInstance) -> GuestConnection:
         return await jail.connection("root" if self._porters.whole else "user")

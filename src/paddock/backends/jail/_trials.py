@@ -37,31 +37,30 @@ _APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 
 def exits() -> Check:
     """Say whether sandboxes can have the gateway as their only network access here."""
-    said = attempt(_EXITS)
-    if said is None:
-        detail = "policies hold: packets are led to the gateway, which asks them"
-        return Check(area="jail", name="egress", status="ok", detail=detail)
-    return Check(
-        area="jail",
-        name="egress",
-        status="missing",
-        detail=f"no sandbox with a policy can be made: {said}",
+    return _check(
+        "egress",
+        attempt(_EXITS),
+        ok="policies hold: packets are led to the gateway, which asks them",
+        problem="no sandbox with a policy can be made",
         fix="a kernel with nf_tables, nft_redir, nft_reject_inet, nft_limit and nft_ct",
     )
 
 
 def pool(state_dir: Path, keeper: int) -> Check:
     """Say whether the file system of a sandbox can be mounted in the pool that the process `keeper` holds."""
-    said = attempt(_POOL, str(state_dir), str(keeper))
-    if said is None:
-        return Check(area="jail", name="file system", status="ok", detail="one was mounted in the pool and removed")
-    return Check(
-        area="jail",
-        name="file system",
-        status="missing",
-        detail=f"no sandbox can be made: {said}",
+    return _check(
+        "file system",
+        attempt(_POOL, str(state_dir), str(keeper)),
+        ok="one was mounted in the pool and removed",
+        problem="no sandbox can be made",
         fix="make room on the disk below (df -h), then paddock doctor --storage",
     )
+
+
+def _check(name: str, said: str | None, *, ok: str, problem: str, fix: str) -> Check:
+    if said is None:
+        return Check(area="jail", name=name, status="ok", detail=ok)
+    return Check(area="jail", name=name, status="missing", detail=f"{problem}: {said}", fix=fix)
 
 
 def attempt(code: str, *arguments: str) -> str | None:
