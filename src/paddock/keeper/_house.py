@@ -107,9 +107,7 @@ class House:
         self.records = Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         self.spares = _clear(places / "spares")
         self.home = _home()
-        self.orders = _orders.house(
-            root_mode=self.root_mode, whole=self.whole, held=self.held, stage=self.stage, dev=self.dev_tree
-        )
+        self.orders = _orders.house(self)
         """What the spawner is told first."""
         self.own_namespaces = proc.namespaces() if self.root_mode else None
 
