@@ -40,13 +40,12 @@ def main() -> None:
         prctl.set_dumpable(False)
         made = _make(json.loads(data), fds[0], fds[1:])
         socket.send_fds(peer, [MADE], [] if made is None else [one.fileno() for one in made.all])
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             peer.send(TAKEN)
         else:
-            _say(peer, error)
-    except Exception as error:
-        _say(peer, error)
+            words = str(error) if isinstance(error, JailError) else f"{type(error).__name__}: {error}"
+            peer.send(words.encode()[:_WORDS_BYTES])
 
 
 def _network() -> int:
@@ -55,11 +54,6 @@ def _network() -> int:
         namespace = fcntl.ioctl(some.fileno(), _SIOCGSKNS)
     with closing(namespace):
         return os.fstat(namespace).st_ino
-
-
-def _say(peer: socket.socket, error: Exception) -> None:
-    words = str(error) if isinstance(error, JailError) else f"{type(error).__name__}: {error}"
-    peer.send(words.encode()[:_WORDS_BYTES])
 
 
 def _make(orders: dict[str, Any], process: int, mounts: list[int]) -> _exits.Exits | None:

@@ -17,7 +17,7 @@ import platform
 import stat
 import tarfile
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -35,7 +35,6 @@ from ._engine import Engine
 
 REPOSITORY = "localhost/paddock/template"
 _VERSION = "2"
-_READ = 1 << 20
 _LOAD_SECONDS = 1800.0
 """An engine says nothing while it unpacks a large image."""
 _WHITEOUT = os.makedev(0, 0)
@@ -44,7 +43,7 @@ _HIDES, _HIDES_ALL = ".wh.", ".wh..wh..opq"
 # Where engines mount and make files of their own before a container has its root: a link there would have them do it on
 # the host (runc 1.1.5 makes /dev/stdin where a link at /dev leads).
 _PLACES = frozenset({"dev", "etc", "proc", "sys", "tmp", ".paddock", ".paddock-host"})
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -115,7 +114,8 @@ def _write(archive: IO[bytes], name: str, template: Template, pool: int, worker:
             with tempfile.TemporaryFile(dir="/var/tmp") as file:
                 worker.do(_write_layer, (pool, file.fileno()), layer, worker.base, _owners(template))
                 files.append(f"{number}/layer.tar")
-                digests.append(f"sha256:{_digest(file)}")
+                file.seek(0)
+                digests.append(f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}")
                 member = tarfile.TarInfo(files[-1])
                 member.size = file.seek(0, os.SEEK_END)
                 file.seek(0)
@@ -136,14 +136,6 @@ def _write_layer(pool: int, file: int, layer: str, base: int | None, owned: Mapp
         raise tree_error(error, layer, "read") from None
     with closing(root), open(file, "wb", closefd=False) as out:
         _pack_layer(root, out, base, owned)
-
-
-def _digest(file: IO[bytes]) -> str:
-    file.seek(0)
-    digest = hashlib.sha256()
-    while part := file.read(_READ):
-        digest.update(part)
-    return digest.hexdigest()
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -177,11 +169,11 @@ class _Writer:
         self._links: dict[tuple[int, int], str] = {}
 
     def directory(self, fd: int, path: PurePosixPath) -> None:
-        self._add(os.fstat(fd), path)
+        self._add(os.fstat(fd), path, tarfile.DIRTYPE)
         if _is_opaque(fd):
             self._archive.addfile(tarfile.TarInfo(str(path / _HIDES_ALL)))
-        for name, info in _entries(fd):
-            below = path / name
+        for name in sorted(os.listdir(fd)):
+            info, below = os.stat(name, dir_fd=fd, follow_symlinks=False), path / name
             if not path.parts and name in _PLACES and not stat.S_ISDIR(info.st_mode) and not _hides(info):
                 raise Unsupported(
                     f"/{name} of this template is no directory, and a container engine mounts its own there",
@@ -193,29 +185,30 @@ class _Writer:
             elif _hides(info):
                 self._archive.addfile(tarfile.TarInfo(str(path / f"{_HIDES}{name}")))
             elif stat.S_ISLNK(info.st_mode):
-                self._add(info, below, link=os.readlink(name, dir_fd=fd))
+                self._add(info, below, tarfile.SYMTYPE, link=os.readlink(name, dir_fd=fd))
             elif stat.S_ISREG(info.st_mode):
                 self._file(fd, name, info, below)
 
     def _file(self, fd: int, name: str, info: os.stat_result, path: PurePosixPath) -> None:
         known = self._links.setdefault((info.st_dev, info.st_ino), str(path)) if info.st_nlink > 1 else str(path)
         if known != str(path):
-            member = self._member(info, path)
-            member.type, member.linkname = tarfile.LNKTYPE, known
-            self._archive.addfile(member)
+            self._add(info, path, tarfile.LNKTYPE, link=known)
             return
-        with os.fdopen(os.open(name, _READ_FLAGS, dir_fd=fd), "rb") as file:
-            self._add(os.fstat(file.fileno()), path, content=file)
+        with os.fdopen(os.open(name, _READ, dir_fd=fd), "rb") as file:
+            self._add(os.fstat(file.fileno()), path, tarfile.REGTYPE, content=file)
 
     def _add(
-        self, info: os.stat_result, path: PurePosixPath, *, link: str | None = None, content: IO[bytes] | None = None
+        self,
+        info: os.stat_result,
+        path: PurePosixPath,
+        kind: bytes,
+        *,
+        link: str = "",
+        content: IO[bytes] | None = None,
     ) -> None:
         member = self._member(info, path)
-        if link is not None:
-            member.type, member.linkname = tarfile.SYMTYPE, link
-        elif content is None:
-            member.type = tarfile.DIRTYPE
-        else:
+        member.type, member.linkname = kind, link
+        if content is not None:
             member.size = info.st_size
         self._archive.addfile(member, content)
 
@@ -233,11 +226,6 @@ class _Writer:
         """The nearest."""
         above = (path, *path.parents)
         return next((self._owners[place] for place in above if place in self._owners), (0, 0))
-
-
-def _entries(fd: int) -> Iterator[tuple[str, os.stat_result]]:
-    for name in sorted(os.listdir(fd)):
-        yield name, os.stat(name, dir_fd=fd, follow_symlinks=False)
 
 
 def _hides(info: os.stat_result) -> bool:
