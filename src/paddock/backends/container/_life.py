@@ -109,20 +109,20 @@ class Life:
             self.stillness.end()
 
     async def pause(self) -> Paused:
-        times = await (await self._ask(pid1.pause())).call(TimesReply)
+        times = await (await self._ask(pid1.PAUSE)).call(TimesReply)
         await self._check()
         self.stillness.begin()
         record = self._note(times)
         return Paused(record.left_seconds, record.deadline)
 
     async def resume(self) -> float:
-        times = await (await self._ask(pid1.resume())).call(TimesReply)
+        times = await (await self._ask(pid1.RESUME)).call(TimesReply)
         self.stillness.end()
         return self._note(times).deadline
 
     async def ask_times(self) -> None:
         """Have what pid 1 says of its TTL written down."""
-        self._note(await (await self._ask(pid1.times())).call(TimesReply))
+        self._note(await (await self._ask(pid1.TIMES)).call(TimesReply))
 
     async def stay_awake(self) -> Callable[[], None]:
         hold = next(self._holds)
@@ -132,7 +132,7 @@ class Life:
                 kept.close()
 
         try:
-            self._awake[hold] = channel = await self._ask(pid1.awake())
+            self._awake[hold] = channel = await self._ask(pid1.AWAKE)
             with channel.attended():
                 times = await channel.reply(TimesReply)
         except BaseException:
@@ -183,7 +183,7 @@ class Life:
                 place = self._records.place(self.record.id)
                 self._connection = await GuestConnection.connect(place / f"{CONTROL}.sock", Place())
                 for hold in self._awake:  # of a connection that was lost
-                    self._awake[hold] = self._connection.open(pid1.awake())
+                    self._awake[hold] = self._connection.open(pid1.AWAKE)
         return self._connection.open(request)
 
     def _dead(self) -> PaddockError:

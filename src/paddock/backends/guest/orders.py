@@ -39,22 +39,6 @@ def deadline(boottime: float) -> Request:
     return _ask(Op.DEADLINE, wire.Deadline(deadline=ns(boottime)))
 
 
-def pause() -> Request:
-    return Request(Op.PAUSE, b"", _of_pid1)
-
-
-def resume() -> Request:
-    return Request(Op.RESUME, b"", _of_pid1)
-
-
-def times() -> Request:
-    return Request(Op.TIMES, b"", _of_pid1)
-
-
-def awake() -> Request:
-    return Request(Op.AWAKE, b"", _of_pid1)
-
-
 def hold(seconds: int) -> Request:
     return _ask(Op.HOLD, wire.Hold(seconds=seconds))
 
@@ -105,3 +89,6 @@ def _of_pid1(number: int, step: str) -> PaddockError:
     if step in ("stop", "hold") and number == errno.ETIMEDOUT:
         return SandboxError("not all of the sandbox stopped in time", hint="try again")
     return of_guest(number, step)
+
+
+PAUSE, RESUME, TIMES, AWAKE = (Request(op, b"", _of_pid1) for op in (Op.PAUSE, Op.RESUME, Op.TIMES, Op.AWAKE))
