@@ -130,10 +130,8 @@ class Records:
         remove_directory(self.directory, id)
 
     def forget(self, id: str) -> None:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{id}{ENDED}", dir_fd=self.directory)
-        except FileNotFoundError:
-            pass
 
     def _replace(self, name: str, value: dict[str, Any]) -> None:
         temporary = name + _NEW

@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -144,10 +145,8 @@ class Undertaker:
         self.pauses.end(sandbox)
         if sandbox.group is not None:
             sandbox.group.kill_at_once()  # all at the same time, where the kernel can: pid 1 waits for the others
-        try:
+        with suppress(ProcessLookupError):
             self._house.signal(sandbox.pidfd, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._end_children(sandbox.record.id)
 
     def bury(self, sandbox: Supervised) -> Ended:
@@ -158,10 +157,8 @@ class Undertaker:
         self._end_children(id)
         self._children.get(record.parent, set[str]()).discard(id)
         cause = sandbox.cause or self._own_death(sandbox)
-        try:
+        with suppress(ChildProcessError):  # an earlier keeper's child: the machine's init has reaped it
             os.waitpid(record.pid, 0)
-        except ChildProcessError:
-            pass  # an earlier keeper's child: the machine's init has reaped it
         sandbox.close()
         records = self._house.records
         # Until the daemon says that it may be forgotten. On a full disk only the daemon of this moment learns of it.
@@ -250,10 +247,8 @@ class Undertaker:
         return groups.of_process(record.pid, record.group).group(record.group)
 
     def _sweep(self, group: cgroups.Group) -> None:
-        try:
+        with suppress(FileNotFoundError):  # it is left in some of the hierarchies only, or in none
             group.kill()
-        except FileNotFoundError:
-            pass  # it is left in some of the hierarchies only, or in none
         self._leave(group, "")
 
     def _leave(self, group: cgroups.Group | None, directory: str) -> None:

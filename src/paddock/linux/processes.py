@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -132,12 +133,10 @@ class Search:
 
     def _children(self, pid: int) -> list[int]:
         found: list[int] = []
-        try:
+        with suppress(FileNotFoundError, ProcessLookupError):
             for task in os.listdir(f"/proc/{pid}/task"):
                 self._spend()
                 found += map(int, _files.read(f"/proc/{pid}/task/{task}/children").split())
-        except (FileNotFoundError, ProcessLookupError):
-            pass
         return found
 
     def _holds(self, pid: int, wanted: str) -> bool:

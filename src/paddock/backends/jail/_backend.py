@@ -98,10 +98,8 @@ class Rest:
                 await self._keeper.request("awake", id=id, incarnation=incarnation, hold=hold)
 
     async def _let_go(self, id: SandboxId, hold: int) -> None:
-        try:
+        with contextlib.suppress(PaddockError):  # it keeps nothing awake for a connection that has ended
             await self._keeper.tell("rest", id=id, hold=hold)
-        except PaddockError:
-            pass  # it keeps nothing awake for a connection that has ended
 
 
 class JailBackend:
