@@ -29,6 +29,7 @@ from paddock.errors import AlreadyExists, PaddockError, SandboxDied, Unsupported
 from paddock.keeper import layout
 from paddock.linux import local_sockets, processes
 from paddock.model import ByteStream, Check, Level, Limit, Process, SandboxId, Usage, User
+from paddock.wire import close_all
 from paddock.wire.guest import PingReply
 
 _START_SECONDS = 30.0
@@ -111,8 +112,7 @@ def _spawn(program: Path, descriptors: tuple[int, ...]) -> int:
         ]
         return os.posix_spawn(program, ["paddock-guest"], {}, file_actions=actions, setsid=True)
     finally:
-        for fd in above:
-            os.close(fd)
+        close_all(above)
 
 
 class ProcessInstance(GuestInstance):

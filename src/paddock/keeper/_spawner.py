@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from paddock.keeper._errors import JailError
 from paddock.linux import cgroups, descriptors
 from paddock.linux.descriptors import closing
+from paddock.wire import close_all
 from paddock.wire.guest import Spawn, Spawned, SpawnFlags
 
 if TYPE_CHECKING:
@@ -133,8 +134,7 @@ class Spawner:
         spaces = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
         with contextlib.suppress(ConnectionError):  # it has died: whoever asks it for something is told
             socket.send_fds(self._process.peer, [house.orders], spaces)
-        for fd in spaces:
-            os.close(fd)
+        close_all(spaces)
 
     def clone(
         self,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 from paddock.backends._stillness import Stillness
 from paddock.errors import GuestLost, GuestProtocolError, InvalidArgument, PaddockError, SandboxDied, SandboxError
 from paddock.linux import local_sockets
-from paddock.wire import WireError, send_some
+from paddock.wire import WireError, close_all, send_some
 from paddock.wire.guest import VERSION, GuestHello, HostHello, Limit, Stream
 
 from . import _frames as frames
@@ -436,8 +436,7 @@ def _copies(fds: Sequence[int]) -> list[int]:
     try:
         copies.extend(map(os.dup, fds))
     except OSError:
-        for copy in copies:
-            os.close(copy)
+        close_all(copies)
         raise
     return copies
 
@@ -616,8 +615,7 @@ class GuestConnection:
                 view, fds = self._out[0]
                 sent = send_some(self._socket, view, fds)
                 self._out_bytes -= sent
-                for fd in fds:
-                    os.close(fd)
+                close_all(fds)
                 if sent < len(view):
                     self._out[0] = (view[sent:], [])
                 else:
@@ -707,8 +705,7 @@ class GuestConnection:
             self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
         for _, fds in self._out:
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
         self._out.clear()
         self._out_bytes = 0
         self._wake_writers()
