@@ -97,9 +97,7 @@ class Life:
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
                 self.seen(told.paused != 0)
-                with contextlib.suppress(
-                    PaddockError, OSError
-                ):  # it has ended, or the disk is full: the next one notes it
+                with contextlib.suppress(PaddockError, OSError):  # it has ended, or the disk is full
                     self._note(told)
 
     def seen(self, paused: bool) -> None:
