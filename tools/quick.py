@@ -21,7 +21,7 @@ TESTS = {
     "src/paddock/backends/container/": "backends/test_container.py backends/test_container_engine.py",
     "src/paddock/backends/gvisor/": "backends/test_gvisor.py",
     "src/paddock/backends/microvm/": "backends/test_microvm.py backends/test_microvm_accelerator.py",
-    "src/paddock/backends/process/": "backends/test_process.py contract/test_process_backend.py",
+    "src/paddock/backends/process.py": "backends/test_process.py contract/test_process_backend.py",
     "src/paddock/backends/vessel/": "backends/test_vessel.py",
     "src/paddock/cli/": "cli/test_cli.py cli/test_policy_cli.py cli/test_completion.py cli/test_secret.py",
     "src/paddock/client/": "client",

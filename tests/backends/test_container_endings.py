@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -16,7 +17,7 @@ from paddock.backends.container import ContainerBackend
 from paddock.backends.container._engine import Engine, ending_of
 from paddock.backends.container._records import Record, Records
 from paddock.backends.container._remains import Remains
-from paddock.backends.container._ways import exits
+from paddock.backends.container._ways import Ways
 from paddock.errors import PlatformError
 from paddock.linux import proc
 from paddock.model import SandboxId, Template, User
@@ -78,13 +79,10 @@ class Services:
             self.entered.set()
             await self.go.wait()
 
-        async def storage() -> object:
-            return SimpleNamespace(carrier=SimpleNamespace(out=out))
-
         async def engine() -> Engine:
             return Told({"Status": "exited"})
 
-        return Remains(self.records, engine, cast("Any", storage), {})
+        return Remains(self.records, engine, cast("Any", SimpleNamespace(out=out)), {})
 
     async def waiting(self) -> None:
         """Until another has come as far as it can, or further."""
@@ -176,19 +174,20 @@ def test_a_deadline_that_is_moved_while_ways_out_are_made_stays_moved(tmp_path: 
     records = Records(tmp_path)
     records.make(living())
 
-    class Waiting:
-        async def make(self, *_: object, **__: object) -> bool:
+    class Waiting(Ways):
+        async def furnish(self, *_: object, **__: object) -> None:
             records.move_deadline(ID, 0, 7.0)
-            return True
+            self._sockets = [socket.socket(socket.AF_UNIX) for _ in range(5)]
 
-        def copies(self, process: int, first: tuple[int, int]) -> None:
-            os.close(process)
-
-    life = SimpleNamespace(ways=Waiting(), late=False)
-    asyncio.run(exits(records, living(), cast("Any", life), make=True))
+    ways = Waiting()
+    found = asyncio.run(ways.exits(records, living(), make=True))
+    assert found is not None
+    for descriptor in found.detach():
+        os.close(descriptor)
+    ways.close()
     record = records.read(ID)
     assert record is not None
-    assert (record.deadline, record.exits, record.late, life.late) == (7.0, True, True, True)
+    assert (record.deadline, record.exits, record.late, ways.late) == (7.0, True, True, True)
 
 
 def test_nobody_else_changes_a_record_between_its_being_read_and_written(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_an_answer_of_pid_1_is_not_believed(containers: ContainerHarness, monkey
     async def main() -> None:
         async with boxed(containers) as (_, box):
             with monkeypatch.context() as patch:
-                patch.setattr(box.instance._life.rest, "_stands", lambda: False)  # type: ignore[attr-defined]
+                patch.setattr(_life, "stands_still", lambda record: False)
                 with pytest.raises(SandboxError, match="not all of the sandbox stands still"):
                     await box.instance.pause()
             await box.instance.resume()

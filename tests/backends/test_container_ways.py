@@ -14,7 +14,7 @@ import pytest
 from paddock.backends import Exits
 from paddock.backends.container import ContainerBackend, _ways
 from paddock.errors import PlatformError, SandboxDied, Unsupported
-from paddock.keeper._exit_rules import TCP_PORT
+from paddock.keeper._exits import TCP_PORT
 from paddock.model import SandboxSpec
 from tests.backends.containers import ContainerHarness
 from tests.backends.test_container_engine import backend_of, boxed, left
@@ -43,12 +43,12 @@ def close(exits: Exits) -> None:
 
 async def _arrives(box: Box, exits: Exits) -> bool:
     loop = asyncio.get_running_loop()
-    exits.tcp[0].setblocking(False)
+    exits.sockets[0].setblocking(False)
     calling = asyncio.ensure_future(
         box.python("import socket; socket.create_connection(('192.0.2.1', 80), 60).recv(1)")
     )
     async with asyncio.timeout(60):
-        came, _ = await loop.sock_accept(exits.tcp[0])
+        came, _ = await loop.sock_accept(exits.sockets[0])
     came.close()
     return (await calling).status.code == 0
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from paddock.backends._stillness import Stillness, Stopwatch
-from paddock.backends.guest._channel import Patience
+from paddock.backends.guest._connection import Patience
 
 
 class Time:

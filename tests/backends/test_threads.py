@@ -62,7 +62,7 @@ def test_who_carries_a_container_has_the_threads_that_he_needs_however_many_wait
 
     async def play() -> None:
         async def carry(number: int) -> None:
-            async with records.carrying(id):
+            async with records.alone(id, "hold"):
                 carried.append(number)
                 await asyncio.to_thread(carried.append, number)
 

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from paddock.egress._upstream import resolve_here
-from paddock.linux.own_addresses import is_own
+from paddock.linux.routes import is_own
 
 
 def resolve(name: str) -> list[str]:

@@ -38,8 +38,8 @@ def close(exits: Exits) -> None:
 
 def greet(exits: Exits) -> bytes:
     """Takes the next connection, says hello, returns the original destination's raw address."""
-    exits.tcp[0].settimeout(60)
-    accepted, _ = exits.tcp[0].accept()
+    exits.sockets[0].settimeout(60)
+    accepted, _ = exits.sockets[0].accept()
     with accepted:
         accepted.sendall(b"hello")
         return struct.unpack("!HH4s8x", accepted.getsockopt(socket.SOL_IP, 80, 16))[2]
@@ -237,10 +237,10 @@ for resolver in ("127.0.0.53", "127.0.0.1", "10.9.8.7"):
 """
 
     def answer(exits: Exits) -> None:
-        exits.dns_udp.settimeout(60)
+        exits.sockets[-3].settimeout(60)
         for _ in range(3):
-            data, sender = exits.dns_udp.recvfrom(99)
-            exits.dns_udp.sendto(data, sender)
+            data, sender = exits.sockets[-3].recvfrom(99)
+            exits.sockets[-3].sendto(data, sender)
 
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)

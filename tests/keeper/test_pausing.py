@@ -15,8 +15,8 @@ import pytest
 from paddock.backends import Instance
 from paddock.backends._base import Ending
 from paddock.backends.jail import KeeperClient
+from paddock.backends.jail._backend import Rest
 from paddock.backends.jail._instance import JailInstance
-from paddock.backends.jail._rest import Rest
 from paddock.errors import SandboxDied
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limit, Noun, SandboxId, mint

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paddock.backends.jail import _scope, _trials, _userns
+from paddock.backends.jail import _keeper, _trials
 from tests.keeper.conftest import Yard, run
 from tests.orphans import wait_until
 
@@ -20,7 +20,7 @@ Play = Callable[[Callable[[Yard], Any]], Any]
 
 @pytest.fixture
 def unit() -> None:
-    if _scope.prefix() is None:
+    if _keeper.scope() is None:
         pytest.skip("no systemd gives out control groups of version 2 to this user here")
 
 
@@ -59,7 +59,7 @@ def test_the_next_keeper_finds_the_groups_of_the_one_before_in_another_unit(priv
 
 
 def test_the_profile_that_doctor_prints_names_the_program_that_runs_us() -> None:
-    profile, command = _userns.profile(), _userns.apparmor_command()
+    profile, command = _trials.profile(), _trials.apparmor_command()
     program = os.path.realpath(sys.executable)
     assert f"profile paddock {program} flags=(unconfined)" in profile
     assert "\n  userns,\n" in profile
@@ -68,5 +68,5 @@ def test_the_profile_that_doctor_prints_names_the_program_that_runs_us() -> None
 
 
 def test_whoever_may_make_user_namespaces_is_not_refused() -> None:
-    assert _trials.attempt(_userns._CODE) is None
-    assert _userns.refused() is None
+    assert _trials.attempt(_trials._USERNS) is None
+    assert _trials.refused() is None

@@ -37,7 +37,7 @@ def yard_of_the_dead(
     records = Records(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
     facts = {"spares": records.directory, "groups": groups, "slots": None, "signal": pidfd.send_signal}
     house = cast("Any", SimpleNamespace(records=records, **facts))
-    undertaker = Undertaker(house, lambda record, ended: told.append(record.id) if told is not None else None)
+    undertaker = Undertaker(house, lambda event, record, **_: told.append(record.id) if told is not None else None)
 
     def add(id: str, deadline: float, group: cgroups.Group | None = None) -> Supervised:
         pid = os.posix_spawn("/bin/true", ["true"], {})  # vfork(2): the worker of pytest is large

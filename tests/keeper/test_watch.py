@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from paddock.keeper import _measure
+from paddock.keeper import _watch
 from paddock.linux import proc
 from paddock.model import Limits
 from tests.orphans import wait_until
@@ -73,8 +73,8 @@ def test_every_process_of_a_family_is_found_and_what_it_uses() -> None:
     try:
         grandchild = int(os.read(reader, 100))
         assert proc.descendants(child) == [grandchild]
-        coarse, _ = _measure.memory([child, grandchild], limit=1 << 40)
-        exact, parts = _measure.memory([child, grandchild], limit=0)
+        coarse, _ = _watch.measure_memory([child, grandchild], limit=1 << 40)
+        exact, parts = _watch.measure_memory([child, grandchild], limit=0)
         assert coarse >= 60 * MIB, "what both have counts twice as long as it does not matter"
         assert 30 * MIB <= exact < coarse
         assert [part.pid for part in parts] == [child, grandchild]
@@ -94,7 +94,7 @@ def test_a_tree_is_measured_by_what_it_takes_each_file_once(tmp_path: Path) -> N
     (tmp_path / "out").symlink_to("/")
     root = os.open(tmp_path, os.O_RDONLY)
     try:
-        *_, (size, count) = _measure.tree(root)
+        *_, (size, count) = _watch.measure_tree(root)
     finally:
         os.close(root)
     assert MIB <= size < 1.1 * MIB
@@ -112,7 +112,7 @@ def test_a_tree_too_deep_for_a_path_is_told(tmp_path: Path) -> None:
     os.close(place)
     root = os.open(tmp_path, os.O_RDONLY)
     try:
-        with pytest.raises(_measure.TooDeep):
-            list(_measure.tree(root))
+        with pytest.raises(_watch.TooDeep):
+            list(_watch.measure_tree(root))
     finally:
         os.close(root)

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from paddock.linux import _cgroup_files as control
 from paddock.linux import _cgroup_layout as layout
-from paddock.linux import _files, mountinfo
-from paddock.linux._cgroup_files import GroupLimits, Tree
+from paddock.linux import _files, cgroups, mountinfo
+from paddock.linux.cgroups import GroupLimits, Tree
 
 V2 = b"31 23 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
 V1 = b"""33 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
@@ -58,33 +57,33 @@ LIMITS = GroupLimits(memory_bytes=64 << 20, swap_bytes=1 << 20, pids=32, cpus=1.
 
 
 def test_limits_of_version_1() -> None:
-    assert list(control.writes("memory", 1, LIMITS)) == [
+    assert list(cgroups._writes("memory", 1, LIMITS)) == [
         (b"/memory.limit_in_bytes", b"67108864"),
         (b"/memory.memsw.limit_in_bytes", b"68157440"),
     ]
-    assert list(control.writes("cpu", 1, LIMITS)) == [(b"/cpu.cfs_quota_us", b"150000")]
+    assert list(cgroups._writes("cpu", 1, LIMITS)) == [(b"/cpu.cfs_quota_us", b"150000")]
 
 
 def test_what_sockets_hold_has_a_ceiling_of_its_own_in_version_1_only() -> None:
     limits = GroupLimits(socket_bytes=1 << 20)
-    assert list(control.writes("memory", 1, limits)) == [(b"/memory.kmem.tcp.limit_in_bytes", b"1048576")]
-    assert list(control.writes("memory", 2, limits)) == []
+    assert list(cgroups._writes("memory", 1, limits)) == [(b"/memory.kmem.tcp.limit_in_bytes", b"1048576")]
+    assert list(cgroups._writes("memory", 2, limits)) == []
 
 
 def test_limits_of_version_2() -> None:
-    assert list(control.writes("memory", 2, LIMITS)) == [
+    assert list(cgroups._writes("memory", 2, LIMITS)) == [
         (b"/memory.max", b"67108864"),
         (b"/memory.swap.max", b"1048576"),
     ]
-    assert list(control.writes("pids", 2, LIMITS)) == [(b"/pids.max", b"32")]
-    assert list(control.writes("cpu", 2, LIMITS)) == [(b"/cpu.max", b"150000 100000")]
+    assert list(cgroups._writes("pids", 2, LIMITS)) == [(b"/pids.max", b"32")]
+    assert list(cgroups._writes("cpu", 2, LIMITS)) == [(b"/cpu.max", b"150000 100000")]
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_no_limit_writes_nothing_and_a_tiny_one_is_the_kernels_least(version: int) -> None:
     for controller in ("memory", "pids", "cpu"):
-        assert list(control.writes(controller, version, GroupLimits())) == []
-    [(_, value)] = control.writes("cpu", version, GroupLimits(cpus=0.001))
+        assert list(cgroups._writes(controller, version, GroupLimits())) == []
+    [(_, value)] = cgroups._writes("cpu", version, GroupLimits(cpus=0.001))
     assert value.split()[0] == b"1000"
 
 
@@ -94,10 +93,10 @@ def test_swap_is_left_alone_where_it_is_not_accounted(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
         tree = Tree(2, fd, str(tmp_path), frozenset({"memory"}))
-        control.apply(tree, b"group", "memory", LIMITS)
+        cgroups._apply(tree, b"group", "memory", LIMITS)
         assert _files.read(b"group/memory.max", fd) == b"67108864"
-        assert not control.limits_swap(tree._replace(path=str(tmp_path / "group")))
+        assert not cgroups._limits_swap(tree._replace(path=str(tmp_path / "group")))
         with pytest.raises(FileNotFoundError):
-            control.apply(tree, b"group", "pids", LIMITS)
+            cgroups._apply(tree, b"group", "pids", LIMITS)
     finally:
         os.close(fd)

@@ -10,9 +10,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from paddock.linux import _cgroup_files as control
 from paddock.linux import _cgroup_layout as layout
-from paddock.linux import namespaces, prctl, proc
+from paddock.linux import cgroups, namespaces, prctl, proc
 from paddock.linux.cgroups import Base, Group, GroupLimits
 
 from .child import run_in_child
@@ -443,7 +442,7 @@ def test_an_error_of_a_control_file_names_file_and_value(base: Base) -> None:
     need(base, "pids")
     base.create("x", GroupLimits())
     with pytest.raises(OSError) as caught:
-        control.apply(base.by_controller["pids"], b"x", "pids", GroupLimits(pids=-1))
+        cgroups._apply(base.by_controller["pids"], b"x", "pids", GroupLimits(pids=-1))
     assert caught.value.filename == "write x/pids.max -1"
 
 

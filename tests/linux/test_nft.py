@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.keeper._exit_rules import DNS_PORT, TCP_PORT, rules
+from paddock.keeper._exits import DNS_PORT, TCP_PORT, rules
 from paddock.linux import namespaces, netlink, nft, routes
 
 from .child import run_in_child

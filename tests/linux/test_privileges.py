@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from paddock.linux import caps, namespaces, prctl, proc, rlimits
+from paddock.linux import caps, confine, namespaces, prctl, proc
 
 from .child import run_in_child
 
@@ -114,8 +114,8 @@ def test_a_long_name_is_cut() -> None:
 
 def test_a_limit_above_the_hard_one_becomes_that() -> None:
     def body() -> None:
-        assert rlimits.set_limit(resource.RLIMIT_NOFILE, 50) == 50
-        assert rlimits.set_limit(resource.RLIMIT_NOFILE, 5000) == 50
+        assert confine.limit(resource.RLIMIT_NOFILE, 50) == 50
+        assert confine.limit(resource.RLIMIT_NOFILE, 5000) == 50
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (50, 50)
 
     run_in_child(body)

@@ -12,7 +12,7 @@ from collections.abc import Generator
 import pytest
 
 from paddock.linux import namespaces, sock_diag
-from paddock.linux.socket_holders import Search, TooMany, is_below
+from paddock.linux.processes import Search, TooMany, is_below
 
 from .child import run_in_child
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.errors import Unrecorded
-from paddock.linux.reserve import reserve
+from paddock.linux.files import reserve
 from paddock.model import Action, Decision, Principal
 
 from ._digest import Hide, describe

@@ -128,22 +128,18 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Exits(NamedTuple):
     """The sockets, of this process, where the calls of a sandbox to anywhere arrive: `linux.nft` says how.
 
-    Connections, one socket for each version of IP, which know by SO_ORIGINAL_DST where they were to go; and questions
-    for a resolver, by datagram and by connection. `diag` tells whose a connection is (`linux.sock_diag`). `process` is
-    a pidfd of pid 1 of the sandbox, `first` its pid and its start time in ticks since boot.
+    Connections, one socket for each version of IP, which know by SO_ORIGINAL_DST where they were to go; then questions
+    for a resolver, by datagram and by connection. The last one tells whose a connection is (`linux.sock_diag`).
+    `process` is a pidfd of pid 1 of the sandbox, `first` its pid and its start time in ticks since boot.
     """
 
-    tcp: tuple[socket.socket, ...]
-    dns_udp: socket.socket
-    dns_tcp: socket.socket
-    diag: socket.socket
+    sockets: tuple[socket.socket, ...]
     process: int
     first: tuple[int, int]
 
     def detach(self) -> tuple[int, ...]:
         """All descriptors, in this order. They are the caller's from now on."""
-        sockets = (*self.tcp, self.dns_udp, self.dns_tcp, self.diag)
-        return (*(one.detach() for one in sockets), self.process)
+        return (*(one.detach() for one in self.sockets), self.process)
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

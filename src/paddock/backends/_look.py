@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from paddock.linux import proc, processes
+from paddock.linux.namespaces import IdMap, read_uid_map
 from paddock.model import Check, Process
 
 NOBODY = 65534
@@ -19,10 +20,24 @@ def family(pid: int, lives: Callable[[], bool]) -> tuple[processes.Process, ...]
     return found if found and found[0].pid == pid and lives() else ()
 
 
-def table(found: tuple[processes.Process, ...], uid: Callable[[int], int]) -> tuple[Process, ...]:
-    """By their numbers in their own pid namespace; `uid` gives whom one of the host's is inside."""
+def ids(pid: int) -> list[IdMap]:
+    """The ids of its user namespace, in those of this one. Empty if it has ended."""
+    try:
+        return read_uid_map(pid)
+    except OSError:
+        return []
+
+
+def table(found: tuple[processes.Process, ...], ids: Sequence[IdMap]) -> tuple[Process, ...]:
+    """By their numbers in their own pid and user namespace; `ids` are those of the latter."""
     inner = {one.pid: one.inner_pid for one in found}
-    return tuple(process(one, pid=one.inner_pid, parent=inner.get(one.parent, 0), uid=uid(one.uid)) for one in found)
+
+    def inner_uid(uid: int) -> int:
+        return next((one.inside + uid - one.outside for one in ids if 0 <= uid - one.outside < one.length), NOBODY)
+
+    return tuple(
+        process(one, pid=one.inner_pid, parent=inner.get(one.parent, 0), uid=inner_uid(one.uid)) for one in found
+    )
 
 
 def process(one: processes.Process, *, pid: int, parent: int, uid: int) -> Process:
@@ -43,6 +58,24 @@ def process(one: processes.Process, *, pid: int, parent: int, uid: int) -> Proce
 def check(name: str, problem: str | None, detail: str) -> Check:
     """One line about the walls of a sandbox."""
     return Check(area="posture", name=name, status="missing" if problem else "ok", detail=problem or detail)
+
+
+def shared(pid: int, names: Sequence[str]) -> list[str] | None:
+    """Which of these namespaces a process has in common with this one. None: an ordinary user is not shown them."""
+    own = proc.namespaces()
+    try:
+        theirs = proc.namespaces(pid)
+    except PermissionError:
+        return None
+    return [name for name in names if theirs.get(name) == own.get(name)]
+
+
+def namespaces(pid: int, names: Sequence[str]) -> Check:
+    """One line about them."""
+    found = shared(pid, names)
+    if found is None:
+        return check("namespaces", None, "an ordinary user is not shown them; they were made when it was")
+    return check("namespaces", f"shares {', '.join(found)}" if found else None, f"its own: {' '.join(names)}")
 
 
 def _text(data: bytes) -> str:

@@ -317,16 +317,11 @@ class Flow:
         self._unsent = self._unsent[count:]
 
     def _count(self, count: int) -> None:
-        """Give a pipe through which much moves more room."""
-        if self._moved < _MUCH <= self._moved + count:
-            for end in (self._source, self._target):
-                if isinstance(end, int):
-                    with contextlib.suppress(OSError):  # EPERM: the user's pipes hold too much already
-                        fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _CHUNK)
+        grow(self._moved, count, self._source, self._target)
         self._moved += count
 
     def _wait(self) -> None:
-        if self._unsent or (self._splices and not self.meter.looks and _held(self._source)):
+        if self._unsent or (self._splices and not self.meter.looks and held(self._source)):
             end, mask = self._target, select.EPOLLOUT
         elif self._ends_at is not None:
             # Somebody else has taken of what was in it when it was to end: there is nothing to wait for.
@@ -357,7 +352,7 @@ class Flow:
 
     def _cut(self, total: int | None) -> None:
         if self._ends_at is None and not self._ended:
-            self._ends_at = self._moved + self._behind + _held(self._source) if total is None else total
+            self._ends_at = self._moved + self._behind + held(self._source) if total is None else total
             self.step()
 
     def _look(self, looked: asyncio.Future[asyncio.Task[None] | None]) -> None:
@@ -483,11 +478,21 @@ async def draw(writer: ByteWriter, flow: Flow) -> None:
     await (writer.draw(flow) if isinstance(writer, Draws) else flow.draw(writer.write))
 
 
+def grow(moved: int, more: int, *ends: object) -> None:
+    """Give pipes through which much has moved with `more` room for it."""
+    if moved < _MUCH <= moved + more:
+        for end in ends:
+            if isinstance(end, int):
+                with contextlib.suppress(OSError):  # EPERM: the user's pipes hold too much already
+                    fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _CHUNK)
+
+
 def _is_pipe(end: object) -> bool:
     return isinstance(end, int) and stat.S_ISFIFO(os.fstat(end).st_mode)
 
 
-def _held(source: int | Read) -> int:
+def held(source: int | Read) -> int:
+    """How many bytes a pipe holds. 0 for a function."""
     if not isinstance(source, int):
         return 0
     (held,) = unpack("i", fcntl.ioctl(source, termios.FIONREAD, b"\0\0\0\0"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from paddock.errors import Unrecorded
-from paddock.linux.own_addresses import is_own
+from paddock.linux.routes import is_own
 from paddock.model import Recording
 from paddock.model.egress import Target, Verdict
 from paddock.policy.egress import Snapshot

@@ -15,7 +15,7 @@ from typing import Any
 
 from paddock.linux import caps, prctl, proc, proc_events, seccomp, seccomp_profile
 from paddock.linux.proc_events import EXEC, EXIT, FORK, Event, News
-from paddock.linux.socket_holders import Search, TooMany
+from paddock.linux.processes import Search, TooMany
 
 from ._fork_server import fork_beside
 

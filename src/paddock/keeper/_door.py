@@ -12,23 +12,29 @@ from paddock.linux import namespaces
 
 
 class Door(NamedTuple):
-    """Descriptors of the namespaces of a spare that the keeper enters."""
+    """Descriptors of namespaces that the keeper enters: of a spare its mounts and its host name; of one that lives its
+    mounts and its network."""
 
     mounts: int
-    names: int
+    names: int = -1
+    network: int = -1
 
     @classmethod
-    def of(cls, pid: int) -> Door:
+    def of(cls, pid: int, *, network: bool = False) -> Door:
+        """OSError. As root only for one that lives: the kernel shows an ordinary user no namespace of a process that is
+        not dumpable."""
         mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return cls(mounts, os.open(f"/proc/{pid}/ns/uts", os.O_RDONLY | os.O_CLOEXEC))
+            other = os.open(f"/proc/{pid}/ns/{'net' if network else 'uts'}", os.O_RDONLY | os.O_CLOEXEC)
         except BaseException:
             os.close(mounts)
             raise
+        return cls(mounts, network=other) if network else cls(mounts, other)
 
     def close(self) -> None:
-        os.close(self.mounts)
-        os.close(self.names)
+        for fd in self:
+            if fd >= 0:
+                os.close(fd)
 
 
 @contextmanager

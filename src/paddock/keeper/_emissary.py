@@ -20,6 +20,7 @@ from typing import Any
 from paddock.keeper import _exits, _places, _trust_places
 from paddock.keeper._errors import JailError
 from paddock.linux import namespaces, netlink, prctl
+from paddock.linux.descriptors import closing
 
 # `python -I -S -c START SOURCE`: orders and descriptors come through the socket that is its stdin.
 START = "import sys;sys.path.insert(0,sys.argv[1]);from paddock.keeper._emissary import main;main()"
@@ -39,28 +40,20 @@ def main() -> None:
         prctl.set_dumpable(False)
         made = _make(json.loads(data), fds[0], fds[1:])
         socket.send_fds(peer, [MADE], [] if made is None else [one.fileno() for one in made.all])
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             peer.send(TAKEN)
         else:
-            _say(peer, error)
-    except Exception as error:
-        _say(peer, error)
+            words = str(error) if isinstance(error, JailError) else f"{type(error).__name__}: {error}"
+            peer.send(words.encode()[:_WORDS_BYTES])
 
 
 def _network() -> int:
     """The number of the namespace that this is in: whose /proc is seen here, does not matter."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
         namespace = fcntl.ioctl(some.fileno(), _SIOCGSKNS)
-    try:
+    with closing(namespace):
         return os.fstat(namespace).st_ino
-    finally:
-        os.close(namespace)
-
-
-def _say(peer: socket.socket, error: Exception) -> None:
-    words = str(error) if isinstance(error, JailError) else f"{type(error).__name__}: {error}"
-    peer.send(words.encode()[:_WORDS_BYTES])
 
 
 def _make(orders: dict[str, Any], process: int, mounts: list[int]) -> _exits.Exits | None:

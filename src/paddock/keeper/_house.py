@@ -16,7 +16,6 @@ from paddock.keeper._door import Door
 from paddock.keeper._outside import Outside
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
-from paddock.keeper._usr import Usr
 from paddock.keeper.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
 from paddock.keeper.pool import open_pool
 from paddock.linux import (
@@ -73,7 +72,7 @@ class House:
         self._outside: Outside | None = None
         """Who can end what an earlier keeper has left; None where this one can."""
         if self.root_mode:
-            self.host_mounts = _open_mount_namespace()
+            self.host_mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             namespaces.unshare(namespaces.NEWNS)
         elif ids is not None:
             self._outside = Outside()
@@ -103,15 +102,12 @@ class House:
         self.hostnames = self.root_mode or _may_set_hostname()
         """Whether a sandbox can have a host name: a container's filter of system calls may refuse sethostname."""
         detached = overlay.takes_detached_layers()
-        self.slots = Slots(self.pool, None if detached else os.fsencode(places / "views"))
         empty = mounts.open_tree(self.mount_point) if detached else os.open(self.mount_point, os.O_PATH | os.O_CLOEXEC)
-        self.usr = Usr(empty, shared=detached)
+        self.slots = Slots(self.pool, None if detached else os.fsencode(places / "views"), empty)
         self.records = Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         self.spares = _clear(places / "spares")
         self.home = _home()
-        self.orders = _orders.house(
-            root_mode=self.root_mode, whole=self.whole, held=self.held, stage=self.stage, dev=self.dev_tree
-        )
+        self.orders = _orders.house(self)
         """What the spawner is told first."""
         self.own_namespaces = proc.namespaces() if self.root_mode else None
 
@@ -201,10 +197,6 @@ def _seconds(config: dict[str, Any], name: str, usual: float) -> float:
     if type(seconds) not in (int, float) or not 0 < seconds <= MOST_SECONDS:
         raise ValueError(f"keeper.json: {name} must be a number above 0, at most {MOST_SECONDS:g}, not {seconds!r}")
     return float(seconds)
-
-
-def _open_mount_namespace() -> int:
-    return os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _open_null() -> int:

@@ -16,21 +16,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from paddock.keeper import _dev, _exits, _orders, _places, _posture, _trust_places
-from paddock.keeper._door import visit
+from paddock.keeper._door import Door, visit
 from paddock.keeper._errors import Died, JailError, Steps, as_jail_error, died_of
 from paddock.keeper._house import House
-from paddock.keeper._mounts import make_mounts, make_trees
+from paddock.keeper._mounts import Mounting
 from paddock.keeper._places import PLACE, move
 from paddock.keeper._plan import JAIL, WAITING, JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._sizes import Told
 from paddock.keeper._spare import Spare, read_report
-from paddock.keeper._supervised import Supervised, Way
-from paddock.linux import cgroups, fsids, mounts, namespaces, overlay, proc
+from paddock.keeper._supervised import Supervised
+from paddock.linux import cgroups, fsids, mounts, namespaces, proc
 from paddock.linux.descriptors import closing
 
-_OVERLAY_ROOT = (("redirect_dir", "on"), ("metacopy", "on"))
-_OVERLAY_USER = (("userxattr", None),)
 _LARGEST_ENVIRONMENT = 150_000  # bytes: the record holds it
 _HOSTS_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
 _OTHER_HOSTS = b"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
@@ -101,11 +99,18 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
                     memory_bytes=plan.memory_bytes, swap_bytes=plan.swap_bytes, pids=plan.processes, cpus=plan.cpus
                 )
             )
-    root, usr = _make_layers(house, plan, spare.slot, steps, late)
+    mounting = Mounting(house, plan, spare.slot, late)
+    with steps("overlay"):
+        root = mounting.root()
+    usr = None
+    if plan.host_usr:
+        with steps("usr"):
+            usr = house.slots.usr(spare.slot)
+            late.append(usr)
     mounted: list[tuple[str, int]] = []
     if plan.mounts or plan.trees:
         with steps("mounts"):
-            mounted = [*make_mounts(house, plan, spare.slot, late), *make_trees(house, plan, spare.slot, late)]
+            mounted = [*mounting.mounts(), *mounting.trees()]
 
     trust: tuple[int, ...] = ()
     if plan.exits:
@@ -158,10 +163,8 @@ def _make_exits(spare: Spare, steps: Steps) -> _exits.Exits:
         except FileNotFoundError:
             read_report(spare.sync)  # it has failed already; why, it has said
             raise
-        try:
+        with closing(network):
             exits = _exits.make(network, may_return=spare.network is None)
-        finally:
-            os.close(network)
         spare.undo.push(exits.close)
     return exits
 
@@ -176,67 +179,6 @@ def _make_dev(house: House, devices: tuple[str, ...]) -> int:
 def _close_all(descriptors: list[int]) -> None:
     while descriptors:
         os.close(descriptors.pop())
-
-
-def _make_layers(
-    house: House, plan: JailPlan, slot: int | None, steps: Steps, late: list[int]
-) -> tuple[int, int | None]:
-    """The root file system and the machine's /usr, as detached mounts."""
-    with steps("overlay"):
-        view = house.slots.view(slot)
-        root = _overlay(house, plan, slot, view, late) if plan.layers else _whole(plan, view)
-        late.append(root)
-    if not plan.host_usr:
-        return root, None
-    with steps("usr"):
-        usr = house.usr.mount(slot)
-        late.append(usr)
-    return root, usr
-
-
-def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: list[int]) -> int:
-    def directory(path: str) -> int:
-        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=view)
-        late.append(fd)
-        return fd
-
-    lower = [directory(f"{layer}/root") for layer in plan.layers]
-    upper, work = directory(f"{plan.tree}/root"), directory(f"{plan.tree}/work")
-    try:
-        return _mount_overlay(house, slot, lower, upper, work)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        _forget_volatile(house.pool, plan.tree)
-        return _mount_overlay(house, slot, lower, upper, work)
-
-
-def _mount_overlay(house: House, slot: int | None, lower: list[int], upper: int, work: int) -> int:
-    options = _OVERLAY_USER if slot is None else _OVERLAY_ROOT
-    with house.slots.acting(slot):
-        return overlay.mount_volatile(lower, upper, work, options, mounts.NODEV | mounts.NOSUID, file_system=house.pool)
-
-
-def _forget_volatile(pool: int, tree: str) -> None:
-    """Takes away the mark of an overlay that was mounted `volatile` before, which refuses another (overlayfs.rst).
-
-    Nothing inside ever sees the directory `work`.
-    """
-    mark = f"{tree}/work/work/incompat/volatile"
-    for remove, path in ((os.unlink, f"{mark}/dirty"), (os.rmdir, mark)):
-        try:
-            remove(path, dir_fd=pool)
-        except FileNotFoundError:
-            continue
-
-
-def _whole(plan: JailPlan, view: int) -> int:
-    with closing(
-        os.open(f"{plan.tree}/root", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=view)
-    ) as tree:
-        fd = mounts.open_tree(b"", tree)
-        mounts.set_attributes(fd, set=mounts.NOSUID | mounts.NODEV)
-        return fd
 
 
 # -- from inside
@@ -390,7 +332,9 @@ def finish(house: House, pending: Pending) -> tuple[Supervised, dict[str, float]
                 **plan.recorded,
             )
             house.records.write(record)
-            way = Way.of(spare) if pending.exits is None or plan.kind.endswith(WAITING) else None
+            way = None
+            if spare.network is not None and (pending.exits is None or plan.kind.endswith(WAITING)):
+                way = Door(os.dup(spare.door.mounts), network=os.dup(spare.network))
             spare.sync.send(_orders.COMMITTED)
     except BaseException as error:
         planned = JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}")

@@ -12,6 +12,7 @@ step: until then the next keeper finds what waits. The keeper ends one whose cla
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Collection, Generator
@@ -19,35 +20,29 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from paddock.keeper import _exits, _places, _trust_places
-from paddock.keeper._door import visit
+from paddock.keeper._door import Door, visit
 from paddock.keeper._errors import JailError, Steps, as_jail_error, died_of
 from paddock.keeper._house import House
-from paddock.keeper._mounts import make_mounts, make_trees
+from paddock.keeper._mounts import Mounting
 from paddock.keeper._plan import CLAIM, JailPlan
 from paddock.keeper._records import Record
-from paddock.keeper._supervised import Supervised, Way
+from paddock.keeper._supervised import Supervised
 from paddock.linux import namespaces
+from paddock.linux.descriptors import closing
 from paddock.linux.undo import UndoStack
+from paddock.wire import close_all
 
 
 @contextmanager
-def _way_into(house: House, sandbox: Supervised, what: str) -> Generator[Way]:
+def _way_into(house: House, sandbox: Supervised, what: str) -> Generator[Door]:
     """Its namespaces, until the end of the block. OSError, JailError."""
     if sandbox.way is not None:
         yield sandbox.way
         return
     if not house.root_mode:
         raise JailError(f"the keeper that could {what} is dead, and an ordinary user's next one can't")
-    network = _exits.open_network(sandbox.record.pid)
-    try:
-        way = Way(network, os.open(f"/proc/{sandbox.record.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
-    except BaseException:
-        os.close(network)
-        raise
-    try:
+    with contextlib.closing(Door.of(sandbox.record.pid, network=True)) as way:
         yield way
-    finally:
-        way.close()
 
 
 # -- exits
@@ -71,14 +66,12 @@ def reopen(house: House, sandbox: Supervised) -> None:
     """Listens again for a sandbox whose keeper died, unless the gateway still does. OSError, JailError."""
     if not house.root_mode:
         raise JailError("the keeper that held its exits is dead, and an ordinary user's can't make them anew")
-    network = _exits.open_network(sandbox.record.pid)
-    try:
-        sandbox.exits = _exits.listen_again(network)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-    finally:
-        os.close(network)
+    with closing(_exits.open_network(sandbox.record.pid)) as network:
+        try:
+            sandbox.exits = _exits.listen_again(network)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
 
 
 def _give_exits(house: House, sandbox: Supervised) -> None:
@@ -91,7 +84,7 @@ def _give_exits(house: House, sandbox: Supervised) -> None:
     sandbox.close_way()
 
 
-def _trust(house: House, id: str, way: Way) -> None:
+def _trust(house: House, id: str, way: Door) -> None:
     held: list[int] = []
     try:
         try:
@@ -102,8 +95,7 @@ def _trust(house: House, id: str, way: Way) -> None:
             os.chdir("/")
             _trust_places.attach(made)
     finally:
-        for mount in held:
-            os.close(mount)
+        close_all(held)
 
 
 # -- the plan of what waits
@@ -148,11 +140,11 @@ def _mount(house: House, sandbox: Supervised, plan: JailPlan, targets: Collectio
     late = plan._replace(trees=tuple(tree for tree in plan.trees if tree.target in targets))
     with _way_into(house, sandbox, "mount something into it") as way:
         try:
-            made = [*make_mounts(house, late, slot, held), *make_trees(house, late, slot, held)]
+            mounting = Mounting(house, late, slot, held)
+            made = [*mounting.mounts(), *mounting.trees()]
             with visit(namespaces.NEWNS, way.mounts, house.home.mounts):  # its names are its own affair by now
                 os.chdir("/")
                 _places.attach(house.base(slot), made)
                 _places.protect(plan.protect)
         finally:
-            for fd in held:
-                os.close(fd)
+            close_all(held)

@@ -8,7 +8,7 @@ leads to no process of the host (overlayfs gives special files an inode of its o
 Durable trees are workspaces, what lies below them, and repositories. A tree of the pool is seen as the sandbox's own
 tree is, through the range's view of the pool. What is written there lasts: no overlay of these is volatile. A
 repository lies outside the pool and is shared by many sandboxes, so it is shown through an overlay that is only read:
-its inodes are the sandbox's own (see `_usr.py`).
+its inodes are the sandbox's own (see `_slots.py`).
 """
 
 from __future__ import annotations
@@ -31,51 +31,189 @@ _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # No redirects and no metadata-only copies: the layer alone then tells what was changed.
 _LAYERED = (("redirect_dir", "nofollow"), ("metacopy", "off"))
 _LAYERED_TREE = (("redirect_dir", "on"), ("metacopy", "off"))
+_LAYERED_ROOT = (("redirect_dir", "on"), ("metacopy", "on"))
 _USER = (("userxattr", None),)
 _ATTRIBUTES = mounts.NOSUID | mounts.NODEV
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_OF_PEOPLE = ("/proc", "/sys", "/dev")
 
 
-def make_mounts(house: House, plan: JailPlan, slot: int | None, late: list[int]) -> list[tuple[str, int]]:
-    """Targets and detached mounts of the plan's `mounts`; all descriptors are put on `late`. MountError."""
-    return [(mount.target, _make(house, plan, number, mount, slot, late)) for number, mount in enumerate(plan.mounts)]
+class Mounting:
+    """Makes the detached mounts of one plan, as the range `slot` sees them. All descriptors are put on `late`."""
+
+    def __init__(self, house: House, plan: JailPlan, slot: int | None, late: list[int]) -> None:
+        self._house, self._plan, self._slot, self._late = house, plan, slot, late
+        self._stored = house.stored(slot)
+
+    def _keep(self, fd: int) -> int:
+        self._late.append(fd)
+        return fd
+
+    def _part(self, path: str) -> int:
+        return self._keep(os.open(path, _PLACE, dir_fd=self._house.slots.view(self._slot)))
+
+    # -- the root
+
+    def root(self) -> int:
+        """The plan's own tree, over its layers. OSError."""
+        plan, house = self._plan, self._house
+        if not plan.layers:
+            return self._keep(self._whole(plan.tree))
+        lower = [self._part(f"{layer}/root") for layer in plan.layers]
+        upper, work = self._part(f"{plan.tree}/root"), self._part(f"{plan.tree}/work")
+        options = _USER if self._slot is None else _LAYERED_ROOT
+
+        def mount() -> int:
+            with house.slots.acting(self._slot):
+                return overlay.mount_volatile(lower, upper, work, options, _ATTRIBUTES, file_system=house.pool)
+
+        try:
+            return self._keep(mount())
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        _forget_volatile(house.pool, plan.tree)
+        return self._keep(mount())
+
+    # -- directories of the host
+
+    def mounts(self) -> list[tuple[str, int]]:
+        """Targets and mounts of the plan's `mounts`. MountError."""
+        return [(mount.target, self._mount(number, mount)) for number, mount in enumerate(self._plan.mounts)]
+
+    def _mount(self, number: int, mount: Mount) -> int:
+        user = self._plan.user
+        try:
+            host, info = self._open_host(mount)
+            if self._slot is not None:
+                self._show_as(host, info, stored=self._stored if mount.mode == "rw" else None)
+            elif (user.uid, user.gid) != (ORDINARY_ID, ORDINARY_ID):
+                raise MountError(
+                    f"{mount.source!r} cannot be mounted for user {user.name!r}: an ordinary user's own files are"
+                    f" those of uid {ORDINARY_ID} in his sandboxes"
+                )
+            if mount.mode == "rw":
+                mounts.set_attributes(host, set=_ATTRIBUTES, recursive=self._slot is None)
+                return host
+            return self._layered(number, mount, host, info)
+        except OSError as error:
+            raise MountError(_words(mount, error), error.errno) from None
+
+    def _open_host(self, mount: Mount) -> tuple[int, os.stat_result]:
+        """The directory, as a detached mount, and what it is. The keeper has let go of most mounts of the host: it
+        looks for it where it came from."""
+        house, flags = self._house, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        outside = house.host_mounts
+        among = nullcontext() if outside is None else visit(namespaces.NEWNS, outside, house.home.mounts)
+        with among, closing(os.open(mount.source, flags)) as place:
+            _refuse(mount, os.readlink(f"/proc/self/fd/{place}"), house.state)
+            # An ordinary user's namespace may not show what the host's mounts hide: all of them or nothing.
+            fd = self._keep(mounts.open_tree(b"", place, recursive=not house.root_mode))
+            info = os.fstat(place)
+            if mount.seen is not None and [*mount.seen] != [info.st_dev, info.st_ino]:
+                raise MountError(_elsewhere(mount, "is another directory"))
+            return fd, info
+
+    def _show_as(self, host: int, info: os.stat_result, *, stored: int | None = None) -> None:
+        """Files of the one who owns `info` are the default user's on this detached mount, those of others nobody's.
+
+        With `stored` the sandbox's other users can create files in it, which belong to `stored` and their id: the
+        kernel maps no two ids to one. A program that serves files for a sandbox creates them as root before it gives
+        them away.
+        """
+        assert self._slot is not None
+        base, user = self._house.slots.base(self._slot), self._plan.user
+        uids, gids = _ids(info.st_uid, user.uid, base, stored), _ids(info.st_gid, user.gid, base, stored)
+        with closing(namespaces.id_mapping_namespace(uids, gids)) as owner:
+            mounts.set_attributes(host, userns_fd=owner)
+
+    def _layered(self, number: int, mount: Mount, host: int, info: os.stat_result) -> int:
+        house, tree = self._house, self._plan.tree
+        self._adapt(f"{tree}/mount{number}", info)
+        upper = self._part(f"{tree}/mount{number}")
+        options: tuple[mounts.Option, ...] = _USER if self._slot is None else _LAYERED
+        with house.slots.attached(host), house.slots.acting(self._slot):
+            if mount.mode == "ro":  # an overlay without an upper layer has two lower ones
+                fd = overlay.mount([host, upper], None, None, options, _ATTRIBUTES | mounts.RDONLY)
+            else:
+                work = self._part(f"{tree}/work{number}")
+                fd = overlay.mount_volatile([host], upper, work, options, _ATTRIBUTES, file_system=house.pool)
+        return self._keep(fd)
+
+    def _adapt(self, part: str, info: os.stat_result) -> None:
+        """Gives a new upper layer, whose root stands for the directory itself, the directory's mode and owner."""
+        with closing(os.open(part, _DIRECTORY, dir_fd=self._house.pool)) as fd:
+            if os.listdir(fd):
+                return
+            os.fchmod(fd, stat.S_IMODE(info.st_mode) & 0o777)
+            if self._stored is not None:
+                os.fchown(fd, self._stored + self._plan.user.uid, self._stored + self._plan.user.gid)
+
+    # -- trees
+
+    def trees(self) -> list[tuple[str, int]]:
+        """Targets and mounts of the plan's `trees`. MountError."""
+        return [(tree.target, self._tree(tree)) for tree in self._plan.trees]
+
+    def _tree(self, tree: Tree) -> int:
+        try:
+            if is_repository(tree.name):
+                return self._keep(self._repository(tree.name))
+            if tree.writable and self._stored is not None:
+                self._hand_over(tree.name, self._stored)
+            if not tree.layers:
+                return self._keep(self._whole(tree.name, 0 if tree.writable else mounts.RDONLY))
+            lower = [self._part(f"{layer}/root") for layer in tree.layers]
+            root = self._part(f"{tree.name}/root")
+            if not tree.writable:
+                return self._keep(self._overlay([root, *lower], None, None, _ATTRIBUTES | mounts.RDONLY))
+            return self._keep(self._overlay(lower, root, self._part(f"{tree.name}/work"), _ATTRIBUTES))
+        except OSError as error:
+            why = "it is not there" if error.errno == errno.ENOENT else str(error)
+            raise MountError(f"{tree.name} cannot be mounted at {tree.target!r}: {why}", error.errno) from None
+
+    def _whole(self, name: str, attributes: int = 0) -> int:
+        fd = mounts.open_tree(b"", self._part(f"{name}/root"))
+        try:
+            mounts.set_attributes(fd, set=_ATTRIBUTES | attributes)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def _overlay(self, lower: list[int], upper: int | None, work: int | None, attributes: int) -> int:
+        options = _USER if self._slot is None else _LAYERED_TREE
+        with self._house.slots.acting(self._slot):
+            return overlay.mount(lower, upper, work, options, attributes)
+
+    def _repository(self, name: str) -> int:
+        """The directory of the host that it lies in, whoever owns it there."""
+        place = self._keep(os.open(os.path.join(self._house.state, REPOSITORIES, name), _PLACE))
+        host = self._keep(mounts.open_tree(b"", place))
+        if self._slot is not None:
+            self._show_as(host, os.fstat(place))
+        slots = self._house.slots
+        with slots.attached(host):  # an overlay that is only read has two layers at least
+            return self._overlay([host, slots.empty], None, None, _ATTRIBUTES | mounts.NOEXEC | mounts.RDONLY)
+
+    def _hand_over(self, name: str, stored: int) -> None:
+        """A tree that the pool has just made belongs to nobody: the first one who may write it owns it."""
+        with closing(os.open(f"{name}/root", _DIRECTORY, dir_fd=self._house.pool)) as fd:
+            if os.fstat(fd).st_uid == stored and not os.listdir(fd):
+                os.fchown(fd, stored + self._plan.user.uid, stored + self._plan.user.gid)
 
 
-def _make(house: House, plan: JailPlan, number: int, mount: Mount, slot: int | None, late: list[int]) -> int:
-    try:
-        host, info = _open_host(house, mount, late)
-        if slot is not None:
-            base = house.slots.base(slot)
-            _show_as(host, info, base, plan, stored=house.stored(slot) if mount.mode == "rw" else None)
-        elif (plan.user.uid, plan.user.gid) != (ORDINARY_ID, ORDINARY_ID):
-            raise MountError(
-                f"{mount.source!r} cannot be mounted for user {plan.user.name!r}: an ordinary user's own files are"
-                f" those of uid {ORDINARY_ID} in his sandboxes"
-            )
-        if mount.mode == "rw":
-            mounts.set_attributes(host, set=_ATTRIBUTES, recursive=slot is None)
-            return host
-        return _layered(house, plan, number, mount, host, info, slot, late)
-    except OSError as error:
-        raise MountError(_words(mount, error), error.errno) from None
+def _forget_volatile(pool: int, tree: str) -> None:
+    """Takes away the mark of an overlay that was mounted `volatile` before, which refuses another (overlayfs.rst).
 
-
-def _open_host(house: House, mount: Mount, late: list[int]) -> tuple[int, os.stat_result]:
-    """The directory, as a detached mount, and what it is. The keeper has let go of most mounts of the host: it looks
-    for it where it came from."""
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-    outside = house.host_mounts
-    among = nullcontext() if outside is None else visit(namespaces.NEWNS, outside, house.home.mounts)
-    with among, closing(os.open(mount.source, flags)) as place:
-        _refuse(mount, os.readlink(f"/proc/self/fd/{place}"), house.state)
-        # An ordinary user's namespace may not show what the host's mounts hide: all of them or nothing.
-        fd = mounts.open_tree(b"", place, recursive=not house.root_mode)
-        late.append(fd)
-        info = os.fstat(place)
-        if mount.seen is not None and [*mount.seen] != [info.st_dev, info.st_ino]:
-            raise MountError(_elsewhere(mount, "is another directory"))
-        return fd, info
+    Nothing inside ever sees the directory `work`.
+    """
+    mark = f"{tree}/work/work/incompat/volatile"
+    for remove, path in ((os.unlink, f"{mark}/dirty"), (os.rmdir, mark)):
+        try:
+            remove(path, dir_fd=pool)
+        except FileNotFoundError:
+            continue
 
 
 def _refuse(mount: Mount, path: str, state: str) -> None:
@@ -90,18 +228,6 @@ def _refuse(mount: Mount, path: str, state: str) -> None:
 
 def _is_below(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
-
-
-def _show_as(host: int, info: os.stat_result, base: int, plan: JailPlan, *, stored: int | None = None) -> None:
-    """Files of the one who owns `info` are the default user's on this detached mount, those of others nobody's.
-
-    With `stored` the sandbox's other users can create files in it, which belong to `stored` and their id: the kernel
-    maps no two ids to one. A program that serves files for a sandbox creates them as root before it gives them away.
-    """
-    uids = _ids(info.st_uid, plan.user.uid, base, stored)
-    gids = _ids(info.st_gid, plan.user.gid, base, stored)
-    with closing(namespaces.id_mapping_namespace(uids, gids)) as owner:
-        mounts.set_attributes(host, userns_fd=owner)
 
 
 def _ids(outside: int, inside: int, base: int, stored: int | None) -> list[IdMap]:
@@ -123,46 +249,6 @@ def _ids(outside: int, inside: int, base: int, stored: int | None) -> list[IdMap
     return maps
 
 
-def _layered(
-    house: House,
-    plan: JailPlan,
-    number: int,
-    mount: Mount,
-    host: int,
-    info: os.stat_result,
-    slot: int | None,
-    late: list[int],
-) -> int:
-    _adapt(house, plan, f"{plan.tree}/mount{number}", info, slot)
-    view = house.slots.view(slot)
-
-    def part(name: str) -> int:
-        fd = os.open(f"{plan.tree}/{name}{number}", _PLACE, dir_fd=view)
-        late.append(fd)
-        return fd
-
-    options: tuple[mounts.Option, ...] = _USER if slot is None else _LAYERED
-    with house.slots.attached(host), house.slots.acting(slot):
-        if mount.mode == "ro":  # an overlay without an upper layer has two lower ones
-            fd = overlay.mount([host, part("mount")], None, None, options, _ATTRIBUTES | mounts.RDONLY)
-        else:
-            upper, work = part("mount"), part("work")
-            fd = overlay.mount_volatile([host], upper, work, options, _ATTRIBUTES, file_system=house.pool)
-    late.append(fd)
-    return fd
-
-
-def _adapt(house: House, plan: JailPlan, part: str, info: os.stat_result, slot: int | None) -> None:
-    """Gives a new upper layer, whose root stands for the directory itself, the directory's mode and owner."""
-    with closing(os.open(part, _DIRECTORY, dir_fd=house.pool)) as fd:
-        if os.listdir(fd):
-            return
-        os.fchmod(fd, stat.S_IMODE(info.st_mode) & 0o777)
-        stored = house.stored(slot)
-        if stored is not None:
-            os.fchown(fd, stored + plan.user.uid, stored + plan.user.gid)
-
-
 def _elsewhere(mount: Mount, what: str) -> str:
     return (
         f"{mount.source!r} cannot be mounted at {mount.target!r}: in the mount namespace of paddock's supervisor, which"
@@ -181,79 +267,3 @@ def _words(mount: Mount, error: OSError) -> str:
         case _:
             why = str(error)
     return f"{mount.source!r} cannot be mounted at {mount.target!r}: {why}"
-
-
-# -- trees
-
-
-def make_trees(house: House, plan: JailPlan, slot: int | None, late: list[int]) -> list[tuple[str, int]]:
-    """Targets and detached mounts of the plan's `trees`; all descriptors are put on `late`. MountError."""
-    return [(tree.target, _make_tree(house, plan, tree, slot, late)) for tree in plan.trees]
-
-
-def _make_tree(house: House, plan: JailPlan, tree: Tree, slot: int | None, late: list[int]) -> int:
-    try:
-        if is_repository(tree.name):
-            fd = _repository(house, plan, tree.name, slot, late)
-        else:
-            stored = house.stored(slot)
-            if tree.writable and stored is not None:
-                _hand_over(house, plan, tree.name, stored)
-            fd = (_layered_tree if tree.layers else _whole)(house, tree, slot, late)
-    except OSError as error:
-        why = "it is not there" if error.errno == errno.ENOENT else str(error)
-        raise MountError(f"{tree.name} cannot be mounted at {tree.target!r}: {why}", error.errno) from None
-    late.append(fd)
-    return fd
-
-
-def _whole(house: House, tree: Tree, slot: int | None, late: list[int]) -> int:
-    fd = mounts.open_tree(b"", _part(house, f"{tree.name}/root", slot, late))
-    try:
-        mounts.set_attributes(fd, set=_ATTRIBUTES | (0 if tree.writable else mounts.RDONLY))
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _layered_tree(house: House, tree: Tree, slot: int | None, late: list[int]) -> int:
-    lower = [_part(house, f"{layer}/root", slot, late) for layer in tree.layers]
-    root = _part(house, f"{tree.name}/root", slot, late)
-    if not tree.writable:
-        return _overlay(house, [root, *lower], None, None, slot, _ATTRIBUTES | mounts.RDONLY)
-    return _overlay(house, lower, root, _part(house, f"{tree.name}/work", slot, late), slot, _ATTRIBUTES)
-
-
-def _overlay(
-    house: House, lower: list[int], upper: int | None, work: int | None, slot: int | None, attributes: int
-) -> int:
-    options = _USER if slot is None else _LAYERED_TREE
-    with house.slots.acting(slot):
-        return overlay.mount(lower, upper, work, options, attributes)
-
-
-def _part(house: House, path: str, slot: int | None, late: list[int]) -> int:
-    fd = os.open(path, _PLACE, dir_fd=house.slots.view(slot))
-    late.append(fd)
-    return fd
-
-
-def _repository(house: House, plan: JailPlan, name: str, slot: int | None, late: list[int]) -> int:
-    """The directory of the host that it lies in, whoever owns it there."""
-    place = os.open(os.path.join(house.state, REPOSITORIES, name), _PLACE)
-    late.append(place)
-    host = mounts.open_tree(b"", place)
-    late.append(host)
-    if slot is not None:
-        _show_as(host, os.fstat(place), house.slots.base(slot), plan)
-    attributes = _ATTRIBUTES | mounts.NOEXEC | mounts.RDONLY
-    with house.slots.attached(host):  # an overlay that is only read has two layers at least
-        return _overlay(house, [host, house.usr.empty], None, None, slot, attributes)
-
-
-def _hand_over(house: House, plan: JailPlan, name: str, stored: int) -> None:
-    """A tree that the pool has just made belongs to nobody: the first one who may write it owns it."""
-    with closing(os.open(f"{name}/root", _DIRECTORY, dir_fd=house.pool)) as fd:
-        if os.fstat(fd).st_uid == stored and not os.listdir(fd):
-            os.fchown(fd, stored + plan.user.uid, stored + plan.user.gid)

@@ -143,7 +143,8 @@ class Nursery:
                 if was_ready:  # one that died in waiting is replaced when it is missed
                     return
                 # With the spawner go the mounts that its children copy: then what they say is no fault of the plan.
-                self._refuse(Died(str(error)) if self._spawner.living is not spawner else error)
+                fell = spawner is None or self._spawner.living is not spawner
+                self._refuse(Died(str(error)) if fell else error)
             self._feed()
 
         self._watch(fd, heard)

@@ -75,15 +75,15 @@ _MASKED = (
 _PORTS = (b"sys/net/ipv4/ip_unprivileged_port_start", b"0")
 
 
-def house(*, root_mode: bool, whole: bool, held: frozenset[str], stage: bytes, dev: bytes) -> bytes:
-    """What all sandboxes have in common. `held`: the limits that control groups keep. `stage` and `dev` are paths."""
-    machine = os.uname().machine
+def house(house: Furnished) -> bytes:
+    """What all sandboxes have in common."""
+    machine, whole, root_mode = os.uname().machine, house.whole, house.root_mode
     ids = (IdMap(0, 0, 65536),) if root_mode else subordinate_ids.identity(ORDINARY_ID)
     if not whole:
         ids = (IdMap(ORDINARY_ID, 0, 1),)
     ruleset = landlock.ruleset(landlock.kernel_abi())
     masks = (*((name, b"") for name in _MASKED), *_sizes.INSTEAD.items())
-    counted = "memory" in held
+    counted = "memory" in house.held
     return House(
         flags=(HouseFlags.WHOLE if whole else HouseFlags(0)) | (HouseFlags(0) if root_mode else HouseFlags.SHARED),
         below_root=0 if ruleset is None else ruleset.below_root,
@@ -95,8 +95,8 @@ def house(*, root_mode: bool, whole: bool, held: frozenset[str], stage: bytes, d
         rlimits=_FOR_ALL,
         counts=_PORTS if root_mode else (*_PORTS, *_shares()),
         ipc=() if counted else tuple(part for setting in _IPC for part in setting),
-        stage=stage,
-        dev=dev,
+        stage=house.stage,
+        dev=house.dev_tree,
         masks=tuple(part for mask in masks if os.path.lexists(b"/proc/" + mask[0]) for part in mask),
     ).pack()
 

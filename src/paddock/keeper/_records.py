@@ -130,10 +130,8 @@ class Records:
         remove_directory(self.directory, id)
 
     def forget(self, id: str) -> None:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{id}{ENDED}", dir_fd=self.directory)
-        except FileNotFoundError:
-            pass
 
     def _replace(self, name: str, value: dict[str, Any]) -> None:
         temporary = name + _NEW
@@ -154,9 +152,7 @@ def remove_directory(parent: int, name: str) -> None:
         directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
     except FileNotFoundError:
         return
-    try:
+    with closing(directory):
         for file in os.listdir(directory):
             os.unlink(file, dir_fd=directory)
-    finally:
-        os.close(directory)
     os.rmdir(name, dir_fd=parent)

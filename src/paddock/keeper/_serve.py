@@ -18,7 +18,7 @@ from paddock.keeper import _late, layout
 from paddock.keeper._bootstrap import VERSION
 from paddock.keeper._errors import Gone
 from paddock.keeper._house import House
-from paddock.keeper._mounts import make_mounts
+from paddock.keeper._mounts import Mounting
 from paddock.keeper._nursery import Nursery, Reply, problem
 from paddock.keeper._plan import WAITING, JailPlan, PlanError
 from paddock.keeper._records import Ended, Record
@@ -47,7 +47,7 @@ class Keeper:
         self._house = house
         self._listener = listener
         self._for_tests = for_tests
-        self._undertaker = Undertaker(house, self._tell, self._tell_rest)
+        self._undertaker = Undertaker(house, self._tell)
         self._poll = select.poll()
         # poll(2) looks at each descriptor that it is given, each time: hundreds that hardly ever have news are apart.
         self._deaths = select.epoll()
@@ -101,15 +101,11 @@ class Keeper:
 
     def _timeout(self) -> float:
         now = proc.boottime()
-        times = [self._idle_since + self._house.idle_seconds] if self._line is None else []
-        if (deadline := self._undertaker.next_deadline()) is not None:
-            times.append(deadline)
-        if (removal := self._undertaker.next_removal()) is not None:
-            times.append(removal)
-        times += self._nursery.deadlines()
-        times += self._undertaker.pauses.deadlines()
-        if (look := self._watched.next()) is not None:
-            times.append(look)
+        times = [*self._nursery.deadlines(), *self._undertaker.pauses.deadlines()]
+        once = (self._undertaker.next_deadline(), self._undertaker.next_removal(), self._watched.next())
+        times += [at for at in once if at is not None]
+        if self._line is None:
+            times.append(self._idle_since + self._house.idle_seconds)
         # poll's clock stands still while the machine sleeps, that of deadlines does not: look again now and then.
         return min(max(0.0, (min(times) - now) * 1000 + 1), LONGEST_SLEEP_SECONDS * 1000) if times else -1
 
@@ -196,15 +192,9 @@ class Keeper:
                     self._line.detach().shutdown(socket.SHUT_RDWR)
             self._news.clear()
 
-    def _tell(self, record: Record, ended: Ended) -> None:
-        self._tell_all({"event": "ended", "limit": ended.limit, "reason": ended.reason}, record)
-
-    def _tell_rest(self, record: Record, paused: bool) -> None:
-        self._tell_all({"event": "paused" if paused else "resumed"}, record)
-
-    def _tell_all(self, event: Message, record: Record) -> None:
+    def _tell(self, event: str, record: Record, **more: object) -> None:
         if self._line is not None:
-            news = _json({**event, "id": record.id, "incarnation": record.incarnation})
+            news = _json({"event": event, **more, "id": record.id, "incarnation": record.incarnation})
             self._news.append(pack(Kind.CONTROL, 0, news))
 
     # -- operations: their first argument takes the answer, the others are fields of the request
@@ -359,7 +349,7 @@ class Keeper:
             raise PlanError("only root's keeper can show directories with other owners")
         late: list[int] = []
         try:
-            reply(None, tuple(fd for _, fd in make_mounts(self._house, wanted, ENGINE, late)))
+            reply(None, tuple(fd for _, fd in Mounting(self._house, wanted, ENGINE, late).mounts()))
         finally:
             close_all(late)
 

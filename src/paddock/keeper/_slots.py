@@ -1,4 +1,9 @@
-"""Ranges of ids for running sandboxes, and the pool seen through each: made once per range, kept for ever."""
+"""Ranges of ids for running sandboxes, and the pool and the machine's /usr seen through each.
+
+Sandboxes see the files of /usr, but inodes of their own. On a plain bind mount inotify would tell a sandbox which
+programs the machine and its neighbours start, and a lock or a syncfs would reach them. An overlay's inodes are its own;
+the content, and so the memory, stays shared.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from paddock.keeper.layout import ID_COUNT, MOST_RANGES, TREE_ID_BASE, range_base
-from paddock.linux import fsids, mounts, namespaces
+from paddock.linux import fsids, mounts, namespaces, overlay, proc
 from paddock.linux.descriptors import closing
 from paddock.linux.namespaces import IdMap
 
 ENGINE = -1
 """No range of its own but the machine's first ids: a container whose engine maps none has them."""
+_RENEW_SECONDS = 30.0
+_USR_FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV
 
 
 class NoSlot(OSError):
@@ -28,14 +35,18 @@ class Slots:
 
     For each range used so far there is a detached mount of the whole pool that shows its files as that range's own.
     A sandbox's layers are opened below it, so that a create makes no id-mapped mount at all. Where the kernel wants
-    the layers of an overlay attached, they are, in directories of `place`; it costs every clone a copy of each.
+    the layers of an overlay attached (before 6.15), they are, in directories of `place`; it costs every clone a copy of
+    each. `empty` is an empty directory: an overlay that is only read has two layers at least. It is a mount of its own
+    where it can be, so that a sandbox reads no path of the machine in its table of mounts.
     """
 
     pool: int
     place: bytes | None = None
+    empty: int = -1
     _free: list[int] = field(default_factory=list[int])
     _next: int = 0
     _views: dict[int | None, int] = field(default_factory=dict[int | None, int])
+    _usr: dict[int, tuple[int, float]] = field(default_factory=dict[int, tuple[int, float]])
 
     def take(self) -> int:
         """The lowest free range. NoSlot."""
@@ -91,13 +102,11 @@ class Slots:
         if self.place is None:
             yield
             return
-        path = os.path.join(self.place, b"passing")
-        os.makedirs(path, 0o700, exist_ok=True)
-        mounts.move_mount(mount, mounts.AT_FDCWD, path)
+        self._settle("passing", mount)
         try:
             yield
         finally:
-            mounts.umount(path, detach=True)
+            mounts.umount(os.path.join(self.place, b"passing"), detach=True)
 
     def _settle(self, name: str, view: int) -> int:
         if self.place is not None:
@@ -105,3 +114,38 @@ class Slots:
             os.makedirs(path, 0o700, exist_ok=True)
             mounts.move_mount(view, mounts.AT_FDCWD, path)
         return view
+
+    # -- /usr
+
+    def usr(self, slot: int | None) -> int:
+        """A detached mount of /usr for one sandbox. OSError.
+
+        Those who have a range of ids one after the other have an overlay in common, so that its lookups stay warm:
+        for a while, since it does not notice that the machine's packages are replaced.
+        """
+        if slot is None:
+            return self._ordinary_usr()
+        if self.place is not None:
+            return self._usr_overlay()
+        now = proc.boottime()
+        kept, made = self._usr.get(slot, (-1, 0.0))
+        if kept < 0 or now - made > _RENEW_SECONDS:
+            self._usr[slot] = (self._usr_overlay(), now)
+            if kept >= 0:
+                os.close(kept)
+        return mounts.open_tree(b"", self._usr[slot][0])
+
+    def _ordinary_usr(self) -> int:
+        try:
+            return self._usr_overlay(("userxattr", None))
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        # Something is mounted below /usr, which may not be looked under. `doctor` says what that means.
+        usr = mounts.open_tree(b"/usr", recursive=True)
+        mounts.set_attributes(usr, set=_USR_FLAGS, recursive=True)
+        return usr
+
+    def _usr_overlay(self, *options: mounts.Option) -> int:
+        with closing(os.open(b"/usr", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as usr:
+            return overlay.mount((usr, self.empty), None, None, options, _USR_FLAGS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -121,17 +122,13 @@ def _begin(house: House, spawner: Spawner, fault: str, steps: Steps, undo: UndoS
     )
 
 
-def listener_names(whole: bool) -> tuple[str, ...]:
-    """The sockets of a sandbox. Without a range of ids there is one identity inside."""
-    return ("init", "user", "root") if whole else ("init", "user")
-
-
 def _listen(house: House, name: str) -> list[socket.socket]:
-    """The sockets of a sandbox; they will move with their directory."""
+    """The sockets of a sandbox; they will move with their directory. Without a range of ids there is one identity
+    inside."""
     directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=house.spares)
     listeners: list[socket.socket] = []
     try:
-        for identity in listener_names(house.whole):
+        for identity in ("init", "user", "root") if house.whole else ("init", "user"):
             listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             # Through the descriptor: a socket's address holds 107 bytes, a state directory's path may be longer.
             listeners[-1].bind(f"/proc/self/fd/{directory}/{identity}.sock")
@@ -161,14 +158,10 @@ def _remove_group(group: cgroups.Group) -> None:
 
 
 def _reap(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, 9)
-    except ProcessLookupError:
-        pass
-    try:
+    with suppress(ChildProcessError):
         os.waitpid(pid, 0)
-    except ChildProcessError:
-        pass
 
 
 def receive(spare: Spare) -> bool:

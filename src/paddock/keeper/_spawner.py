@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from paddock.keeper._errors import JailError
 from paddock.linux import cgroups, descriptors
 from paddock.linux.descriptors import closing
+from paddock.wire import close_all
 from paddock.wire.guest import Spawn, Spawned, SpawnFlags
 
 if TYPE_CHECKING:
@@ -133,8 +134,7 @@ class Spawner:
         spaces = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
         with contextlib.suppress(ConnectionError):  # it has died: whoever asks it for something is told
             socket.send_fds(self._process.peer, [house.orders], spaces)
-        for fd in spaces:
-            os.close(fd)
+        close_all(spaces)
 
     def clone(
         self,
@@ -147,7 +147,7 @@ class Spawner:
     ) -> int:
         """The pid of a new child of the keeper, on its way to become a sandbox. JailError.
 
-        `listeners` in the order of `listener_names`. `base` owns its user namespace; None: the keeper does.
+        `listeners` are those of pid 1, of the user and of root. `base` owns its user namespace; None: the keeper does.
         """
         flags = SpawnFlags(0)
         fds = [sync.fileno(), *listeners, *joining.tasks]

@@ -6,29 +6,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from paddock.keeper._door import Door
 from paddock.keeper._exits import Exits
 from paddock.keeper._records import Ended, Record
-from paddock.keeper._spare import Spare
 from paddock.linux import cgroups
 from paddock.wire import close_all
-
-
-class Way(NamedTuple):
-    """Descriptors of namespaces of a sandbox, which an ordinary user's keeper can't open later."""
-
-    network: int
-    mounts: int
-
-    @classmethod
-    def of(cls, spare: Spare) -> Way | None:
-        """Of one that was just fitted out; None: they can be opened whenever they are needed."""
-        return None if spare.network is None else cls(os.dup(spare.network), os.dup(spare.door.mounts))
-
-    def close(self) -> None:
-        os.close(self.network)
-        os.close(self.mounts)
 
 
 @dataclass(slots=True)
@@ -72,8 +55,8 @@ class Supervised:
     pidfd: int
     group: cgroups.Group | None
     exits: Exits | None = None
-    way: Way | None = None
-    """To make exits when they are asked for, and mounts when what waits is claimed."""
+    way: Door | None = None
+    """To make exits when they are asked for, and mounts when what waits is claimed. None: it is opened then."""
     diag: int | None = None
     """For `sock_diag.unix_bytes`, where the keeper counts its memory. None of an earlier keeper's."""
     cause: Ended | None = None

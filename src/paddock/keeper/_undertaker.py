@@ -9,7 +9,9 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from paddock.keeper import _late
 from paddock.keeper._house import House
@@ -44,21 +46,19 @@ class _Leaving:
 
 
 class Undertaker:
-    """`on_ended(record, ended)` is called for every death, `on_rest(record, paused)` for every pause and resumption."""
+    """`tell(event, record, ...)` hears of every death, `ended`, and of every pause and resumption."""
 
-    def __init__(
-        self,
-        house: House,
-        on_ended: Callable[[Record, Ended], None],
-        on_rest: Callable[[Record, bool], None] = lambda record, paused: None,
-    ) -> None:
+    def __init__(self, house: House, tell: Callable[..., None]) -> None:
         self._house = house
-        self._on_ended = on_ended
+        self._tell = tell
         self.sandboxes: dict[str, Supervised] = {}
         self._deadlines: list[tuple[float, str]] = []  # a heap; what is not true any more is passed over
         self._children: dict[str, set[str]] = {}
-        self.pauses = Pauses(house.records, house.signal, self.sandboxes, on_rest, self._note)
+        self.pauses = Pauses(house.records, house.signal, self.sandboxes, self._tell_pause, self._note)
         self._leaving: list[_Leaving] = []
+
+    def _tell_pause(self, record: Record, paused: bool) -> None:
+        self._tell("paused" if paused else "resumed", record)
 
     def adopt(self) -> None:
         """Finds what an earlier keeper left: takes over the living, sweeps away the rest."""
@@ -77,7 +77,7 @@ class Undertaker:
         if self._house.groups is not None:
             owned = {sandbox.record.group for sandbox in self.sandboxes.values()}
             for name in self._house.groups.children() - owned:
-                attempt(self._sweep_group, name)
+                attempt(self._sweep, self._house.groups.group(name))
 
     def pass_on(self, sandbox: Supervised, record: Record) -> None:
         """It is the sandbox of `record` from now on."""
@@ -145,10 +145,8 @@ class Undertaker:
         self.pauses.end(sandbox)
         if sandbox.group is not None:
             sandbox.group.kill_at_once()  # all at the same time, where the kernel can: pid 1 waits for the others
-        try:
+        with suppress(ProcessLookupError):
             self._house.signal(sandbox.pidfd, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._end_children(sandbox.record.id)
 
     def bury(self, sandbox: Supervised) -> Ended:
@@ -159,17 +157,16 @@ class Undertaker:
         self._end_children(id)
         self._children.get(record.parent, set[str]()).discard(id)
         cause = sandbox.cause or self._own_death(sandbox)
-        try:
+        with suppress(ChildProcessError):  # an earlier keeper's child: the machine's init has reaped it
             os.waitpid(record.pid, 0)
-        except ChildProcessError:
-            pass  # an earlier keeper's child: the machine's init has reaped it
         sandbox.close()
         records = self._house.records
         # Until the daemon says that it may be forgotten. On a full disk only the daemon of this moment learns of it.
         attempt(records.write_ended, id, cause._replace(kind=record.kind))
         left = f"{id}.{record.pid}"  # its next incarnation may die before this is removed
         attempt(records.retire, id, self._house.spares, left)
-        attempt(self._on_ended, record, cause)  # before the answers: who has one may make its next incarnation
+        # Before the answers: who has one may make its next incarnation.
+        attempt(partial(self._tell, "ended", record, limit=cause.limit, reason=cause.reason))
         for answer in sandbox.waiting:
             attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
         sandbox.waiting.clear()  # the keeper collects no garbage: nothing may refer to itself
@@ -212,12 +209,6 @@ class Undertaker:
             return RESTARTED
         return EXPIRED if not record.paused and record.deadline <= proc.boottime() else LOST
 
-    def _is_alive(self, record: Record) -> bool:
-        try:
-            return record.boot == self._house.boot and proc.start_time(record.pid) == record.start
-        except (OSError, ValueError):
-            return False
-
     def _take_over(self, record: Record) -> bool:
         """False if it is dead."""
         try:
@@ -227,7 +218,7 @@ class Undertaker:
                 raise
             return False
         # Only now: its number can't pass to another process any more, which would be killed in its place one day.
-        if not self._is_alive(record):
+        if not proc.is_same(record.pid, record.start, record.boot):
             os.close(descriptor)
             return False
         try:
@@ -255,14 +246,9 @@ class Undertaker:
             return None
         return groups.of_process(record.pid, record.group).group(record.group)
 
-    def _sweep_group(self, name: str) -> None:
-        if self._house.groups is None:
-            return
-        group = self._house.groups.group(name)
-        try:
+    def _sweep(self, group: cgroups.Group) -> None:
+        with suppress(FileNotFoundError):  # it is left in some of the hierarchies only, or in none
             group.kill()
-        except FileNotFoundError:
-            pass  # it is left in some of the hierarchies only, or in none
         self._leave(group, "")
 
     def _leave(self, group: cgroups.Group | None, directory: str) -> None:

@@ -1,6 +1,7 @@
 """The watch: limits that the kernel does not keep here are kept by looking, some times a second.
 
-What is looked for is soft: between two looks a sandbox may use more. So it says of itself: watched.
+What is looked for is soft: between two looks a sandbox may use more. So it says of itself: watched. All that is
+measured is an attacker's and moves while it is looked at: a measure may be wrong, it may not fail or wait.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from paddock.keeper import _measure
 from paddock.keeper._house import House
 from paddock.keeper._records import Ended, Record
 from paddock.keeper._spare import SOCKET_BYTES
 from paddock.keeper._supervised import Count, Supervised
-from paddock.linux import btrfs, pidfd, proc, sock_diag
+from paddock.linux import btrfs, openat2, pidfd, proc, sock_diag
+from paddock.linux.descriptors import closing
 
 MEMORY_SECONDS = 0.25
 SLICE_SECONDS = 0.02  # between two steps of a walk, each of about a millisecond
@@ -25,6 +26,8 @@ LOOKS = 3  # so often in a row over its memory, and killing single processes has
 MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
 _AT_ONCE = 20
 _NEXT_TO_NOTHING_SECONDS = 0.002
+_ENTRIES_AT_ONCE = 200  # about a millisecond's worth
+_LONGEST_PATH = 4000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -101,10 +104,10 @@ class Watch:
 
     # -- memory and processes
 
-    def _measure(self, sandbox: Supervised) -> list[_measure.Process]:
+    def _measure(self, sandbox: Supervised) -> list[Process]:
         seen = sandbox.seen
         pids = [sandbox.record.pid, *proc.descendants(sandbox.record.pid)]
-        seen.memory_bytes, found = _measure.memory(pids, int(sandbox.record.limits["memory_bytes"]))
+        seen.memory_bytes, found = measure_memory(pids, int(sandbox.record.limits["memory_bytes"]))
         if sandbox.diag is not None:
             seen.memory_bytes += sock_diag.unix_bytes(sandbox.diag)
         seen.memory_peak_bytes = max(seen.memory_peak_bytes, seen.memory_bytes)
@@ -125,7 +128,7 @@ class Watch:
         if seen.processes > int(sandbox.record.limits.get("processes", seen.processes)) + OURS:
             self._end(sandbox, Ended(limit="processes", reason=f"the keeper saw {seen.processes} processes in it"))
 
-    def _kill(self, process: _measure.Process) -> None:
+    def _kill(self, process: Process) -> None:
         """It and no later process of its number."""
         try:
             descriptor = pidfd.open(process.pid)
@@ -154,7 +157,7 @@ class Watch:
             seen.walk = None
             seen.walk_at = start + max(self._house.watch_seconds, seen.walked * SHARE)
             return seen.walk_at
-        except _measure.TooDeep:
+        except TooDeep:
             self._end(sandbox, Ended(limit="inodes", reason="its directories are nested too deeply to be measured"))
             return start + self._house.watch_seconds
         seen.walked += proc.boottime() - start
@@ -179,11 +182,9 @@ class Watch:
                 root = os.open(f"{name}/root", _DIRECTORY, dir_fd=self._house.pool)
             except OSError:
                 continue
-            try:
-                for size, count in _measure.tree(root):
+            with closing(root):
+                for size, count in measure_tree(root):
                     yield name, size, count
-            finally:
-                os.close(root)
 
     # -- sockets and inodes, where the kernel keeps the rest
 
@@ -222,7 +223,7 @@ class Watch:
             tree = os.open(name, _DIRECTORY, dir_fd=self._house.pool)
         except OSError:
             return False
-        try:
+        with closing(tree):
             highest = btrfs.highest_inode(tree)
             if highest < max(known.start, most):
                 return False
@@ -230,8 +231,6 @@ class Watch:
             for count in btrfs.count_inodes(tree):
                 if count > most:
                     return True
-        finally:
-            os.close(tree)
         known.start = highest + most - count
         known.after = start + SHARE * (proc.boottime() - start)
         return False
@@ -253,3 +252,84 @@ def _later(start: float, pause: float) -> float:
 
 def _mib(size: int) -> int:
     return size >> 20
+
+
+# -- what has no control group and no quota to ask
+
+
+class Process(NamedTuple):
+    pid: int
+    start: int
+    bytes: int
+
+
+def measure_memory(pids: list[int], limit: int) -> tuple[int, list[Process]]:
+    """Bytes that these use together, and each one's; pages that several share count once if it matters.
+
+    Where what is resident stays below `limit` even counted several times, nothing more exact is asked for.
+    """
+    found = [known for pid in pids if (known := _resident(pid)) is not None]
+    total = sum(process.bytes for process in found)
+    if total > limit:
+        found = [process._replace(bytes=_share(process)) for process in found]
+        total = sum(process.bytes for process in found)
+    return total, found
+
+
+def _resident(pid: int) -> Process | None:
+    try:
+        return Process(pid, proc.start_time(pid), proc.resident_bytes(pid)[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _share(process: Process) -> int:
+    try:
+        return proc.proportional_bytes(process.pid)
+    except (OSError, ValueError):
+        pass  # it has ended, or it is one of ours, into which nobody may look
+    try:
+        resident, shared = proc.resident_bytes(process.pid)
+        return resident - shared
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+class TooDeep(Exception):
+    """A tree is nested deeper than paths can say."""
+
+
+def measure_tree(root: int) -> Generator[tuple[int, int], None, None]:
+    """Bytes and files below the directory `root` so far, again and again: the last are those of the whole.
+
+    Each step takes about a millisecond. A file with several names counts once. TooDeep.
+    """
+    size = count = 0
+    several: set[int] = set()
+    pending = [b"."]
+    while pending:
+        directory = pending.pop()
+        try:
+            fd = openat2.open_beneath(root, directory, _DIRECTORY, symlinks=False, cross_mounts=False)
+        except OSError:
+            continue  # it has been moved or removed
+        with closing(fd), os.scandir(fd) as entries:
+            for entry in entries:
+                try:
+                    known = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                count += 1
+                if entry.is_dir(follow_symlinks=False):
+                    below = directory + b"/" + os.fsencode(entry.name)
+                    if len(below) > _LONGEST_PATH:
+                        raise TooDeep
+                    pending.append(below)
+                elif known.st_nlink > 1:
+                    if known.st_ino in several:
+                        continue
+                    several.add(known.st_ino)
+                size += known.st_blocks * 512
+                if count % _ENTRIES_AT_ONCE == 0:
+                    yield size, count
+        yield size, count

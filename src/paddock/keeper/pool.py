@@ -32,14 +32,12 @@ def open_pool(state_dir: str, pool: Mapping[str, object]) -> int:
     image = pool.get("image")
     if image is None:
         return directory
-    try:
+    with closing(directory):
         if image != POOL_IMAGE:
             raise ValueError(f"keeper.json names another image than {POOL_IMAGE}: {image!r}")
         with closing(mount_image(os.path.join(state_dir, POOL_IMAGE))) as mount:
             mounts.move_mount(mount, directory)
             return os.open(".", _DIRECTORY, dir_fd=mount)
-    finally:
-        os.close(directory)
 
 
 def mount_image(path: str) -> int:
@@ -50,10 +48,8 @@ def mount_image(path: str) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         device = _existing(file) or loop.attach(file)
-        try:
+        with closing(device.fd):
             mount = mounts.fs_mount("btrfs", (("source", device.path), *_OPTIONS), _ATTRIBUTES)
-        finally:
-            os.close(device.fd)
     finally:
         os.close(file)
         os.close(lock)

@@ -10,10 +10,10 @@ import errno
 import os
 import posixpath
 import time
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
-from paddock.linux import _cgroup_files as control
 from paddock.linux import _files, mountinfo
 
 # Those that paddock has a use for. `cpuacct` serves only where no unified tree counts processor time.
@@ -96,7 +96,7 @@ def delegated(
     """
     path = f"{own}/{name}"
     if not wanted:
-        control.make_directory(path)
+        make_directory(path)
         return path, frozenset()
     places = _places(own, top)
     offers = {place: wanted & _controllers(place) for place in places}
@@ -104,12 +104,12 @@ def delegated(
     if place is None:
         reason = f"others run in {own}" if os.access(own, os.W_OK) else f"{own} is not delegated to this user"
         missing.update((c, f"{c}: {reason}, and nothing above it is; {ADVICE}") for c in wanted & _controllers(own))
-        control.make_directory(path)
+        make_directory(path)
         return path, frozenset()
     path = f"{place}/{name}"
-    control.make_directory(path)
+    make_directory(path)
     if offers[place] and place == own and not _is_root(own):
-        control.make_directory(f"{own}/{name}.self")
+        make_directory(f"{own}/{name}.self")
         _files.write(f"{own}/{name}.self/cgroup.procs", b"0")
     return path, _enable(place, path, offers[place], missing)
 
@@ -166,3 +166,9 @@ def _enable_one(place: str, controller: str) -> None:
             if error.errno != errno.EBUSY or time.monotonic() > deadline or not _alone(place):
                 raise
         time.sleep(0.005)
+
+
+def make_directory(path: str) -> None:
+    """A cgroup that may exist already."""
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o755)

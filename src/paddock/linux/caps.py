@@ -74,7 +74,4 @@ def drop_bounding(*keep: int) -> None:
 
 def mask_of(*capabilities: int) -> int:
     """The bit mask with these capabilities, as /proc/<pid>/status shows sets."""
-    mask = 0
-    for capability in capabilities:
-        mask |= 1 << capability
-    return mask
+    return sum(1 << capability for capability in {*capabilities})

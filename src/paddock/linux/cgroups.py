@@ -1,6 +1,6 @@
 """Groups of processes with ceilings, under the caller's own cgroup: version 1, version 2, or both side by side.
 
-Facts: cgroups(7); Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel.
+Facts: cgroups(7); Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/{memory,pids}.rst and scheduler/sched-bwc.rst.
 """
 
 from __future__ import annotations
@@ -11,19 +11,16 @@ import posixpath
 import select
 import signal
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from typing import NamedTuple
 
-from paddock.linux import _cgroup_files as control
 from paddock.linux import _cgroup_layout as layout
-from paddock.linux import _files, proc
-from paddock.linux._cgroup_files import GroupLimits, GroupStats, Tree
+from paddock.linux import _files, mountinfo, proc
 from paddock.linux._syscall import failure
 from paddock.linux.descriptors import closing
 from paddock.linux.undo import UndoStack
-
-__all__ = ["Base", "Group", "GroupLimits", "GroupStats", "Joining", "Shown", "Tree", "shown"]
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PAUSE_SECONDS = 0.0005
@@ -33,6 +30,118 @@ _HIDDEN = 0
 the caller's own process group."""
 _CONTROLLERS = ("memory", "pids", "cpu")
 _SHOWN = ("memory", "cpu", "cpuacct", "cpuset")
+_PERIOD = 100_000  # microseconds over which processor time is shared out
+
+
+class GroupStats(NamedTuple):
+    """What a group uses and how often a ceiling struck. None: not counted here."""
+
+    memory_bytes: int | None
+    memory_peak_bytes: int | None
+    oom_kills: int | None
+    processes: int | None
+    processes_refused: int | None
+    cpu_seconds: float | None
+
+
+class GroupLimits(NamedTuple):
+    """Ceilings; None is no ceiling. `swap_bytes` is what may be used beside `memory_bytes`.
+
+    `socket_bytes` is what TCP and UDP may hold in buffers, in version 1, which else counts that for nobody; version 2
+    counts it as memory.
+    """
+
+    memory_bytes: int | None = None
+    swap_bytes: int | None = None
+    pids: int | None = None
+    cpus: float | None = None
+    socket_bytes: int | None = None
+
+
+class Tree(NamedTuple):
+    """One hierarchy: descriptor and path of the directory that holds the groups, and the controllers it has.
+
+    `name` is that path as /proc/<pid>/cgroup shows it.
+    """
+
+    version: int
+    fd: int
+    path: str
+    controllers: frozenset[str]
+    name: str = "/"
+
+
+_SWAP = {1: b"/memory.memsw.limit_in_bytes", 2: b"/memory.swap.max"}
+_SOCKETS = b"/memory.kmem.tcp.limit_in_bytes"
+_SOCKETS_CURRENT = b"/memory.kmem.tcp.usage_in_bytes"
+_MEMORY_CURRENT = {1: b"/memory.usage_in_bytes", 2: b"/memory.current"}
+_MEMORY_PEAK = {1: b"/memory.max_usage_in_bytes", 2: b"/memory.peak"}
+_MEMORY_EVENTS = {1: b"/memory.oom_control", 2: b"/memory.events"}
+
+
+def _writes(controller: str, version: int, limits: GroupLimits) -> Iterator[tuple[bytes, bytes]]:
+    """Which files get which values in a new group, in this order: swap of version 1 includes memory and comes later.
+
+    memory.oom.group stays 0, its default: the kernel ends one process, not all.
+    """
+    if controller == "memory" and limits.memory_bytes is not None:
+        yield (b"/memory.limit_in_bytes" if version == 1 else b"/memory.max"), b"%d" % limits.memory_bytes
+    if controller == "memory" and limits.swap_bytes is not None:
+        if version == 2:
+            yield _SWAP[2], b"%d" % limits.swap_bytes
+        elif limits.memory_bytes is not None:
+            yield _SWAP[1], b"%d" % (limits.memory_bytes + limits.swap_bytes)
+    if controller == "memory" and limits.socket_bytes is not None and version == 1:
+        yield _SOCKETS, b"%d" % limits.socket_bytes
+    if controller == "pids" and limits.pids is not None:
+        yield b"/pids.max", b"%d" % limits.pids
+    if controller == "cpu" and limits.cpus is not None:
+        quota = max(1000, round(limits.cpus * _PERIOD))  # less than a millisecond is refused
+        if version == 1:
+            yield b"/cpu.cfs_quota_us", b"%d" % quota  # the period is 100 ms by default
+        else:
+            yield b"/cpu.max", b"%d %d" % (quota, _PERIOD)
+
+
+def _apply(tree: Tree, group: bytes, controller: str, limits: GroupLimits) -> None:
+    """Sets the ceilings of one controller. Swap and sockets are left alone where the kernel has no file for them."""
+    for file, value in _writes(controller, tree.version, limits):
+        try:
+            _files.write(group + file, value, tree.fd)
+        except FileNotFoundError:
+            if file not in (*_SWAP.values(), _SOCKETS):
+                raise
+
+
+def _limits_swap(tree: Tree) -> bool:
+    """Whether groups of this memory hierarchy have a ceiling for swap."""
+    return os.path.exists(os.fsencode(tree.path) + _SWAP[tree.version])
+
+
+def _limits_sockets(tree: Tree) -> bool:
+    """Whether what sockets hold in this memory hierarchy is bounded: version 2 counts it as memory."""
+    return tree.version == 2 or os.path.exists(os.fsencode(tree.path) + _SOCKETS)
+
+
+def _number(tree: Tree, file: bytes) -> int | None:
+    """The one number in a file; None if there is no such file."""
+    try:
+        return int(_files.read(file, tree.fd))
+    except FileNotFoundError:
+        return None
+
+
+def _field(tree: Tree, file: bytes, key: bytes) -> int | None:
+    """The number after `key` in a file of keys and values; None without either."""
+    try:
+        return _value(_files.read(file, tree.fd), key)
+    except FileNotFoundError:
+        return None
+
+
+def _value(text: bytes, key: bytes) -> int | None:
+    words = text.split()
+    return int(words[words.index(key) + 1]) if key in words else None
 
 
 class Joining(NamedTuple):
@@ -65,7 +174,7 @@ class Base:
         self.kills_at_once = _offers(self.unified, "cgroup.kill")
         """Linux 5.14: no fork outruns it."""
         self.freezes = "freezer" in self.by_controller or _offers(self.unified, "cgroup.freeze")
-        self.limits_swap = "memory" in self.by_controller and control.limits_swap(self.by_controller["memory"])
+        self.limits_swap = "memory" in self.by_controller and _limits_swap(self.by_controller["memory"])
         self._missing = missing
 
     @classmethod
@@ -89,7 +198,7 @@ class Base:
                     wanted = frozenset(_CONTROLLERS) - bound
                     path, controllers = layout.delegated(own, hierarchy.top, name, wanted, missing)
                 elif controllers:
-                    control.make_directory(path)
+                    layout.make_directory(path)
                 else:
                     continue
                 known_as = posixpath.normpath(posixpath.join(hierarchy.path, posixpath.relpath(path, hierarchy.own)))
@@ -117,7 +226,7 @@ class Base:
                 lines.setdefault(controller, f"{controller}: there is no such cgroup controller here")
         if not self.limits_swap:
             lines.setdefault("swap", "swap: the kernel keeps no account of it (boot parameter swapaccount=1)")
-        if "memory" in self.by_controller and not control.limits_sockets(self.by_controller["memory"]):
+        if "memory" in self.by_controller and not _limits_sockets(self.by_controller["memory"]):
             lines.setdefault("sockets", "sockets: the kernel has no ceiling for what TCP and UDP hold in buffers")
         if not self.kills_at_once:
             lines.setdefault("kill", "kill: no cgroup.kill (Linux 5.14, unified tree); processes are killed one by one")
@@ -215,14 +324,14 @@ class Group:
         """Sets ceilings; what is None stays as it is."""
         for controller in _CONTROLLERS:
             if tree := self.base.by_controller.get(controller):
-                control.apply(tree, self.name, controller, limits)
+                _apply(tree, self.name, controller, limits)
 
     def socket_bytes(self) -> int:
         """What TCP and UDP hold in buffers; 0 where that counts as memory (version 2) or is not counted."""
         tree = self.base.by_controller.get("memory")
         if tree is None or tree.version == 2:
             return 0
-        return control.number(tree, self.name + control.SOCKETS_CURRENT) or 0
+        return _number(tree, self.name + _SOCKETS_CURRENT) or 0
 
     def processes(self) -> frozenset[int]:
         """Return the pids of all processes in the group, in any hierarchy, that the caller's pid namespace shows."""
@@ -333,11 +442,11 @@ class Group:
         base, name = self.base, self.name
         memory, pids = base.by_controller.get("memory"), base.by_controller.get("pids")
         return GroupStats(
-            memory_bytes=memory and control.number(memory, name + control.MEMORY_CURRENT[memory.version]),
-            memory_peak_bytes=memory and control.number(memory, name + control.MEMORY_PEAK[memory.version]),
-            oom_kills=memory and control.field(memory, name + control.MEMORY_EVENTS[memory.version], b"oom_kill"),
-            processes=pids and control.number(pids, name + b"/pids.current"),
-            processes_refused=pids and control.field(pids, name + b"/pids.events", b"max"),
+            memory_bytes=memory and _number(memory, name + _MEMORY_CURRENT[memory.version]),
+            memory_peak_bytes=memory and _number(memory, name + _MEMORY_PEAK[memory.version]),
+            oom_kills=memory and _field(memory, name + _MEMORY_EVENTS[memory.version], b"oom_kill"),
+            processes=pids and _number(pids, name + b"/pids.current"),
+            processes_refused=pids and _field(pids, name + b"/pids.events", b"max"),
             cpu_seconds=self.cpu_seconds(),
         )
 
@@ -345,8 +454,8 @@ class Group:
         """Processor time that the group has used."""
         clock = self.base.unified or self.base.by_controller.get("cpuacct")
         if clock is not None and clock.version == 2:
-            return _scaled(control.field(clock, self.name + b"/cpu.stat", b"usage_usec"), 1e-6)
-        return None if clock is None else _scaled(control.number(clock, self.name + b"/cpuacct.usage"), 1e-9)
+            return _scaled(_field(clock, self.name + b"/cpu.stat", b"usage_usec"), 1e-6)
+        return None if clock is None else _scaled(_number(clock, self.name + b"/cpuacct.usage"), 1e-9)
 
     def remove(self, timeout_seconds: float = 2.0) -> None:
         """Removes the group from every hierarchy as soon as its (killed) processes have ended.
@@ -414,6 +523,86 @@ def shown(base: Base | None) -> list[Shown]:
                 path, grouped = tree.path, True
         found.append(Shown(version, name, hierarchy.controllers, path, grouped))
     return found
+
+
+# -- the group of a process, whoever made it
+
+
+def stats(pid: int) -> GroupStats:
+    """None for what is not counted, or not shown here. OSError: the process is gone."""
+    with _group(pid) as group:
+        return group.stats()
+
+
+class Refusals:
+    """How often the kernel has met a process's group at its limits. Its files stay open: each exec asks."""
+
+    _texts: tuple[bytes, ...] = ()
+    _counts = (0, 0)
+
+    def __init__(self, pid: int) -> None:
+        """OSError: the process is gone, or nothing counts this here."""
+        with _group(pid) as group:
+            by = group.base.by_controller
+            if not {"memory", "pids"} <= by.keys():
+                raise FileNotFoundError(f"the group of process {pid} has no ceilings of memory and processes")
+            memory = _MEMORY_EVENTS[by["memory"].version]
+            self._files: list[int] = []
+            for tree, name in ((by["memory"], memory), (by["pids"], b"/pids.events")):
+                self._files.append(os.open(group.name + name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=tree.fd))
+
+    def counts(self) -> tuple[int, int]:
+        """Processes killed for memory, and processes refused. OSError: the group is gone."""
+        texts = tuple([os.pread(file, 4096, 0) for file in self._files])
+        if texts != self._texts:
+            self._texts, self._counts = texts, (_value(texts[0], b"oom_kill") or 0, _value(texts[1], b"max") or 0)
+        return self._counts
+
+    def __del__(self) -> None:
+        for file in getattr(self, "_files", ()):
+            os.close(file)
+
+
+def is_frozen(pid: int) -> bool:
+    """Whether somebody has stopped the group (its freezer, or `cgroup.freeze`). OSError: the process is gone."""
+    with _group(pid) as group:
+        for tree in group.base.trees:
+            file, word = (b"/cgroup.events", b"frozen 1") if tree.version == 2 else (b"/freezer.state", b"FROZEN")
+            with suppress(FileNotFoundError):
+                if word in _files.read(group.name + file, tree.fd):
+                    return True
+    return False
+
+
+@contextmanager
+def _group(pid: int) -> Generator[Group]:
+    """An engine may put a container below a group of its own in one hierarchy and not in another: those are taken that
+    agree with the memory's about its name, since of one name there are all or none."""
+    found = layout.parse(_mounts(), _files.read(f"/proc/{pid}/cgroup"))
+    main = next((h for h in found if "memory" in h.controllers), None) or next(
+        (h for h in found if h.version == 2), None
+    )
+    if main is None:
+        raise FileNotFoundError(f"no control group of process {pid} is seen here")
+    name = posixpath.basename(main.own)
+    bound = frozenset[str]().union(*(h.controllers for h in found if h.version == 1))
+    with ExitStack() as stack:
+        trees: list[Tree] = []
+        for hierarchy in found:
+            above, last = posixpath.split(hierarchy.own)
+            if last != name:
+                continue
+            fd = os.open(above, _DIRECTORY)
+            stack.callback(os.close, fd)
+            controllers = hierarchy.controllers if hierarchy.version == 1 else frozenset(_CONTROLLERS) - bound
+            trees.append(Tree(hierarchy.version, fd, above, controllers))
+        yield Group(Base(trees, {}), name)
+
+
+@cache
+def _mounts() -> list[mountinfo.MountInfo]:
+    """The hierarchies are mounted at boot, and the first exec of every sandbox asks for them."""
+    return mountinfo.read(fstype="cgroup")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 
 from paddock.linux import caps, landlock, prctl, seccomp
+from paddock.linux._syscall import failure
 
 
 def confine(
@@ -38,3 +39,15 @@ def confine(
 def code() -> tuple[str, ...]:
     """Where modules are loaded from, which may be late."""
     return (*filter(os.path.isabs, sys.path), sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", "/dev")
+
+
+def limit(number: int, value: int) -> int:
+    """Sets soft and hard limit of resource `number`; returns the value that holds, at most the old hard limit."""
+    hard = resource.getrlimit(number)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    try:
+        resource.setrlimit(number, (value, value))
+    except (OSError, ValueError) as error:
+        raise failure(getattr(error, "errno", None) or 1, ("setrlimit", number, value)) from None
+    return value

@@ -97,13 +97,11 @@ def _allow(ruleset: int, path: str | int, access: int) -> None:
         place = os.dup(path) if isinstance(path, int) else os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
-    try:
+    with closing(place):
         if not stat.S_ISDIR(os.fstat(place).st_mode):
             access &= _OF_FILES
         rule = _PATH_BENEATH.pack(access, place)
         call("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, rule, 0, what=("landlock_add_rule", path))
-    finally:
-        os.close(place)
 
 
 def restrict_self(ruleset: int) -> None:

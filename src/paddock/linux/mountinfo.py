@@ -13,13 +13,9 @@ _OCTAL = re.compile(rb"\\([0-7]{3})")
 class MountInfo(NamedTuple):
     """One mount. `options` are the mount's own, `super_options` its file system's."""
 
-    id: int
-    parent: int
-    device: str
     root: bytes
     mount_point: bytes
     options: frozenset[str]
-    propagation: tuple[str, ...]
     fstype: str
     source: bytes
     super_options: frozenset[str]
@@ -29,16 +25,12 @@ def parse(line: bytes) -> MountInfo:
     """One line of mountinfo. Raises ValueError."""
     fields = line.split(b" ")
     dash = fields.index(b"-", 6)
-    number, parent, device, root, point, options = fields[:6]
+    root, point, options = fields[3:6]
     fstype, source, super_options = fields[dash + 1 : dash + 4]
     return MountInfo(
-        id=int(number),
-        parent=int(parent),
-        device=device.decode(),
         root=_plain(root),
         mount_point=_plain(point),
         options=frozenset(options.decode().split(",")),
-        propagation=tuple(tag.decode() for tag in fields[6:dash]),
         fstype=fstype.decode(),
         source=_plain(source),
         super_options=frozenset(super_options.decode(errors="surrogateescape").split(",")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _socket
 import struct
+from collections.abc import Iterator
 
 from paddock.linux._syscall import failure
 
@@ -13,7 +14,7 @@ _LINK = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags
 
 REQUEST = 0x001
 ACK = 0x004
-_ERROR = 2  # NLMSG_ERROR: also an acknowledgement, with 0
+ERROR = 2  # NLMSG_ERROR: also an acknowledgement, with 0
 _RTM_NEWLINK = 16
 _IFF_UP = 1
 _AF_NETLINK, _SOCK_RAW, _SOCK_CLOEXEC, _NETLINK_ROUTE = 16, 3, 0o2000000, 0
@@ -55,9 +56,8 @@ def send(family: int, data: bytes, *, acknowledgements: int, what: str) -> None:
         sock.close()
 
 
-def parse_acknowledgements(data: bytes) -> list[tuple[int, int]]:
-    """Sequence number and errno (0: done) of each acknowledgement in a datagram. Raises ValueError."""
-    found: list[tuple[int, int]] = []
+def messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Kind and sequence number of each message in a datagram, and all of it. ValueError."""
     offset = 0
     while offset < len(data):
         if len(data) - offset < _HEADER.size:
@@ -65,9 +65,16 @@ def parse_acknowledgements(data: bytes) -> list[tuple[int, int]]:
         length, kind, _, sequence, _ = _HEADER.unpack_from(data, offset)
         if length < _HEADER.size or offset + length > len(data):
             raise ValueError(f"a netlink message of {length} bytes in {len(data) - offset}")
-        if kind == _ERROR:
-            if length < _HEADER.size + 4:
-                raise ValueError("a netlink acknowledgement without its code")
-            found.append((sequence, -struct.unpack_from("=i", data, offset + _HEADER.size)[0]))
+        yield kind, sequence, data[offset : offset + length]
         offset += (length + 3) & ~3
+
+
+def parse_acknowledgements(data: bytes) -> list[tuple[int, int]]:
+    """Sequence number and errno (0: done) of each acknowledgement in a datagram. ValueError."""
+    found: list[tuple[int, int]] = []
+    for kind, sequence, message in messages(data):
+        if kind == ERROR:
+            if len(message) < _HEADER.size + 4:
+                raise ValueError("a netlink acknowledgement without its code")
+            found.append((sequence, -struct.unpack_from("=i", message, _HEADER.size)[0]))
     return found

@@ -73,11 +73,6 @@ def jump(chain: str) -> Expression:
     return _immediate(_VERDICT_REGISTER, _nested(_VERDICT, _number(1, _JUMP) + _text(2, chain)))
 
 
-def version(family: int) -> Expression:
-    """Packets of socket.AF_INET or AF_INET6."""
-    return _meta(_META_FAMILY) + _equals(bytes((family,)))
-
-
 def protocol(number: int) -> Expression:
     """Packets of socket.IPPROTO_TCP and so on."""
     return _meta(_META_PROTOCOL) + _equals(bytes((number,)))
@@ -98,9 +93,10 @@ def starts(data: bytes) -> Expression:
 
 def for_loopback(family: int) -> Rule:
     """Packets for 127.0.0.0/8 or ::1."""
+    version = _meta(_META_FAMILY) + _equals(bytes((family,)))
     if family == socket.AF_INET:
-        return version(family), _payload(_NETWORK, 16, 1), _equals(b"\x7f")
-    return version(family), _payload(_NETWORK, 24, 16), _equals(bytes(15) + b"\x01")
+        return version, _payload(_NETWORK, 16, 1), _equals(b"\x7f")
+    return version, _payload(_NETWORK, 24, 16), _equals(bytes(15) + b"\x01")
 
 
 def opens() -> Expression:

@@ -31,6 +31,14 @@ def is_kernel_thread(pid: int) -> bool:
         return False
 
 
+def is_same(pid: int, start: int, boot: str) -> bool:
+    """Whether `pid` is still the process that was started then, in that boot. A zombie is."""
+    try:
+        return boot == boot_id() and start_time(pid) == start
+    except (OSError, ValueError):
+        return False
+
+
 def parent(pid: int) -> int:
     """Its parent; 0: none that is seen from here."""
     return int(stat(pid)[3])
@@ -107,7 +115,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def status(pid: int | str = "self") -> dict[str, str]:
-    """The fields of proc_pid_status(5) as text: `CapEff`, `Seccomp`, `NoNewPrivs`, `Uid`, `NSpid`, …"""
+    """The fields of proc_pid_status(5) as text: `CapEff`, `Seccomp`, `NoNewPrivs`, `Uid`, `NSpid`, …
+
+    A newline in the name stands there as an escape.
+    """
     fields: dict[str, str] = {}
     for line in _files.read(f"/proc/{pid}/status").decode(errors="surrogateescape").split("\n"):
         name, colon, value = line.partition(":\t")

@@ -7,6 +7,9 @@ the orphans (pid_namespaces(7)): descent from there finds all of them. Only name
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from paddock.linux import _files, proc
@@ -74,32 +77,115 @@ def _stat(pid: int) -> list[bytes] | None:
 
 def _describe(pid: int, stat: list[bytes]) -> Process | None:
     try:
-        status = _fields(_files.read(b"/proc/%d/status" % pid))
+        status = proc.status(pid)
         argv = _arguments(pid)
     except OSError:
         return None
     return Process(
         pid=pid,
-        inner_pid=int(status[b"NSpid"].split()[-1]),
+        inner_pid=int(status["NSpid"].split()[-1]),
         parent=int(stat[3]),
         name=stat[1],
         argv=tuple(argv.rstrip(b"\0").split(b"\0")) if argv.strip(b"\0") else (),
         state=stat[2].decode(),
-        uid=int(status[b"Uid"].split()[0]),
+        uid=int(status["Uid"].split()[0]),
         threads=int(stat[19]),
         started=int(stat[21]) / _TICKS,
         cpu_seconds=(int(stat[13]) + int(stat[14])) / _TICKS,
         memory_bytes=int(stat[23]) * _PAGE,
-        filtered=status[b"Seccomp"] == b"2" and status[b"NoNewPrivs"] == b"1",
+        filtered=status["Seccomp"] == "2" and status["NoNewPrivs"] == "1",
     )
-
-
-def _fields(text: bytes) -> dict[bytes, bytes]:
-    """proc_pid_status(5). A newline in the name stands there as an escape."""
-    return {name: value.strip() for name, _, value in (line.partition(b":") for line in text.split(b"\n"))}
 
 
 def _arguments(pid: int) -> bytes:
     """The beginning: it is the process's own memory, of any length and content."""
     with closing(os.open(b"/proc/%d/cmdline" % pid, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         return os.read(fd, _ARGUMENT_BYTES)
+
+
+# -- which of them holds a socket
+
+
+@dataclass(slots=True)
+class Search:
+    """Bounds of one search, which is used up by it: the processes inside decide how many there are of both.
+
+    `hidden` counts those whose descriptors the kernel did not show.
+    """
+
+    processes: int = 1024
+    descriptors: int = 16_384
+    hidden: int = 0
+
+    def holder(self, first: int, inode: int, *, likely: int | None = None) -> int | None:
+        """`first`, or one that descends from it: `likely` if it does hold it, else the one nearest to `first`. None:
+        nobody that could be looked at. TooMany."""
+        wanted = f"socket:[{inode}]"
+        if likely is not None and is_below(likely, first) and self._holds(likely, wanted):
+            return likely
+        return next((pid for pid in self._family(first) if self._holds(pid, wanted)), None)
+
+    def _family(self, first: int) -> Iterator[int]:
+        generation = [first]
+        while generation:
+            yield from generation
+            generation = [child for pid in generation for child in self._children(pid)]
+
+    def _children(self, pid: int) -> list[int]:
+        found: list[int] = []
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for task in os.listdir(f"/proc/{pid}/task"):
+                self._spend()
+                found += map(int, _files.read(f"/proc/{pid}/task/{task}/children").split())
+        return found
+
+    def _holds(self, pid: int, wanted: str) -> bool:
+        self._spend()
+        try:
+            directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        except PermissionError:
+            self.hidden += 1
+            return False
+        try:
+            return self._is_in(directory, wanted)
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        except PermissionError:
+            self.hidden += 1
+            return False
+        finally:
+            os.close(directory)
+
+    def _is_in(self, directory: int, wanted: str) -> bool:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                self.descriptors -= 1
+                if self.descriptors < 0:
+                    raise TooMany("more descriptors than are looked at")
+                try:
+                    if os.readlink(entry.name, dir_fd=directory) == wanted:
+                        return True
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+        return False
+
+    def _spend(self) -> None:
+        self.processes -= 1
+        if self.processes < 0:
+            raise TooMany("more processes and threads than are looked at")
+
+
+class TooMany(Exception):
+    """Its words say of what."""
+
+
+def is_below(pid: int, first: int) -> bool:
+    """Whether `pid` is `first` or descends from it, now."""
+    try:
+        while pid not in (0, first):
+            pid = proc.parent(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return pid == first

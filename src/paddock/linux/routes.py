@@ -1,4 +1,7 @@
-"""Routes of a network namespace that has `lo` and nothing else (rtnetlink(7), include/uapi/linux/rtnetlink.h)."""
+"""Routes: those of a network namespace that has `lo` and nothing else, and what this machine's say of an address.
+
+Facts: rtnetlink(7), include/uapi/linux/rtnetlink.h.
+"""
 
 from __future__ import annotations
 
@@ -32,3 +35,14 @@ def keep_everything(*, version_6: bool) -> None:
     here. OSError; needs CAP_NET_ADMIN over the namespace."""
     messages = (_ALL_OF_4, _ALL_OF_6) if version_6 else (_ALL_OF_4,)
     netlink.send(_NETLINK_ROUTE, b"".join(messages), acknowledgements=len(messages), what="make all addresses local")
+
+
+def is_own(address: str) -> bool:
+    """Whether it is one of this machine's: then packets to it come from it."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+        except OSError:
+            return False
+        return probe.getsockname()[0] == address

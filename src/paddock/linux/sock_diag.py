@@ -6,13 +6,11 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
 
 from paddock.linux import netlink
 
 _NETLINK_SOCK_DIAG = 4
 _BY_FAMILY = 20
-_ERROR = 2
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI")  # struct inet_diag_req_v2: family, protocol, extensions, states
 _PORTS = struct.Struct("!HH")  # struct inet_diag_sockid begins with them, then 16 bytes for each address
@@ -49,7 +47,7 @@ def inode_of(diag: socket.socket, local: tuple[str, int], remote: tuple[str, int
     if len(answer) < _HEADER.size + 4:
         raise OSError(errno.EPROTO, "an answer that is cut off", "sock_diag")
     _, kind, _, _, _ = _HEADER.unpack_from(answer)
-    if kind == _ERROR:
+    if kind == netlink.ERROR:
         code = -int(struct.unpack_from("=i", answer, _HEADER.size)[0])
         raise OSError(code or errno.EPROTO, "no such connection", "sock_diag")
     if len(answer) < _INODE_AT + _INODE.size or answer[_PORTS_AT : _PORTS_AT + _PORTS.size] != ends[: _PORTS.size]:
@@ -70,8 +68,8 @@ def unix_bytes(diag: int) -> int:
         try:
             asked.send(netlink.message(_BY_FAMILY, _DUMP, body))
             while answer := asked.recv(_DUMP_BYTES, socket.MSG_DONTWAIT):
-                for kind, part in _messages(answer):
-                    if kind in (_DONE, _ERROR):
+                for kind, _, part in netlink.messages(answer):
+                    if kind in (_DONE, netlink.ERROR):
                         return held + sum(most for peer, most in waiting if peer not in living)
                     living.add(int(_INODE.unpack_from(part, _UNIX_INODE_AT)[0]))
                     size, peer, most = _of_unix(part)
@@ -80,19 +78,9 @@ def unix_bytes(diag: int) -> int:
                         waiting.append((peer, most))
                 if len(living) > _MOST_SOCKETS:
                     return _ENDLESS
-        except OSError:
+        except (OSError, ValueError):
             pass
     return held
-
-
-def _messages(answer: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + _HEADER.size <= len(answer):
-        length, kind, _, _, _ = _HEADER.unpack_from(answer, at)
-        if length < _HEADER.size:
-            return
-        yield kind, answer[at : at + length]
-        at += (length + 3) & ~3
 
 
 def _of_unix(part: bytes) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from threading import Lock
 import msgspec
 
 from paddock.errors import PlatformError
-from paddock.linux import renames
+from paddock.linux import files
 from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
 from paddock.storage._config import Driver, PoolConfig, pool_checks, space_check
@@ -131,7 +131,7 @@ class Pool(ABC):
         check_name(one)
         check_name(other)
         try:
-            renames.exchange(self._fd, one, other)
+            files.exchange(self._fd, one, other)
         except OSError as error:
             raise tree_error(error, f"{one} or {other}", "exchange") from None
 

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from paddock.linux import openat2, statx
+from paddock.linux import files, openat2
 from paddock.linux.descriptors import closing
 from paddock.model import FileKind
 
@@ -69,7 +69,7 @@ class HostileTree:
         """When it was made; None where that is not known, as of what an overlay has copied from below to change it
         (Documentation/filesystems/overlayfs.rst, trusted.overlay.origin)."""
         with closing(self._open(path, _LOOK)) as fd:
-            return None if _was_copied(fd) else statx.birth_ns(fd)
+            return None if _was_copied(fd) else files.birth_ns(fd)
 
     def names(self, path: bytes) -> list[bytes]:
         """Sorted. Empty where nothing can be listed: what is mounted there is not looked into."""

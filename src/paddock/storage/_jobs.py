@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from paddock.errors import InternalError, PaddockError, ResourceExhausted
 from paddock.keeper.layout import ORDINARY_ID
-from paddock.linux import caps, confine, descriptors, namespaces, prctl, rlimits, seccomp, seccomp_profile
+from paddock.linux import caps, confine, descriptors, namespaces, prctl, seccomp, seccomp_profile
 from paddock.linux.subordinate_ids import SubordinateIds, open_namespace
 
 MEMORY_BYTES = 2 << 30
@@ -141,8 +141,8 @@ def _work(
             os._exit(0)
         descriptors.close_all_but(end.fileno(), *fds)
         arguments = json.loads(b"".join(iter(lambda: end.recv(1 << 16), b"")))
-        rlimits.set_limit(resource.RLIMIT_AS, MEMORY_BYTES)
-        rlimits.set_limit(resource.RLIMIT_NOFILE, _FILES)
+        confine.limit(resource.RLIMIT_AS, MEMORY_BYTES)
+        confine.limit(resource.RLIMIT_NOFILE, _FILES)
         confine.confine(
             readable=confine.code(),
             writable=[fd for fd in fds if stat.S_ISDIR(os.fstat(fd).st_mode)],

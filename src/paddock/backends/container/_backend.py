@@ -26,18 +26,17 @@ from paddock.keeper.layout import CONTAINERS, REPOSITORIES
 from paddock.linux import proc
 from paddock.linux.sizes import Processors
 from paddock.model import Check, ExecId, Level, Limit, Noun, SandboxId
-from paddock.storage._worker import Worker
 
 from . import _birth, _life, _probe
-from ._carry import Storage, mounted, owner, require_apart, require_own_ids
+from ._carry import Carrier, owner, require_apart
 from ._engine import Engine, create, how_it_ended, missing, owned, remove
 from ._images import Images, shown_of_usr
 from ._instance import HOLD_SECONDS, ContainerInstance
 from ._life import Life
-from ._options import Size, guest_directory, options
+from ._options import guest_directory, options, told
 from ._records import BIRTH, Record, Records, name_of
 from ._remains import Remains
-from ._ways import Ways, exits, show_trust
+from ._ways import Ways, show_trust
 
 R = TypeVar("R")
 _OVERDUE_SECONDS = 2.0
@@ -54,20 +53,19 @@ class ContainerBackend:
     level = Level.CONTAINER
 
     def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None) -> None:
-        self._state, self._keeper = state_dir, keeper
+        self._state = state_dir
         self._directory = state_dir / CONTAINERS
         self.records = Records(self._directory)
         self._locks: dict[SandboxId, asyncio.Lock] = {}
         self._being_made: set[SandboxId] = set()
-        self.remains = Remains(self.records, self._open, self._storage, self._locks)
-        self._images = Images(self._directory, self._pool)
+        self._carrier = Carrier(state_dir, keeper)
+        self.remains = Remains(self.records, self._open, self._carrier, self._locks)
+        self._images = Images(self._directory, self._carrier.pool)
         self._found: _probe.Found | None = None
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
         self._lives: dict[tuple[SandboxId, int], Life] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._stored: Storage | None = None
-        self._storing = asyncio.Lock()
         self._guest: Path | None = None
         self._preparing = asyncio.Lock()
         self._turns = asyncio.Semaphore(_AT_ONCE)
@@ -163,19 +161,18 @@ class ContainerBackend:
         self._being_made.add(plan.id)
 
         async def before(pid: int) -> None:
-            size.pin(pid)
-            if plan.spec.mounts:
-                require_own_ids(pid)
-                async with mounted((await self._storage()).porters, plan) as mounts:
+            if cpus is not None:
+                with contextlib.suppress(PermissionError):  # another user's engine may not let us: the quota holds
+                    os.sched_setaffinity(pid, cpus)
+            async with self._carrier.mounted(plan, pid) as mounts:
+                if mounts or plan.exits:
                     await ways.furnish(pid, mounts, plan.protect, exits=plan.exits)
-            elif plan.exits:
-                await ways.furnish(pid, {}, plan.protect, exits=True)
 
         try:
             if plan.exits:
                 show_trust(place / BIRTH)
-            size = Size(place, plan.spec.limits, self._processors)
-            shown += size.write()
+            files, cpus = told(place, plan.spec.limits, self._processors)
+            shown += files
             with _birth.expecting(place) as birth:
                 asked = options(
                     plan,
@@ -187,10 +184,10 @@ class ContainerBackend:
                     held=self._ceilings(),
                 )
                 record = msgspec.structs.replace(record, engine=await self._create(engine, record, asked, plan))
-                told = _birth.orders(plan, self._ceilings())
+                orders = _birth.orders(plan, self._ceilings())
                 # The guest comes up while the engine still writes down that it has started it.
                 starting = self._start(engine.post(f"/containers/{record.container}/start"))
-                pid = await birth.call(told, lambda: how_it_ended(engine, record.container), before, starting)
+                pid = await birth.call(orders, lambda: how_it_ended(engine, record.container), before, starting)
             await turn.aclose()  # what is carried into it may be much
             record = msgspec.structs.replace(record, pid=pid, start=proc.start_time(pid))
             self.records.write(record)
@@ -222,16 +219,11 @@ class ContainerBackend:
     async def _load(self, plan: SandboxPlan, record: Record, life: Life, instance: ContainerInstance) -> None:
         trees = tuple(tree for tree in plan.trees if not _is_repository(tree))
         if plan.begun:
-            async with life.rest.hold(HOLD_SECONDS):
-                inside = await instance.dial("carrier")
-                try:
-                    carrier = (await self._storage()).carrier
-                    await carrier.back(plan.id, record.root, trees, inside)
-                finally:
-                    inside.close()
+            async with life.hold(HOLD_SECONDS):
+                with contextlib.closing(await instance.dial("carrier")) as inside:
+                    await self._carrier.back(plan.id, record.root, trees, inside)
         if trees:
-            carrier = (await self._storage()).carrier
-            await carrier.into(plan.id, trees, instance, owner(plan.template))
+            await self._carrier.into(plan.id, trees, instance, owner(plan.template))
             self.records.change(record.id, record.incarnation, loaded=True)
 
     async def _unmake(self, making: asyncio.Task[ContainerInstance]) -> None:
@@ -248,17 +240,17 @@ class ContainerBackend:
             life = self._life(record)
         except ProcessLookupError:
             return None
-        life.rest.seen(await asyncio.to_thread(_life.stands_still, record))
+        life.seen(await asyncio.to_thread(_life.stands_still, record))
         return ContainerInstance(self, life)
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
         self.capabilities.require("exits", self.name)
         async with self._locks.setdefault(id, asyncio.Lock()):
-            record = self.records.read(id)
+            record = self.records.read(id, incarnation)
             try:
-                if record is None or record.incarnation != incarnation or not record.lives():
+                if record is None or not record.lives():
                     raise ProcessLookupError
-                return await exits(self.records, record, self._life(record), make=make)
+                return await self._life(record).ways.exits(self.records, record, make=make)
             except ProcessLookupError:
                 raise SandboxDied(f"sandbox {id} is gone") from None
 
@@ -282,7 +274,7 @@ class ContainerBackend:
     async def paused(self) -> Mapping[SandboxId, Paused]:
         found = await asyncio.to_thread(lambda: {r.id: r for r in self.records.all() if _life.stands_still(r)})
         for (id, _), life in self._lives.items():
-            life.rest.seen(id in found)
+            life.seen(id in found)
         return {id: Paused(record.left_seconds, record.deadline) for id, record in found.items()}
 
     async def forget(self, id: SandboxId) -> None:
@@ -301,8 +293,8 @@ class ContainerBackend:
 
     async def kill(self, id: SandboxId, incarnation: int, life: Life, *, why: Any = "caller") -> None:
         async with self._locks.setdefault(id, asyncio.Lock()):
-            record = self.records.read(id)
-            if record is None or record.incarnation != incarnation:
+            record = self.records.read(id, incarnation)
+            if record is None:
                 return
             if why == "deadline" and proc.boottime() <= record.deadline:  # it was given more time since
                 return
@@ -321,9 +313,10 @@ class ContainerBackend:
 
     async def bring(self, record: Record, inside: GuestConnection) -> None:
         """The files of one that stands still to its trees, by way of its carrier."""
-        carrier = (await self._storage()).carrier
-        async with self.records.carrying_out(record.id):  # it may die meanwhile; who waits for its death sees it first
-            await carrier.bring(record.id, record.root, record.trees, owner(record.template), inside)
+        async with self.records.alone(
+            record.id, "carry"
+        ):  # it may die meanwhile; who waits for its death sees it first
+            await self._carrier.bring(record.id, record.root, record.trees, owner(record.template), inside)
 
     async def unpause(self, life: Life) -> None:
         """One that somebody has had its engine pause."""
@@ -337,8 +330,7 @@ class ContainerBackend:
         for life in self._lives.values():
             life.close()
         self._lives.clear()
-        if self._stored is not None:
-            await self._stored.aclose()
+        await self._carrier.aclose()
 
     # the engine
 
@@ -370,7 +362,7 @@ class ContainerBackend:
         with contextlib.suppress(PaddockError, OSError):
             life = self._life(record)
             if not _life.is_frozen(record) and await asyncio.to_thread(_life.stands_still, record):
-                await life.rest.ask_times()  # it was paused for idleness, and nobody was there to write that down
+                await life.ask_times()  # it was paused for idleness, and nobody was there to write that down
             await self.kill(record.id, record.incarnation, life, why="deadline")
 
     def _life(self, record: Record) -> Life:
@@ -385,16 +377,6 @@ class ContainerBackend:
             if self._guest is None:
                 self._guest = await asyncio.to_thread(guest_directory, self._directory)
             return self._guest
-
-    async def _pool(self) -> tuple[int, Worker]:
-        stored = await self._storage()
-        return stored.descriptor, stored.pool.worker
-
-    async def _storage(self) -> Storage:
-        async with self._storing:
-            if self._stored is None:
-                self._stored = await Storage.open(self._state, self._keeper)
-            return self._stored
 
     def _start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         task = asyncio.get_running_loop().create_task(work)

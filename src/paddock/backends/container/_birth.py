@@ -24,7 +24,7 @@ from paddock.backends.guest import Nothing, Place, Request, variables
 from paddock.backends.guest import orders as pid1
 from paddock.backends.guest._connection import GuestConnection
 from paddock.errors import PaddockError, PlatformError
-from paddock.linux import seccomp_profile
+from paddock.linux import local_sockets, seccomp_profile
 from paddock.model import MountMode, Template, User
 
 from ._options import resource_limits
@@ -34,7 +34,6 @@ from ._ways import TRUSTED
 IDENTITIES = ("user", "root", "carrier")
 CONTROL = "init"
 """The socket of pid 1 itself."""
-_BACKLOG = 128
 _OOM_SCORE = 500
 """Of commands: where memory is short, they die before their agent does."""
 _LOOK_SECONDS = 5.0
@@ -48,8 +47,8 @@ Orders = Mapping[str, Request]
 class Birth:
     """The sockets of one container that is to be."""
 
-    def __init__(self, place: Path, listeners: Mapping[str, socket.socket], door: socket.socket) -> None:
-        self._place, self._listeners, self._door = place, listeners, door
+    def __init__(self, listeners: Mapping[str, socket.socket], door: socket.socket) -> None:
+        self._listeners, self._door = listeners, door
 
     async def call(
         self, orders: Orders, alive: Alive, before: Callable[[int], Awaitable[None]], starting: asyncio.Task[Any]
@@ -61,14 +60,11 @@ class Birth:
             async with asyncio.timeout(_SECONDS):
                 guest = await self._accept(alive, starting)
                 pid = struct.unpack("=3i", guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-                connection = GuestConnection(guest, Place())
-                try:
+                with contextlib.closing(GuestConnection(guest, Place())) as connection:
                     await before(pid)
                     await self._tell(connection, orders)
                     await starting
                     return pid
-                finally:
-                    connection.close()
         except TimeoutError:
             raise PlatformError(
                 f"the guest in the container did not begin within {_SECONDS:g} s", hint="paddock doctor"
@@ -108,12 +104,15 @@ class Birth:
 def expecting(place: Path) -> Generator[Birth]:
     """Sockets in `place` for each identity, and one in its `birth` for the call, which goes with the block."""
     with contextlib.ExitStack() as stack:
-        listeners = {name: stack.enter_context(_listener(place, f"{name}.sock")) for name in (*IDENTITIES, CONTROL)}
-        door = stack.enter_context(_listener(place / BIRTH, "birth.sock"))
+        names = (*IDENTITIES, CONTROL)
+        listeners = {name: stack.enter_context(local_sockets.listen(place, f"{name}.sock")) for name in names}
+        door = stack.enter_context(local_sockets.listen(place / BIRTH, "birth.sock"))
+        for listener in (*listeners.values(), door):
+            listener.setblocking(False)
         stack.callback((place / BIRTH / "birth.sock").unlink, missing_ok=True)
         # Whichever uid of the machine pid 1 has: the directory is seen in this one container alone.
         (place / BIRTH / "birth.sock").chmod(0o666)
-        yield Birth(place, listeners, door)
+        yield Birth(listeners, door)
 
 
 def orders(plan: SandboxPlan, held: frozenset[str]) -> Orders:
@@ -163,19 +162,3 @@ def _filter(owners: bool) -> bytes:
     """Build the jail's own filter. It refuses chown(2) without `owners`: beside a directory of the host that can be
     written, since root inside a container has its capabilities in the machine's first user namespace."""
     return seccomp_profile.build(os.uname().machine, owners=owners)
-
-
-def _listener(directory: Path, name: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            listener.bind(f"/proc/self/fd/{fd}/{name}")  # the path may be longer than an address
-        finally:
-            os.close(fd)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener

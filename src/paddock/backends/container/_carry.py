@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,7 +37,8 @@ from paddock.model import (
     Template,
     UploadTree,
 )
-from paddock.storage import Pool, Templates
+from paddock.storage._worker import Worker
+from paddock.wire import close_all
 
 _LIMITS = Limits(memory_mib=1024, disk_mib=256, processes=64, tmp_mib=64)
 _SECONDS = 3600.0
@@ -67,8 +68,45 @@ class Porters(JailBackend):
 
 
 class Carrier:
-    def __init__(self, porters: Porters, pool: Pool, template: Callable[[], Awaitable[Template]]) -> None:
-        self._porters, self._pool, self._template = porters, pool, template
+    """The pool as containers need it: opened for the first image of a template, or the first tree that is carried."""
+
+    def __init__(self, state_dir: Path, keeper: KeeperClient | None) -> None:
+        self._state, self._keeper = state_dir, keeper
+        self._made: Porters | None = None
+
+    @property
+    def _porters(self) -> Porters:
+        """Made when first needed: the keeper's connection stays open for those who have joined it."""
+        self._made = self._made or Porters(self._state, keeper=self._keeper)
+        return self._made
+
+    async def pool(self) -> tuple[int, Worker]:
+        """Return the pool's directory, which stays the keeper's, and who may read what is in it. PaddockError."""
+        templates = await self._porters.keeper.templates()
+        return await self._porters.pool(), templates.pool.worker
+
+    @contextlib.asynccontextmanager
+    async def mounted(self, plan: SandboxPlan, pid: int) -> AsyncGenerator[dict[str, int]]:
+        """Detached mounts of the plan's directories by their targets, open within the block, for the container of that
+        process. InvalidArgument, Unsupported.
+
+        The keeper finds and makes them as for a jail, with the ids of the machine. The engine is told nothing of them.
+        """
+        if not plan.spec.mounts:
+            yield {}
+            return
+        _require_own_ids(pid)
+        message = self._porters.jail_plan(plan).to_message()
+        answer = await self._porters.keeper.request("mounts", plan=message)
+        descriptors = cast("list[int]", answer.get("fds", []))
+        try:
+            yield dict(zip((mount.target for mount in plan.spec.mounts), descriptors, strict=True))
+        finally:
+            close_all(descriptors)
+
+    async def aclose(self) -> None:
+        if self._made is not None:
+            await self._made.aclose()
 
     async def into(self, id: SandboxId, trees: tuple[TreeMount, ...], inside: Any, user: Owner) -> None:
         """What is in the trees, as files of `user` inside; a tree that is not writable as root's."""
@@ -81,7 +119,9 @@ class Carrier:
                     await inside.file(
                         SetFileAttributes(sandbox=id, path=tree.target, uid=uid, gid=gid, mode=0o755, user="root")
                     )
-                reader = await jail.file(DownloadTree(sandbox=id, path=tree.target, user=self._root(jail)))
+                reader = await jail.file(
+                    DownloadTree(sandbox=id, path=tree.target, user="root" if self._porters.whole else None)
+                )
                 writer = await inside.file(UploadTree(sandbox=id, path=tree.target, user=owner))
                 while data := await reader.read(_READ):
                     await writer.write(data)
@@ -128,7 +168,8 @@ class Carrier:
     async def _jail(self, id: SandboxId, trees: tuple[TreeMount, ...]) -> AsyncGenerator[JailInstance]:
         """For whoever carries alone. What undoes one must not meet another of the same id, that came after it: so each
         has a number and a tree of its own."""
-        template = await self._template()
+        templates = await self._porters.keeper.templates()
+        template, pool = await asyncio.to_thread(templates.get, _TOOLS), templates.pool
         every = f"{_TREE}{id.partition('_')[2]}"
         own = f"{every}_{os.urandom(4).hex()}"
         plan = SandboxPlan(
@@ -143,10 +184,10 @@ class Carrier:
         )
         if (left := await self._porters.adopt(id)) is not None:  # a killed service's
             await left.kill()
-        for name in self._pool.names():
+        for name in pool.names():
             if name.startswith(every):
-                self._pool.delete(name)
-        self._pool.create(own, layers=template.layers, limit_bytes=_LIMITS.disk_mib << 20)
+                pool.delete(name)
+        pool.create(own, layers=template.layers, limit_bytes=_LIMITS.disk_mib << 20)
         try:
             jail = await self._porters.create(plan)
             try:
@@ -158,17 +199,10 @@ class Carrier:
             try:
                 await self._porters.forget(id)  # of one that was never complete, too
             finally:
-                self._pool.delete(own)
-
-    def _root(self, jail: JailInstance) -> str | None:
-        return "root" if self._porters.whole else None
+                pool.delete(own)
 
     async def _connection(self, jail: JailInstance) -> GuestConnection:
         return await jail.connection("root" if self._porters.whole else "user")
-
-
-# Directories of the host in a container: the keeper finds and makes them as for a jail, with the ids of the machine,
-# and the emissary attaches them before anything foreign runs. The engine is told nothing of them.
 
 
 def require_apart(plan: SandboxPlan, carried: tuple[TreeMount, ...]) -> None:
@@ -183,7 +217,7 @@ def require_apart(plan: SandboxPlan, carried: tuple[TreeMount, ...]) -> None:
                 )
 
 
-def require_own_ids(pid: int) -> None:
+def _require_own_ids(pid: int) -> None:
     """Of the container of that process. Unsupported."""
     inside, outside, count = namespaces.read_uid_map(pid)[0]
     if (inside, outside) != (0, 0) or count < _IDS:
@@ -191,44 +225,6 @@ def require_own_ids(pid: int) -> None:
             "this engine maps users: a directory of the host would be other people's there",
             hint="level='jail', 'gvisor' or 'microvm'",
         )
-
-
-@contextlib.asynccontextmanager
-async def mounted(porters: Porters, plan: SandboxPlan) -> AsyncGenerator[dict[str, int]]:
-    """Detached mounts by their targets, open within the block. InvalidArgument."""
-    message = porters.jail_plan(plan).to_message()
-    descriptors = cast("list[int]", (await porters.keeper.request("mounts", plan=message)).get("fds", []))
-    try:
-        yield dict(zip((mount.target for mount in plan.spec.mounts), descriptors, strict=True))
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-
-class Storage:
-    """The pool as containers need it: opened for the first image of a template, or the first tree that is carried."""
-
-    def __init__(self, porters: Porters, descriptor: int, templates: Templates) -> None:
-        self.porters, self._templates = porters, templates
-        self.descriptor, self.pool = descriptor, templates.pool
-        self.carrier = Carrier(porters, self.pool, self._tools)
-
-    @classmethod
-    async def open(cls, state_dir: Path, keeper: KeeperClient | None) -> Storage:
-        """PaddockError."""
-        porters = Porters(state_dir, keeper=keeper)
-        try:
-            templates = await porters.keeper.templates()
-            return cls(porters, await porters.pool(), templates)
-        except BaseException:
-            await porters.aclose()
-            raise
-
-    async def aclose(self) -> None:
-        await self.porters.aclose()
-
-    async def _tools(self) -> Template:
-        return await asyncio.to_thread(self._templates.get, _TOOLS)
 
 
 def _below(path: str, others: Sequence[str]) -> list[str]:

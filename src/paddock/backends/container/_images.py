@@ -1,4 +1,10 @@
-"""Templates as images of the engine: put there once for each set of layers, found by their names ever after."""
+"""Templates as images of the engine: put there once for each set of layers, found by their names ever after.
+
+A layer of the pool becomes a tar archive, with what hides names below written as such archives do. Layers of templates
+are ours, and nobody writes them any more: what is in one is only read, through no link.
+
+Source: image-spec, layer.md ("Whiteouts"); overlayfs.rst (character device 0:0, `trusted.overlay.opaque`).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +14,11 @@ import io
 import json
 import os
 import platform
+import stat
 import tarfile
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 import msgspec
@@ -19,18 +26,24 @@ import msgspec
 from paddock.backends._threads import in_its_own_thread
 from paddock.errors import PlatformError, Unsupported
 from paddock.linux import mountinfo
+from paddock.linux.descriptors import closing
 from paddock.model import Template
 from paddock.storage._trees import DIRECTORY, ROOT, tree_error
 from paddock.storage._worker import Worker
 
 from ._engine import Engine
-from ._layers import owners, write_layer
 
 REPOSITORY = "localhost/paddock/template"
 _VERSION = "2"
-_READ = 1 << 20
 _LOAD_SECONDS = 1800.0
 """An engine says nothing while it unpacks a large image."""
+_WHITEOUT = os.makedev(0, 0)
+_OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")  # as root, and in a user namespace
+_HIDES, _HIDES_ALL = ".wh.", ".wh..wh..opq"
+# Where engines mount and make files of their own before a container has its root: a link there would have them do it on
+# the host (runc 1.1.5 makes /dev/stdin where a link at /dev leads).
+_PLACES = frozenset({"dev", "etc", "proc", "sys", "tmp", ".paddock", ".paddock-host"})
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -88,7 +101,7 @@ def shown_of_usr(template: Template) -> tuple[str, ...]:
 
 
 def _name(template: Template) -> str:
-    facts = json.dumps([_VERSION, owners(template), *template.layers])
+    facts = json.dumps([_VERSION, _owners(template), *template.layers])
     return f"{REPOSITORY}:{hashlib.sha256(facts.encode()).hexdigest()[:32]}"
 
 
@@ -99,9 +112,10 @@ def _write(archive: IO[bytes], name: str, template: Template, pool: int, worker:
         digests: list[str] = []
         for number, layer in enumerate(reversed(template.layers)):
             with tempfile.TemporaryFile(dir="/var/tmp") as file:
-                worker.do(_write_layer, (pool, file.fileno()), layer, worker.base, owners(template))
+                worker.do(_write_layer, (pool, file.fileno()), layer, worker.base, _owners(template))
                 files.append(f"{number}/layer.tar")
-                digests.append(f"sha256:{_digest(file)}")
+                file.seek(0)
+                digests.append(f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}")
                 member = tarfile.TarInfo(files[-1])
                 member.size = file.seek(0, os.SEEK_END)
                 file.seek(0)
@@ -120,22 +134,109 @@ def _write_layer(pool: int, file: int, layer: str, base: int | None, owned: Mapp
         root = os.open(f"{layer}/{ROOT}", DIRECTORY, dir_fd=pool)
     except OSError as error:
         raise tree_error(error, layer, "read") from None
-    try:
-        with open(file, "wb", closefd=False) as out:
-            write_layer(root, out, base, owned)
-    finally:
-        os.close(root)
-
-
-def _digest(file: IO[bytes]) -> str:
-    file.seek(0)
-    digest = hashlib.sha256()
-    while part := file.read(_READ):
-        digest.update(part)
-    return digest.hexdigest()
+    with closing(root), open(file, "wb", closefd=False) as out:
+        _pack_layer(root, out, base, owned)
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
+
+
+# -- one layer
+
+
+def _pack_layer(root: int, out: IO[bytes], base: int | None, owners: Mapping[str, tuple[int, int]]) -> None:
+    """The tree below the directory `root`. `base` is what its owners are stored above; None: all of it is ours, and
+    root's inside, but what `owners` tells of absolute directories and all that is in them.
+    Unsupported: an engine must not be given it."""
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        _Writer(archive, base, owners).directory(root, PurePosixPath())
+
+
+def _owners(template: Template) -> dict[str, tuple[int, int]]:
+    """Whose homes and working directory are: what stored owners would say."""
+    homes = {user.home: (user.uid, user.gid) for user in template.users if user.home != "/"}
+    default = template.user(None)
+    return homes if default is None else {**homes, template.workdir: (default.uid, default.gid)}
+
+
+class _Writer:
+    def __init__(self, archive: tarfile.TarFile, base: int | None, owners: Mapping[str, tuple[int, int]]) -> None:
+        self._archive, self._base = archive, base
+        self._owners = {PurePosixPath(path).relative_to("/"): ids for path, ids in owners.items() if path != "/"}
+        self._links: dict[tuple[int, int], str] = {}
+
+    def directory(self, fd: int, path: PurePosixPath) -> None:
+        self._add(os.fstat(fd), path, tarfile.DIRTYPE)
+        if _is_opaque(fd):
+            self._archive.addfile(tarfile.TarInfo(str(path / _HIDES_ALL)))
+        for name in sorted(os.listdir(fd)):
+            info, below = os.stat(name, dir_fd=fd, follow_symlinks=False), path / name
+            if not path.parts and name in _PLACES and not stat.S_ISDIR(info.st_mode) and not _hides(info):
+                raise Unsupported(
+                    f"/{name} of this template is no directory, and a container engine mounts its own there",
+                    hint="level='jail', 'gvisor' or 'microvm'",
+                )
+            if stat.S_ISDIR(info.st_mode):
+                with closing(os.open(name, DIRECTORY, dir_fd=fd)) as inner:
+                    self.directory(inner, below)
+            elif _hides(info):
+                self._archive.addfile(tarfile.TarInfo(str(path / f"{_HIDES}{name}")))
+            elif stat.S_ISLNK(info.st_mode):
+                self._add(info, below, tarfile.SYMTYPE, link=os.readlink(name, dir_fd=fd))
+            elif stat.S_ISREG(info.st_mode):
+                self._file(fd, name, info, below)
+
+    def _file(self, fd: int, name: str, info: os.stat_result, path: PurePosixPath) -> None:
+        known = self._links.setdefault((info.st_dev, info.st_ino), str(path)) if info.st_nlink > 1 else str(path)
+        if known != str(path):
+            self._add(info, path, tarfile.LNKTYPE, link=known)
+            return
+        with os.fdopen(os.open(name, _READ, dir_fd=fd), "rb") as file:
+            self._add(os.fstat(file.fileno()), path, tarfile.REGTYPE, content=file)
+
+    def _add(
+        self,
+        info: os.stat_result,
+        path: PurePosixPath,
+        kind: bytes,
+        *,
+        link: str = "",
+        content: IO[bytes] | None = None,
+    ) -> None:
+        member = self._member(info, path)
+        member.type, member.linkname = kind, link
+        if content is not None:
+            member.size = info.st_size
+        self._archive.addfile(member, content)
+
+    def _member(self, info: os.stat_result, path: PurePosixPath) -> tarfile.TarInfo:
+        member = tarfile.TarInfo(str(path))
+        member.mode = stat.S_IMODE(info.st_mode)
+        member.mtime = int(info.st_mtime)
+        if self._base is not None:
+            member.uid, member.gid = info.st_uid - self._base, info.st_gid - self._base
+        else:
+            member.uid, member.gid = self._owner(path)
+        return member
+
+    def _owner(self, path: PurePosixPath) -> tuple[int, int]:
+        """The nearest."""
+        above = (path, *path.parents)
+        return next((self._owners[place] for place in above if place in self._owners), (0, 0))
+
+
+def _hides(info: os.stat_result) -> bool:
+    return stat.S_ISCHR(info.st_mode) and info.st_rdev == _WHITEOUT
+
+
+def _is_opaque(fd: int) -> bool:
+    for name in _OPAQUE:
+        try:
+            if os.getxattr(fd, name) == b"y":
+                return True
+        except OSError:  # it has none, or we may not see it
+            continue
+    return False

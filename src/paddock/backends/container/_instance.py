@@ -16,7 +16,7 @@ from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import PaddockError, SandboxDied
 from paddock.linux import caps
-from paddock.linux.foreign_cgroup import Refusals
+from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecId, ExecSpec, Process, Usage, replace
 
 from . import _life
@@ -50,7 +50,7 @@ class ContainerInstance(GuestInstance):
         return SandboxDied(f"sandbox {self.id} is gone", hint="`paddock ls --all` says why")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
-        if self._life.late:  # its environment says nothing of them
+        if self._life.ways.late:  # its environment says nothing of them
             spec = replace(spec, env={**certificates(TRUSTED), **spec.env})
         return await super().start(spec, id=id, background=background)
 
@@ -89,30 +89,27 @@ class ContainerInstance(GuestInstance):
 
     async def pause(self) -> Paused:
         """Pid 1 goes on, and holds the deadline of the retention."""
-        return await self._life.rest.pause()
+        return await self._life.pause()
 
     async def resume(self) -> float:
         await self._backend.unpause(self._life)
-        return await self._life.rest.resume()
+        return await self._life.resume()
 
     async def stay_awake(self) -> Callable[[], None]:
         if self.stillness.now:
             await self._backend.unpause(self._life)
-        return await self._life.rest.stay_awake()
+        return await self._life.stay_awake()
 
     @property
     def stillness(self) -> Stillness:
-        return self._life.rest.stillness
+        return self._life.stillness
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """Its files are brought to its trees while it stands: that takes as long as there is much of them."""
-        async with self._backend.records.carrying(self.id), self._life.rest.hold(HOLD_SECONDS):
-            carrier = await self.dial("carrier")
-            try:
+        async with self._backend.records.alone(self.id, "hold"), self._life.hold(HOLD_SECONDS):
+            with contextlib.closing(await self.dial("carrier")) as carrier:
                 await self._backend.bring(self._life.record, carrier)
-            finally:
-                carrier.close()
             yield
 
     async def kill(self) -> None:

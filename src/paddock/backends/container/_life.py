@@ -1,22 +1,35 @@
-"""A running container as the kernel shows it: its end, its processes, its walls. Neither engine nor guest is asked."""
+"""A running container: its end, its processes, its walls as the kernel shows them, and its pauses.
+
+Pid 1 is asked for a pause, and tells of others. That all stands still is seen from outside: nothing that is said inside
+is taken for it. Its engine is never asked.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import math
 import os
 import signal
-from functools import partial
+from collections.abc import AsyncGenerator, Callable
 
 from paddock.backends import _look as look
-from paddock.backends._look import NOBODY
-from paddock.linux import foreign_cgroup, namespaces, pidfd, proc
+from paddock.backends._base import Paused
+from paddock.backends._stillness import Stillness
+from paddock.backends.guest import Nothing, Place, Request
+from paddock.backends.guest import orders as pid1
+from paddock.backends.guest._connection import Channel, GuestConnection
+from paddock.errors import PaddockError, PlatformError, SandboxDied, SandboxError
+from paddock.linux import cgroups, proc
 from paddock.model import Check, Limit, Process, Usage
+from paddock.wire.guest import StillnessReply, TimesReply
 
+from ._birth import CONTROL
 from ._records import Record, Records
-from ._rest import Rest
 from ._ways import Ways
 
+_AGAIN_SECONDS = 1.0
 _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup")
 
 
@@ -25,25 +38,29 @@ class Life:
 
     def __init__(self, record: Record, records: Records) -> None:
         """ProcessLookupError: it has ended."""
-        self.record = record
-        self._fd = pidfd.open(record.pid)
+        self.record, self._records = record, records
+        self._fd = os.pidfd_open(record.pid)
         if not record.lives():  # somebody else has its number
             os.close(self._fd)
             raise ProcessLookupError(record.pid)
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._fd, self._gone)
-        self.ways = Ways()
-        self.late = record.late
-        self.rest = Rest(record, records, partial(stands_still, record))
-        self._following = self._loop.create_task(self.rest.follow())
+        self.ways = Ways(late=record.late)
+        self.stillness = Stillness()
+        self.seen(record.left_seconds is not None)
+        self._connection: GuestConnection | None = None
+        self._connecting = asyncio.Lock()
+        self._awake: dict[int, Channel] = {}
+        self._holds = itertools.count()
+        self._following = self._loop.create_task(self._follow())
 
     def kill(self) -> bool:
         """False: it is not ours to kill. Its end is waited for in `ended`."""
         if self._fd < 0:
             return True
         try:
-            pidfd.send_signal(self._fd, signal.SIGKILL)
+            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
         except ProcessLookupError:
             return True
         except PermissionError:
@@ -56,14 +73,119 @@ class Life:
             os.close(self._fd)
             self._fd = -1
             self._following.cancel()
-            self.rest.close()
+            if self._connection is not None:
+                self._connection.close()
             self.ways.close()
-            self.rest.stillness.end()  # whoever waits for that waits no more
+            self.stillness.end()  # whoever waits for that waits no more
 
     def _gone(self) -> None:
         self.close()
         if not self.ended.done():
             self.ended.set_result(None)
+
+    # -- pauses
+
+    async def _follow(self) -> None:
+        """Is told of every pause, whoever made it, and of every end of one. Returns when pid 1 is gone."""
+        while True:
+            try:
+                channel = await self._open(pid1.stillness(self.stillness.now))
+                told = await channel.reply(StillnessReply)
+            except OSError:
+                return
+            except PaddockError:
+                await asyncio.sleep(_AGAIN_SECONDS)
+            else:
+                self.seen(told.paused != 0)
+                with contextlib.suppress(PaddockError, OSError):  # it has ended, or the disk is full
+                    self._note(told)
+
+    def seen(self, paused: bool) -> None:
+        if paused:
+            self.stillness.begin()
+        else:
+            self.stillness.end()
+
+    async def pause(self) -> Paused:
+        times = await (await self._ask(pid1.PAUSE)).call(TimesReply)
+        await self._check()
+        self.stillness.begin()
+        record = self._note(times)
+        return Paused(record.left_seconds, record.deadline)
+
+    async def resume(self) -> float:
+        times = await (await self._ask(pid1.RESUME)).call(TimesReply)
+        self.stillness.end()
+        return self._note(times).deadline
+
+    async def ask_times(self) -> None:
+        """Have what pid 1 says of its TTL written down."""
+        self._note(await (await self._ask(pid1.TIMES)).call(TimesReply))
+
+    async def stay_awake(self) -> Callable[[], None]:
+        hold = next(self._holds)
+
+        def let_go() -> None:
+            if (kept := self._awake.pop(hold, None)) is not None:
+                kept.close()
+
+        try:
+            self._awake[hold] = channel = await self._ask(pid1.AWAKE)
+            with channel.attended():
+                times = await channel.reply(TimesReply)
+        except BaseException:
+            let_go()
+            raise
+        self.stillness.end()
+        self._note(times)
+        return let_go
+
+    @contextlib.asynccontextmanager
+    async def hold(self, seconds: int) -> AsyncGenerator[None]:
+        """It stands still for as long as the block takes; PlatformError at its end if it did not throughout."""
+        channel = await self._ask(pid1.hold(seconds))
+        with contextlib.closing(channel):
+            with channel.attended():
+                await channel.reply(Nothing)
+            await self._check()
+            yield
+            if channel.has_ended:
+                raise PlatformError(
+                    f"the sandbox did not stand still for as long as it took ({seconds} s at most)", hint="try again"
+                )
+        with channel.attended():
+            await channel.ended()
+
+    async def _check(self) -> None:
+        if not await asyncio.to_thread(stands_still, self.record):
+            raise SandboxError("not all of the sandbox stands still, although its pid 1 says so", hint="try again")
+
+    def _note(self, times: TimesReply | StillnessReply) -> Record:
+        left, deadline = pid1.seconds(times.left), pid1.seconds(times.deadline)
+        until = math.inf if deadline is None else deadline
+        record = self._records.note_times(self.record.id, self.record.incarnation, left, until)
+        if record is None:
+            raise self._dead()
+        return record
+
+    async def _ask(self, request: Request) -> Channel:
+        try:
+            return await self._open(request)
+        except OSError:
+            raise self._dead() from None
+
+    async def _open(self, request: Request) -> Channel:
+        """OSError: nobody is there any more."""
+        async with self._connecting:
+            if self._connection is None or self._connection.closed:
+                place = self._records.place(self.record.id)
+                self._connection = await GuestConnection.connect(place / f"{CONTROL}.sock", Place())
+                for hold in self._awake:  # of a connection that was lost
+                    self._awake[hold] = self._connection.open(pid1.AWAKE)
+        return self._connection.open(request)
+
+    def _dead(self) -> PaddockError:
+        return SandboxDied("the sandbox is gone", hint="`paddock ls --all` says why")
 
 
 def stands_still(record: Record) -> bool:
@@ -75,13 +197,13 @@ def stands_still(record: Record) -> bool:
 def is_frozen(record: Record) -> bool:
     """By its control group, as an engine does it. Then pid 1 holds no deadline."""
     with contextlib.suppress(OSError):
-        return record.lives() and foreign_cgroup.is_frozen(record.pid)
+        return record.lives() and cgroups.is_frozen(record.pid)
     return False
 
 
 def usage(record: Record) -> Usage:
     """OSError: it has ended."""
-    stats = foreign_cgroup.stats(record.pid)
+    stats = cgroups.stats(record.pid)
     strikes = {Limit.MEMORY: stats.oom_kills, Limit.PROCESSES: stats.processes_refused}
     return Usage(
         memory_bytes=stats.memory_bytes,
@@ -94,7 +216,8 @@ def usage(record: Record) -> Usage:
 
 def table(record: Record) -> tuple[Process, ...]:
     """Every process of its pid namespace; empty if it has ended."""
-    return look.table(look.family(record.pid, record.lives), partial(_uid, record))
+    found = look.family(record.pid, record.lives)
+    return look.table(found, look.ids(record.pid) if found else [])
 
 
 def posture(record: Record, allowed: int) -> tuple[Check, ...]:
@@ -106,8 +229,7 @@ def posture(record: Record, allowed: int) -> tuple[Check, ...]:
     more = [str(pid) for pid, status in states.items() if int(status["CapBnd"], 16) & ~allowed]
     free = [str(pid) for pid, status in states.items() if status["Seccomp"] != "2"]
     gain = [str(pid) for pid, status in states.items() if status["NoNewPrivs"] != "1"]
-    shared = _shared(record.pid)
-    alike = _uid(record, 0) == 0 and namespaces.read_uid_map(record.pid)[0].outside == 0
+    alike = any((ids.inside, ids.outside) == (0, 0) for ids in look.ids(record.pid))
     root = "uid 0 of the host, without its powers" if alike else "no uid of the host's system"
     return (
         _check("capabilities", more, "more than a sandbox's", "those over files and processes of its own, at most"),
@@ -118,7 +240,7 @@ def posture(record: Record, allowed: int) -> tuple[Check, ...]:
             "no filter",
             f"filtered by the engine, and below pid 1 by the jail's filter too, for all {len(states)} processes",
         ),
-        _namespaces(shared),
+        _namespaces(record.pid),
         Check(area="posture", name="identity", status="weak" if alike else "ok", detail=f"root inside is {root}"),
         Check(
             area="posture",
@@ -129,30 +251,12 @@ def posture(record: Record, allowed: int) -> tuple[Check, ...]:
     )
 
 
-def _namespaces(shared: list[str]) -> Check:
-    if shared == ["cgroup"]:  # Podman 4.3 passes over the wish for one
+def _namespaces(pid: int) -> Check:
+    if look.shared(pid, _NAMESPACES) == ["cgroup"]:  # Podman 4.3 passes over the wish for one
         words = "shares cgroup: it reads the names of its groups, and can write none"
         return Check(area="posture", name="namespaces", status="weak", detail=words)
-    return look.check(
-        "namespaces", f"shares {', '.join(shared)}" if shared else None, f"its own: {' '.join(_NAMESPACES)}"
-    )
+    return look.namespaces(pid, _NAMESPACES)
 
 
 def _check(name: str, pids: list[str], problem: str, detail: str) -> Check:
     return look.check(name, f"{problem}: processes {', '.join(pids[:8])} of the host" if pids else None, detail)
-
-
-def _uid(record: Record, uid: int) -> int:
-    with contextlib.suppress(OSError):
-        inner = proc.inner_uid(record.pid, uid)
-        return NOBODY if inner is None else inner
-    return NOBODY
-
-
-def _shared(pid: int) -> list[str]:
-    try:
-        own = proc.namespaces()
-        theirs = proc.namespaces(pid)
-    except PermissionError:
-        return []  # an ordinary user is not shown them
-    return [name for name in _NAMESPACES if theirs.get(name) == own.get(name)]

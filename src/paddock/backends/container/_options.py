@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,35 +132,25 @@ def guest_directory(directory: Path) -> Path:
     return place
 
 
-class Size:
-    """What a container is told of its own size, beside what its engine tells it: files over /proc and /sys. They lie
-    in the directory of its record."""
+def told(
+    place: Path, limits: Limits, processors: sizes.Processors
+) -> tuple[list[tuple[Path, str]], tuple[int, ...] | None]:
+    """Write what a container is told of its own size, beside what its engine tells it: files over /proc and /sys.
 
-    def __init__(self, place: Path, limits: Limits, processors: sizes.Processors) -> None:
-        self._cpus, self._all_of_them = processors.choose(limits.cpus)
-        self._place = place / TOLD
-        self._files = {
-            "/proc/meminfo": sizes.meminfo(limits.memory_mib * _MIB, limits.swap_mib * _MIB),
-            "/proc/stat": sizes.stat(self._cpus),
-            "/proc/loadavg": sizes.LOADAVG,
-        }
-        if not self._all_of_them:
-            self._files |= {
-                "/proc/cpuinfo": sizes.cpuinfo(self._cpus),
-                "/sys/devices/system/cpu/online": sizes.listed(self._cpus),
-            }
-
-    def write(self) -> list[tuple[Path, str]]:
-        """Return each file, and what it lies over."""
-        self._place.mkdir(mode=0o755)
-        made = [(self._place / target.rpartition("/")[2], target) for target in self._files]
-        for file, target in made:
-            file.write_text(self._files[target])
-            file.chmod(0o644)
-        return made
-
-    def pin(self, pid: int) -> None:
-        """Have pid 1 run there, and so all that it starts. Another user's engine may not let us: the quota holds."""
-        if not self._all_of_them:
-            with suppress(PermissionError):
-                os.sched_setaffinity(pid, self._cpus)
+    Return each file, in `place`, the directory of its record, and what it lies over; and the processors where it is to
+    run, None for all of them.
+    """
+    cpus, all_of_them = processors.choose(limits.cpus)
+    files = {
+        "/proc/meminfo": sizes.meminfo(limits.memory_mib * _MIB, limits.swap_mib * _MIB),
+        "/proc/stat": sizes.stat(cpus),
+        "/proc/loadavg": sizes.LOADAVG,
+    }
+    if not all_of_them:
+        files |= {"/proc/cpuinfo": sizes.cpuinfo(cpus), "/sys/devices/system/cpu/online": sizes.listed(cpus)}
+    (place / TOLD).mkdir(mode=0o755)
+    made = [(place / TOLD / target.rpartition("/")[2], target) for target in files]
+    for file, target in made:
+        file.write_text(files[target])
+        file.chmod(0o644)
+    return made, None if all_of_them else cpus

@@ -83,11 +83,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def lives(self) -> bool:
         """As the kernel says, which knows better than any engine."""
-        try:
-            known = self.pid > 0 and self.boot == proc.boot_id() and proc.start_time(self.pid) == self.start
-            return known and proc.state(self.pid) not in "ZX"
-        except (OSError, ValueError):
-            return False
+        return self.pid > 0 and proc.is_same(self.pid, self.start, self.boot) and proc.state(self.pid) not in "ZX"
 
 
 def name_of(id: SandboxId) -> str:
@@ -126,26 +122,27 @@ class Records:
             scratch.write_bytes(msgspec.json.encode(record))
             scratch.replace(place / RECORD)
 
-    def read(self, id: SandboxId) -> Record | None:
+    def read(self, id: SandboxId, incarnation: int | None = None) -> Record | None:
+        """Return the record, or that of one incarnation alone: its successor under the same id is another's."""
         try:
-            return msgspec.json.decode((self.place(id) / RECORD).read_bytes(), type=Record)
+            record = msgspec.json.decode((self.place(id) / RECORD).read_bytes(), type=Record)
         except (OSError, msgspec.DecodeError):
             return None
+        return record if incarnation in (None, record.incarnation) else None
 
     def change(self, id: SandboxId, incarnation: int, **new: Any) -> Record | None:
         """Writes down what is new of it, and nothing else: what others have written meanwhile stays. What it was; None
         where it is gone."""
         with self._changing:
-            record = self.read(id)
-            if record is None or record.incarnation != incarnation:
-                return None
-            self.write(msgspec.structs.replace(record, **new))
+            record = self.read(id, incarnation)
+            if record is not None:
+                self.write(msgspec.structs.replace(record, **new))
             return record
 
     def move_deadline(self, id: SandboxId, incarnation: int, deadline: float) -> float:
         """Writes it down; what it was. SandboxDied."""
-        record = self.read(id)
-        if record is not None and record.incarnation == incarnation and record.lives():
+        record = self.read(id, incarnation)
+        if record is not None and record.lives():
             left = deadline - proc.boottime()
             record = self.change(id, incarnation, deadline=deadline, left_seconds=None, most_seconds=left)
             if record is not None:
@@ -154,8 +151,8 @@ class Records:
 
     def note_times(self, id: SandboxId, incarnation: int, left: float | None, deadline: float) -> Record | None:
         """Write down what pid 1 says of its TTL: never more than was left when that was last known."""
-        record = self.read(id)
-        if record is None or record.incarnation != incarnation:
+        record = self.read(id, incarnation)
+        if record is None:
             return None
         now = proc.boottime()
         most = max(0.0, min(deadline - now if left is None else left, record.most_seconds))
@@ -170,17 +167,11 @@ class Records:
         self.change(id, incarnation, **new)
         return msgspec.structs.replace(record, **new)
 
-    def carrying(self, id: SandboxId) -> contextlib.AbstractAsyncContextManager[None]:
-        """One at a time brings the files of a container to its trees. SandboxDied."""
-        return self._alone(id, "carry")
-
-    def carrying_out(self, id: SandboxId) -> contextlib.AbstractAsyncContextManager[None]:
-        """One at a time has a jail that carries out of a container, however long another holds it still. What was read
-        of it before is not to be relied on. SandboxDied."""
-        return self._alone(id, "out")
-
     @contextlib.asynccontextmanager
-    async def _alone(self, id: SandboxId, doing: str) -> AsyncGenerator[None]:
+    async def alone(self, id: SandboxId, doing: Literal["hold", "carry"]) -> AsyncGenerator[None]:
+        """One at a time holds a container still to bring its files to its trees. One at a time has a jail that carries
+        out of it, however long another holds it still: what was read of it before is not to be relied on. SandboxDied.
+        """
         if not self.place(id).is_dir():
             raise SandboxDied(f"sandbox {id} is gone")
         async with self._turns.setdefault((id, doing), asyncio.Lock()):

@@ -11,7 +11,7 @@ from paddock.errors import ErrandFailed, PaddockError, PlatformError, SandboxDie
 from paddock.linux import proc
 from paddock.model import Limit, SandboxId
 
-from ._carry import Storage, owner
+from ._carry import Carrier, owner
 from ._engine import Engine, at_rest, ending_of, missing, state_of
 from ._records import Record, Records
 
@@ -28,10 +28,10 @@ class Remains:
         self,
         records: Records,
         open: Callable[[], Awaitable[Engine]],
-        storage: Callable[[], Awaitable[Storage]],
+        carrier: Carrier,
         locks: dict[SandboxId, asyncio.Lock],
     ) -> None:
-        self._records, self._open, self._storage, self._locks = records, open, storage, locks
+        self._records, self._open, self._carrier, self._locks = records, open, carrier, locks
 
     async def settled(self, id: SandboxId, incarnation: int) -> None:
         """Returns when what a dead one left in its trees is in the pool. PlatformError: it is kept in the container."""
@@ -50,30 +50,26 @@ class Remains:
         one. What it has taken out is not taken out again: it has removed the container."""
         async with contextlib.AsyncExitStack() as alone:
             try:
-                await alone.enter_async_context(self._records.carrying_out(id))
+                await alone.enter_async_context(self._records.alone(id, "carry"))
             except SandboxDied:
                 return  # that has removed all of it
             if (record := self._owing(id, incarnation)) is not None:
                 await self._take_out(engine, record)
-            record = self._records.read(id)
-            if then is not None and record is not None and record.incarnation == incarnation:
+            if then is not None and self._records.read(id, incarnation) is not None:
                 await then()
 
     def _owing(self, id: SandboxId, incarnation: int) -> Record | None:
         """A dead one of which something is left to take out. Its successor under the same id is another's."""
-        record = self._records.read(id)
-        if record is None or record.incarnation != incarnation or not record.owes or record.lives():
-            return None
-        return record
+        record = self._records.read(id, incarnation)
+        return None if record is None or not record.owes or record.lives() else record
 
     async def _take_out(self, engine: Engine, record: Record) -> None:
         if not await at_rest(engine, record.container):
             self._records.change(record.id, record.incarnation, carried=True, lost=_REMOVED)
             return
-        carrier = (await self._storage()).carrier
         lost = ""
         try:
-            await carrier.out(
+            await self._carrier.out(
                 record.id, record.trees, owner(record.template), lambda path: engine.archive(record.container, path)
             )
         except ErrandFailed as error:
@@ -88,10 +84,10 @@ class Remains:
         self._records.change(record.id, record.incarnation, carried=True, lost=lost)
 
     async def ending(self, id: SandboxId, incarnation: int) -> Ending:
-        record = self._records.read(id)
-        if record is not None and record.incarnation == incarnation and record.lost:
+        record = self._records.read(id, incarnation)
+        if record is not None and record.lost:
             return Ending(limit=None, reason=f"it ended, and {record.lost}")
-        if record is None or record.incarnation != incarnation or record.killed == "caller":
+        if record is None or record.killed == "caller":
             return _KILLED
         if record.killed == "deadline" or (record.pid and proc.boottime() >= record.deadline):
             if record.left_seconds is not None:

@@ -12,18 +12,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paddock.backends._base import Exits
 from paddock.errors import PlatformError, Unsupported
 from paddock.keeper import _emissary, layout
-from paddock.linux import pidfd
+from paddock.linux.descriptors import closing
 
 from ._options import HOST
 from ._records import BIRTH, Record, Records
-
-if TYPE_CHECKING:
-    from ._life import Life
 
 TRUSTED = f"{HOST}/{layout.TRUST}"
 """Whom programs inside are to trust, where their environment says so."""
@@ -42,58 +38,51 @@ def show_trust(place: Path) -> None:
 
 
 class Ways:
-    """Those of one container, as long as this process has them."""
+    """Those of one container, as long as this process has them. `late`: it was given them while it ran, and its
+    environment says nothing of certificates."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, late: bool = False) -> None:
+        self.late = late
         self._sockets: list[socket.socket] = []
 
-    async def make(self, pid: int, protect: Sequence[str], *, again: bool = False) -> bool:
-        """The sockets, for a container that has none of them in this process. `again`: rules and certificates are
-        there. False: an earlier service's gateway has them. PlatformError."""
+    async def furnish(
+        self, pid: int, mounts: Mapping[str, int], protect: Sequence[str], *, exits: bool, again: bool = False
+    ) -> None:
+        """Make all that a container has from its birth: detached mounts by their targets, paths that nobody inside
+        changes, and the sockets if it is to have `exits`. PlatformError.
+
+        `again`: rules and certificates are there. No sockets come if an earlier service's gateway has them.
+        """
+        orders = {"pid": pid, "shown": HOST, "exits": exits, "again": again}
+        orders |= {"protect": list(protect), "mounts": list(mounts)}
+        self._sockets = await asyncio.to_thread(_send, pid, orders, tuple(mounts.values()))
+
+    async def exits(self, records: Records, record: Record, *, make: bool) -> Exits | None:
+        """Return copies to whoever has the sandbox's lock. None: an earlier service's gateway has the sockets.
+        PlatformError, Unsupported, ProcessLookupError."""
+        if not record.exits:
+            if not make:
+                raise Unsupported(f"sandbox {record.id} was made without a way out", hint="give it a policy")
+            show_trust(records.place(record.id) / BIRTH)
         if not self._sockets:
-            await self._have_made(pid, {"exits": True, "again": again, "protect": list(protect), "mounts": []})
-        return bool(self._sockets)
-
-    async def furnish(self, pid: int, mounts: Mapping[str, int], protect: Sequence[str], *, exits: bool) -> None:
-        """All that a container has from its birth: detached mounts by their targets, paths that nobody inside changes,
-        and the sockets if it is to have `exits`. PlatformError."""
-        orders = {"exits": exits, "again": False, "protect": list(protect), "mounts": list(mounts)}
-        await self._have_made(pid, orders, tuple(mounts.values()))
-
-    async def _have_made(self, pid: int, orders: Mapping[str, object], descriptors: tuple[int, ...] = ()) -> None:
-        asked = {"pid": pid, "shown": HOST, **orders}
-        self._sockets = await asyncio.to_thread(_send, pid, asked, descriptors)
-
-    def copies(self, process: int, first: tuple[int, int]) -> Exits:
-        *tcp, datagrams, connections, diag = [one.dup() for one in self._sockets]
-        return Exits(tuple(tcp), datagrams, connections, diag, process, first)
+            await self.furnish(record.pid, {}, (), exits=True, again=record.exits)
+        if not record.exits:
+            if not self._sockets:
+                raise PlatformError("a program inside listens at a port that the gateway needs", hint="end it")
+            records.change(record.id, record.incarnation, exits=True, late=True)
+        self.late = record.late or not record.exits
+        if not self._sockets:
+            return None
+        process = os.pidfd_open(record.pid)
+        if not record.lives():  # that was another process's by now
+            os.close(process)
+            raise ProcessLookupError
+        return Exits(tuple([one.dup() for one in self._sockets]), process, (record.pid, record.start))
 
     def close(self) -> None:
         for one in self._sockets:
             one.close()
         self._sockets = []
-
-
-async def exits(records: Records, record: Record, life: Life, *, make: bool) -> Exits | None:
-    """Of whoever has its lock. None: an earlier service's gateway has them. PlatformError, Unsupported,
-    ProcessLookupError."""
-    if not record.exits:
-        if not make:
-            raise Unsupported(f"sandbox {record.id} was made without a way out", hint="give it a policy")
-        show_trust(records.place(record.id) / BIRTH)
-    there = await life.ways.make(record.pid, (), again=record.exits)
-    if not record.exits:
-        if not there:
-            raise PlatformError("a program inside listens at a port that the gateway needs", hint="end it")
-        records.change(record.id, record.incarnation, exits=True, late=True)
-    life.late = record.late or not record.exits
-    if not there:
-        return None
-    process = pidfd.open(record.pid)
-    if not record.lives():  # that was another process's by now
-        os.close(process)
-        raise ProcessLookupError
-    return life.ways.copies(process, (record.pid, record.start))
 
 
 def _send(pid: int, orders: object, mounts: tuple[int, ...]) -> list[socket.socket]:
@@ -102,13 +91,11 @@ def _send(pid: int, orders: object, mounts: tuple[int, ...]) -> list[socket.sock
     with ours, theirs:
         ours.settimeout(_SECONDS)
         try:
-            process = pidfd.open(pid)
+            process = os.pidfd_open(pid)
         except ProcessLookupError:
             raise PlatformError("the container ended before it had a way out", hint="try again") from None
-        try:
+        with closing(process):
             socket.send_fds(ours, [json.dumps(orders).encode()], [process, *mounts])
-        finally:
-            os.close(process)
         argv = [sys.executable, "-I", "-S", "-c", _emissary.START, _SOURCE]
         with subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env={}, cwd="/") as emissary:
             theirs.close()

@@ -7,12 +7,14 @@ import contextlib
 import math
 import os
 import signal
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
 
 from paddock.backends._pump import Journal
 from paddock.errors import GuestLost, InvalidArgument, NotFound, PaddockError, SandboxError
 from paddock.model import ExecId, ExecInfo, ExecSpec, ExitStatus, Limit, PtySize
 from paddock.model.streams import ByteReader, ByteWriter
+from paddock.wire import close_all
 from paddock.wire import guest as wire
 from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
 
@@ -22,8 +24,7 @@ from ._requests import Nothing, Request, ask, of_command, of_exec, of_guest
 from ._streams import FileReader
 
 if TYPE_CHECKING:
-    from ._channel import Channel
-    from ._connection import GuestConnection
+    from ._connection import Channel, GuestConnection
 
 _PIPES = (PipeReader, PipeWriter)
 _UMASK = 0o022
@@ -456,28 +457,34 @@ async def start_foreground(
 def _over_pipes(
     connection: GuestConnection, request: Request, spec: ExecSpec, id: ExecId, keeping: Keeping | None
 ) -> GuestExecHandle:
+    with _pipes(2, stdin=spec.stdin) as (far, stdin, near):
+        channel = connection.open(request, fds=far)
+    return GuestExecHandle(connection, channel, id=id, stdin=stdin, stdout=near[0], stderr=near[1], keeping=keeping)
+
+
+@contextlib.contextmanager
+def _pipes(outputs: int, *, stdin: bool) -> Generator[tuple[list[int], PipeWriter | None, list[PipeReader]]]:
+    """Pipes of a command: the far ends, which the block hands in, and the near ones, which are closed if it fails."""
     far: list[int] = []
     near: list[PipeReader] = []
-    stdin: PipeWriter | None = None
+    writer: PipeWriter | None = None
     try:
-        if spec.stdin:
-            reader, writer = open_pipe()
-            far.append(reader)
-            stdin = PipeWriter(writer)
-        for _ in range(2):
-            reader, writer = open_pipe()
-            far.append(writer)
-            near.append(PipeReader(reader))
-        channel = connection.open(request, fds=far)
+        if stdin:
+            theirs, ours = open_pipe()
+            far.append(theirs)
+            writer = PipeWriter(ours)
+        for _ in range(outputs):
+            ours, theirs = open_pipe()
+            far.append(theirs)
+            near.append(PipeReader(ours))
+        yield far, writer, near
     except BaseException:
-        for pipe in (stdin, *near):
+        for pipe in (writer, *near):
             if pipe is not None:
                 pipe.close()
         raise
     finally:
-        for fd in far:
-            os.close(fd)
-    return GuestExecHandle(connection, channel, id=id, stdin=stdin, stdout=near[0], stderr=near[1], keeping=keeping)
+        close_all(far)
 
 
 async def take_up(connection: GuestConnection, id: ExecId, keeping: Keeping, held: tuple[int, ...]) -> GuestExecHandle:
@@ -509,17 +516,9 @@ async def start_background(
 ) -> GuestExecHandle:
     """Its output is kept inside; the handle is attached to it in the same breath."""
     request = exec_request(connection.place, spec, id, user, background=True)
-    with contextlib.ExitStack() as inner, contextlib.ExitStack() as outer:
-        far: list[int] = []
-        stdin: PipeWriter | None = None
-        if spec.stdin:
-            if not connection.descriptors:
-                raise InvalidArgument("a background command has no stdin here")
-            reader, writer = open_pipe()
-            inner.callback(os.close, reader)
-            far.append(reader)
-            stdin = PipeWriter(writer)
-            outer.callback(stdin.close)
+    if spec.stdin and not connection.descriptors:
+        raise InvalidArgument("a background command has no stdin here")
+    with _pipes(0, stdin=spec.stdin) as (far, stdin, _):
         channel = connection.open(request, fds=far)
         handle = attach(connection, id, stdin)
         try:
@@ -529,7 +528,6 @@ async def start_background(
         except BaseException:
             handle.abandon()
             raise
-        outer.pop_all()
     return handle
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,12 +37,11 @@ from paddock.wire.guest import MkdirFlags, Op, RemoveFlags, SetFlags, Stream, Wr
 
 from ._frames import ProtocolError
 from ._place import encode, show
-from ._requests import Nothing, Request, ask, of_copy, of_file
+from ._requests import Nothing, Request, ask, flags, of_copy, of_file
 from ._streams import FileReader, FileWriter, PortStream, connect, open_reader, open_writer
 
 if TYPE_CHECKING:
-    from ._channel import Channel
-    from ._connection import GuestConnection
+    from ._connection import Channel, GuestConnection
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -65,19 +65,14 @@ class _Files:
         return await self._call(ask(Op.STAT, message, of_file(action.path)))
 
     async def mkdir(self, action: MakeDirectory) -> FileInfo:
-        flags = MkdirFlags.PARENTS if action.parents else MkdirFlags(0)
-        if action.mode is not None:
-            flags |= MkdirFlags.MODE
-        message = wire.Mkdir(flags=flags, mode=action.mode or 0, path=self._place.locate(action.path))
+        wanted = flags({MkdirFlags.PARENTS: action.parents, MkdirFlags.MODE: action.mode is not None})
+        message = wire.Mkdir(flags=wanted, mode=action.mode or 0, path=self._place.locate(action.path))
         return await self._call(ask(Op.MKDIR, message, of_file(action.path)))
 
     async def set(self, action: SetFileAttributes) -> FileInfo:
-        flags = SetFlags(0)
-        for flag, value in ((SetFlags.MODE, action.mode), (SetFlags.UID, action.uid), (SetFlags.GID, action.gid)):
-            if value is not None:
-                flags |= flag
+        given = {SetFlags.MODE: action.mode, SetFlags.UID: action.uid, SetFlags.GID: action.gid}
         message = wire.Set(
-            flags=flags,
+            flags=flags({flag: value is not None for flag, value in given.items()}),
             mode=action.mode or 0,
             uid=action.uid or 0,
             gid=action.gid or 0,
@@ -100,18 +95,10 @@ class _Files:
         }
 
     async def remove(self, action: RemoveFile) -> None:
-        flags = RemoveFlags.RECURSIVE if action.recursive else RemoveFlags(0)
-        if action.missing_ok:
-            flags |= RemoveFlags.MISSING_OK
-        message = wire.Remove(flags=flags, path=self._place.locate(action.path))
-        channel = self._connection.open(ask(Op.REMOVE, message, of_file(action.path)))
-        try:
-            with channel.attended(works=True):
-                await channel.reply(Nothing)
-                await channel.finished()
-        except BaseException:
-            channel.close()
-            raise
+        wanted = flags({RemoveFlags.RECURSIVE: action.recursive, RemoveFlags.MISSING_OK: action.missing_ok})
+        message = wire.Remove(flags=wanted, path=self._place.locate(action.path))
+        async with self._begun(ask(Op.REMOVE, message, of_file(action.path))) as channel:
+            await channel.finished()
 
     async def list(self, action: ListFiles) -> tuple[FileInfo, ...]:
         message = wire.List(depth=action.depth, path=self._place.locate(action.path))
@@ -150,10 +137,8 @@ class _Files:
         return await open_reader(self._connection, request, Nothing, works=True)
 
     async def write(self, action: WriteFile) -> FileWriter:
-        flags = WriteFlags.APPEND if action.append else WriteFlags(0)
-        if action.mode is not None:
-            flags |= WriteFlags.MODE
-        message = wire.Write(flags=flags, mode=action.mode or 0, path=self._place.locate(action.path))
+        wanted = flags({WriteFlags.APPEND: action.append, WriteFlags.MODE: action.mode is not None})
+        message = wire.Write(flags=wanted, mode=action.mode or 0, path=self._place.locate(action.path))
         request = ask(Op.WRITE, message, of_file(action.path))
         return await open_writer(self._connection, request, works=False, info=self._told_info)
 
@@ -162,15 +147,11 @@ class _Files:
         return await open_writer(self._connection, request, works=True, info=self._told_info)
 
     async def watch(self, action: WatchFiles) -> Changes:
-        flags = wire.WatchFlags.RECURSIVE if action.recursive else 0
-        request = ask(Op.WATCH, wire.Watch(flags=flags, path=self._place.locate(action.path)), of_file(action.path))
-        channel = self._connection.open(request, receives=(Stream.OUT,))
-        try:
-            with channel.attended(works=True):
-                await channel.reply(Nothing)
-        except BaseException:
-            channel.close()
-            raise
+        message = wire.Watch(
+            flags=wire.WatchFlags.RECURSIVE if action.recursive else 0, path=self._place.locate(action.path)
+        )
+        async with self._begun(ask(Op.WATCH, message, of_file(action.path)), (Stream.OUT,)) as channel:
+            pass
         return Changes(channel, lambda row: self._told(channel, self._change, row))
 
     async def connect(self, action: ConnectPort) -> PortStream:
@@ -181,36 +162,36 @@ class _Files:
         return self._told_info(channel, await channel.call(wire.File))
 
     async def _work(self, request: Request) -> FileInfo:
-        channel = self._connection.open(request)
+        async with self._begun(request) as channel:
+            return self._told_info(channel, await channel.result(wire.File))
+
+    @asynccontextmanager
+    async def _begun(self, request: Request, receives: Sequence[int] = ()) -> AsyncGenerator[Channel]:
+        """What a worker has begun; if the block fails, it stops."""
+        channel = self._connection.open(request, receives=receives)
         try:
             with channel.attended(works=True):
                 await channel.reply(Nothing)
-                return self._told_info(channel, await channel.result(wire.File))
+                yield channel
         except BaseException:
             channel.close()
             raise
 
     async def _rows(self, request: Request, type: type[Message], most: int | None) -> tuple[list[Any], bool]:
         """And whether that is all. The guest is believed neither in how many they are nor in how much."""
-        channel = self._connection.open(request, receives=(Stream.OUT,))
         convert: Callable[[Any], Any] = self._info if type is wire.File else self._match
         found: list[Any] = []
-        rows = _Rows(channel)
-        try:
-            with channel.attended(works=True):
-                await channel.reply(Nothing)
-                while some := await rows.some(type):
-                    found += [self._told(channel, convert, row) for row in some]
-                    if most is not None and len(found) > most:
-                        raise channel.breach("more results than it may send")
-                    if rows.total > MAX_RESULT_BYTES:
-                        channel.close()
-                        return found, False
-                ended = await channel.result(wire.Walked)
-                return found, not ended.flags & wire.WalkedFlags.TRUNCATED
-        except BaseException:
-            channel.close()
-            raise
+        async with self._begun(request, (Stream.OUT,)) as channel:
+            rows = _Rows(channel)
+            while some := await rows.some(type):
+                found += [self._told(channel, convert, row) for row in some]
+                if most is not None and len(found) > most:
+                    raise channel.breach("more results than it may send")
+                if rows.total > MAX_RESULT_BYTES:
+                    channel.close()
+                    return found, False
+            ended = await channel.result(wire.Walked)
+            return found, not ended.flags & wire.WalkedFlags.TRUNCATED
 
     def _told(self, channel: Channel, convert: Callable[[Any], T], row: Message) -> T:
         try:

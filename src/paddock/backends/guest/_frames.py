@@ -57,10 +57,6 @@ class Decoder:
         del buffer[:position]
         return frames
 
-    @property
-    def pending_bytes(self) -> int:
-        return len(self._buffer)
-
 
 def _parse(kind: Kind, code: int, channel: int, body: bytes) -> Frame:
     if (channel == 0) != (kind is Kind.HELLO):

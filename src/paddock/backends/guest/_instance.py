@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any, TypeVar, cast
 from paddock.backends._base import Command, Paused
 from paddock.backends._stillness import Stillness
 from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, Unsupported
-from paddock.linux.foreign_cgroup import Refusals
+from paddock.linux.cgroups import Refusals
 from paddock.model import (
     Action,
     ByteReader,
@@ -120,10 +121,8 @@ class GuestInstance:
             if error.errno in OUT_OF:
                 raise
             raise self.lost_error() from None
-        try:
+        with contextlib.closing(control):
             return await orders.serves(control, "root")
-        finally:
-            control.close()
 
     async def signal_exec(self, exec: ExecId, number: int) -> None:
         await self._first(lambda connection: signal_exec(connection, exec, number))

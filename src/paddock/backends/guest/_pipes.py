@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import os
-import termios
 from collections.abc import Callable
-from struct import unpack
 
-from paddock.backends._pump import Flow, Journal
+from paddock.backends._pump import Flow, Journal, grow, held
 
-_GROWN = 1024 * 1024
-_MUCH = 256 * 1024
 _TURN = 64
+_FEED = 1 << 20
 
 
 def open_pipe() -> tuple[int, int]:
@@ -67,10 +62,7 @@ class _Pipe:
             self._waiter.set_result(None)
 
     def _count(self, size: int) -> None:
-        """Who moves much gets a large pipe."""
-        if self._total < _MUCH <= self._total + size:
-            with contextlib.suppress(OSError):  # EPERM: the user's pipes hold too much already
-                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _GROWN)
+        grow(self._total, size, self._fd)
         self._total += size
 
     async def _give_way(self) -> None:
@@ -166,7 +158,7 @@ class PipeReader(_Pipe):
         if self._flow is not None:
             self._flow.cut()
         elif self._fd >= 0 and self._left is None:
-            (self._left,) = unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, b"\0\0\0\0"))
+            self._left = held(self._fd)
             if self._left or (self.journal is not None and self.journal.unread):
                 self._wake()
             else:
@@ -192,7 +184,7 @@ class PipeWriter(_Pipe):
         try:
             while self._fd >= 0:
                 try:
-                    if not os.splice(file, self._fd, _GROWN, flags=os.SPLICE_F_NONBLOCK):
+                    if not os.splice(file, self._fd, _FEED, flags=os.SPLICE_F_NONBLOCK):
                         break
                 except BlockingIOError:
                     await self._ready(self._loop.add_writer, self._loop.remove_writer)

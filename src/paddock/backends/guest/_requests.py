@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -66,6 +66,11 @@ def ask(op: Op, message: Message, refused: Refusal) -> Request:
         return Request(op, message.pack(), refused)
     except (ValueError, StructError) as error:
         raise InvalidArgument(f"{op.name.lower()}: {error}") from None
+
+
+def flags(wanted: Mapping[int, object]) -> int:
+    """Those whose value is true."""
+    return sum(flag for flag, is_wanted in wanted.items() if is_wanted)
 
 
 def _failed(number: int, words: str) -> SandboxError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paddock.backends._pump import Flow
 from paddock.errors import FileError, InvalidArgument
+from paddock.linux.descriptors import closing
 from paddock.model import FileInfo
 from paddock.wire.guest import Accept, Connect, File, Op, Stream
 
@@ -15,8 +16,7 @@ from ._pipes import PipeReader, PipeWriter
 from ._requests import Nothing, Request, ask, of_door, of_port
 
 if TYPE_CHECKING:
-    from ._channel import Channel
-    from ._connection import GuestConnection
+    from ._connection import Channel, GuestConnection
 
 Info: TypeAlias = Callable[["Channel", File], FileInfo | None]
 """Convert what the guest says of a file."""
@@ -151,10 +151,8 @@ async def _over_pipe(
 ) -> Channel:
     """Hand the far end in; `pipe` is closed if nothing comes of it."""
     try:
-        try:
+        with closing(far):
             channel = connection.open(request, fds=(far,))
-        finally:
-            os.close(far)
         with channel.attended():
             await channel.reply(answer)
     except BaseException:

@@ -14,7 +14,7 @@ from paddock.wire._message import Message
 from paddock.wire.guest import IdentityFlags, Op
 
 from ._place import encode
-from ._requests import Request, ask, of_guest
+from ._requests import Request, ask, flags, of_guest
 
 if TYPE_CHECKING:
     from ._connection import GuestConnection
@@ -26,9 +26,8 @@ _NANOSECONDS = 1_000_000_000
 def identity(
     name: str, user: User, *, eager: bool = False, attending: bool = False, tells: bool = False, filter: bytes
 ) -> Request:
-    wanted = {IdentityFlags.EAGER: eager, IdentityFlags.ATTENDING: attending, IdentityFlags.TELLS: tells}
-    flags = sum(flag for flag, is_wanted in wanted.items() if is_wanted)
-    return _ask(Op.IDENTITY, wire.Identity(name=encode(name), uid=user.uid, gid=user.gid, flags=flags, filter=filter))
+    wanted = flags({IdentityFlags.EAGER: eager, IdentityFlags.ATTENDING: attending, IdentityFlags.TELLS: tells})
+    return _ask(Op.IDENTITY, wire.Identity(name=encode(name), uid=user.uid, gid=user.gid, flags=wanted, filter=filter))
 
 
 def begin(*, deadline: float, idle: float, retention: float, limits: Mapping[int, int]) -> Request:
@@ -38,22 +37,6 @@ def begin(*, deadline: float, idle: float, retention: float, limits: Mapping[int
 
 def deadline(boottime: float) -> Request:
     return _ask(Op.DEADLINE, wire.Deadline(deadline=ns(boottime)))
-
-
-def pause() -> Request:
-    return Request(Op.PAUSE, b"", _of_pid1)
-
-
-def resume() -> Request:
-    return Request(Op.RESUME, b"", _of_pid1)
-
-
-def times() -> Request:
-    return Request(Op.TIMES, b"", _of_pid1)
-
-
-def awake() -> Request:
-    return Request(Op.AWAKE, b"", _of_pid1)
 
 
 def hold(seconds: int) -> Request:
@@ -106,3 +89,6 @@ def _of_pid1(number: int, step: str) -> PaddockError:
     if step in ("stop", "hold") and number == errno.ETIMEDOUT:
         return SandboxError("not all of the sandbox stopped in time", hint="try again")
     return of_guest(number, step)
+
+
+PAUSE, RESUME, TIMES, AWAKE = (Request(op, b"", _of_pid1) for op in (Op.PAUSE, Op.RESUME, Op.TIMES, Op.AWAKE))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -14,10 +14,10 @@ import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan
 from paddock.backends._environment import certificates, hints
+from paddock.backends._stillness import Stillness
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._keeper import KeeperClient, Message
-from paddock.backends.jail._rest import Rest
 from paddock.errors import KeeperUnavailable, PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
@@ -32,6 +32,74 @@ _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
 _CERTIFICATES = certificates(f"/{_trust_places.PLACE}")
+
+
+class Rest:
+    """The pauses of one backend's sandboxes: what the keeper is asked, and what it told. `start` runs work that nobody
+    waits for."""
+
+    def __init__(self, keeper: KeeperClient, start: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        self._keeper, self._start = keeper, start
+        self._stillness: dict[str, Stillness] = {}
+        self._awake: dict[int, tuple[SandboxId, int]] = {}
+
+    def stillness(self, id: SandboxId) -> Stillness:
+        return self._stillness.get(id) or self._stillness.setdefault(id, Stillness())
+
+    def forget(self, id: SandboxId) -> None:
+        self.told(id, False)  # whoever waits for that waits no more
+        self._stillness.pop(id, None)
+
+    def told(self, id: str, paused: bool) -> None:
+        if (known := self._stillness.get(id)) is None:
+            return
+        if paused:
+            known.begin()
+        else:
+            known.end()
+
+    def listed(self, answer: Message) -> dict[SandboxId, Paused]:
+        """Those that are paused, by what the keeper has listed: what it told may have been missed."""
+        listed = cast("dict[str, Message]", answer["paused"])
+        paused = {SandboxId(id): _paused(times) for id, times in listed.items()}
+        for id in self._stillness:
+            self.told(id, id in paused)
+        return paused
+
+    async def pause(self, id: SandboxId, incarnation: int) -> Paused:
+        answer = await self._keeper.request("pause", id=id, incarnation=incarnation)
+        self.told(id, True)
+        return _paused(answer)
+
+    async def resume(self, id: SandboxId, incarnation: int) -> float:
+        answer = await self._keeper.request("resume", id=id, incarnation=incarnation)
+        self.told(id, False)
+        return float(answer["deadline"])
+
+    async def stay_awake(self, id: SandboxId, incarnation: int) -> Callable[[], None]:
+        hold = next(self._keeper.holds)
+        self._awake[hold] = id, incarnation
+
+        def let_go() -> None:
+            if self._awake.pop(hold, None) is not None:
+                self._start(self._let_go(id, hold))
+
+        try:
+            await self._keeper.request("awake", id=id, incarnation=incarnation, hold=hold)
+        except BaseException:
+            let_go()
+            raise
+        return let_go
+
+    async def hold_again(self) -> None:
+        """With a keeper that knows nothing of it."""
+        for hold, (id, incarnation) in list(self._awake.items()):
+            if hold in self._awake:  # what was let go meanwhile would be held for ever
+                await self._keeper.request("awake", id=id, incarnation=incarnation, hold=hold)
+
+    async def _let_go(self, id: SandboxId, hold: int) -> None:
+        with contextlib.suppress(PaddockError):  # it keeps nothing awake for a connection that has ended
+            await self._keeper.tell("rest", id=id, hold=hold)
 
 
 class JailBackend:
@@ -248,8 +316,8 @@ class JailBackend:
         if not descriptors:
             return None
         process = descriptors.pop()
-        *tcp, datagrams, connections, diag = [socket.socket(fileno=fd) for fd in descriptors]
-        return Exits(tuple(tcp), datagrams, connections, diag, process, (answer["pid"], answer["start"]))
+        sockets = tuple([socket.socket(fileno=fd) for fd in descriptors])
+        return Exits(sockets, process, (answer["pid"], answer["start"]))
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
@@ -363,6 +431,10 @@ def _endings(answer: Message, kinds: tuple[str, ...]) -> dict[SandboxId, Ending]
     ended = cast("dict[str, dict[str, str | None]]", answer["ended"])
     mine = {id: one for id, one in ended.items() if one["kind"] in kinds}
     return {SandboxId(id): _ending(one["limit"], one["reason"] or "") for id, one in mine.items()}
+
+
+def _paused(times: Message) -> Paused:
+    return Paused(times["left"], float(times["deadline"]))
 
 
 def _ending(limit: str | None, reason: str) -> Ending:

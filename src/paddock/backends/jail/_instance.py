@@ -14,7 +14,7 @@ from paddock.backends.guest import Nothing, Place, orders, variables
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import KeeperUnavailable, SandboxDied
-from paddock.linux.foreign_cgroup import Refusals
+from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
 
 if TYPE_CHECKING:
@@ -90,10 +90,8 @@ class JailInstance(GuestInstance):
             control = await self.reach("init")
         except OSError:  # the deadline had passed
             raise SandboxDied(f"{self.id} is dead") from None
-        try:
+        with contextlib.closing(control):
             await control.open(orders.deadline(deadline)).call(Nothing)
-        finally:
-            control.close()
 
     async def usage(self) -> Usage:
         answer = await self._backend.keeper.request("usage", id=self.id)

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,6 +57,8 @@ _REPEATABLE = frozenset(
         "usage",
     }
 )
+_TOOLS = "/usr/bin:/bin"
+_WANTED = {"memory", "pids", "cpu"}
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 Message = dict[str, Any]
 Listener = Callable[[Message], None]
@@ -200,9 +203,7 @@ class KeeperClient:
         source = str(Path(__file__).parents[3])
         options = {"source": source, "guest": str(program()), "state": str(self.state_dir.absolute())}
         options |= {"for_tests": self._for_tests}
-        from paddock.backends.jail import _scope
-
-        own_group = _scope.prefix()
+        own_group = scope()
         ran, ready = self._launch(*own_group, options) if own_group is not None else (False, False)
         if not ran:
             _, ready = self._launch([], {}, options)
@@ -237,6 +238,36 @@ class KeeperClient:
             # Not to its end: a child of the keeper has it, as long as that lives.
             ready = process.stdout.read(len(READY)) == READY
         return process.returncode == 0, ready
+
+
+def scope() -> tuple[list[str], dict[str, str]] | None:
+    """What to put before a command that is to have its own group, and the environment that this needs.
+
+    It is how systemd gives a program a part of the cgroup tree (systemd.scope(5)). Without it the keeper would lie in
+    the group of whoever started it first, beside processes that are none of its own.
+
+    None where nobody would give one: no systemd, no service manager of this user's, no controllers of version 2.
+    The command itself gets no environment.
+    """
+    systemd_run, env = (shutil.which(name, path=_TOOLS) for name in ("systemd-run", "env"))
+    if systemd_run is None or env is None or not os.path.isdir("/run/systemd/system") or not _has_controllers():
+        return None
+    argv = [systemd_run, "--scope", "--quiet", "--collect", "--property=Delegate=yes", "--property=TasksMax=infinity"]
+    environment: dict[str, str] = {}
+    if (uid := os.getuid()) != 0:
+        runtime = Path(f"/run/user/{uid}")
+        if not (runtime / "systemd/private").exists() and not (runtime / "bus").exists():
+            return None
+        argv.append("--user")
+        environment = {"XDG_RUNTIME_DIR": str(runtime), "DBUS_SESSION_BUS_ADDRESS": f"unix:path={runtime}/bus"}
+    return [*argv, "--description=paddock", "--", env, "-i"], environment
+
+
+def _has_controllers() -> bool:
+    try:
+        return bool(_WANTED & set(Path("/sys/fs/cgroup/cgroup.controllers").read_text().split()))
+    except OSError:
+        return False  # version 1, of which systemd hands nothing on
 
 
 def _foreign(pid: int) -> KeeperUnavailable:

@@ -6,7 +6,6 @@ import os
 from functools import partial
 
 from paddock.backends import _look as look
-from paddock.backends._look import NOBODY
 from paddock.backends._look import check as _check
 from paddock.keeper._records import Record
 from paddock.keeper.layout import ID_COUNT, ORDINARY_ID, range_base
@@ -20,13 +19,13 @@ _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup")
 
 def table(record: Record) -> tuple[Process, ...]:
     """Every process of its pid namespace; empty if it has ended."""
-    found = look.family(record.pid, partial(_lives, record))
-    return look.table(found, partial(_inner_uid, _ids(record) if found else []))
+    found = look.family(record.pid, partial(proc.is_same, record.pid, record.start, record.boot))
+    return look.table(found, _ids(record) if found else [])
 
 
 def posture(record: Record) -> tuple[Check, ...]:
     """What holds at this moment. Empty if it has ended."""
-    found = look.family(record.pid, partial(_lives, record))
+    found = look.family(record.pid, partial(proc.is_same, record.pid, record.start, record.boot))
     if not found:
         return ()
     first, others = found[0], found[1:]
@@ -41,43 +40,22 @@ def posture(record: Record) -> tuple[Check, ...]:
             f"no filter on {', '.join(free[:8])}" if free else None,
             f"filtered for all {len(others)} processes below pid 1",
         ),
-        _namespaces(first.pid),
+        look.namespaces(first.pid, _NAMESPACES),
         _check(
-            "identity", _unless(_is_own(record, first.uid), f"runs as uid {first.uid}"), _identity(record, first.uid)
+            "identity",
+            _unless(first.uid == _ids(record)[0].outside, f"runs as uid {first.uid}"),
+            _identity(record, first.uid),
         ),
         *_devices(record),
     )
 
 
-def _lives(record: Record) -> bool:
-    try:
-        return record.boot == proc.boot_id() and proc.start_time(record.pid) == record.start
-    except (OSError, ValueError):
-        return False
-
-
 def _ids(record: Record) -> list[IdMap]:
     """The ids of its pid 1's namespace, in those of this one."""
     if record.slot is not None:
-        return [IdMap(0, _base(record), ID_COUNT)]
+        return [IdMap(0, range_base(record.slot), ID_COUNT)]
     maps = namespaces.read_uid_map(record.pid)
     return [IdMap(ORDINARY_ID, os.getuid(), 1)] if len(maps) == 1 else maps  # one: it is 1000 a namespace further in
-
-
-def _inner_uid(ids: list[IdMap], uid: int) -> int:
-    return next((one.inside + uid - one.outside for one in ids if 0 <= uid - one.outside < one.length), NOBODY)
-
-
-def _base(record: Record) -> int:
-    return range_base(record.slot or 0)
-
-
-def _is_own(record: Record, uid: int) -> bool:
-    """Whether this is who pid 1 is to be."""
-    if record.slot is not None:
-        return uid == _base(record)
-    maps = namespaces.read_uid_map(record.pid)
-    return uid == (os.getuid() if len(maps) == 1 else maps[0].outside)
 
 
 def _identity(record: Record, uid: int) -> str:
@@ -87,25 +65,12 @@ def _identity(record: Record, uid: int) -> str:
     return f"uid {uid} of the host, which is {whose}"
 
 
-def _namespaces(pid: int) -> Check:
-    try:
-        shared = [name for name in _NAMESPACES if _inode(pid, name) == _inode(os.getpid(), name)]
-    except PermissionError:
-        detail = "an ordinary user is not shown them; they were made when it was"
-        return Check(area="posture", name="namespaces", status="ok", detail=detail)
-    return _check("namespaces", f"shares {', '.join(shared)}" if shared else None, f"its own: {' '.join(_NAMESPACES)}")
-
-
 def _devices(record: Record) -> tuple[Check, ...]:
     """The ioctls of such a one are what somebody who breaks out of this wall reaches beside the host's system calls."""
     if not record.devices:
         return ()
     names = ", ".join(f"/dev/{name}" for name in record.devices)
     return (_check("devices", None, f"the host's {names}, in a /dev of its own"),)
-
-
-def _inode(pid: int, name: str) -> int:
-    return os.stat(f"/proc/{pid}/ns/{name}").st_ino
 
 
 def _unless(holds: bool, problem: str) -> str | None:

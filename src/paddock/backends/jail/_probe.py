@@ -46,9 +46,9 @@ def unusable() -> str | None:
         from paddock.linux import caps
 
         return None if caps.get().effective >> caps.SYS_ADMIN & 1 else _NO_SYS_ADMIN
-    from paddock.backends.jail import _userns
+    from paddock.backends.jail import _trials
 
-    return _userns.refused()
+    return _trials.refused()
 
 
 def remedy(reason: str) -> str | None:

@@ -1,7 +1,12 @@
-"""What sandboxes need of this machine beyond namespaces, tried in a process that is gone afterwards."""
+"""What sandboxes need of this machine, tried in a process that is gone afterwards.
+
+Distributions forbid ordinary users user namespaces in three ways, and only trying shows what holds for the program that
+asks: Ubuntu's AppArmor lets everybody make one and takes its capabilities away, unless the program has a profile.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,41 +14,53 @@ from pathlib import Path
 from paddock.model import Check
 
 _EXITS = (
-    "from paddock.keeper import _exit_rules;from paddock.linux import namespaces,netlink,nft,routes;"
+    "from paddock.keeper import _exits;from paddock.linux import namespaces,netlink,nft,routes;"
     "namespaces.unshare(namespaces.NEWUSER|namespaces.NEWNET);netlink.set_loopback_up();"
-    "nft.load(_exit_rules.rules());routes.keep_everything(version_6=False)"
+    "nft.load(_exits.rules());routes.keep_everything(version_6=False)"
 )
 _POOL = "from paddock.keeper import pool;pool.try_pool(sys.argv[2],int(sys.argv[3]))"
 _SECONDS = 20
+_USERNS = (
+    "from paddock.linux import mounts, namespaces\n"
+    "try:\n"
+    "    namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)\n"
+    "    mounts.make_all_private()\n"
+    "except OSError as error:\n"
+    "    sys.exit(str(error.strerror))\n"
+)
+_SWITCHES = (
+    ("kernel.unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+    ("user.max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=10000"),
+)
+_APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 
 
 def exits() -> Check:
     """Say whether sandboxes can have the gateway as their only network access here."""
-    said = attempt(_EXITS)
-    if said is None:
-        detail = "policies hold: packets are led to the gateway, which asks them"
-        return Check(area="jail", name="egress", status="ok", detail=detail)
-    return Check(
-        area="jail",
-        name="egress",
-        status="missing",
-        detail=f"no sandbox with a policy can be made: {said}",
+    return _check(
+        "egress",
+        attempt(_EXITS),
+        ok="policies hold: packets are led to the gateway, which asks them",
+        problem="no sandbox with a policy can be made",
         fix="a kernel with nf_tables, nft_redir, nft_reject_inet, nft_limit and nft_ct",
     )
 
 
 def pool(state_dir: Path, keeper: int) -> Check:
     """Say whether the file system of a sandbox can be mounted in the pool that the process `keeper` holds."""
-    said = attempt(_POOL, str(state_dir), str(keeper))
-    if said is None:
-        return Check(area="jail", name="file system", status="ok", detail="one was mounted in the pool and removed")
-    return Check(
-        area="jail",
-        name="file system",
-        status="missing",
-        detail=f"no sandbox can be made: {said}",
+    return _check(
+        "file system",
+        attempt(_POOL, str(state_dir), str(keeper)),
+        ok="one was mounted in the pool and removed",
+        problem="no sandbox can be made",
         fix="make room on the disk below (df -h), then paddock doctor --storage",
     )
+
+
+def _check(name: str, said: str | None, *, ok: str, problem: str, fix: str) -> Check:
+    if said is None:
+        return Check(area="jail", name=name, status="ok", detail=ok)
+    return Check(area="jail", name=name, status="missing", detail=f"{problem}: {said}", fix=fix)
 
 
 def attempt(code: str, *arguments: str) -> str | None:
@@ -61,3 +78,40 @@ def attempt(code: str, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return (done.stderr.strip().splitlines() or ["it died"])[-1] if done.returncode else None
+
+
+def refused() -> str | None:
+    """None, or why not and the command that allows it."""
+    suspects = [(name, value) for name, value, _ in _SWITCHES if _read(name) == value]
+    restricted = _read(_APPARMOR) == "1"
+    if not suspects and not restricted:
+        return None  # nothing that is known to stand in the way: no need to spend a process on it
+    why = attempt(_USERNS)
+    if why is None:
+        return None
+    for name, value, command in _SWITCHES:
+        if (name, value) in suspects:
+            return f"ordinary users may make no user namespaces here ({why}): {name}={value}; as root: {command}"
+    return f"AppArmor forbids user namespaces to programs without a profile ({why}); as root: {apparmor_command()}"
+
+
+def profile() -> str:
+    """AppArmor's profile for the Python that runs us: it may make user namespaces, and is not confined otherwise."""
+    program = os.path.realpath(sys.executable)
+    return (
+        f"abi <abi/4.0>,\ninclude <tunables/global>\nprofile paddock {program} flags=(unconfined) {{\n  userns,\n}}\n"
+    )
+
+
+def apparmor_command() -> str:
+    """One command that installs the profile and puts it into force."""
+    lines = " ".join(f"'{line}'" for line in profile().splitlines())
+    path = "/etc/apparmor.d/paddock"
+    return f"printf '%s\\n' {lines} > {path} && apparmor_parser -r {path}"
+
+
+def _read(name: str) -> str | None:
+    try:
+        return Path("/proc/sys", *name.split(".")).read_text().strip()
+    except OSError:
+        return None

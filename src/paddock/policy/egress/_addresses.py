@@ -112,7 +112,7 @@ def special(address: Number) -> Block | None:
 
 def is_public(text: str) -> bool:
     """Tell whether the gateway connects to this address without a rule that names it. An own address of the machine
-    passes here: `linux.own_addresses` knows those."""
+    passes here: `linux.routes` knows those."""
     address = number(text)
     return address is not None and special(unwrapped(address)) is None
 

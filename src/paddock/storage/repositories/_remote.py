@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from paddock.errors import InvalidArgument, NotFound, PlatformError, PolicyDenied
-from paddock.linux.own_addresses import is_own
+from paddock.linux.routes import is_own
 from paddock.model.caller import environment
 from paddock.policy.egress import is_public
 

@@ -1,0 +1,44 @@
+"""Facts and steps of files that Python has no function for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+from paddock.linux._syscall import call
+
+_EXCHANGE = 2  # RENAME_EXCHANGE, include/uapi/linux/fs.h
+_KEEP_SIZE = 0x01  # FALLOC_FL_KEEP_SIZE, include/uapi/linux/falloc.h
+_EMPTY_PATH = 0x1000  # AT_EMPTY_PATH
+_BTIME = 0x800  # STATX_BTIME
+_SIZE, _AT = 256, 80  # of struct statx, and of stx_btime in it: include/uapi/linux/stat.h
+
+
+def exchange(directory: int, one: str, other: str) -> None:
+    """Each name in `directory` is the other's then, in one step (renameat2(2)). FileNotFoundError if one is missing;
+    EINVAL where a file system can't."""
+    first, second = os.fsencode(one), os.fsencode(other)
+    what = ("renameat2", first, second)
+    call("renameat2", directory, first, directory, second, _EXCHANGE, what=what)
+
+
+def reserve(fd: int, offset: int, length: int) -> None:
+    """Writes to these bytes of the file find room, also when the disk is full by then; its size stays as it is
+    (fallocate(2)).
+
+    OSError ENOSPC: there is not that much room; EOPNOTSUPP: this file system cannot promise it.
+    """
+    call("fallocate", fd, _KEEP_SIZE, offset, length)
+
+
+def birth_ns(fd: int) -> int | None:
+    """When it was made, which nobody can set (statx(2)): nanoseconds since 1970 by the wall clock of then. None where
+    the file system does not keep it. OSError."""
+    buffer = ctypes.create_string_buffer(_SIZE)
+    call("statx", fd, b"", _EMPTY_PATH, _BTIME, buffer, what=("statx", fd))
+    mask = struct.unpack_from("=I", buffer)[0]
+    if not mask & _BTIME:
+        return None
+    seconds, nanoseconds = struct.unpack_from("=qI", buffer, _AT)
+    return seconds * 1_000_000_000 + nanoseconds
