@@ -123,12 +123,11 @@ static int tar_put_records(tar_sink *write, void *context, const struct tar_reco
     (void)tar_put_number(header.size, 12, records->used + more.left);
     (void)tar_put_number(header.modified, 12, 0);
     tar_magic(&header, 'x');
-    int error = tar_put_header(write, context, &header);
-    if (!error)
-        error = write(context, records->text, records->used);
-    if (!error && more.left)
-        error = write(context, more.at, more.left);
-    return error ? error : tar_pad(write, context, records->used + more.left);
+    TRY(tar_put_header(write, context, &header));
+    TRY(write(context, records->text, records->used));
+    if (more.left)
+        TRY(write(context, more.at, more.left));
+    return tar_pad(write, context, records->used + more.left);
 }
 
 static bool tar_valid(const char *text)

@@ -299,12 +299,9 @@ static int unpack_member(struct unpack *unpack, const struct tar_member *member)
         return unpack_directory(unpack, member, path);
     if (member->type == TAR_HARD_LINK)
         return unpack_hard_link(unpack, member, path);
-    int error = unpack_enter(unpack, path, true, name);
+    TRY(unpack_enter(unpack, path, true, name));
     int directory = trail_fd(&unpack->trail);
-    if (!error)
-        error = unpack_make_room(directory, name);
-    if (error)
-        return error;
+    TRY(unpack_make_room(directory, name));
     if (member->type == TAR_LINK) /* wherever it leads: it is kept, and nothing is ever made through it */
         return sys_symlinkat(member->target, directory, name);
     return unpack_file(unpack, member, directory, name);
@@ -384,9 +381,7 @@ static int exact_attributes(struct unpack *unpack, int fd)
         long got = sys_fgetxattr(fd, name, unpack->other, sizeof unpack->other);
         if (got == (long)value.left && !memcmp(unpack->other, value.at, value.left))
             continue;
-        int error = sys_fsetxattr(fd, name, value.at, value.left, 0);
-        if (error)
-            return error;
+        TRY(sys_fsetxattr(fd, name, value.at, value.left, 0));
     }
     return 0;
 }
@@ -601,9 +596,7 @@ static int exact_put(struct unpack *unpack, const struct tar_member *member, int
     }
     if (alike)
         return member->type == TAR_DIRECTORY && !unpack->root ? sys_fchmodat(directory, name, 0700) : 0;
-    int error = exact_away(unpack, directory, name, path);
-    if (error)
-        return error;
+    TRY(exact_away(unpack, directory, name, path));
     if (member->type == TAR_LINK)
         return sys_symlinkat(member->target, directory, name);
     return member->type == TAR_DIRECTORY ? sys_mkdirat(directory, name, 0700) : sys_mknodat(directory, name, S_IFIFO | 0600, 0);
@@ -687,13 +680,10 @@ static int exact_begin(struct unpack *unpack, const char *top, const struct uplo
 {
     struct arena seen;
     struct statx is;
-    int error = arena_split(&unpack->op->arena, UNPACK_SEEN * sizeof *unpack->seen, &seen);
-    if (!error && request->owner.left && request->owner.left != sizeof unpack->owner)
-        error = -EBADMSG;
-    if (!error)
-        error = sys_statx(trail_fd(&unpack->trail), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &is);
-    if (error)
-        return error;
+    TRY(arena_split(&unpack->op->arena, UNPACK_SEEN * sizeof *unpack->seen, &seen));
+    if (request->owner.left && request->owner.left != sizeof unpack->owner)
+        return -EBADMSG;
+    TRY(sys_statx(trail_fd(&unpack->trail), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &is));
     unpack->seen = (uint64_t *)(void *)seen.base; /* zeros: nobody has touched it */
     unpack->mount = is.mount;
     unpack->left_out = request->left_out;
@@ -736,39 +726,24 @@ int serve_upload(struct op *op)
     struct unpack *unpack = arena_take(&op->arena, sizeof *unpack);
     struct arena made;
     char *path;
-    int root = -1, error = message_read(op->request, &upload_shape, &request);
-    if (!error && request.flags & ~(uint32_t)UPLOAD_FLAGS)
-        error = -EBADMSG;
-    if (!error)
-        error = unpack ? path_of(op, request.path, &path) : -ENOMEM;
-    if (error)
-        return error;
+    TRY(message_read(op->request, &upload_shape, &request));
+    if (request.flags & ~(uint32_t)UPLOAD_FLAGS)
+        return -EBADMSG;
+    TRY(unpack ? path_of(op, request.path, &path) : -ENOMEM);
     op->step = "mkdir";
-    error = path_make(AT_FDCWD, path);
-    if (!error) {
-        root = sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-        error = root < 0 ? root : 0;
-    }
-    if (!error)
-        error = trail_open_take(&unpack->trail, &root, &op->arena);
-    if (!error)
-        error = arena_split(&op->arena, UNPACK_TIMES, &unpack->times);
-    if (error)
-        return error;
+    TRY(path_make(AT_FDCWD, path));
+    int root = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
+    TRY(trail_open_take(&unpack->trail, &root, &op->arena));
+    TRY(arena_split(&op->arena, UNPACK_TIMES, &unpack->times));
     unpack->op = op;
     tar_start(&unpack->tar, unpack_read, op);
     if (request.flags & UPLOAD_EXACT) {
-        error = exact_begin(unpack, path, &request);
+        TRY(exact_begin(unpack, path, &request));
     } else {
-        error = arena_split(&op->arena, UNPACK_MADE * sizeof *unpack->made, &made);
-        if (error)
-            return error;
+        TRY(arena_split(&op->arena, UNPACK_MADE * sizeof *unpack->made, &made));
         unpack->made = (struct unpack_made *)(void *)made.base; /* zeros: nobody has touched it */
     }
-    if (!error)
-        error = op_reply(op, NULL);
-    if (error)
-        return error;
-    error = unpack_all(unpack);
-    return error ? error : file_exit(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
+    TRY(op_reply(op, NULL));
+    TRY(unpack_all(unpack));
+    return file_exit(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
 }
