@@ -37,8 +37,8 @@ struct pack {
     struct reader left_out; /* relative to it */
     struct pack_attributes {
         char names[PACK_ATTRIBUTES], value[PACK_ATTRIBUTES];
-        unsigned char records[PACK_ATTRIBUTES];
-        size_t used;
+        unsigned char bytes[PACK_ATTRIBUTES];
+        struct writer records;
     } *attributes;
     int follow; /* O_NOFOLLOW, but for what the request names */
     char path[TAR_PATH], target[PATH_MAX];
@@ -112,10 +112,7 @@ static const char *pack_known(struct pack *pack, const struct statx *is, const c
 
 static int pack_record(struct pack *pack, const char *key, const void *value, size_t size)
 {
-    struct pack_attributes *to = pack->attributes;
-    size_t written = tar_record_to(to->records + to->used, sizeof to->records - to->used, key, reader_of(value, size));
-    to->used += written;
-    return written ? 0 : -E2BIG;
+    return tar_record_put(&pack->attributes->records, key, reader_of(value, size)) ? -E2BIG : 0;
 }
 
 static int pack_time(struct pack *pack, const struct statx *is)
@@ -151,20 +148,20 @@ static int pack_more(struct pack *pack, int fd, const struct statx *is, struct t
 {
     if (!pack->whole)
         return 0;
-    pack->attributes->used = 0;
+    pack->attributes->records.used = 0;
     int error = pack_time(pack, is);
     if (!error && fd >= 0)
         error = pack_users_attributes(pack, fd);
-    member->more = reader_of(pack->attributes->records, pack->attributes->used);
+    member->more = reader_of(pack->attributes->bytes, pack->attributes->records.used);
     return error;
 }
 
 static int pack_mounted(struct pack *pack, const struct statx *is, struct tar_member *member)
 {
     pack->walk.enter = false;
-    pack->attributes->used = 0;
+    pack->attributes->records.used = 0;
     TRY(pack_record(pack, "PADDOCK.mounted", "1", 1));
-    member->more = reader_of(pack->attributes->records, pack->attributes->used);
+    member->more = reader_of(pack->attributes->bytes, pack->attributes->records.used);
     return tar_put(pack_write, pack, member, is->uid, is->gid);
 }
 
@@ -302,6 +299,7 @@ int serve_download(struct op *op)
     TRY(arena_split(&op->arena, PACK_LINKS * sizeof *pack->links, &links));
     TRY(arena_split(&op->arena, PACK_NAMES, &pack->names));
     TRY((pack->attributes = arena_take(&op->arena, sizeof *pack->attributes)) ? 0 : -ENOMEM);
+    pack->attributes->records = writer_of(pack->attributes->bytes, sizeof pack->attributes->bytes);
     pack->op = op;
     pack->follow = O_NOFOLLOW;
     pack->whole = request.flags & DOWNLOAD_WHOLE;
