@@ -129,6 +129,7 @@ int tar_put(tar_sink *write, void *context, const struct tar_member *member, uin
 
     if (!*member->path || strlen(member->path) >= TAR_PATH || target_size >= TAR_PATH || size > INT64_MAX)
         return -EINVAL;
+    tar_magic(&header, types[member->type]);
     if (!tar_valid(member->path) || !tar_valid(target))
         tar_record(&records, "hdrcharset", "BINARY");
     if (!tar_put_name(&header, member->path) || !tar_is_ascii(member->path))
@@ -145,7 +146,6 @@ int tar_put(tar_sink *write, void *context, const struct tar_member *member, uin
         tar_record_number(&records, "size", (int64_t)size);
     if (!tar_put_number(header.modified, 12, member->modified < 0 ? 0 : (uint64_t)member->modified) || member->modified < 0)
         tar_record_number(&records, "mtime", member->modified);
-    tar_magic(&header, types[member->type]);
 
     int error = records.used || member->more.left ? tar_put_records(write, context, &records, member->more) : 0;
     return error ? error : tar_put_header(write, context, &header);
