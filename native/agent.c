@@ -17,8 +17,7 @@ static struct channel *find_channel(struct connection *connection, uint32_t numb
 static void ping(struct channel *channel)
 {
     struct ping_reply_message reply = {(uint32_t)sys_getpid(), 0};
-    channel_reply(channel, &ping_reply_shape, &reply);
-    channel_close(channel);
+    request_reply(channel, &ping_reply_shape, &reply);
 }
 
 static void perform(struct channel *channel, struct frame *frame)

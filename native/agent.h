@@ -78,6 +78,15 @@ void channel_credit(struct channel *, uint16_t stream, struct reader body);
 /* The host lets go: of this channel, or of all at once. */
 void channel_leave(struct channel *, bool connected);
 
+/* requests (request.c) */
+
+/* False: it is none, and the connection ends. */
+bool request_read(struct channel *, struct reader body, const struct shape *, void *to);
+/* The last word: an empty REPLY, or the error and the step that failed. */
+void request_answer(struct channel *, int result, const char *step);
+/* The same with a body. */
+void request_reply(struct channel *, const struct shape *, const void *message);
+
 /* children */
 
 enum child_state { CHILD_FREE, CHILD_RUNNING, CHILD_ENDED };

@@ -1,5 +1,6 @@
 /* STAT, MKDIR, SET. */
 #include "file.h"
+#include "io.h"
 #include "ops.h"
 #include "path.h"
 #include "sys.h"
@@ -8,19 +9,18 @@ int serve_stat(struct op *op)
 {
     struct stat_message request;
     char *path;
-    int error = message_read(op->request, &stat_shape, &request);
-    if (!error && request.flags & ~(uint32_t)STAT_FLAGS)
-        error = -EBADMSG;
-    if (!error)
-        error = path_of(op, request.path, &path);
-    return error ? error : file_reply(op, AT_FDCWD, path, path, request.flags & STAT_FOLLOW ? 0 : AT_SYMLINK_NOFOLLOW);
+    TRY(message_read(op->request, &stat_shape, &request));
+    if (request.flags & ~(uint32_t)STAT_FLAGS)
+        return -EBADMSG;
+    TRY(path_of(op, request.path, &path));
+    return file_reply(op, AT_FDCWD, path, path, request.flags & STAT_FOLLOW ? 0 : AT_SYMLINK_NOFOLLOW);
 }
 
 static int mkdir_parents(char *path)
 {
     struct statx is;
     int error = path_make(AT_FDCWD, path);
-    bool directory = !sys_statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &is) && (is.mode & S_IFMT) == S_IFDIR;
+    bool directory = !sys_statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &is) && is_directory(&is);
     if (!directory && (!error || error == -ENOTDIR) && !sys_statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is))
         return -EEXIST; /* the last of them is there, and is something else */
     return error;
@@ -30,20 +30,17 @@ int serve_mkdir(struct op *op)
 {
     struct mkdir_message request;
     char *path;
-    int error = message_read(op->request, &mkdir_shape, &request);
-    if (!error && (request.flags & ~(uint32_t)MKDIR_FLAGS || request.mode > 07777))
-        error = -EBADMSG;
-    if (!error)
-        error = path_of(op, request.path, &path);
-    if (error)
-        return error;
+    TRY(message_read(op->request, &mkdir_shape, &request));
+    if (request.flags & ~(uint32_t)MKDIR_FLAGS || request.mode > 07777)
+        return -EBADMSG;
+    TRY(path_of(op, request.path, &path));
     op->step = "mkdir";
-    error = request.flags & MKDIR_PARENTS ? mkdir_parents(path) : sys_mkdirat(AT_FDCWD, path, 0777);
-    if (!error && request.flags & MKDIR_MODE) {
+    TRY(request.flags & MKDIR_PARENTS ? mkdir_parents(path) : sys_mkdirat(AT_FDCWD, path, 0777));
+    if (request.flags & MKDIR_MODE) {
         op->step = "chmod";
-        error = sys_fchmodat(AT_FDCWD, path, request.mode);
+        TRY(sys_fchmodat(AT_FDCWD, path, request.mode));
     }
-    return error ? error : file_reply(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
+    return file_reply(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
 }
 
 static int set_time(const char *path, int64_t modified)
@@ -60,24 +57,21 @@ int serve_set(struct op *op)
 {
     struct set_message request;
     char *path;
-    int error = message_read(op->request, &set_shape, &request);
-    if (!error && (request.flags & ~(uint32_t)SET_FLAGS || request.mode > 07777))
-        error = -EBADMSG;
-    if (!error)
-        error = path_of(op, request.path, &path);
-    if (error)
-        return error;
+    TRY(message_read(op->request, &set_shape, &request));
+    if (request.flags & ~(uint32_t)SET_FLAGS || request.mode > 07777)
+        return -EBADMSG;
+    TRY(path_of(op, request.path, &path));
     op->step = "chown"; /* before the mode: a change of owner clears the set-id bits */
     if (request.flags & (SET_UID | SET_GID))
-        error = sys_fchownat(AT_FDCWD, path, request.flags & SET_UID ? request.uid : UINT32_MAX,
-                             request.flags & SET_GID ? request.gid : UINT32_MAX, AT_SYMLINK_NOFOLLOW);
-    if (!error && request.flags & SET_MODE) {
+        TRY(sys_fchownat(AT_FDCWD, path, request.flags & SET_UID ? request.uid : UINT32_MAX,
+                         request.flags & SET_GID ? request.gid : UINT32_MAX, AT_SYMLINK_NOFOLLOW));
+    if (request.flags & SET_MODE) {
         op->step = "chmod";
-        error = sys_fchmodat(AT_FDCWD, path, request.mode);
+        TRY(sys_fchmodat(AT_FDCWD, path, request.mode));
     }
-    if (!error && request.flags & SET_MODIFIED) {
+    if (request.flags & SET_MODIFIED) {
         op->step = "utimes";
-        error = set_time(path, request.modified);
+        TRY(set_time(path, request.modified));
     }
-    return error ? error : file_reply(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
+    return file_reply(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
 }

@@ -45,16 +45,6 @@ int get_u64(struct reader *from, uint64_t *to)
     return take(from, to, sizeof *to);
 }
 
-int get_i32(struct reader *from, int32_t *to)
-{
-    return take(from, to, sizeof *to);
-}
-
-int get_i64(struct reader *from, int64_t *to)
-{
-    return take(from, to, sizeof *to);
-}
-
 int get_part(struct reader *from, size_t size, struct reader *part)
 {
     if (from->left < size)
@@ -117,6 +107,11 @@ const char *next_string(struct reader *strings)
     return text;
 }
 
+bool reader_is(struct reader bytes, const char *text)
+{
+    return bytes.left == strlen(text) && (!bytes.left || !memcmp(bytes.at, text, bytes.left));
+}
+
 struct writer writer_of(void *bytes, size_t size)
 {
     return (struct writer){bytes, 0, size};
@@ -132,32 +127,12 @@ int put_bytes(struct writer *to, const void *bytes, size_t size)
     return 0;
 }
 
-int put_u8(struct writer *to, uint8_t value)
-{
-    return put_bytes(to, &value, sizeof value);
-}
-
 int put_u16(struct writer *to, uint16_t value)
 {
     return put_bytes(to, &value, sizeof value);
 }
 
 int put_u32(struct writer *to, uint32_t value)
-{
-    return put_bytes(to, &value, sizeof value);
-}
-
-int put_u64(struct writer *to, uint64_t value)
-{
-    return put_bytes(to, &value, sizeof value);
-}
-
-int put_i32(struct writer *to, int32_t value)
-{
-    return put_bytes(to, &value, sizeof value);
-}
-
-int put_i64(struct writer *to, int64_t value)
 {
     return put_bytes(to, &value, sizeof value);
 }

@@ -17,8 +17,6 @@ int get_u8(struct reader *, uint8_t *);
 int get_u16(struct reader *, uint16_t *);
 int get_u32(struct reader *, uint32_t *);
 int get_u64(struct reader *, uint64_t *);
-int get_i32(struct reader *, int32_t *);
-int get_i64(struct reader *, int64_t *);
 /* A part of `size` bytes as a reader of its own: what reads the part cannot leave it. */
 int get_part(struct reader *, size_t size, struct reader *part);
 /* One field: u16 tag, u16 0, u32 length, bytes, zeros up to a multiple of 8. 1; 0 at the end; -EBADMSG. */
@@ -27,6 +25,9 @@ int get_field(struct reader *, uint16_t *tag, struct reader *value);
 /* What a value must be. 0 or -EBADMSG. */
 int check_text(struct reader value);    /* no NUL */
 int check_strings(struct reader value); /* each with a NUL behind it; may be empty */
+
+/* Whether these are the bytes of the text. */
+bool reader_is(struct reader, const char *text);
 
 /* How many strings `check_strings` has found good. */
 size_t count_strings(struct reader value);
@@ -40,12 +41,8 @@ struct writer {
 };
 
 struct writer writer_of(void *bytes, size_t size);
-int put_u8(struct writer *, uint8_t);
 int put_u16(struct writer *, uint16_t);
 int put_u32(struct writer *, uint32_t);
-int put_u64(struct writer *, uint64_t);
-int put_i32(struct writer *, int32_t);
-int put_i64(struct writer *, int64_t);
 int put_bytes(struct writer *, const void *bytes, size_t size);
 int put_field(struct writer *, uint16_t tag, const void *bytes, size_t size);
 

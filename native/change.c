@@ -1,6 +1,7 @@
 /* REMOVE, MOVE, COPY. */
 #include "copy.h"
 #include "file.h"
+#include "io.h"
 #include "ops.h"
 #include "path.h"
 #include "remove.h"
@@ -9,8 +10,8 @@
 static int remove_one(const char *path)
 {
     struct statx is;
-    int error = sys_statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
-    return error ? error : sys_unlinkat(AT_FDCWD, path, (is.mode & S_IFMT) == S_IFDIR ? AT_REMOVEDIR : 0);
+    TRY(sys_statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is));
+    return sys_unlinkat(AT_FDCWD, path, is_directory(&is) ? AT_REMOVEDIR : 0);
 }
 
 /* Its path is not needed any more. */
@@ -18,9 +19,7 @@ static int remove_all(struct op *op, char *path)
 {
     const char *name;
     path_split(path, &name);
-    int directory = sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    if (directory < 0)
-        return directory;
+    int directory = TRY(sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
     int error = *name ? remove_tree(directory, name, &op->arena) : -EBUSY;
     fd_close(&directory);
     return error;
@@ -30,15 +29,12 @@ int serve_remove(struct op *op)
 {
     struct remove_message request;
     char *path;
-    int error = message_read(op->request, &remove_shape, &request);
-    if (!error && request.flags & ~(uint32_t)REMOVE_FLAGS)
-        error = -EBADMSG;
-    if (!error)
-        error = path_of(op, request.path, &path);
-    if (error)
-        return error;
+    TRY(message_read(op->request, &remove_shape, &request));
+    if (request.flags & ~(uint32_t)REMOVE_FLAGS)
+        return -EBADMSG;
+    TRY(path_of(op, request.path, &path));
     op->step = "remove";
-    error = request.flags & REMOVE_RECURSIVE ? remove_all(op, path) : remove_one(path);
+    int error = request.flags & REMOVE_RECURSIVE ? remove_all(op, path) : remove_one(path);
     return error == -ENOENT && request.flags & REMOVE_MISSING_OK ? 0 : error;
 }
 
@@ -46,39 +42,30 @@ int serve_copy(struct op *op)
 {
     struct copy_message request;
     char *source, *destination;
-    int error = message_read(op->request, &copy_shape, &request);
-    if (!error)
-        error = path_of(op, request.source, &source);
-    if (!error)
-        error = path_of(op, request.destination, &destination);
-    if (error)
-        return error;
+    TRY(message_read(op->request, &copy_shape, &request));
+    TRY(path_of(op, request.source, &source));
+    TRY(path_of(op, request.destination, &destination));
     op->step = "copy";
-    error = copy_tree(source, destination, &op->arena);
-    return error ? error : file_exit(op, AT_FDCWD, destination, destination, AT_SYMLINK_NOFOLLOW);
+    TRY(copy_tree(source, destination, &op->arena));
+    return file_exit(op, AT_FDCWD, destination, destination, AT_SYMLINK_NOFOLLOW);
 }
 
 int serve_move(struct op *op)
 {
     struct move_message request;
     char *source, *destination;
-    int error = message_read(op->request, &move_shape, &request);
-    if (!error)
-        error = path_of(op, request.source, &source);
-    if (!error)
-        error = path_of(op, request.destination, &destination);
-    if (error)
-        return error;
+    TRY(message_read(op->request, &move_shape, &request));
+    TRY(path_of(op, request.source, &source));
+    TRY(path_of(op, request.destination, &destination));
     op->step = "rename";
-    error = sys_renameat2(AT_FDCWD, source, AT_FDCWD, destination, 0);
+    int error = sys_renameat2(AT_FDCWD, source, AT_FDCWD, destination, 0);
     if (error == -EXDEV) {
         size_t mark = op->arena.used;
         op->step = "copy";
-        error = copy_tree(source, destination, &op->arena);
+        TRY(copy_tree(source, destination, &op->arena));
         arena_rewind(&op->arena, mark);
         op->step = "remove";
-        if (!error)
-            error = remove_all(op, source);
+        error = remove_all(op, source);
     }
     return error ? error : file_exit(op, AT_FDCWD, destination, destination, AT_SYMLINK_NOFOLLOW);
 }

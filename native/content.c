@@ -1,6 +1,7 @@
 /* READ, WRITE: the bytes of one file. */
 #include "copy.h"
 #include "file.h"
+#include "io.h"
 #include "ops.h"
 #include "path.h"
 #include "sys.h"
@@ -10,10 +11,8 @@ enum { CONTENT_BUFFER = 64 << 10, CONTENT_LINKS = 40, AT_EACCESS = 0x200 };
 
 static int require_regular(int fd, struct statx *is)
 {
-    int error = sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, is);
-    if (error)
-        return error;
-    return (is->mode & S_IFMT) == S_IFDIR ? -EISDIR : (is->mode & S_IFMT) == S_IFREG ? 0 : -EINVAL;
+    TRY(sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, is));
+    return is_directory(is) ? -EISDIR : is_regular(is) ? 0 : -EINVAL;
 }
 
 /* READ */
@@ -28,9 +27,7 @@ static int send_range(struct op *op, int fd, uint64_t length)
             if (!buffer && !(buffer = arena_take(&op->arena, CONTENT_BUFFER)))
                 return -ENOMEM;
             moved = sys_read(fd, buffer, min_size(size, CONTENT_BUFFER));
-            int error = moved > 0 ? op_write(op, buffer, (size_t)moved) : 0;
-            if (error)
-                return error;
+            TRY(moved > 0 ? op_write(op, buffer, (size_t)moved) : 0);
         }
         if (moved <= 0)
             return (int)moved;
@@ -46,30 +43,20 @@ int serve_read(struct op *op)
     unsigned char bytes[16];
     struct writer body = writer_of(bytes, sizeof bytes);
     char *path;
-    int error = message_read(op->request, &read_shape, &request);
-    if (!error && request.offset > INT64_MAX)
-        error = -EINVAL;
-    if (!error)
-        error = path_of(op, request.path, &path);
-    if (error)
-        return error;
+    TRY(message_read(op->request, &read_shape, &request));
+    if (request.offset > INT64_MAX)
+        return -EINVAL;
+    TRY(path_of(op, request.path, &path));
     op->step = "open";
-    int fd = sys_openat(AT_FDCWD, path, O_RDONLY | SAFE, 0);
-    if (fd < 0)
-        return fd;
-    error = require_regular(fd, &is);
-    if (error)
-        return error;
+    int fd = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | SAFE, 0));
+    TRY(require_regular(fd, &is));
     op->step = "read";
     (void)sys_fcntl(fd, F_SETFL, 0); /* gVisor's splice(2) would not wait for room in a pipe */
-    int64_t offset = sys_lseek(fd, (int64_t)request.offset, SEEK_SET);
-    if (offset < 0)
-        return (int)offset;
+    TRY(sys_lseek(fd, (int64_t)request.offset, SEEK_SET));
     struct read_reply_message reply = {.size = is.size};
-    error = message_put(&body, &read_reply_shape, &reply);
-    if (!error)
-        error = op_reply(op, &body);
-    return error ? error : send_range(op, fd, request.length);
+    TRY(message_put(&body, &read_reply_shape, &reply));
+    TRY(op_reply(op, &body));
+    return send_range(op, fd, request.length);
 }
 
 /* WRITE */
@@ -156,9 +143,7 @@ static int content_new(struct content *content)
     if (content->file >= 0 && !sys_faccessat(AT_FDCWD, path_of_fd(content->file, path), F_OK))
         return 0;
     fd_close(&content->file);
-    int error = content_name(content);
-    if (error)
-        return error;
+    TRY(content_name(content));
     content->file = sys_openat(content->directory, content->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (content->file >= 0)
         return 0;
@@ -174,10 +159,8 @@ static int content_attributes(struct op *op, int from, int to)
     if (!names || !value)
         return -ENOMEM;
     long listed = sys_flistxattr(from, names, 64 << 10);
-    if (listed == -EOPNOTSUPP || listed == -ENOSYS)
-        return 0;
     if (listed < 0)
-        return (int)listed;
+        return listed == -EOPNOTSUPP || listed == -ENOSYS ? 0 : (int)listed;
     for (const char *name = names; name < names + listed; name += strlen(name) + 1) {
         if (!strcmp(name, "security.capability"))
             continue;
@@ -225,14 +208,11 @@ static int content_open(struct op *op, struct content *content, bool append)
         return error;
     if (error)
         return content_new(content);
-    if ((before.mode & S_IFMT) == S_IFDIR)
-        return -EISDIR;
-    if ((before.mode & S_IFMT) != S_IFREG)
-        return -EINVAL;
-    error = content_access(content);
-    if (!error)
-        error = content_new(content);
-    return error ? error : content_inherit(op, content, &before);
+    if (!is_regular(&before))
+        return is_directory(&before) ? -EISDIR : -EINVAL;
+    TRY(content_access(content));
+    TRY(content_new(content));
+    return content_inherit(op, content, &before);
 }
 
 static int content_receive(struct op *op, int fd)
@@ -243,12 +223,7 @@ static int content_receive(struct op *op, int fd)
     if (!buffer)
         return -ENOMEM;
     while ((got = op_read(op, buffer, CONTENT_BUFFER)) > 0)
-        for (int at = 0; at < got;) {
-            long put = sys_write(fd, buffer + at, (size_t)(got - at));
-            if (put < 0)
-                return (int)put;
-            at += (int)put;
-        }
+        TRY(write_all(fd, buffer, (size_t)got));
     return got < 0 ? got : op_committed(op);
 }
 

@@ -1,5 +1,6 @@
 #include "copy.h"
 
+#include "io.h"
 #include "path.h"
 #include "sys.h"
 #include "walk.h"
@@ -18,12 +19,7 @@ static int copy_by_hand(int from, int to)
         long got = sys_read(from, buffer, sizeof buffer);
         if (got <= 0)
             return (int)got;
-        for (long at = 0; at < got;) {
-            long put = sys_write(to, buffer + at, (size_t)(got - at));
-            if (put < 0)
-                return (int)put;
-            at += put;
-        }
+        TRY(write_all(to, buffer, (size_t)got));
     }
 }
 
@@ -56,7 +52,7 @@ static int copy_file(int from_directory, const char *from_name, int to_directory
     if (from < 0)
         return from;
     int error = sys_statx(from, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
-    if (!error && (is.mode & S_IFMT) != S_IFREG)
+    if (!error && !is_regular(&is))
         error = -EINVAL;
     if (!error) {
         to = sys_openat(to_directory, to_name, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
@@ -74,9 +70,7 @@ static int copy_file(int from_directory, const char *from_name, int to_directory
 static int copy_link(int from_directory, const char *from_name, int to_directory, const char *to_name)
 {
     char target[PATH_MAX];
-    long size = sys_readlinkat(from_directory, from_name, target, sizeof target - 1);
-    if (size < 0)
-        return (int)size;
+    long size = TRY(sys_readlinkat(from_directory, from_name, target, sizeof target - 1));
     target[size] = 0;
     return sys_symlinkat(target, to_directory, to_name);
 }
@@ -98,32 +92,29 @@ static int copy_one(int from_directory, const char *from_name, unsigned mode, in
 /* Made open to us; its own mode comes when everything is in it. */
 static int copy_down(struct copy *copy, const char *name)
 {
-    int error = sys_mkdirat(trail_fd(&copy->destination), name, 0700);
-    return error ? error : trail_down(&copy->destination, name);
+    TRY(sys_mkdirat(trail_fd(&copy->destination), name, 0700));
+    return trail_down(&copy->destination, name);
 }
 
 static int copy_entry(struct copy *copy, const struct walk_entry *entry)
 {
-    if ((entry->is.mode & S_IFMT) != S_IFDIR)
-        return copy_one(entry->parent, entry->name, entry->is.mode, trail_fd(&copy->destination), entry->name);
-    return copy_down(copy, entry->name);
+    if (is_directory(&entry->is))
+        return copy_down(copy, entry->name);
+    return copy_one(entry->parent, entry->name, entry->is.mode, trail_fd(&copy->destination), entry->name);
 }
 
 static int copy_up(struct copy *copy, unsigned mode)
 {
-    int error = sys_fchmod(trail_fd(&copy->destination), mode & 07777u);
-    return error ? error : trail_up(&copy->destination);
+    TRY(sys_fchmod(trail_fd(&copy->destination), mode & 07777u));
+    return trail_up(&copy->destination);
 }
 
 static int copy_walk(struct copy *copy)
 {
     struct walk_entry entry;
     int event;
-    while ((event = walk_next(&copy->source, &entry)) > 0) {
-        int error = event == WALK_LEFT ? copy_up(copy, entry.is.mode) : copy_entry(copy, &entry);
-        if (error)
-            return error;
-    }
+    while ((event = walk_next(&copy->source, &entry)) > 0)
+        TRY(event == WALK_LEFT ? copy_up(copy, entry.is.mode) : copy_entry(copy, &entry));
     return event;
 }
 
@@ -137,9 +128,9 @@ static int copy_is_below(int fd, const struct statx *is)
         error = sys_statx(at, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &above);
         if (error)
             break;
-        if (above.inode == is->inode && above.device_major == is->device_major && above.device_minor == is->device_minor)
+        if (is_same_file(&above, is))
             error = -EINVAL;
-        else if (above.inode == last.inode && above.device_major == last.device_major && above.device_minor == last.device_minor)
+        else if (is_same_file(&above, &last))
             break; /* the root, which is above itself */
         last = above;
         int next = sys_openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
@@ -156,17 +147,10 @@ static int copy_is_below(int fd, const struct statx *is)
 static int copy_directory(const char *source, const struct statx *is, int directory, const char *name, struct arena *memory)
 {
     struct copy *copy = arena_take(memory, sizeof *copy);
-    int error = copy ? copy_is_below(directory, is) : -ENOMEM;
-    int from = error ? error : sys_openat(AT_FDCWD, source, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
-    if (from < 0)
-        return from;
-    error = walk_open_take(&copy->source, &from, memory, SIZE_MAX, 0, true);
-    if (error)
-        return error;
-    int to = sys_openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    if (to < 0) /* one that may be searched, not read, is as good */
-        to = sys_openat(directory, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    error = to < 0 ? to : trail_open_take(&copy->destination, &to, memory);
+    TRY(copy ? copy_is_below(directory, is) : -ENOMEM);
+    int from = TRY(sys_openat(AT_FDCWD, source, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
+    TRY(walk_open_take(&copy->source, &from, memory, SIZE_MAX, 0, true));
+    int error = trail_open_at(&copy->destination, directory, memory);
     if (!error) {
         error = copy_down(copy, name);
         if (!error)
@@ -195,7 +179,7 @@ int copy_tree(const char *source, const char *destination, struct arena *memory)
     int directory = sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
     if (directory < 0)
         return directory;
-    if ((is.mode & S_IFMT) == S_IFDIR)
+    if (is_directory(&is))
         error = copy_directory(source, &is, directory, name, memory);
     else
         error = copy_one(AT_FDCWD, source, is.mode, directory, name);

@@ -51,15 +51,13 @@ static int file_answer(struct op *op, int directory, const char *name, char *pat
     struct statx is;
     struct writer body;
     op->step = "stat";
-    int error = sys_statx(directory, name, flags, STATX_BASIC_STATS, &is);
-    if (error)
-        return error;
+    TRY(sys_statx(directory, name, flags, STATX_BASIC_STATS, &is));
     struct file *file = arena_take(&op->arena, sizeof *file);
     if (!file)
         return -ENOMEM;
     path_tidy(path);
-    error = file_body(file, directory, name, path, &is, &body);
-    return error ? error : tell(op, &body);
+    TRY(file_body(file, directory, name, path, &is, &body));
+    return tell(op, &body);
 }
 
 int file_reply(struct op *op, int directory, const char *name, char *path, int flags)

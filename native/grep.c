@@ -1,6 +1,7 @@
 /* GREP. */
 #include "file.h"
 #include "glob.h"
+#include "io.h"
 #include "ops.h"
 #include "path.h"
 #include "regex.h"
@@ -34,8 +35,8 @@ static int grep_tell(struct grep *grep, uint64_t number, const unsigned char *li
     while (told < size && told > GREP_TOLD - 4 && (line[told] & 0xc0) == 0x80)
         told--; /* not in the middle of a character */
     message.line = reader_of(line, told);
-    int error = message_put(&body, &match_shape, &message);
-    return error ? error : rows_add(grep->rows, &body);
+    TRY(message_put(&body, &match_shape, &message));
+    return rows_add(grep->rows, &body);
 }
 
 /* How many of the bytes at `at` are a piece to be searched: a line with its end, or as much of it as is searched at
@@ -127,7 +128,7 @@ static int grep_file(struct grep *grep, int directory, const char *name, int fla
     int fd = sys_openat(directory, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0);
     if (fd < 0)
         return 1;
-    if (!sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is) && (is.mode & S_IFMT) == S_IFREG)
+    if (!sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is) && is_regular(&is))
         more = grep_fd(grep, fd);
     fd_close(&fd);
     return more;
@@ -145,13 +146,9 @@ static int grep_below(struct op *op, struct grep *grep, int root, struct reader 
     int event, more = 1;
     if (prefix > 1)
         grep->path[prefix++] = '/';
-    int error = walk_open_take(&grep->walk, &root, &op->arena, SIZE_MAX, LIMIT_PATH - prefix, false);
-    if (error)
-        return error;
-    while (more > 0 && (event = walk_next(&grep->walk, &entry))) {
-        if (event < 0)
-            return event;
-        if (event != WALK_ENTRY || (entry.is.mode & S_IFMT) != S_IFREG || !grep_name(name, entry.name))
+    TRY(walk_open_take(&grep->walk, &root, &op->arena, SIZE_MAX, LIMIT_PATH - prefix, false));
+    while (more > 0 && (event = TRY(walk_next(&grep->walk, &entry)))) {
+        if (event != WALK_ENTRY || !is_regular(&entry.is) || !grep_name(name, entry.name))
             continue;
         memcpy(grep->path + prefix, entry.path, strlen(entry.path) + 1);
         more = grep_file(grep, entry.parent, entry.name, O_NOFOLLOW);
@@ -166,15 +163,10 @@ int serve_grep(struct op *op)
     struct regex_error refused;
     struct statx is;
     char *path;
-    int error = message_read(op->request, &grep_shape, &request);
-    if (!error)
-        error = path_of(op, request.path, &path);
-    if (error)
-        return error;
+    TRY(message_read(op->request, &grep_shape, &request));
+    TRY(path_of(op, request.path, &path));
     op->step = "open";
-    error = sys_statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &is);
-    if (error)
-        return error;
+    TRY(sys_statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &is));
     struct grep *grep = arena_take(&op->arena, sizeof *grep);
     if (!grep || !(grep->rows = rows_new(op, request.limit)))
         return -ENOMEM;
@@ -189,11 +181,11 @@ int serve_grep(struct op *op)
         return -ENAMETOOLONG;
     memcpy(grep->path, path, strlen(path) + 1);
     path_tidy(grep->path);
-    if ((is.mode & S_IFMT) == S_IFDIR) {
-        int root = sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
-        error = root < 0 ? root : grep_below(op, grep, root, request.name);
+    if (is_directory(&is)) {
+        int root = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0));
+        TRY(grep_below(op, grep, root, request.name));
     } else if (grep_name(request.name, slash + 1)) {
-        error = grep_file(grep, AT_FDCWD, path, 0);
+        TRY(grep_file(grep, AT_FDCWD, path, 0));
     }
-    return error < 0 ? error : rows_exit(grep->rows);
+    return rows_exit(grep->rows);
 }

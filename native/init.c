@@ -69,23 +69,19 @@ void init_set_deadline(struct init *init, uint64_t deadline)
 static int take_identity(const struct identity *identity)
 {
     struct filter_program filter = {(uint16_t)(identity->filter_size / 8), identity->filter};
-    long result = 0;
     if (!CALL0(getuid)) { /* without uid 0 no capability is left */
-        result = CALL2(setgroups, (long)identity->group_count, P(identity->groups));
-        if (!result)
-            result = CALL3(setresgid, identity->gid, identity->gid, identity->gid);
-        if (!result)
-            result = CALL3(setresuid, identity->uid, identity->uid, identity->uid);
+        TRY(CALL2(setgroups, (long)identity->group_count, P(identity->groups)));
+        TRY(CALL3(setresgid, identity->gid, identity->gid, identity->gid));
+        TRY(CALL3(setresuid, identity->uid, identity->uid, identity->uid));
     }
-    if (!result)
-        result = sys_prctl(PR_SET_DUMPABLE, 0);
-    if (!result && (identity->filter || !identity->init->machine)) /* nothing in a machine has power over what holds it */
-        result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1);
-    if (!result && identity->init->led && !identity->init->machine)
-        result = sentry_shed();
-    if (!result && identity->filter)
-        result = CALL5(prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, P(&filter), 0, 0);
-    return (int)result;
+    TRY(sys_prctl(PR_SET_DUMPABLE, 0));
+    if (identity->filter || !identity->init->machine) /* nothing in a machine has power over what holds it */
+        TRY(sys_prctl(PR_SET_NO_NEW_PRIVS, 1));
+    if (identity->init->led && !identity->init->machine)
+        TRY(sentry_shed());
+    if (identity->filter)
+        TRY(CALL5(prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, P(&filter), 0, 0));
+    return 0;
 }
 
 void init_serve(struct agent *agent, int listener, int score)
@@ -143,8 +139,7 @@ static void answer_lost(struct wait *wait)
     struct lost_reply_message reply = {.alive = identity->pid == wait->pid};
     if (identity->last_pid == wait->pid)
         reply.signal = (uint32_t)identity->last_status & 0x7f;
-    channel_reply(channel, &lost_reply_shape, &reply);
-    channel_close(channel);
+    request_reply(channel, &lost_reply_shape, &reply);
 }
 
 static void be_cleared(struct identity *identity)
@@ -293,12 +288,6 @@ struct identity *init_find(struct init *init, struct reader name)
 
 /* Orders */
 
-static void done(struct channel *channel)
-{
-    channel_reply_bytes(channel, NULL, 0);
-    channel_close(channel);
-}
-
 static void add_identity(struct init *init, struct channel *channel, struct frame *frame)
 {
     struct identity_message request;
@@ -310,19 +299,13 @@ static void add_identity(struct init *init, struct channel *channel, struct fram
     }
     while (identity < init->identities + LIMIT_IDENTITIES && identity->name_size)
         identity++;
-    if (identity == init->identities + LIMIT_IDENTITIES || init_find(init, request.name)) {
-        channel_error(channel, -ENOSPC, "identities");
-        return;
-    }
+    if (identity == init->identities + LIMIT_IDENTITIES || init_find(init, request.name))
+        return channel_error(channel, -ENOSPC, "identities");
     int own = init->led ? led_listener(&identity->place) : -1;
-    if (init->led && own < 0) {
-        channel_error(channel, own, "listen");
-        return;
-    }
-    if (request.filter.left && !(identity->filter = sys_map(request.filter.left))) {
-        channel_error(channel, -ENOMEM, "filter");
-        return;
-    }
+    if (init->led && own < 0)
+        return channel_error(channel, own, "listen");
+    if (request.filter.left && !(identity->filter = sys_map(request.filter.left)))
+        return channel_error(channel, -ENOMEM, "filter");
     if (request.filter.left)
         memcpy(identity->filter, request.filter.at, request.filter.left);
     identity->filter_size = request.filter.left;
@@ -336,7 +319,7 @@ static void add_identity(struct init *init, struct channel *channel, struct fram
     identity->gid = request.gid;
     identity->listener.fd = own >= 0 ? own : fd_take(&frame->descriptors[0]);
     init_add(init, identity);
-    done(channel);
+    request_answer(channel, 0, NULL);
 }
 
 /* An engine without root may pass over limits that it was asked for. None is above what there is. */
@@ -345,13 +328,9 @@ int init_limit(struct reader limits)
     uint64_t resource, value;
     while (!get_u64(&limits, &resource) && !get_u64(&limits, &value)) {
         struct rlimit limit = {0, 0};
-        int result = resource < RLIMITS ? sys_prlimit(0, (int)resource, NULL, &limit) : -EINVAL;
-        if (result)
-            return result;
+        TRY(resource < RLIMITS ? sys_prlimit(0, (int)resource, NULL, &limit) : -EINVAL);
         limit.soft = limit.hard = min_u64(value, limit.hard);
-        result = sys_prlimit(0, (int)resource, &limit, NULL);
-        if (result)
-            return result;
+        TRY(sys_prlimit(0, (int)resource, &limit, NULL));
     }
     return 0;
 }
@@ -364,15 +343,11 @@ static void begin(struct init *init, struct channel *channel, struct frame *fram
         return;
     }
     int result = init_limit(request.rlimits);
-    if (result) {
-        channel_error(channel, result, "rlimits");
-        return;
-    }
+    if (result)
+        return channel_error(channel, result, "rlimits");
     result = init->led ? 0 : agent_listen(&init->agent, fd_take(&frame->descriptors[0]));
-    if (result) {
-        channel_error(channel, result, "listen");
-        return;
-    }
+    if (result)
+        return channel_error(channel, result, "listen");
     init->begun = true;
     init->agent.alone = false;
     init->idle = request.idle;
@@ -384,35 +359,28 @@ static void begin(struct init *init, struct channel *channel, struct frame *fram
             start_agent(&init->identities[i]);
         else if (init->identities[i].name_size)
             init_listen(&init->identities[i]);
-    done(channel);
+    request_answer(channel, 0, NULL);
 }
 
 static void set_deadline(struct init *init, struct channel *channel, struct reader body)
 {
     struct deadline_message request;
-    if (message_read(body, &deadline_shape, &request)) {
-        channel->connection->wire.broken = true;
+    if (!request_read(channel, body, &deadline_shape, &request))
         return;
-    }
     init_set_deadline(init, request.deadline);
-    done(channel);
+    request_answer(channel, 0, NULL);
 }
 
 static void tell_agent(struct init *init, struct channel *channel, struct reader body)
 {
     struct agent_message request;
-    if (message_read(body, &agent_shape, &request)) {
-        channel->connection->wire.broken = true;
+    if (!request_read(channel, body, &agent_shape, &request))
         return;
-    }
     const struct identity *identity = init_find(init, request.name);
     struct agent_reply_message reply = {identity ? (uint32_t)identity->pid : 0, 0};
-    if (!identity) {
-        channel_error(channel, -ENOENT, "identity");
-        return;
-    }
-    channel_reply(channel, &agent_reply_shape, &reply);
-    channel_close(channel);
+    if (!identity)
+        return channel_error(channel, -ENOENT, "identity");
+    request_reply(channel, &agent_reply_shape, &reply);
 }
 
 /* A connection ends before the process is reaped to which it belonged; or it was only the connection. */
@@ -426,15 +394,11 @@ static void it_lives(struct timer *timer)
 static void tell_lost(struct init *init, struct channel *channel, struct reader body)
 {
     struct lost_message request;
-    if (message_read(body, &lost_shape, &request)) {
-        channel->connection->wire.broken = true;
+    if (!request_read(channel, body, &lost_shape, &request))
         return;
-    }
     struct identity *identity = init_find(init, request.name);
-    if (!identity) {
-        channel_error(channel, -ENOENT, "identity");
-        return;
-    }
+    if (!identity)
+        return channel_error(channel, -ENOENT, "identity");
     struct wait *wait = init_wait(channel, WAIT_LOST);
     if (!wait)
         return;
@@ -452,8 +416,7 @@ void init_perform(struct channel *channel, struct frame *frame)
     struct init *init = agent_of(channel)->init;
     struct ping_reply_message pong = {(uint32_t)sys_getpid(), 0};
     if (frame->code == OP_PING) {
-        channel_reply(channel, &ping_reply_shape, &pong);
-        channel_close(channel);
+        request_reply(channel, &ping_reply_shape, &pong);
     } else if (!init->begun && frame->code == OP_IDENTITY) {
         add_identity(init, channel, frame);
     } else if (!init->begun && frame->code == OP_BEGIN) {

@@ -61,18 +61,15 @@ static int keep_roots_part(void)
 static int take_identity(const struct jail *jail, int who)
 {
     long uid = jail->plan.users[who].uid, gid = jail->plan.users[who].gid;
-    long result = 0;
     if (jail->house.flags & HOUSE_WHOLE)
-        result = CALL2(setgroups, 0, 0);
-    if (!result)
-        result = CALL3(setresgid, gid, gid, gid);
-    if (!result && who == ROOT)
-        result = keep_roots_part();
-    if (!result)
-        result = CALL3(setresuid, uid, uid, uid);
-    if (!result && who != ROOT)
-        result = drop_capabilities(0); /* where the one uid was its own all along, no change of it has done that */
-    return result ? (int)result : sys_prctl(PR_SET_DUMPABLE, 0);
+        TRY(CALL2(setgroups, 0, 0));
+    TRY(CALL3(setresgid, gid, gid, gid));
+    if (who == ROOT)
+        TRY(keep_roots_part());
+    TRY(CALL3(setresuid, uid, uid, uid));
+    if (who != ROOT)
+        TRY(drop_capabilities(0)); /* where the one uid was its own all along, no change of it has done that */
+    return sys_prctl(PR_SET_DUMPABLE, 0);
 }
 
 static int put_filter(struct reader instructions)
@@ -105,10 +102,10 @@ static int put_landlock(const struct house_message *house)
 static int put_limits(const struct jail *jail)
 {
     const struct plan *plan = &jail->plan;
-    int result = init_limit(reader_of(plan->limits, plan->limit_count * sizeof *plan->limits));
-    if (!result && plan->flags & PLAN_UNCOUNTED)
-        result = put_filter(jail->ipc_is_bounded ? jail->house.uncounted : jail->house.uncounted_ipc);
-    return result;
+    TRY(init_limit(reader_of(plan->limits, plan->limit_count * sizeof *plan->limits)));
+    if (plan->flags & PLAN_UNCOUNTED)
+        TRY(put_filter(jail->ipc_is_bounded ? jail->house.uncounted : jail->house.uncounted_ipc));
+    return 0;
 }
 
 /* /proc is read-only inside, but here. Files of a process that may not be looked into are the machine's root's: this one
@@ -220,17 +217,16 @@ static int make_inner(bool with_share)
 {
     static const int resources[] = {RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE};
     struct rlimit before[ARRAY_SIZE(resources)];
-    int result = 0;
-    for (size_t i = 0; i < ARRAY_SIZE(resources) && with_share && !result; i++) {
-        result = sys_prlimit(0, resources[i], NULL, &before[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(resources) && with_share; i++) {
+        TRY(sys_prlimit(0, resources[i], NULL, &before[i]));
         struct rlimit share = {before[i].soft / PARTS, before[i].hard};
-        if (!result && before[i].soft != UINT64_MAX)
-            result = sys_prlimit(0, resources[i], &share, NULL);
+        if (before[i].soft != UINT64_MAX)
+            TRY(sys_prlimit(0, resources[i], &share, NULL));
     }
-    int pid = result ? result : (int)CALL5(clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
-    for (size_t i = 0; i < ARRAY_SIZE(resources) && with_share && !result; i++)
-        result = sys_prlimit(0, resources[i], &before[i], NULL);
-    return result ? result : pid;
+    int pid = TRY((int)CALL5(clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0));
+    for (size_t i = 0; i < ARRAY_SIZE(resources) && with_share; i++)
+        TRY(sys_prlimit(0, resources[i], &before[i], NULL));
+    return pid;
 }
 
 static void add_identity(struct jail *jail, int who, const char *name)

@@ -4,6 +4,7 @@
  * number as hard RLIMIT_RSS, which no kernel enforces and no descendant can raise. Other agents' commands have other
  * numbers. Where the limit cannot be set they are those who descend from its main process, until that is reaped. */
 #include "agent.h"
+#include "io.h"
 #include "process.h"
 
 enum {
@@ -31,7 +32,7 @@ static uint64_t tag_in_file(int pid)
     char path[PROCESS_PATH], text[4096];
     uint64_t hard;
     process_path(path, pid, "/limits");
-    long got = process_read(path, text, sizeof text);
+    long got = read_file(path, text, sizeof text);
     const char *line = got > 0 ? find_bytes(text, (size_t)got, title, sizeof title - 1) : NULL;
     if (!line)
         return 0;

@@ -58,8 +58,8 @@ int machine_directory(const char *path, unsigned mode)
 
 int machine_mount(const char *source, const char *target, const char *kind, unsigned long flags, const char *options)
 {
-    int result = machine_directory(target, 0755);
-    return result ? result : sys_mount(source, target, kind, flags, options);
+    TRY(machine_directory(target, 0755));
+    return sys_mount(source, target, kind, flags, options);
 }
 
 int machine_write(const char *path, const char *text)
@@ -181,52 +181,41 @@ static int open_port(const char *name)
 static int mount_root(const struct disks *disks)
 {
     struct statx top;
-    int result = machine_mount(disks->view, "/view", "erofs", MS_RDONLY | MS_NODEV, NULL);
-    if (!result)
-        result = machine_mount(disks->disk, "/disk", "ext4", MS_NODEV, "noauto_da_alloc,init_itable=0");
-    if (!result)
-        result = machine_directory("/disk/upper", 0755);
-    if (!result)
-        result = machine_directory("/disk/work", 0755);
-    if (!result)
-        result = sys_statx(AT_FDCWD, "/view", 0, STATX_BASIC_STATS, &top);
-    if (!result)
-        result = sys_fchownat(AT_FDCWD, "/disk/upper", top.uid, top.gid, 0);
-    if (!result)
-        result = sys_fchmodat(AT_FDCWD, "/disk/upper", top.mode & 07777);
-    return result ? result
-                  : machine_mount("overlay", "/root", "overlay", 0,
-                                  "lowerdir=/view,upperdir=/disk/upper,workdir=/disk/work,redirect_dir=on");
+    TRY(machine_mount(disks->view, "/view", "erofs", MS_RDONLY | MS_NODEV, NULL));
+    TRY(machine_mount(disks->disk, "/disk", "ext4", MS_NODEV, "noauto_da_alloc,init_itable=0"));
+    TRY(machine_directory("/disk/upper", 0755));
+    TRY(machine_directory("/disk/work", 0755));
+    TRY(sys_statx(AT_FDCWD, "/view", 0, STATX_BASIC_STATS, &top));
+    TRY(sys_fchownat(AT_FDCWD, "/disk/upper", top.uid, top.gid, 0));
+    TRY(sys_fchmodat(AT_FDCWD, "/disk/upper", top.mode & 07777));
+    return machine_mount("overlay", "/root", "overlay", 0,
+                         "lowerdir=/view,upperdir=/disk/upper,workdir=/disk/work,redirect_dir=on");
 }
 
 static int furnish(void)
 {
-    int result = 0;
-    for (size_t i = 0; i < ARRAY_SIZE(ROOT) && !result; i++)
-        result = machine_mount(ROOT[i].source, ROOT[i].target, ROOT[i].kind, ROOT[i].flags, ROOT[i].options);
+    for (size_t i = 0; i < ARRAY_SIZE(ROOT); i++)
+        TRY(machine_mount(ROOT[i].source, ROOT[i].target, ROOT[i].kind, ROOT[i].flags, ROOT[i].options));
     for (size_t i = 0; i < ARRAY_SIZE(LINKS); i++)
         (void)sys_symlinkat(LINKS[i].target, AT_FDCWD, LINKS[i].name);
-    return result;
+    return 0;
 }
 
 static int enter_root(void)
 {
-    int result = sys_chdir("/root");
-    if (!result)
-        result = sys_mount(".", "/", NULL, MS_MOVE, NULL);
-    if (!result)
-        result = (int)CALL1(chroot, P("."));
-    return result ? result : sys_chdir("/");
+    TRY(sys_chdir("/root"));
+    TRY(sys_mount(".", "/", NULL, MS_MOVE, NULL));
+    TRY((int)CALL1(chroot, P(".")));
+    return sys_chdir("/");
 }
 
 /* One control group for all that the sandbox runs. */
 static int make_group(void)
 {
-    int result = machine_directory(GROUP, 0755);
-    if (!result)
-        result = machine_write("/sys/fs/cgroup/cgroup.subtree_control", "+pids");
+    TRY(machine_directory(GROUP, 0755));
+    TRY(machine_write("/sys/fs/cgroup/cgroup.subtree_control", "+pids"));
     (void)machine_write("/sys/fs/cgroup/cgroup.subtree_control", "+memory"); /* only to tell what struck */
-    return result ? result : machine_write(GROUP "/cgroup.procs", "1");
+    return machine_write(GROUP "/cgroup.procs", "1");
 }
 
 /* Returns the port on which the host speaks, or -errno and what was tried. */

@@ -1,6 +1,7 @@
 /* The life of an operation's child, and the table of operations. */
 #include "op.h"
 
+#include "io.h"
 #include "message.h"
 #include "ops.h"
 #include "schema.h"
@@ -29,23 +30,8 @@ int op_exit(struct op *op, const struct writer *body)
 
 int op_write(struct op *op, const void *bytes, size_t size)
 {
-    const unsigned char *at = bytes;
     int result = op->replied ? 0 : op_reply(op, NULL);
-    while (!result && size) {
-        long written = sys_write(op->out, at, size);
-        if (written < 0)
-            return (int)written;
-        at += written;
-        size -= (size_t)written;
-    }
-    return result;
-}
-
-int op_row(struct op *op, const struct writer *body)
-{
-    uint32_t size = (uint32_t)body->used;
-    int result = op_write(op, &size, sizeof size);
-    return result ? result : op_write(op, body->base, body->used);
+    return result ? result : write_all(op->out, bytes, size);
 }
 
 int op_read(struct op *op, void *to, size_t size)
@@ -103,11 +89,8 @@ static int op_echo(struct op *op)
     op->step = "echo";
     if (!bytes)
         return -ENOMEM;
-    while ((got = op_read(op, bytes, LIMIT_BODY)) > 0) {
-        int result = op_write(op, bytes, (size_t)got);
-        if (result)
-            return result;
-    }
+    while ((got = op_read(op, bytes, LIMIT_BODY)) > 0)
+        TRY(op_write(op, bytes, (size_t)got));
     return got < 0 ? got : op_committed(op);
 }
 

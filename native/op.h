@@ -34,9 +34,6 @@ int op_exit(struct op *, const struct writer *body);
 /* All bytes, or an error: -EPIPE if the host does not read any more. */
 int op_write(struct op *, const void *bytes, size_t size);
 
-/* A row of a listing on `out`: u32 length and the body. */
-int op_row(struct op *, const struct writer *body);
-
 /* Up to `size` bytes from `in`; 0 at its end. */
 int op_read(struct op *, void *to, size_t size);
 

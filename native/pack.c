@@ -5,6 +5,7 @@
  * `top`, that of the directory itself; FIFOs, users' attributes and times in nanoseconds are there; what cannot be read is
  * an error. What is mounted below is named, lest somebody takes it for something that was removed. */
 #include "file.h"
+#include "io.h"
 #include "ops.h"
 #include "path.h"
 #include "sys.h"
@@ -36,8 +37,8 @@ struct pack {
     struct reader left_out; /* relative to it */
     struct pack_attributes {
         char names[PACK_ATTRIBUTES], value[PACK_ATTRIBUTES];
-        unsigned char records[PACK_ATTRIBUTES];
-        size_t used;
+        unsigned char bytes[PACK_ATTRIBUTES];
+        struct writer records;
     } *attributes;
     int follow; /* O_NOFOLLOW, but for what the request names */
     char path[TAR_PATH], target[PATH_MAX];
@@ -62,9 +63,7 @@ static int pack_write(void *context, const void *bytes, size_t size)
         pack->waiting += part;
         from += part;
         size -= part;
-        int error = pack->waiting == sizeof pack->buffer ? pack_flush(pack) : 0;
-        if (error)
-            return error;
+        TRY(pack->waiting == sizeof pack->buffer ? pack_flush(pack) : 0);
     }
     return 0;
 }
@@ -74,9 +73,7 @@ static int pack_content(struct pack *pack, int fd, uint64_t left)
 {
     while (left) {
         if (pack->waiting == sizeof pack->buffer) {
-            int error = pack_flush(pack);
-            if (error)
-                return error;
+            TRY(pack_flush(pack));
         }
         size_t room = (size_t)min_u64(left, sizeof pack->buffer - pack->waiting);
         long got = sys_read(fd, pack->buffer + pack->waiting, room);
@@ -115,10 +112,7 @@ static const char *pack_known(struct pack *pack, const struct statx *is, const c
 
 static int pack_record(struct pack *pack, const char *key, const void *value, size_t size)
 {
-    struct pack_attributes *to = pack->attributes;
-    size_t written = tar_record_to(to->records + to->used, sizeof to->records - to->used, key, reader_of(value, size));
-    to->used += written;
-    return written ? 0 : -E2BIG;
+    return tar_record_put(&pack->attributes->records, key, reader_of(value, size)) ? -E2BIG : 0;
 }
 
 static int pack_time(struct pack *pack, const struct statx *is)
@@ -143,10 +137,8 @@ static int pack_users_attributes(struct pack *pack, int fd)
         if (memcmp(name, "user.", min_size(strlen(name) + 1, 5)))
             continue;
         memcpy(key + strlen(key), name, min_size(strlen(name), NAME_MAX) + 1);
-        long got = sys_fgetxattr(fd, name, at->value, sizeof at->value);
-        int error = got < 0 ? (int)got : pack_record(pack, key, at->value, (size_t)got);
-        if (error)
-            return error;
+        long got = TRY(sys_fgetxattr(fd, name, at->value, sizeof at->value));
+        TRY(pack_record(pack, key, at->value, (size_t)got));
     }
     return 0;
 }
@@ -156,21 +148,21 @@ static int pack_more(struct pack *pack, int fd, const struct statx *is, struct t
 {
     if (!pack->whole)
         return 0;
-    pack->attributes->used = 0;
+    pack->attributes->records.used = 0;
     int error = pack_time(pack, is);
     if (!error && fd >= 0)
         error = pack_users_attributes(pack, fd);
-    member->more = reader_of(pack->attributes->records, pack->attributes->used);
+    member->more = reader_of(pack->attributes->bytes, pack->attributes->records.used);
     return error;
 }
 
 static int pack_mounted(struct pack *pack, const struct statx *is, struct tar_member *member)
 {
     pack->walk.enter = false;
-    pack->attributes->used = 0;
-    int error = pack_record(pack, "PADDOCK.mounted", "1", 1);
-    member->more = reader_of(pack->attributes->records, pack->attributes->used);
-    return error ? error : tar_put(pack_write, pack, member, is->uid, is->gid);
+    pack->attributes->records.used = 0;
+    TRY(pack_record(pack, "PADDOCK.mounted", "1", 1));
+    member->more = reader_of(pack->attributes->bytes, pack->attributes->records.used);
+    return tar_put(pack_write, pack, member, is->uid, is->gid);
 }
 
 static bool pack_leaves_out(struct pack *pack, const char *path)
@@ -189,7 +181,7 @@ static int pack_file(struct pack *pack, int directory, const char *name, struct 
     struct statx is;
     int fd = sys_openat(directory, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | pack->follow, 0);
     int error = fd < 0 ? fd : sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
-    if (error || (is.mode & S_IFMT) != S_IFREG) {
+    if (error || !is_regular(&is)) {
         fd_close(&fd);
         return pack->whole ? error : 0;
     }
@@ -235,8 +227,7 @@ static int pack_entry(struct pack *pack, int directory, const char *name, char *
 {
     struct tar_member member = {.type = TAR_FILE, .mode = is->mode & 07777u, .modified = is->modified.seconds, .path = path};
     size_t size = strlen(path);
-    bool is_directory = (is->mode & S_IFMT) == S_IFDIR;
-    if (is_directory) {
+    if (is_directory(is)) {
         member.type = TAR_DIRECTORY;
         path[size] = '/';
         path[size + 1] = 0;
@@ -263,29 +254,23 @@ static int pack_below(struct pack *pack, int root, const struct statx *is)
 {
     struct walk_entry entry;
     size_t top = pack->whole ? sizeof PACK_TOP - 1 : 0;
-    int event, error = 0;
+    int event;
     memcpy(pack->path, PACK_TOP, sizeof PACK_TOP);
     if (pack->whole) {
         struct tar_member member = {
             .type = TAR_DIRECTORY, .mode = is->mode & 07777u, .modified = is->modified.seconds, .path = pack->path};
         pack->mount = is->mount;
-        error = pack_more(pack, root, is, &member);
-        if (!error)
-            error = tar_put(pack_write, pack, &member, is->uid, is->gid);
+        TRY(pack_more(pack, root, is, &member));
+        TRY(tar_put(pack_write, pack, &member, is->uid, is->gid));
     }
-    if (!error)
-        error = walk_open_take(&pack->walk, &root, &pack->op->arena, SIZE_MAX, TAR_PATH - 2 - top, pack->whole);
-    if (error)
-        return error;
-    while ((event = walk_next(&pack->walk, &entry)) > 0) {
+    TRY(walk_open_take(&pack->walk, &root, &pack->op->arena, SIZE_MAX, TAR_PATH - 2 - top, pack->whole));
+    while ((event = TRY(walk_next(&pack->walk, &entry)))) {
         if (event != WALK_ENTRY || pack_leaves_out(pack, entry.path))
             continue;
         memcpy(pack->path + top, entry.path, strlen(entry.path) + 1);
-        error = pack_entry(pack, entry.parent, entry.name, pack->path, &entry.is);
-        if (error)
-            return error;
+        TRY(pack_entry(pack, entry.parent, entry.name, pack->path, &entry.is));
     }
-    return event;
+    return 0;
 }
 
 static int pack_finish(struct pack *pack)
@@ -293,12 +278,10 @@ static int pack_finish(struct pack *pack)
     unsigned char bytes[16];
     struct writer body = writer_of(bytes, sizeof bytes);
     struct walked_message message = {.flags = pack->walk.truncated ? WALKED_TRUNCATED : 0};
-    int error = pack->whole && pack->walk.truncated ? -ENAMETOOLONG : tar_finish(pack_write, pack);
-    if (!error)
-        error = pack_flush(pack);
-    if (!error)
-        error = message_put(&body, &walked_shape, &message);
-    return error ? error : op_exit(pack->op, &body);
+    TRY(pack->whole && pack->walk.truncated ? -ENAMETOOLONG : tar_finish(pack_write, pack));
+    TRY(pack_flush(pack));
+    TRY(message_put(&body, &walked_shape, &message));
+    return op_exit(pack->op, &body);
 }
 
 int serve_download(struct op *op)
@@ -309,47 +292,38 @@ int serve_download(struct op *op)
     struct statx is;
     const char *name;
     char *path;
-    int directory = -1, error = message_read(op->request, &download_shape, &request);
-    if (!error && request.flags & ~(uint32_t)DOWNLOAD_FLAGS)
-        error = -EBADMSG;
-    if (!error)
-        error = pack ? path_of(op, request.path, &path) : -ENOMEM;
-    if (!error)
-        error = arena_split(&op->arena, PACK_LINKS * sizeof *pack->links, &links);
-    if (!error)
-        error = arena_split(&op->arena, PACK_NAMES, &pack->names);
-    if (!error)
-        error = (pack->attributes = arena_take(&op->arena, sizeof *pack->attributes)) ? 0 : -ENOMEM;
-    if (error)
-        return error;
+    TRY(message_read(op->request, &download_shape, &request));
+    if (request.flags & ~(uint32_t)DOWNLOAD_FLAGS)
+        return -EBADMSG;
+    TRY(pack ? path_of(op, request.path, &path) : -ENOMEM);
+    TRY(arena_split(&op->arena, PACK_LINKS * sizeof *pack->links, &links));
+    TRY(arena_split(&op->arena, PACK_NAMES, &pack->names));
+    TRY((pack->attributes = arena_take(&op->arena, sizeof *pack->attributes)) ? 0 : -ENOMEM);
+    pack->attributes->records = writer_of(pack->attributes->bytes, sizeof pack->attributes->bytes);
     pack->op = op;
     pack->follow = O_NOFOLLOW;
     pack->whole = request.flags & DOWNLOAD_WHOLE;
     pack->left_out = request.left_out;
     pack->links = (struct pack_link *)(void *)links.base; /* zeros: nobody has touched it */
     op->step = "open";
-    error = sys_statx(AT_FDCWD, path, pack->whole ? AT_SYMLINK_NOFOLLOW : 0, STATX_BASIC_STATS | STATX_MNT_ID, &is);
-    if (!error && pack->whole && (is.mode & S_IFMT) != S_IFDIR)
-        error = -ENOTDIR; /* a link: what it leads to would be carried in its place */
-    if (!error && pack->whole && !(is.mask & STATX_MNT_ID))
-        error = -ENOSYS;
-    if (error)
-        return error;
-    if ((is.mode & S_IFMT) == S_IFDIR) {
-        int root = sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-        error = root < 0 ? root : op_reply(op, NULL);
+    TRY(sys_statx(AT_FDCWD, path, pack->whole ? AT_SYMLINK_NOFOLLOW : 0, STATX_BASIC_STATS | STATX_MNT_ID, &is));
+    if (pack->whole && !is_directory(&is))
+        return -ENOTDIR; /* a link: what it leads to would be carried in its place */
+    if (pack->whole && !(is.mask & STATX_MNT_ID))
+        return -ENOSYS;
+    if (is_directory(&is)) {
+        int root = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
+        TRY(op_reply(op, NULL));
         op->step = "pack";
-        if (!error)
-            error = pack_below(pack, root, &is);
+        TRY(pack_below(pack, root, &is));
     } else {
         path_split(path, &name);
-        directory = sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-        error = directory < 0 ? directory : op_reply(op, NULL);
+        int directory = TRY(sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
+        TRY(op_reply(op, NULL));
         memcpy(pack->path, name, strlen(name) + 1);
         pack->follow = 0;
         op->step = "pack";
-        if (!error)
-            error = pack_entry(pack, directory, name, pack->path, &is);
+        TRY(pack_entry(pack, directory, name, pack->path, &is));
     }
-    return error ? error : pack_finish(pack);
+    return pack_finish(pack);
 }

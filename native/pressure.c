@@ -5,6 +5,7 @@
  * agent counts its commands' threads, and lets them have only so many more as there is memory for: then the sentry
  * refuses the next one (EAGAIN), however late the agent is for its next look. Few threads are left alone. */
 #include "agent.h"
+#include "io.h"
 #include "process.h"
 
 static const uint64_t FEW = 32;
@@ -63,7 +64,7 @@ static uint64_t look(const struct agent *agent)
 {
     char text[4096];
     uint64_t total, left;
-    long got = process_read("/proc/meminfo", text, sizeof text);
+    long got = read_file("/proc/meminfo", text, sizeof text);
     if (got <= 0 || !told(text, (size_t)got, "MemTotal:", &total) || !told(text, (size_t)got, "MemAvailable:", &left))
         return LATEST;
     struct look at = {agent, 0, 0};

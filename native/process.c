@@ -1,14 +1,7 @@
 #include "process.h"
 
+#include "io.h"
 #include "sys.h"
-
-long process_read(const char *path, char *to, size_t size)
-{
-    int fd = sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    long got = fd < 0 ? fd : sys_read(fd, to, size);
-    fd_close(&fd);
-    return got;
-}
 
 void process_path(char to[PROCESS_PATH], int pid, const char *file)
 {
@@ -40,7 +33,7 @@ bool process_stat(struct process *process, int thread)
         memcpy(file + strlen(file), "/stat", 6);
     }
     process_path(path, process->pid, file);
-    long got = process_read(path, line, sizeof line);
+    long got = read_file(path, line, sizeof line);
     size_t at = got > 0 ? (size_t)got : 0;
     while (at && line[at - 1] != ')')
         at--;
@@ -68,18 +61,16 @@ bool process_stat(struct process *process, int thread)
 /* Calls `each` with the numbers that are names in a directory. */
 static void list_numbers(const char *path, bool (*each)(void *context, int number), void *context)
 {
-    char buffer[8192];
+    char buffer[8192] __attribute__((aligned(8)));
     int directory = sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    bool more = true;
-    long got;
-    while (more && directory >= 0 && (got = sys_getdents(directory, buffer, sizeof buffer)) > 0)
-        for (long at = 0; more && at < got;) {
-            const struct directory_entry *entry = (const void *)(buffer + at);
-            uint64_t number;
-            if (!parse_decimal(entry->name, strlen(entry->name), &number))
-                more = each(context, (int)number);
-            at += entry->size;
-        }
+    struct listing listing = {.fd = directory, .buffer = buffer, .size = sizeof buffer};
+    const struct directory_entry *entry;
+    bool more = directory >= 0;
+    while (more && listing_next(&listing, &entry) > 0) {
+        uint64_t number;
+        if (!parse_decimal(entry->name, strlen(entry->name), &number))
+            more = each(context, (int)number);
+    }
     fd_close(&directory);
 }
 
@@ -88,7 +79,7 @@ void process_each(bool (*each)(void *context, int pid), void *context)
     list_numbers("/proc", each, context);
 }
 
-struct listing {
+struct found {
     struct process *to;
     size_t count;
     int self;
@@ -96,17 +87,17 @@ struct listing {
 
 static bool list_one(void *context, int pid)
 {
-    struct listing *listing = context;
-    if (pid != listing->self)
-        listing->to[listing->count++] = (struct process){.pid = pid};
-    return listing->count < MOST_PROCESSES;
+    struct found *found = context;
+    if (pid != found->self)
+        found->to[found->count++] = (struct process){.pid = pid};
+    return found->count < MOST_PROCESSES;
 }
 
 size_t process_list(struct process *to)
 {
-    struct listing listing = {to, 0, sys_getpid()};
-    process_each(list_one, &listing);
-    return listing.count;
+    struct found found = {to, 0, sys_getpid()};
+    process_each(list_one, &found);
+    return found.count;
 }
 
 struct standing {

@@ -18,8 +18,6 @@ struct process {
 
 /* "/proc/PID" and `file`. */
 void process_path(char to[PROCESS_PATH], int pid, const char *file);
-/* Bytes of a file, or -errno. */
-long process_read(const char *path, char *to, size_t size);
 /* A word of a line, from `*at` on: its size, 0 at the end. */
 size_t process_word(const char *line, size_t size, size_t *at);
 /* Fills in state and parent, of one of its threads or (0) of the first. False: it is gone. */

@@ -7,6 +7,8 @@
  * There is no tree. The parser writes steps as it reads, and a quantifier moves or repeats the block of steps of what
  * stands before it: jumps count from where they stand, so that a block means the same wherever it is. What may not be
  * quantified again, or at all, is told by the kind of the last block.
+ *
+ * The first refusal counts. It moves the parser to the pattern's end, so that nobody has to look whether there was one.
  */
 
 enum step_op { STEP_LITERAL, STEP_FOLDED, STEP_ANY, STEP_ALL, STEP_SET, STEP_SPLIT, STEP_JUMP, STEP_ASSERT, STEP_MATCH };
@@ -42,16 +44,16 @@ struct regex_parser {
     bool alternatives; /* outside of all groups: no literal is in all of them */
 };
 
-static bool refuse_at(struct regex_parser *p, const char *what, size_t at)
+static void refuse_at(struct regex_parser *p, const char *what, size_t at)
 {
-    p->error->what = what;
-    p->error->at = at;
-    return false;
+    if (!p->error->what)
+        *p->error = (struct regex_error){what, at};
+    p->at = p->length;
 }
 
-static bool refuse(struct regex_parser *p, const char *what)
+static void refuse(struct regex_parser *p, const char *what)
 {
-    return refuse_at(p, what, p->at);
+    refuse_at(p, what, p->at);
 }
 
 static bool pattern_more(const struct regex_parser *p)
@@ -59,24 +61,30 @@ static bool pattern_more(const struct regex_parser *p)
     return p->at < p->length;
 }
 
-static bool pattern_follows(const struct regex_parser *p, char c)
+/* The next byte, which stays; 0 at the end. */
+static uint8_t pattern_peek(const struct regex_parser *p)
 {
-    return pattern_more(p) && p->text[p->at] == (uint8_t)c;
+    return pattern_more(p) ? p->text[p->at] : 0;
 }
 
-static bool pattern_take(struct regex_parser *p, char c)
+static bool pattern_follows(const struct regex_parser *p, const char *text)
 {
-    if (!pattern_follows(p, c))
-        return false;
-    p->at++;
-    return true;
+    size_t size = strlen(text);
+    return p->length - p->at >= size && !memcmp(p->text + p->at, text, size);
+}
+
+static bool pattern_take(struct regex_parser *p, const char *text)
+{
+    bool follows = pattern_follows(p, text);
+    p->at += follows ? strlen(text) : 0;
+    return follows;
 }
 
 static uint32_t pattern_next(struct regex_parser *p)
 {
-    uint32_t character;
-
-    p->at += utf8_next(p->text + p->at, p->length - p->at, &character);
+    uint32_t character = 0;
+    if (pattern_more(p))
+        p->at += utf8_next(p->text + p->at, p->length - p->at, &character);
     return character;
 }
 
@@ -135,75 +143,67 @@ static void literal_none(struct regex_parser *p)
     literal_end(p);
 }
 
-static bool step_emit(struct regex_parser *p, enum step_op op, uint32_t value)
+/* `first` and `second` of a split; of others, 0. */
+static void step_emit(struct regex_parser *p, enum step_op op, uint32_t value, int first, int second)
 {
-    struct regex_step *step = &p->regex->steps[p->regex->step_count];
-
     if (p->regex->step_count == REGEX_STEPS)
         return refuse(p, "pattern too large");
-    memset(step, 0, sizeof *step);
-    step->op = (uint8_t)op;
-    step->value = value;
-    p->regex->step_count++;
-    return true;
+    p->regex->steps[p->regex->step_count++] = (struct regex_step){(uint8_t)op, value, (int16_t)first, (int16_t)second};
 }
 
-static bool piece_atom(struct regex_parser *p, enum step_op op, uint32_t value)
+static void piece_atom(struct regex_parser *p, enum step_op op, uint32_t value)
 {
     p->atom = p->regex->step_count;
     p->last = PIECE_ATOM;
-    return step_emit(p, op, value);
+    step_emit(p, op, value, 0, 0);
 }
 
-static bool piece_literal(struct regex_parser *p, uint32_t c)
+static void piece_literal(struct regex_parser *p, uint32_t c)
 {
     literal_add(p, c);
     if ((p->flags & IGNORE_CASE) && is_letter(c))
-        return piece_atom(p, STEP_FOLDED, folded(c));
-    return piece_atom(p, STEP_LITERAL, c);
+        piece_atom(p, STEP_FOLDED, folded(c));
+    else
+        piece_atom(p, STEP_LITERAL, c);
 }
 
-static bool piece_position(struct regex_parser *p, enum assertion assertion)
+static void piece_position(struct regex_parser *p, enum assertion assertion)
 {
     literal_none(p);
     p->last = PIECE_POSITION;
-    return step_emit(p, STEP_ASSERT, assertion);
+    step_emit(p, STEP_ASSERT, assertion, 0, 0);
 }
 
-/* Opens a gap of one step at `at`. */
-static bool step_insert(struct regex_parser *p, uint16_t at, enum step_op op)
+/* A split in front of the steps from `at` on: into them, or `second` on. */
+static void step_insert(struct regex_parser *p, uint16_t at, int second)
 {
-    struct regex *regex = p->regex;
-
-    if (!step_emit(p, op, 0))
-        return false;
-    memmove(&regex->steps[at + 1], &regex->steps[at],
-        (size_t)(regex->step_count - 1 - at) * sizeof regex->steps[0]);
-    memset(&regex->steps[at], 0, sizeof regex->steps[at]);
-    regex->steps[at].op = (uint8_t)op;
-    return true;
-}
-
-static void step_split(struct regex_parser *p, int at, int first, int second)
-{
-    p->regex->steps[at].first = (int16_t)first;
-    p->regex->steps[at].second = (int16_t)second;
+    struct regex_step *steps = p->regex->steps;
+    step_emit(p, STEP_SPLIT, 0, 0, 0);
+    if (p->error->what)
+        return;
+    memmove(&steps[at + 1], &steps[at], (size_t)(p->regex->step_count - 1 - at) * sizeof *steps);
+    steps[at] = (struct regex_step){STEP_SPLIT, 0, 1, (int16_t)second};
 }
 
 /* sets */
 
 static struct regex_set *set_new(struct regex_parser *p)
 {
-    struct regex_set *set = &p->regex->sets[p->regex->set_count];
-
-    if (p->regex->set_count == REGEX_SETS) {
+    struct regex *regex = p->regex;
+    if (regex->set_count == REGEX_SETS)
         refuse(p, "too many sets");
-        return NULL;
-    }
-    p->regex->set_count++;
-    memset(set, 0, sizeof *set);
-    set->first = p->regex->range_count;
-    return set;
+    else
+        regex->sets[regex->set_count++] = (struct regex_set){.first = regex->range_count};
+    return &regex->sets[regex->set_count - 1];
+}
+
+static void piece_of_set(struct regex_parser *p, struct regex_set *set, bool negated)
+{
+    set->negated = negated;
+    for (unsigned i = 0; negated && i < 4; i++)
+        set->ascii[i] = ~set->ascii[i];
+    literal_none(p);
+    piece_atom(p, STEP_SET, (uint32_t)(set - p->regex->sets));
 }
 
 static void set_bit(struct regex_set *set, uint32_t c)
@@ -211,91 +211,58 @@ static void set_bit(struct regex_set *set, uint32_t c)
     set->ascii[c / 32] |= 1u << c % 32;
 }
 
-static bool set_has_bit(const struct regex_set *set, uint32_t c)
+/* Ranges are sorted and do not touch, so that they can be searched by halves: those that would are joined. */
+static void set_add(struct regex_parser *p, struct regex_set *set, uint32_t low, uint32_t high)
 {
-    return set->ascii[c / 32] >> c % 32 & 1;
-}
-
-static bool set_add(struct regex_parser *p, struct regex_set *set, uint32_t low, uint32_t high)
-{
-    struct regex_range *range = &p->regex->ranges[p->regex->range_count];
-
+    struct regex_range *ranges = &p->regex->ranges[set->first];
+    unsigned at = 0, behind;
     for (uint32_t c = low; c <= high && c < 128; c++) {
         set_bit(set, c);
         if ((p->flags & IGNORE_CASE) && is_letter(c))
             set_bit(set, c ^ 32);
     }
     if (high < 128)
-        return true;
-    if (p->regex->range_count == REGEX_RANGES)
+        return;
+    low = low < 128 ? 128 : low;
+    while (at < set->count && ranges[at].high + 1 < low)
+        at++;
+    for (behind = at; behind < set->count && ranges[behind].low <= high + 1; behind++) {
+        low = ranges[behind].low < low ? ranges[behind].low : low;
+        high = ranges[behind].high > high ? ranges[behind].high : high;
+    }
+    if (at == behind && p->regex->range_count == REGEX_RANGES)
         return refuse(p, "set too large");
-    range->low = low < 128 ? 128 : low;
-    range->high = high;
-    p->regex->range_count++;
-    set->count++;
-    return true;
+    memmove(&ranges[at + 1], &ranges[behind], (set->count - behind) * sizeof *ranges);
+    ranges[at] = (struct regex_range){low, high};
+    set->count = (uint16_t)(set->count + 1 + at - behind);
+    p->regex->range_count = (uint16_t)(set->first + set->count);
 }
 
 /* \d \s \w and their opposites. False: `letter` is none of them. */
-static bool set_class(struct regex_parser *p, struct regex_set *set, uint32_t letter, bool *added)
+static bool set_class(struct regex_parser *p, struct regex_set *set, uint32_t letter)
 {
     uint32_t kind = letter | 32;
     bool opposite = letter < 'a';
-
-    *added = true;
     if (kind != 'd' && kind != 's' && kind != 'w')
         return false;
     for (uint32_t c = 0; c < 128; c++) {
         bool in = kind == 'd' ? is_digit(c) : kind == 'w' ? is_word(c) : c == ' ' || (c >= '\t' && c <= '\r');
-
         if (in != opposite)
             set_bit(set, c);
     }
     if (opposite)
-        *added = set_add(p, set, 128, 0x10ffff);
+        set_add(p, set, 128, 0x10ffff);
     return true;
-}
-
-/* Sorts the ranges of a set and joins those that touch, so that they can be searched by halves. */
-static void set_finish(struct regex_parser *p, struct regex_set *set, bool negated)
-{
-    struct regex_range *ranges = &p->regex->ranges[set->first];
-    unsigned kept = 0;
-
-    for (unsigned gap = set->count / 2; gap > 0; gap /= 2)
-        for (unsigned i = gap; i < set->count; i++) {
-            struct regex_range moved = ranges[i];
-            unsigned j = i;
-
-            for (; j >= gap && ranges[j - gap].low > moved.low; j -= gap)
-                ranges[j] = ranges[j - gap];
-            ranges[j] = moved;
-        }
-    for (unsigned i = 0; i < set->count; i++) {
-        if (kept > 0 && ranges[i].low <= ranges[kept - 1].high + 1) {
-            if (ranges[i].high > ranges[kept - 1].high)
-                ranges[kept - 1].high = ranges[i].high;
-        } else {
-            ranges[kept++] = ranges[i];
-        }
-    }
-    set->count = (uint16_t)kept;
-    p->regex->range_count = (uint16_t)(set->first + kept);
-    set->negated = negated;
-    for (unsigned i = 0; negated && i < 4; i++)
-        set->ascii[i] = ~set->ascii[i];
 }
 
 static bool regex_set_holds(const struct regex *regex, const struct regex_set *set, uint32_t c)
 {
     const struct regex_range *ranges = &regex->ranges[set->first];
     unsigned low = 0, high = set->count;
-
     if (c < 128)
-        return set_has_bit(set, c);
+        return set->ascii[c / 32] >> c % 32 & 1;
     while (low < high) {
         unsigned middle = (low + high) / 2;
-
         if (ranges[middle].high < c)
             low = middle + 1;
         else
@@ -306,62 +273,50 @@ static bool regex_set_holds(const struct regex *regex, const struct regex_set *s
 
 /* escapes */
 
-static bool escape_hexadecimal(struct regex_parser *p, unsigned digits, size_t start, uint32_t *value)
+static uint32_t escape_hexadecimal(struct regex_parser *p, unsigned digits, size_t start)
 {
-    *value = 0;
-    for (unsigned i = 0; i < digits; i++) {
-        uint32_t c = pattern_more(p) ? p->text[p->at] : 0;
-
-        if (!is_digit(c) && !(is_letter(c) && folded(c) <= 'f'))
-            return refuse_at(p, "incomplete escape", start);
-        *value = *value << 4 | (is_digit(c) ? c - '0' : folded(c) - 'a' + 10);
-        p->at++;
+    uint32_t value = 0;
+    for (; digits; digits--, p->at++) {
+        uint32_t c = folded(pattern_peek(p));
+        if (!is_digit(c) && !(c >= 'a' && c <= 'f'))
+            return refuse_at(p, "incomplete escape", start), 0;
+        value = value << 4 | (is_digit(c) ? c - '0' : c - 'a' + 10);
     }
-    if (*value > 0x10ffff)
-        return refuse_at(p, "escape of no character", start);
-    return true;
+    if (value > 0x10ffff)
+        return refuse_at(p, "escape of no character", start), 0;
+    return value;
 }
 
-static uint32_t escape_octal(struct regex_parser *p, uint32_t value, unsigned most)
+/* Of at most three digits. The first is the number `value`, and has been read. */
+static uint32_t escape_octal(struct regex_parser *p, uint32_t value, size_t start)
 {
-    while (most-- > 0 && pattern_more(p) && p->text[p->at] >= '0' && p->text[p->at] <= '7')
+    for (int most = 2; most && (pattern_peek(p) & 0xf8) == '0'; most--)
         value = value << 3 | (uint32_t)(p->text[p->at++] - '0');
+    if (value > 0xff)
+        return refuse_at(p, "escape of no character", start), 0;
     return value;
 }
 
 /* An escape that stands for one character; `c` follows the backslash and has been read. */
-static bool escape_character(struct regex_parser *p, uint32_t c, size_t start, uint32_t *value)
+static uint32_t escape_character(struct regex_parser *p, uint32_t c, size_t start)
 {
     static const char letters[] = "tnrfva", meanings[] = "\t\n\r\f\v\a";
-
     for (unsigned i = 0; letters[i]; i++)
-        if (c == (uint8_t)letters[i]) {
-            *value = (uint8_t)meanings[i];
-            return true;
-        }
-    if (c == 'x')
-        return escape_hexadecimal(p, 2, start, value);
-    if (c == 'u')
-        return escape_hexadecimal(p, 4, start, value);
-    if (c == 'U')
-        return escape_hexadecimal(p, 8, start, value);
-    if (c == 'N')
-        return refuse_at(p, "character by name (\\N)", start);
+        if (c == (uint8_t)letters[i])
+            return (uint8_t)meanings[i];
+    if (c == 'x' || c == 'u' || c == 'U')
+        return escape_hexadecimal(p, c == 'x' ? 2 : c == 'u' ? 4 : 8, start);
     if (is_letter(c) || is_digit(c))
-        return refuse_at(p, "unknown escape", start);
-    *value = c;
-    return true;
+        refuse_at(p, c == 'N' ? "character by name (\\N)" : "unknown escape", start);
+    return c;
 }
 
-static bool piece_escape(struct regex_parser *p)
+static void piece_escape(struct regex_parser *p)
 {
     size_t start = p->at - 1;
-    uint32_t c, value;
-    bool added;
-
     if (!pattern_more(p))
         return refuse_at(p, "backslash at the end", start);
-    c = pattern_next(p);
+    uint32_t c = pattern_next(p);
     switch (c) {
     case 'A':
         return piece_position(p, AT_TEXT_BEGIN);
@@ -378,103 +333,61 @@ static bool piece_escape(struct regex_parser *p)
     case 'w':
     case 'W': {
         struct regex_set *set = set_new(p);
-
-        if (!set || !set_class(p, set, c, &added) || !added)
-            return false;
-        set_finish(p, set, false);
-        literal_none(p);
-        return piece_atom(p, STEP_SET, (uint32_t)(set - p->regex->sets));
+        (void)set_class(p, set, c);
+        return piece_of_set(p, set, false);
     }
     default:
         break;
     }
-    if (c == '0')
-        return piece_literal(p, escape_octal(p, 0, 2));
-    if (is_digit(c)) {
-        if (c <= '7' && p->length - p->at >= 2 && (p->text[p->at] & 0xf8) == '0' && (p->text[p->at + 1] & 0xf8) == '0') {
-            value = escape_octal(p, c - '0', 2);
-            if (value > 0xff)
-                return refuse_at(p, "escape of no character", start);
-            return piece_literal(p, value);
-        }
+    bool octal = c >= '1' && c <= '7' && p->length - p->at >= 2 && (p->text[p->at] & 0xf8) == '0' && (p->text[p->at + 1] & 0xf8) == '0';
+    if (c == '0' || octal)
+        return piece_literal(p, escape_octal(p, c - '0', start));
+    if (is_digit(c))
         return refuse_at(p, "back reference", start);
-    }
-    return escape_character(p, c, start, &value) && piece_literal(p, value);
+    piece_literal(p, escape_character(p, c, start));
 }
 
-/* One member of a set: a character, or a class, which is added at once. */
-static bool set_member(struct regex_parser *p, struct regex_set *set, uint32_t *character, bool *is_class)
+/* One member of a set: a character; or true, a class, which is added at once. */
+static bool set_member(struct regex_parser *p, struct regex_set *set, uint32_t *character)
 {
     size_t start = p->at;
-    uint32_t c = pattern_next(p);
-    bool added;
-
-    *is_class = false;
-    *character = c;
-    if (c == '[' && (pattern_follows(p, ':') || pattern_follows(p, '.') || pattern_follows(p, '=')))
-        return refuse_at(p, "POSIX class ([:name:])", start);
+    uint32_t c = *character = pattern_next(p);
+    if (c == '[' && (pattern_follows(p, ":") || pattern_follows(p, ".") || pattern_follows(p, "=")))
+        refuse_at(p, "POSIX class ([:name:])", start);
     if (c != '\\')
-        return true;
+        return false;
     if (!pattern_more(p))
-        return refuse_at(p, "set without an end", start);
+        return refuse_at(p, "set without an end", start), false;
     c = pattern_next(p);
-    if (set_class(p, set, c, &added)) {
-        *is_class = true;
-        return added;
-    }
-    if (c == 'b') {
-        *character = '\b';
+    if (set_class(p, set, c))
         return true;
-    }
-    if (c >= '0' && c <= '7') {
-        *character = escape_octal(p, c - '0', 2);
-        return *character <= 0xff || refuse_at(p, "escape of no character", start);
-    }
-    return escape_character(p, c, start, character);
+    *character = c == 'b' ? '\b' : c >= '0' && c <= '7' ? escape_octal(p, c - '0', start) : escape_character(p, c, start);
+    return false;
 }
 
-static bool piece_set(struct regex_parser *p)
+static void piece_set(struct regex_parser *p)
 {
     size_t start = p->at - 1;
     struct regex_set *set = set_new(p);
-    bool negated, first = true;
-
-    if (!set)
-        return false;
-    negated = pattern_take(p, '^');
-    for (;; first = false) {
+    bool negated = pattern_take(p, "^");
+    for (bool first = true; first || !pattern_take(p, "]"); first = false) {
         uint32_t low, high;
-        bool low_class, high_class;
         size_t here = p->at;
-
         if (!pattern_more(p))
             return refuse_at(p, "set without an end", start);
-        if (!first && pattern_take(p, ']'))
-            break;
-        if (!set_member(p, set, &low, &low_class))
-            return false;
-        if (!pattern_take(p, '-')) {
-            if (!low_class && !set_add(p, set, low, low))
-                return false;
+        bool class = set_member(p, set, &low);
+        if (pattern_follows(p, "-]") || !pattern_take(p, "-")) {
+            if (!class)
+                set_add(p, set, low, low);
             continue;
         }
         if (!pattern_more(p))
             return refuse_at(p, "set without an end", start);
-        if (pattern_take(p, ']')) {
-            if ((!low_class && !set_add(p, set, low, low)) || !set_add(p, set, '-', '-'))
-                return false;
-            break;
-        }
-        if (!set_member(p, set, &high, &high_class))
-            return false;
-        if (low_class || high_class || high < low)
+        if (set_member(p, set, &high) || class || high < low)
             return refuse_at(p, "range that is none", here);
-        if (!set_add(p, set, low, high))
-            return false;
+        set_add(p, set, low, high);
     }
-    set_finish(p, set, negated);
-    literal_none(p);
-    return piece_atom(p, STEP_SET, (uint32_t)(set - p->regex->sets));
+    piece_of_set(p, set, negated);
 }
 
 /* repetition */
@@ -482,8 +395,7 @@ static bool piece_set(struct regex_parser *p)
 static bool bound(struct regex_parser *p, uint32_t *value)
 {
     bool any = false;
-
-    for (*value = 0; pattern_more(p) && is_digit(p->text[p->at]); p->at++, any = true)
+    for (*value = 0; is_digit(pattern_peek(p)); p->at++, any = true)
         *value = *value >= MANY_TIMES ? MANY_TIMES : *value * 10 + (uint32_t)(p->text[p->at] - '0');
     return any;
 }
@@ -492,148 +404,105 @@ static bool bound(struct regex_parser *p, uint32_t *value)
 static bool bounds(struct regex_parser *p, uint32_t *least, uint32_t *most)
 {
     size_t start = p->at;
-    bool low, high;
-
-    if (pattern_follows(p, '}'))
-        return false;
-    low = bound(p, least);
+    bool some = bound(p, least);
     *most = *least;
-    high = low;
-    if (pattern_take(p, ',')) {
-        high = bound(p, most);
-        if (!high)
+    if (pattern_take(p, ",")) {
+        if (!bound(p, most))
             *most = UINT32_MAX;
-        high = true;
+        some = true;
     }
-    if (high && pattern_take(p, '}'))
+    if (some && pattern_take(p, "}"))
         return true;
     p->at = start;
     return false;
 }
 
+static void step_copy(struct regex_parser *p, int from, uint16_t size)
+{
+    struct regex *regex = p->regex;
+    memcpy(&regex->steps[regex->step_count], &regex->steps[from], size * sizeof regex->steps[0]);
+    regex->step_count = (uint16_t)(regex->step_count + size);
+}
+
 /* Repeats the last block. */
-static bool step_repeat(struct regex_parser *p, uint32_t least, uint32_t most)
+static void step_repeat(struct regex_parser *p, uint32_t least, uint32_t most)
 {
     struct regex *regex = p->regex;
     uint16_t start = p->atom, size = (uint16_t)(regex->step_count - start);
     bool endless = most == UINT32_MAX;
-    uint64_t steps;
-
+    uint64_t steps = (uint64_t)least * size;
     p->last = PIECE_REPEAT;
-    if (size == 0)
-        return true; /* nothing, however often */
-    if (most == 0) {
+    if (most == 0)
         regex->step_count = start;
-        return true;
-    }
-    steps = (uint64_t)least * size;
-    if (endless)
-        steps += least == 0 ? size + 2u : 1u;
-    else
-        steps += (uint64_t)(most - least) * (size + 1u);
+    if (size == 0 || most == 0)
+        return;
+    steps += !endless ? (uint64_t)(most - least) * (size + 1u) : least == 0 ? size + 2u : 1u;
     if (start + steps > REGEX_STEPS)
         return refuse(p, "pattern too large");
-
-    if (least == 0 && !step_insert(p, start, STEP_SPLIT))
-        return false;
     /* The block itself, wherever it now is, is the first of its copies. */
-    uint16_t block = (uint16_t)(start + (least == 0));
-
-    for (uint32_t i = 1; i < least; i++) {
-        memcpy(&regex->steps[regex->step_count], &regex->steps[block], size * sizeof regex->steps[0]);
-        regex->step_count = (uint16_t)(regex->step_count + size);
-    }
-    if (endless) {
-        if (!step_emit(p, STEP_SPLIT, 0))
-            return false;
-        step_split(p, regex->step_count - 1, -size, 1);
-        if (least == 0)
-            step_split(p, start, 1, size + 2);
-        return true;
-    }
-    uint16_t end = (uint16_t)(start + steps);
-
+    int end = (int)(start + steps), block = start + (least == 0);
     if (least == 0)
-        step_split(p, start, 1, end - start);
+        step_insert(p, start, end - start);
+    for (uint32_t i = 1; i < least; i++)
+        step_copy(p, block, size);
+    if (endless)
+        return step_emit(p, STEP_SPLIT, 0, -size, 1);
     for (uint32_t i = least == 0 ? 1 : least; i < most; i++) {
-        if (!step_emit(p, STEP_SPLIT, 0))
-            return false;
-        step_split(p, regex->step_count - 1, 1, end - (regex->step_count - 1));
-        memcpy(&regex->steps[regex->step_count], &regex->steps[block], size * sizeof regex->steps[0]);
-        regex->step_count = (uint16_t)(regex->step_count + size);
+        step_emit(p, STEP_SPLIT, 0, 1, end - regex->step_count);
+        step_copy(p, block, size);
     }
-    return true;
 }
 
-static bool piece_repeat(struct regex_parser *p, char c)
+static void piece_repeat(struct regex_parser *p, char c)
 {
     size_t start = p->at - 1;
-    uint32_t least = 0, most = UINT32_MAX;
-
+    uint32_t least = c == '+', most = c == '?' ? 1 : UINT32_MAX;
     if (c == '{' && !bounds(p, &least, &most))
         return piece_literal(p, '{');
-    if (c == '+')
-        least = 1;
-    if (c == '?')
-        most = 1;
     if (most < least)
         return refuse_at(p, "repetition {m,n} with m > n", start);
     if (p->last == PIECE_NOTHING || p->last == PIECE_POSITION)
         return refuse_at(p, "repetition of nothing", start);
     if (p->last == PIECE_REPEAT)
         return refuse_at(p, "repetition of a repetition", start);
-    if (pattern_take(p, '+'))
+    if (pattern_take(p, "+"))
         return refuse_at(p, "possessive repetition", start);
-    pattern_take(p, '?'); /* lazy: it matches the same texts */
+    (void)pattern_take(p, "?"); /* lazy: it matches the same texts */
     p->literal_length = (uint8_t)(p->literal_length - p->last_length);
     literal_none(p);
-    return step_repeat(p, least, most);
+    step_repeat(p, least, most);
 }
 
 /* groups */
 
-static bool group_open(struct regex_parser *p, uint8_t flags)
+static void group_open(struct regex_parser *p, uint8_t flags)
 {
-    struct regex_group *group;
-
     if (p->depth == REGEX_DEPTH)
         return refuse(p, "groups nested too deeply");
     literal_none(p);
-    group = &p->groups[++p->depth];
-    group->start = group->alternative = p->regex->step_count;
-    group->ends = NO_JUMP;
-    group->outer_flags = p->flags;
+    p->groups[++p->depth] = (struct regex_group){p->regex->step_count, p->regex->step_count, NO_JUMP, p->flags};
     p->flags = flags;
     p->last = PIECE_NOTHING;
-    return true;
 }
 
 /* An alternative ends: the ones after it begin behind a jump to the group's end, which is not known yet. */
-static bool group_alternative(struct regex_parser *p)
+static void group_alternative(struct regex_parser *p)
 {
     struct regex_group *group = &p->groups[p->depth];
-    uint16_t size = (uint16_t)(p->regex->step_count - group->alternative);
-
-    if (!step_insert(p, group->alternative, STEP_SPLIT) || !step_emit(p, STEP_JUMP, group->ends))
-        return false;
-    step_split(p, group->alternative, 1, size + 2);
+    step_insert(p, group->alternative, p->regex->step_count - group->alternative + 2);
+    step_emit(p, STEP_JUMP, group->ends, 0, 0);
     group->ends = (uint16_t)(p->regex->step_count - 1);
     group->alternative = p->regex->step_count;
     p->last = PIECE_NOTHING;
-    p->begun = true;
     literal_none(p);
-    if (p->depth == 0)
-        p->alternatives = true;
-    return true;
+    p->alternatives |= p->depth == 0;
 }
 
 static void group_close(struct regex_parser *p)
 {
-    struct regex_group *group = &p->groups[p->depth];
-
+    const struct regex_group *group = &p->groups[p->depth];
     for (uint16_t at = group->ends; at != NO_JUMP;) {
         struct regex_step *jump = &p->regex->steps[at];
-
         at = (uint16_t)jump->value;
         jump->value = 0;
         jump->first = (int16_t)(p->regex->step_count - (jump - p->regex->steps));
@@ -663,244 +532,117 @@ static bool flag_of(uint32_t c, uint8_t *flags)
 }
 
 /* `(?flags)`, `(?flags:` and `(?flags-flags:`, at the first of them. */
-static bool group_flags(struct regex_parser *p, size_t start)
+static void group_flags(struct regex_parser *p, size_t start)
 {
     uint8_t on = 0, off = 0;
     bool minus = false, some = false;
-
-    for (;; some = true) {
-        uint32_t c = pattern_more(p) ? p->text[p->at] : 0;
-
+    for (;;) {
+        uint32_t c = pattern_peek(p);
         if (c == 'x')
             return refuse_at(p, "verbose flag (?x)", start);
         if (c == 'u' || c == 'L')
             return refuse_at(p, "flag (?u) or (?L)", start);
-        if (!minus && c == '-') {
-            minus = true;
-            p->at++;
-            some = false;
-            continue;
-        }
         if (minus && c == 'a')
             return refuse_at(p, "flag (?-a)", start);
-        if (!flag_of(c, minus ? &off : &on))
-            break;
+        if (c != '-' || minus) {
+            if (!flag_of(c, minus ? &off : &on))
+                break;
+            some = true;
+        } else {
+            minus = true;
+            some = false;
+        }
         p->at++;
     }
-    if (some && pattern_take(p, ':')) {
+    if (some && pattern_take(p, ":")) {
         if (on & off)
             return refuse_at(p, "flag that is on and off", start);
         return group_open(p, (uint8_t)((p->flags | on) & ~off));
     }
-    if (!some || minus || !pattern_take(p, ')'))
+    if (!some || minus || !pattern_take(p, ")"))
         return refuse_at(p, "unknown group", start);
     if (p->begun || p->depth > 0)
         return refuse_at(p, "flags not at the beginning", start);
     p->flags |= on;
-    return true;
 }
 
-static bool group_name(struct regex_parser *p, size_t start)
+static void group_name(struct regex_parser *p, size_t start)
 {
     size_t first = p->at;
-
-    while (pattern_more(p) && is_word(p->text[p->at]))
+    while (is_word(pattern_peek(p)))
         p->at++;
-    if (p->at == first || is_digit(p->text[first]) || !pattern_take(p, '>'))
-        return refuse_at(p, "bad name of a group", start);
-    return true;
+    if (p->at == first || is_digit(p->text[first]) || !pattern_take(p, ">"))
+        refuse_at(p, "bad name of a group", start);
 }
 
-static bool piece_group(struct regex_parser *p)
+static void piece_group(struct regex_parser *p)
 {
+    static const struct {
+        const char *begin, *what;
+    } refused[] = {
+        {"=", "look ahead"},      {"!", "look ahead"},   {"<=", "look behind"},      {"<!", "look behind"},
+        {"<", "unknown group"},   {">", "atomic group"}, {"(", "conditional group"}, {"P=", "back reference"},
+    };
     size_t start = p->at - 1;
-
-    if (!pattern_take(p, '?')) {
-        p->begun = true;
-        return group_open(p, p->flags);
-    }
-    if (pattern_take(p, '#')) {
-        while (pattern_more(p) && !pattern_follows(p, ')'))
+    if (pattern_take(p, "?#")) {
+        while (pattern_more(p) && !pattern_follows(p, ")"))
             p->at++;
-        return pattern_take(p, ')') || refuse_at(p, "comment without an end", start);
+        if (!pattern_take(p, ")"))
+            refuse_at(p, "comment without an end", start);
+        return;
     }
-    if (pattern_follows(p, '=') || pattern_follows(p, '!'))
-        return refuse_at(p, "look ahead", start);
-    if (pattern_take(p, '<'))
-        return refuse_at(p, pattern_follows(p, '=') || pattern_follows(p, '!') ? "look behind" : "unknown group", start);
-    if (pattern_follows(p, '>'))
-        return refuse_at(p, "atomic group", start);
-    if (pattern_follows(p, '('))
-        return refuse_at(p, "conditional group", start);
-    if (pattern_take(p, 'P')) {
-        if (pattern_follows(p, '='))
-            return refuse_at(p, "back reference", start);
-        if (!pattern_take(p, '<'))
-            return refuse_at(p, "unknown group", start);
-        if (!group_name(p, start))
-            return false;
-        p->begun = true;
-        return group_open(p, p->flags);
-    }
-    if (pattern_take(p, ':')) {
-        p->begun = true;
-        return group_open(p, p->flags);
-    }
-    if (!group_flags(p, start))
-        return false;
-    if (p->depth > 0)
-        p->begun = true;
-    return true;
-}
-
-static bool pattern_piece(struct regex_parser *p)
-{
-    uint8_t c = p->text[p->at];
-
-    if (c == '(') {
-        p->at++;
-        return piece_group(p);
+    if (pattern_take(p, "?P<")) {
+        group_name(p, start);
+    } else if (!pattern_take(p, "?:") && pattern_take(p, "?")) {
+        for (size_t i = 0; i < ARRAY_SIZE(refused); i++)
+            if (pattern_follows(p, refused[i].begin))
+                return refuse_at(p, refused[i].what, start);
+        group_flags(p, start);
+        p->begun |= p->depth > 0;
+        return;
     }
     p->begun = true;
-    switch (c) {
-    case '|':
+    group_open(p, p->flags);
+}
+
+static void pattern_piece(struct regex_parser *p)
+{
+    static const char special[] = "(|)\\[*+?{.^$";
+    uint8_t c = p->text[p->at];
+    p->begun |= c != '(';
+    if (memchr(special, c, sizeof special - 1))
         p->at++;
+    switch (c) {
+    case '(':
+        return piece_group(p);
+    case '|':
         return group_alternative(p);
     case ')':
         if (p->depth == 0)
-            return refuse(p, "parenthesis without its group");
-        p->at++;
+            return refuse_at(p, "parenthesis without its group", p->at - 1);
         literal_none(p);
         group_close(p);
         p->depth--;
-        return true;
+        return;
     case '\\':
-        p->at++;
         return piece_escape(p);
     case '[':
-        p->at++;
         return piece_set(p);
     case '*':
     case '+':
     case '?':
     case '{':
-        p->at++;
         return piece_repeat(p, (char)c);
     case '.':
-        p->at++;
         literal_none(p);
         return piece_atom(p, p->flags & DOT_ALL ? STEP_ALL : STEP_ANY, 0);
     case '^':
-        p->at++;
         return piece_position(p, p->flags & MULTILINE ? AT_LINE_BEGIN : AT_TEXT_BEGIN);
     case '$':
-        p->at++;
         return piece_position(p, p->flags & MULTILINE ? AT_LINE_END : AT_DOLLAR);
     default:
         return piece_literal(p, pattern_next(p));
     }
-}
-
-/* what the program can begin with */
-
-static void begin_byte(struct regex *regex, uint32_t c)
-{
-    if (c < 128)
-        regex->begins[c / 32] |= 1u << c % 32;
-    else /* any byte of text that is not ASCII: a skip must not end inside of a character */
-        for (unsigned i = 4; i < 8; i++)
-            regex->begins[i] = UINT32_MAX;
-}
-
-static void begin_step(struct regex *regex, const struct regex_step *step)
-{
-    switch (step->op) {
-    case STEP_FOLDED:
-        begin_byte(regex, step->value ^ 32);
-        begin_byte(regex, step->value);
-        break;
-    case STEP_LITERAL:
-        begin_byte(regex, step->value);
-        break;
-    case STEP_SET:
-        for (unsigned i = 0; i < 4; i++)
-            regex->begins[i] |= regex->sets[step->value].ascii[i];
-        begin_byte(regex, 128);
-        break;
-    default:
-        for (unsigned i = 0; i < 8; i++)
-            regex->begins[i] = UINT32_MAX;
-        break;
-    }
-}
-
-/* Follows every way from the first step to one that reads, as if all assertions held. `seen` has a bit for a step. */
-static void find_begins(struct regex *regex)
-{
-    uint32_t seen[REGEX_STEPS / 32] = {0};
-    uint16_t stack[REGEX_STEPS];
-    size_t depth = 0;
-
-    regex->skips = true;
-    stack[depth++] = 0;
-    seen[0] = 1;
-    while (depth > 0) {
-        uint16_t at = stack[--depth];
-        const struct regex_step *step = &regex->steps[at];
-        int ways[2], count = 0;
-
-        if (step->op == STEP_MATCH) {
-            regex->skips = false;
-            return;
-        }
-        if (step->op == STEP_SPLIT) {
-            ways[count++] = at + step->first;
-            ways[count++] = at + step->second;
-        } else if (step->op == STEP_JUMP) {
-            ways[count++] = at + step->first;
-        } else if (step->op == STEP_ASSERT) {
-            ways[count++] = at + 1;
-        } else {
-            begin_step(regex, step);
-        }
-        for (int i = 0; i < count; i++)
-            if (!(seen[ways[i] / 32] >> ways[i] % 32 & 1)) {
-                seen[ways[i] / 32] |= 1u << ways[i] % 32;
-                stack[depth++] = (uint16_t)ways[i];
-            }
-    }
-}
-
-bool regex_compile(struct regex *regex, const uint8_t *pattern, size_t length, struct regex_error *error)
-{
-    struct regex_parser p;
-
-    memset(&p, 0, sizeof p);
-    p.text = pattern;
-    p.length = length;
-    p.regex = regex;
-    p.error = error;
-    p.groups[0].ends = NO_JUMP;
-    p.plain = true;
-    regex->step_count = regex->range_count = regex->set_count = 0;
-    regex->literal_length = 0;
-    memset(regex->begins, 0, sizeof regex->begins);
-    if (length > REGEX_PATTERN)
-        return refuse(&p, "pattern too large");
-    while (pattern_more(&p))
-        if (!pattern_piece(&p))
-            return false;
-    if (p.depth > 0)
-        return refuse(&p, "group without an end");
-    literal_end(&p);
-    group_close(&p);
-    if (!step_emit(&p, STEP_MATCH, 0))
-        return false;
-    if (p.alternatives)
-        regex->literal_length = 0;
-    regex->only_literal = p.plain && regex->literal_length > 0;
-    find_begins(regex);
-    return true;
 }
 
 /* the machine */
@@ -949,7 +691,8 @@ static bool step_reads(const struct regex *regex, const struct regex_step *step,
     }
 }
 
-/* Follows all ways from the `pending` states; those that read are left in `active`. Returns how many, or -1: a match. */
+/* Follows all ways from the `pending` states; those that read are left in `active`. Returns how many, or -1: a match.
+ * Without a context all assertions hold. */
 static int run_follow(const struct regex *regex, struct regex_run *run, unsigned pending, const struct regex_context *context)
 {
     unsigned active = 0;
@@ -979,7 +722,7 @@ static int run_follow(const struct regex *regex, struct regex_run *run, unsigned
             } else if (step->op == STEP_JUMP) {
                 ways[count++] = at + step->first;
             } else if (step->op == STEP_ASSERT) {
-                if (assertion_holds(step->value, context))
+                if (!context || assertion_holds(step->value, context))
                     ways[count++] = at + 1;
             } else {
                 run->active[active++] = at;
@@ -1039,4 +782,75 @@ bool regex_search(const struct regex *regex, struct regex_run *run, const uint8_
         context.before = context.after;
         at += size;
     }
+}
+
+/* compiling */
+
+static void begin_byte(struct regex *regex, uint32_t c)
+{
+    if (c < 128)
+        regex->begins[c / 32] |= 1u << c % 32;
+    else /* any byte of text that is not ASCII: a skip must not end inside of a character */
+        for (unsigned i = 4; i < 8; i++)
+            regex->begins[i] = UINT32_MAX;
+}
+
+static void begin_step(struct regex *regex, const struct regex_step *step)
+{
+    switch (step->op) {
+    case STEP_FOLDED:
+        begin_byte(regex, step->value ^ 32);
+        begin_byte(regex, step->value);
+        break;
+    case STEP_LITERAL:
+        begin_byte(regex, step->value);
+        break;
+    case STEP_SET:
+        for (unsigned i = 0; i < 4; i++)
+            regex->begins[i] |= regex->sets[step->value].ascii[i];
+        begin_byte(regex, 128);
+        break;
+    default:
+        for (unsigned i = 0; i < 8; i++)
+            regex->begins[i] = UINT32_MAX;
+        break;
+    }
+}
+
+/* What the program can begin with: every step that reads, on a way from the first on which all assertions hold. */
+static void find_begins(struct regex *regex)
+{
+    struct regex_run run;
+    memset(&run, 0, sizeof run);
+    int active = run_follow(regex, &run, 1, NULL);
+    regex->skips = active >= 0;
+    for (int i = 0; i < active; i++)
+        begin_step(regex, &regex->steps[run.active[i]]);
+}
+
+bool regex_compile(struct regex *regex, const uint8_t *pattern, size_t length, struct regex_error *error)
+{
+    struct regex_parser p = {.text = pattern, .length = length, .regex = regex, .error = error, .plain = true};
+    p.groups[0].ends = NO_JUMP;
+    *error = (struct regex_error){NULL, 0};
+    regex->step_count = regex->range_count = regex->set_count = 0;
+    regex->literal_length = 0;
+    memset(regex->begins, 0, sizeof regex->begins);
+    if (length > REGEX_PATTERN)
+        refuse_at(&p, "pattern too large", 0);
+    while (pattern_more(&p))
+        pattern_piece(&p);
+    if (p.depth > 0)
+        refuse(&p, "group without an end");
+    literal_end(&p);
+    if (!error->what)
+        group_close(&p);
+    step_emit(&p, STEP_MATCH, 0, 0, 0);
+    if (error->what)
+        return false;
+    if (p.alternatives)
+        regex->literal_length = 0;
+    regex->only_literal = p.plain && regex->literal_length > 0;
+    find_begins(regex);
+    return true;
 }

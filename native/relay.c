@@ -139,14 +139,10 @@ static void decided(struct watch *watch, uint32_t events)
 void relay_connect(struct channel *channel, struct reader body)
 {
     struct connect_message request;
-    if (message_read(body, &connect_shape, &request)) {
-        channel->connection->wire.broken = true;
+    if (!request_read(channel, body, &connect_shape, &request))
         return;
-    }
-    if (!request.port || request.port > UINT16_MAX) {
-        channel_error(channel, -EINVAL, "port");
-        return;
-    }
+    if (!request.port || request.port > UINT16_MAX)
+        return channel_error(channel, -EINVAL, "port");
     struct child *child = relay_new(channel);
     if (!child)
         return;
@@ -248,14 +244,10 @@ void relay_accept(struct channel *channel, struct reader body)
 {
     struct accept_message request;
     struct door *door;
-    if (message_read(body, &accept_shape, &request)) {
-        channel->connection->wire.broken = true;
+    if (!request_read(channel, body, &accept_shape, &request))
         return;
-    }
-    if (!request.path.left || request.path.at[0] != '/') {
-        channel_error(channel, -EINVAL, "path");
-        return;
-    }
+    if (!request.path.left || request.path.at[0] != '/')
+        return channel_error(channel, -EINVAL, "path");
     struct child *child = relay_new(channel);
     if (!child)
         return;
@@ -299,16 +291,9 @@ static int pass_on(const struct hand_message *request, const struct frame *frame
 void relay_hand(struct channel *channel, const struct frame *frame)
 {
     struct hand_message request;
-    if (message_read(frame->body, &hand_shape, &request)) {
-        channel->connection->wire.broken = true;
+    if (!request_read(channel, frame->body, &hand_shape, &request))
         return;
-    }
     bool whole = request.name.left && request.text.left && frame->descriptor_count;
     int result = whole ? pass_on(&request, frame) : -EINVAL;
-    if (result) {
-        channel_error(channel, result, "hand");
-        return;
-    }
-    channel_reply_bytes(channel, NULL, 0);
-    channel_close(channel);
+    request_answer(channel, result, "hand");
 }

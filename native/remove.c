@@ -1,5 +1,6 @@
 #include "remove.h"
 
+#include "io.h"
 #include "path.h"
 #include "sys.h"
 #include "trail.h"
@@ -13,7 +14,7 @@ static int unlink_one(int directory, const char *name)
     if (error == -EPERM) { /* what POSIX says of a directory; or it is not ours to remove */
         struct statx is;
         int unseen = sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
-        if (!unseen && (is.mode & S_IFMT) == S_IFDIR)
+        if (!unseen && is_directory(&is))
             error = -EISDIR;
     }
     if (error != -EISDIR)
@@ -52,26 +53,17 @@ static int remove_down(struct trail *trail, const char *name)
 static int remove_from(int directory, char *buffer, const char **full)
 {
     for (int round = 0; round < REMOVE_ROUNDS; round++) {
+        struct listing listing = {.fd = directory, .buffer = buffer, .size = REMOVE_BUFFER};
+        const struct directory_entry *entry;
         bool any = false;
-        long got;
-        int64_t start = sys_lseek(directory, 0, SEEK_SET);
-        if (start < 0)
-            return (int)start;
-        while ((got = sys_getdents(directory, buffer, REMOVE_BUFFER)) > 0) {
-            for (long at = 0; at < got;) {
-                const struct directory_entry *entry = (const struct directory_entry *)(void *)(buffer + at);
-                at += entry->size;
-                if (!strcmp(entry->name, ".") || !strcmp(entry->name, ".."))
-                    continue;
-                int result = unlink_one(directory, entry->name);
-                *full = entry->name;
-                if (result == 1 || (result < 0 && result != -ENOENT))
-                    return result;
-                any = true;
-            }
+        (void)TRY(sys_lseek(directory, 0, SEEK_SET));
+        while (TRY(listing_next(&listing, &entry))) {
+            int result = unlink_one(directory, entry->name);
+            *full = entry->name;
+            if (result == 1 || (result < 0 && result != -ENOENT))
+                return result;
+            any = true;
         }
-        if (got < 0)
-            return (int)got;
         if (!any)
             return 0;
     }
@@ -83,18 +75,10 @@ int remove_tree(int directory, const char *name, struct arena *memory)
     char buffer[REMOVE_BUFFER] __attribute__((aligned(8)));
     const char *full = name;
     struct trail trail;
-    int root, error = unlink_one(directory, name);
-
+    int error = unlink_one(directory, name);
     if (error <= 0)
         return error;
-    root = sys_openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    if (root < 0) /* one that can be searched, and not read, is as good: its descriptor is only looked up in */
-        root = sys_openat(directory, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    if (root < 0)
-        return root;
-    error = trail_open_take(&trail, &root, memory);
-    if (error)
-        return error;
+    TRY(trail_open_at(&trail, directory, memory));
     error = remove_down(&trail, name);
     while (!error) {
         error = remove_from(trail_fd(&trail), buffer, &full);

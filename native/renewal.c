@@ -2,6 +2,7 @@
  * done where it can be; where it can't, that is said, and the rest is done. */
 #include "machine.h"
 
+#include "io.h"
 #include "message.h"
 
 enum { MOST = 1 << 16, OWN_PROCESSES = 8, SECONDS = 1000000000 };
@@ -70,25 +71,12 @@ static int mix_in(struct reader entropy)
     return result;
 }
 
-static int write_all(int fd, const void *bytes, size_t size)
-{
-    const unsigned char *at = bytes;
-    while (size) {
-        long written = sys_write(fd, at, size);
-        if (written <= 0)
-            return written ? (int)written : -EIO;
-        at += written;
-        size -= (size_t)written;
-    }
-    return 0;
-}
-
 /* A file of an image as it is, never what a link leads to; a pipe that nobody reads keeps nobody waiting. */
 static int open_file(const char *path, int flags, struct statx *is)
 {
     int fd = sys_openat(AT_FDCWD, path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
     int result = fd < 0 ? fd : sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, is);
-    if (!result && (is->mode & S_IFMT) != S_IFREG)
+    if (!result && !is_regular(is))
         result = -EINVAL;
     if (result)
         fd_close(&fd);
@@ -139,9 +127,7 @@ static size_t without_ours(unsigned char *text, size_t size)
 
 static int rewrite_hosts(int fd, struct reader name, unsigned char *text, unsigned char *before)
 {
-    long got = sys_pread(fd, text, MOST, 0);
-    if (got < 0)
-        return (int)got;
+    long got = TRY(sys_pread(fd, text, MOST, 0));
     memcpy(before, text, (size_t)got);
     if (!got)
         memcpy(text, OTHERS, sizeof OTHERS - 1);
@@ -154,8 +140,8 @@ static int rewrite_hosts(int fd, struct reader name, unsigned char *text, unsign
     (void)put_bytes(&to, OURS, sizeof OURS - 1);
     if (to.used == (size_t)got && !memcmp(before, text, to.used))
         return 0;
-    long written = sys_pwrite(fd, text, to.used, 0);
-    return written < 0 ? (int)written : sys_ftruncate(fd, (int64_t)to.used);
+    TRY(sys_pwrite(fd, text, to.used, 0));
+    return sys_ftruncate(fd, (int64_t)to.used);
 }
 
 static int name_in_hosts(struct reader name)
@@ -206,15 +192,13 @@ static int set_limits(uint64_t open_files, uint64_t processes, uint64_t tmp_byte
     if (!memcmp(the_machine.limits, wanted, sizeof wanted))
         return 0;
     memset(the_machine.limits, 0, sizeof wanted);
-    int result = limit_files(open_files);
-    if (!result)
-        result = machine_write(GROUP "pids.max", decimal(number, processes + OWN_PROCESSES));
+    TRY(limit_files(open_files));
+    TRY(machine_write(GROUP "pids.max", decimal(number, processes + OWN_PROCESSES)));
     (void)machine_join(options, "size=", decimal(number, tmp_bytes));
-    for (size_t i = 0; i < ARRAY_SIZE(MEMORY_DIRECTORIES) && !result; i++)
-        result = sys_mount(NULL, MEMORY_DIRECTORIES[i], NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options);
-    if (!result)
-        memcpy(the_machine.limits, wanted, sizeof wanted);
-    return result;
+    for (size_t i = 0; i < ARRAY_SIZE(MEMORY_DIRECTORIES); i++)
+        TRY(sys_mount(NULL, MEMORY_DIRECTORIES[i], NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options));
+    memcpy(the_machine.limits, wanted, sizeof wanted);
+    return 0;
 }
 
 static int set_clock(uint64_t now)
@@ -270,32 +254,19 @@ void renew_perform(struct channel *channel, struct reader body)
     for (uint32_t part = 1; part & PART_FLAGS; part <<= 1)
         if (told.parts & part)
             *((!machine && part & ~ANYWHERE) || renew_part(&told, part) ? &reply.failed : &reply.done) |= part;
-    channel_reply(channel, &renew_reply_shape, &reply);
-    channel_close(channel);
-}
-
-static void answer(struct channel *channel, int result, const char *step)
-{
-    if (result) {
-        channel_error(channel, result, step);
-        return;
-    }
-    channel_reply_bytes(channel, NULL, 0);
-    channel_close(channel);
+    request_reply(channel, &renew_reply_shape, &reply);
 }
 
 static void trust(struct channel *channel, struct reader body)
 {
     struct trust_message told;
     char place[PATH_MAX];
-    if (message_read(body, &trust_shape, &told)) {
-        channel->connection->wire.broken = true;
+    if (!request_read(channel, body, &trust_shape, &told))
         return;
-    }
     int result = write_over(text_in(place, told.place), O_CREAT, told.data.at, told.data.left);
     while (told.systems.left) /* none there, or a link: what it leads to is one of the others */
         (void)write_over(next_string(&told.systems), 0, told.data.at, told.data.left);
-    answer(channel, result, "trust");
+    request_answer(channel, result, "trust");
 }
 
 static void share(struct channel *channel, struct reader body)
@@ -313,7 +284,7 @@ static void share(struct channel *channel, struct reader body)
         result = shares_show(told.number, told.flags & SHARE_WRITABLE, text_in(target, told.target));
     if (!result)
         *shown |= bit;
-    answer(channel, result, "share");
+    request_answer(channel, result, "share");
 }
 
 void machine_perform(struct channel *channel, struct frame *frame)

@@ -93,8 +93,7 @@ static void tell(struct init *init)
         struct channel *channel = wait->channel;
         struct stillness_reply_message reply = {
             .paused = init->paused, .left = init->paused ? init->left : UINT64_MAX, .deadline = init->deadline};
-        channel_reply(channel, &stillness_reply_shape, &reply);
-        channel_close(channel);
+        request_reply(channel, &stillness_reply_shape, &reply);
     }
 }
 
@@ -163,15 +162,11 @@ static void time_over(struct timer *timer)
 static void hold(struct init *init, struct channel *channel, struct reader body)
 {
     struct hold_message request;
-    if (message_read(body, &hold_shape, &request)) {
-        channel->connection->wire.broken = true;
+    if (!request_read(channel, body, &hold_shape, &request))
         return;
-    }
     int result = !request.seconds || request.seconds > LIMIT_HOLD ? -EINVAL : rest_stands(init) ? 0 : stop();
-    if (result) {
-        channel_error(channel, result, "hold");
-        return;
-    }
+    if (result)
+        return channel_error(channel, result, "hold");
     struct wait *wait = init_wait(channel, WAIT_HOLD);
     if (!wait) {
         let_it_go(init);
@@ -233,10 +228,8 @@ void rest_perform(struct channel *channel, struct frame *frame)
     default:
         result = -ENOSYS;
     }
-    if (result) {
-        channel_error(channel, result, result == -ENOSYS ? "operation" : "stop");
-        return;
-    }
+    if (result)
+        return channel_error(channel, result, result == -ENOSYS ? "operation" : "stop");
     tell_times(init, channel);
     channel_close(channel);
 }

@@ -31,9 +31,7 @@ int rows_add(struct rows *rows, const struct writer *body)
     rows->left--;
     rows->room -= size + sizeof size;
     if (size + sizeof size > sizeof rows->buffer - rows->waiting) {
-        int error = rows_flush(rows);
-        if (error)
-            return error;
+        TRY(rows_flush(rows));
     }
     must(size + sizeof size <= sizeof rows->buffer);
     memcpy(rows->buffer + rows->waiting, &size, sizeof size);
@@ -47,8 +45,7 @@ int rows_exit(struct rows *rows)
     unsigned char bytes[16];
     struct writer body = writer_of(bytes, sizeof bytes);
     struct walked_message message = {.flags = rows->truncated ? WALKED_TRUNCATED : 0};
-    int error = rows_flush(rows);
-    if (!error)
-        error = message_put(&body, &walked_shape, &message);
-    return error ? error : op_exit(rows->op, &body);
+    TRY(rows_flush(rows));
+    TRY(message_put(&body, &walked_shape, &message));
+    return op_exit(rows->op, &body);
 }

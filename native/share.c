@@ -151,10 +151,9 @@ int shares_show(uint32_t number, bool writable, const char *target)
 {
     char source[PATH_MAX], digits[DECIMAL_SIZE];
     (void)machine_join(source, PLACE "/", decimal(digits, number));
-    int result = machine_directory(target, 0755);
-    if (!result)
-        result = sys_mount(source, target, NULL, MS_BIND, NULL);
-    if (!result && !writable)
-        result = sys_mount(NULL, target, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL);
-    return result;
+    TRY(machine_directory(target, 0755));
+    TRY(sys_mount(source, target, NULL, MS_BIND, NULL));
+    if (!writable)
+        TRY(sys_mount(NULL, target, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL));
+    return 0;
 }

@@ -63,13 +63,12 @@ static int put(int mount, int directory, const char *path)
 static int mask(const struct house_message *house, int proc, int dev, int told)
 {
     struct reader masks = house->masks;
-    int result = 0;
-    while (!result && masks.left) {
+    while (masks.left) {
         const char *name = next_string(&masks);
         const char *instead = masks.left ? next_string(&masks) : "";
-        result = put(*instead ? copy_tree(told, instead, 0) : copy_tree(dev, "null", 0), proc, name);
+        TRY(put(*instead ? copy_tree(told, instead, 0) : copy_tree(dev, "null", 0), proc, name));
     }
-    return result;
+    return 0;
 }
 
 /* How large these may grow is set with the plan. */
@@ -78,23 +77,16 @@ static int stage(const struct house_message *house, const int places[STAGES], in
     static const struct option terminals[] = {{"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"max", TERMINALS}};
     static const struct option memory[] = {{"mode", "1777"}, {"size", "4096"}, {"nr_inodes", "16"}};
     const unsigned nothing = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
-    int result = move_mount(dev, places[STAGE_DEV], "");
-    if (!result)
-        result = put(fs_mount("devpts", terminals, ARRAY_SIZE(terminals), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC), dev, "pts");
-    if (!result)
-        result = put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), dev, "shm");
-    if (!result)
-        result = put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV),
-                     places[STAGE_TMP], "");
-    if (result)
-        return result;
+    TRY(move_mount(dev, places[STAGE_DEV], ""));
+    TRY(put(fs_mount("devpts", terminals, ARRAY_SIZE(terminals), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC), dev, "pts"));
+    TRY(put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), dev, "shm"));
+    TRY(put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), places[STAGE_TMP], ""));
     /* Read-only as a whole: covers /proc/sys, sysrq-trigger, irq, pressure and whatever a later kernel adds. */
-    int proc = fs_mount("proc", NULL, 0, nothing | MOUNT_ATTR_RDONLY);
-    result = proc < 0 ? proc : move_mount(proc, places[STAGE_PROC], "");
-    if (!result)
-        result = mask(house, proc, dev, places[STAGE_TOLD]);
+    int proc = TRY(fs_mount("proc", NULL, 0, nothing | MOUNT_ATTR_RDONLY));
+    TRY(move_mount(proc, places[STAGE_PROC], ""));
+    TRY(mask(house, proc, dev, places[STAGE_TOLD]));
     fd_close(&proc);
-    return result;
+    return 0;
 }
 
 /* When no other descriptor can have its number. */
@@ -146,8 +138,8 @@ static int raise_loopback(void)
 
 static int unshare_more(void)
 {
-    int result = (int)CALL1(unshare, CLONE_NEWNET | CLONE_NEWIPC);
-    return result ? result : raise_loopback();
+    TRY((int)CALL1(unshare, CLONE_NEWNET | CLONE_NEWIPC));
+    return raise_loopback();
 }
 
 /* By a task that moves itself: by its pid, it would wait for a grace period of RCU. */

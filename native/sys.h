@@ -75,6 +75,27 @@ static inline long call(long number, long a, long b, long c, long d, long e, lon
 #define CALL5(name, a, b, c, d, e) call(SYS_##name, (a), (b), (c), (d), (e), 0)
 #define CALL6(name, a, b, c, d, e, f) call(SYS_##name, (a), (b), (c), (d), (e), (f))
 
+/* A function sys_NAME for a call that takes its parameters as they are: what it returns, NAME, the parameters. */
+#define DEFINE0(result, name) \
+    static inline result sys_##name(void) { return (result)CALL0(name); }
+#define DEFINE1(result, name, type_a, a) \
+    static inline result sys_##name(type_a a) { return (result)CALL1(name, P(a)); }
+#define DEFINE2(result, name, type_a, a, type_b, b) \
+    static inline result sys_##name(type_a a, type_b b) { return (result)CALL2(name, P(a), P(b)); }
+#define DEFINE3(result, name, type_a, a, type_b, b, type_c, c) \
+    static inline result sys_##name(type_a a, type_b b, type_c c) { return (result)CALL3(name, P(a), P(b), P(c)); }
+#define DEFINE4(result, name, type_a, a, type_b, b, type_c, c, type_d, d) \
+    static inline result sys_##name(type_a a, type_b b, type_c c, type_d d) \
+    { return (result)CALL4(name, P(a), P(b), P(c), P(d)); }
+#define DEFINE5(result, name, type_a, a, type_b, b, type_c, c, type_d, d, type_e, e) \
+    static inline result sys_##name(type_a a, type_b b, type_c c, type_d d, type_e e) \
+    { return (result)CALL5(name, P(a), P(b), P(c), P(d), P(e)); }
+
+/* What the functions call without the width that the kernel's names carry. */
+enum {
+    SYS_pread = SYS_pread64, SYS_pwrite = SYS_pwrite64, SYS_getdents = SYS_getdents64, SYS_prlimit = SYS_prlimit64,
+};
+
 /* -1 is no descriptor; closing it is nothing. Sets -1: one owner, closed once. */
 static inline void fd_close(int *fd)
 {
@@ -99,30 +120,11 @@ _Noreturn static inline void sys_exit(int code)
 
 /* bytes */
 
-static inline long sys_read(int fd, void *to, size_t size)
-{
-    return CALL3(read, fd, P(to), (long)size);
-}
-
-static inline long sys_write(int fd, const void *from, size_t size)
-{
-    return CALL3(write, fd, P(from), (long)size);
-}
-
-static inline long sys_pread(int fd, void *to, size_t size, int64_t offset)
-{
-    return CALL4(pread64, fd, P(to), (long)size, offset);
-}
-
-static inline long sys_pwrite(int fd, const void *from, size_t size, int64_t offset)
-{
-    return CALL4(pwrite64, fd, P(from), (long)size, offset);
-}
-
-static inline int64_t sys_lseek(int fd, int64_t offset, int whence)
-{
-    return CALL3(lseek, fd, offset, whence);
-}
+DEFINE3(long, read, int, fd, void *, to, size_t, size)
+DEFINE3(long, write, int, fd, const void *, from, size_t, size)
+DEFINE4(long, pread, int, fd, void *, to, size_t, size, int64_t, offset)
+DEFINE4(long, pwrite, int, fd, const void *, from, size_t, size, int64_t, offset)
+DEFINE3(int64_t, lseek, int, fd, int64_t, offset, int, whence)
 
 static inline long sys_splice(int from, int to, size_t size, unsigned flags)
 {
@@ -136,30 +138,11 @@ static inline long sys_copy_file_range(int from, int64_t *from_offset, int to, i
 
 /* descriptors */
 
-static inline int sys_fcntl(int fd, int command, long argument)
-{
-    return (int)CALL3(fcntl, fd, command, argument);
-}
-
-static inline int sys_dup3(int from, int to, int flags)
-{
-    return (int)CALL3(dup3, from, to, flags);
-}
-
-static inline int sys_pipe2(int ends[2], int flags)
-{
-    return (int)CALL2(pipe2, P(ends), flags);
-}
-
-static inline int sys_close_range(unsigned first, unsigned last, unsigned flags)
-{
-    return (int)CALL3(close_range, (long)first, (long)last, (long)flags);
-}
-
-static inline int sys_ioctl(int fd, unsigned long request, long argument)
-{
-    return (int)CALL3(ioctl, fd, (long)request, argument);
-}
+DEFINE3(int, fcntl, int, fd, int, command, long, argument)
+DEFINE3(int, dup3, int, from, int, to, int, flags)
+DEFINE2(int, pipe2, int *, ends, int, flags)
+DEFINE3(int, close_range, unsigned, first, unsigned, last, unsigned, flags)
+DEFINE3(int, ioctl, int, fd, unsigned long, request, long, argument)
 
 /* files, relative to a directory's descriptor */
 
@@ -168,147 +151,34 @@ static inline int sys_openat(int directory, const char *path, int flags, unsigne
     return (int)CALL4(openat, directory, P(path), flags | O_LARGEFILE, mode);
 }
 
-static inline int sys_statx(int directory, const char *path, int flags, unsigned mask, struct statx *to)
-{
-    return (int)CALL5(statx, directory, P(path), flags, mask, P(to));
-}
-
-static inline long sys_getdents(int fd, void *to, size_t size)
-{
-    return CALL3(getdents64, fd, P(to), (long)size);
-}
-
-static inline int sys_mkdirat(int directory, const char *path, unsigned mode)
-{
-    return (int)CALL3(mkdirat, directory, P(path), mode);
-}
-
-static inline int sys_unlinkat(int directory, const char *path, int flags)
-{
-    return (int)CALL3(unlinkat, directory, P(path), flags);
-}
-
-static inline int sys_renameat2(int from_directory, const char *from, int to_directory, const char *to, unsigned flags)
-{
-    return (int)CALL5(renameat2, from_directory, P(from), to_directory, P(to), flags);
-}
-
-static inline int sys_linkat(int from_directory, const char *from, int to_directory, const char *to, int flags)
-{
-    return (int)CALL5(linkat, from_directory, P(from), to_directory, P(to), flags);
-}
-
-static inline int sys_symlinkat(const char *target, int directory, const char *path)
-{
-    return (int)CALL3(symlinkat, P(target), directory, P(path));
-}
-
-static inline long sys_readlinkat(int directory, const char *path, char *to, size_t size)
-{
-    return CALL4(readlinkat, directory, P(path), P(to), (long)size);
-}
-
-static inline int sys_mknodat(int directory, const char *path, unsigned mode, uint64_t device)
-{
-    return (int)CALL4(mknodat, directory, P(path), mode, (long)device);
-}
-
-static inline int sys_fchmod(int fd, unsigned mode)
-{
-    return (int)CALL2(fchmod, fd, mode);
-}
-
-static inline int sys_fchmodat(int directory, const char *path, unsigned mode)
-{
-    return (int)CALL3(fchmodat, directory, P(path), mode);
-}
-
-static inline int sys_fchownat(int directory, const char *path, uint32_t uid, uint32_t gid, int flags)
-{
-    return (int)CALL5(fchownat, directory, P(path), uid, gid, flags);
-}
-
-static inline int sys_faccessat(int directory, const char *path, int mode)
-{
-    return (int)CALL3(faccessat, directory, P(path), mode);
-}
-
-static inline int sys_utimensat(int directory, const char *path, const struct timespec times[2], int flags)
-{
-    return (int)CALL4(utimensat, directory, P(path), P(times), flags);
-}
-
-static inline int sys_ftruncate(int fd, int64_t size)
-{
-    return (int)CALL2(ftruncate, fd, size);
-}
-
-static inline int sys_fsync(int fd)
-{
-    return (int)CALL1(fsync, fd);
-}
-
-static inline int sys_chdir(const char *path)
-{
-    return (int)CALL1(chdir, P(path));
-}
-
-static inline int sys_fchdir(int fd)
-{
-    return (int)CALL1(fchdir, fd);
-}
-
-static inline long sys_getcwd(char *to, size_t size)
-{
-    return CALL2(getcwd, P(to), (long)size);
-}
-
-static inline unsigned sys_umask(unsigned mask)
-{
-    return (unsigned)CALL1(umask, mask);
-}
-
-static inline int sys_mount(const char *source, const char *target, const char *kind, unsigned long flags, const char *options)
-{
-    return (int)CALL5(mount, P(source), P(target), P(kind), (long)flags, P(options));
-}
+DEFINE5(int, statx, int, directory, const char *, path, int, flags, unsigned, mask, struct statx *, to)
+DEFINE3(long, getdents, int, fd, void *, to, size_t, size)
+DEFINE3(int, mkdirat, int, directory, const char *, path, unsigned, mode)
+DEFINE3(int, unlinkat, int, directory, const char *, path, int, flags)
+DEFINE5(int, renameat2, int, from_directory, const char *, from, int, to_directory, const char *, to, unsigned, flags)
+DEFINE5(int, linkat, int, from_directory, const char *, from, int, to_directory, const char *, to, int, flags)
+DEFINE3(int, symlinkat, const char *, target, int, directory, const char *, path)
+DEFINE4(long, readlinkat, int, directory, const char *, path, char *, to, size_t, size)
+DEFINE4(int, mknodat, int, directory, const char *, path, unsigned, mode, uint64_t, device)
+DEFINE2(int, fchmod, int, fd, unsigned, mode)
+DEFINE3(int, fchmodat, int, directory, const char *, path, unsigned, mode)
+DEFINE5(int, fchownat, int, directory, const char *, path, uint32_t, uid, uint32_t, gid, int, flags)
+DEFINE3(int, faccessat, int, directory, const char *, path, int, mode)
+DEFINE4(int, utimensat, int, directory, const char *, path, const struct timespec *, times, int, flags)
+DEFINE2(int, ftruncate, int, fd, int64_t, size)
+DEFINE1(int, chdir, const char *, path)
+DEFINE2(long, getcwd, char *, to, size_t, size)
+DEFINE1(unsigned, umask, unsigned, mask)
+DEFINE5(int, mount, const char *, source, const char *, target, const char *, kind, unsigned long, flags, const char *, options)
 
 /* attributes */
 
-static inline long sys_lgetxattr(const char *path, const char *name, void *to, size_t size)
-{
-    return CALL4(lgetxattr, P(path), P(name), P(to), (long)size);
-}
-
-static inline long sys_fgetxattr(int fd, const char *name, void *to, size_t size)
-{
-    return CALL4(fgetxattr, fd, P(name), P(to), (long)size);
-}
-
-static inline long sys_flistxattr(int fd, char *to, size_t size)
-{
-    return CALL3(flistxattr, fd, P(to), (long)size);
-}
-
-static inline int sys_fsetxattr(int fd, const char *name, const void *from, size_t size, int flags)
-{
-    return (int)CALL5(fsetxattr, fd, P(name), P(from), (long)size, flags);
-}
-
-static inline int sys_inotify_init1(int flags)
-{
-    return (int)CALL1(inotify_init1, flags);
-}
-
-static inline int sys_inotify_add_watch(int fd, const char *path, uint32_t mask)
-{
-    return (int)CALL3(inotify_add_watch, fd, P(path), mask);
-}
-
-static inline int sys_inotify_rm_watch(int fd, int watch)
-{
-    return (int)CALL2(inotify_rm_watch, fd, watch);
-}
+DEFINE4(long, fgetxattr, int, fd, const char *, name, void *, to, size_t, size)
+DEFINE3(long, flistxattr, int, fd, char *, to, size_t, size)
+DEFINE5(int, fsetxattr, int, fd, const char *, name, const void *, from, size_t, size, int, flags)
+DEFINE1(int, inotify_init1, int, flags)
+DEFINE3(int, inotify_add_watch, int, fd, const char *, path, uint32_t, mask)
+DEFINE2(int, inotify_rm_watch, int, fd, int, watch)
 
 /* sockets */
 
@@ -322,10 +192,7 @@ static inline int sys_accept4(int fd, int flags)
     return (int)CALL4(accept4, fd, 0, 0, flags);
 }
 
-static inline long sys_recvmsg(int fd, struct message *message, int flags)
-{
-    return CALL3(recvmsg, fd, P(message), flags);
-}
+DEFINE3(long, recvmsg, int, fd, struct message *, message, int, flags)
 
 static inline long sys_send(int fd, const void *from, size_t size, int flags)
 {
@@ -348,15 +215,8 @@ static inline int sys_socket(int family, int type)
     return (int)CALL3(socket, family, type, 0);
 }
 
-static inline int sys_connect(int fd, const void *address, size_t size)
-{
-    return (int)CALL3(connect, fd, P(address), (long)size);
-}
-
-static inline int sys_shutdown(int fd, int how)
-{
-    return (int)CALL2(shutdown, fd, how);
-}
+DEFINE3(int, connect, int, fd, const void *, address, size_t, size)
+DEFINE2(int, shutdown, int, fd, int, how)
 
 /* memory */
 
@@ -373,30 +233,16 @@ static inline void sys_unmap(void *at, size_t size)
 
 /* processes and signals */
 
-static inline int sys_getpid(void)
-{
-    return (int)CALL0(getpid);
-}
-
-static inline int sys_getppid(void)
-{
-    return (int)CALL0(getppid);
-}
-
-static inline int sys_kill(int pid, int number)
-{
-    return (int)CALL2(kill, pid, number);
-}
+DEFINE0(int, getpid)
+DEFINE0(int, getppid)
+DEFINE2(int, kill, int, pid, int, number)
 
 static inline int sys_prctl(int option, long argument)
 {
     return (int)CALL5(prctl, option, argument, 0, 0, 0);
 }
 
-static inline int sys_prlimit(int pid, int resource, const struct rlimit *new_limit, struct rlimit *old_limit)
-{
-    return (int)CALL4(prlimit64, pid, resource, P(new_limit), P(old_limit));
-}
+DEFINE4(int, prlimit, int, pid, int, resource, const struct rlimit *, new_limit, struct rlimit *, old_limit)
 
 static inline int sys_sigprocmask(int how, const uint64_t *mask)
 {
@@ -419,17 +265,11 @@ static inline int sys_fork(void)
     return (int)CALL5(clone, SIGCHLD, 0, 0, 0, 0);
 }
 
-static inline int sys_execve(const char *path, char *const *argv, char *const *env)
-{
-    return (int)CALL3(execve, P(path), P(argv), P(env));
-}
+DEFINE3(int, execve, const char *, path, char *const *, argv, char *const *, env)
 
 /* events and time */
 
-static inline int sys_epoll_ctl(int epoll, int command, int fd, struct epoll_event *event)
-{
-    return (int)CALL4(epoll_ctl, epoll, command, fd, P(event));
-}
+DEFINE4(int, epoll_ctl, int, epoll, int, command, int, fd, struct epoll_event *, event)
 
 static inline int sys_epoll_wait(int epoll, struct epoll_event *event, int count, int milliseconds)
 {

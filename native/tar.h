@@ -23,7 +23,7 @@ struct tar_member {
     const char *path; /* in the reader's memory until the next member */
     const char *target; /* of a link */
     uint32_t uid, gid; /* as read */
-    struct reader more; /* to be written: further records (tar_record_to) */
+    struct reader more; /* to be written: further records (tar_record_put) */
 };
 
 /* Up to `size` bytes; 0 at the end; or -errno. */
@@ -36,7 +36,7 @@ struct tar_reader {
     void *context;
     const char *problem;
     bool whole;       /* FIFOs and devices are taken, and `said` is of interest */
-    size_t said;      /* bytes of the member's own extended header, which `extension` holds until data are skipped */
+    struct reader said; /* records of the member's own extended header, until data are skipped */
     uint64_t left;    /* of the member's bytes */
     uint32_t padding; /* behind them */
     char path[TAR_PATH], target[TAR_PATH];
@@ -53,11 +53,12 @@ int tar_next(struct tar_reader *, struct tar_member *);
 /* Bytes of the member: how many, at most `size`; 0 at its end; or as tar_next. */
 int tar_data(struct tar_reader *, void *to, size_t size);
 
-/* The next record of the member's own extended header, from `*at` on; false: there is none. */
-bool tar_said_next(const struct tar_reader *, size_t *at, struct reader *key, struct reader *value);
+/* The next of the records "LENGTH KEY=VALUE\n" of an extended header, nothing between them and nothing behind. 1; 0: there
+ * is none; -EBADMSG. */
+int tar_record_next(struct reader *records, struct reader *key, struct reader *value);
 
-/* A record as tar_put takes it; how long it is, 0 if there is no room. */
-size_t tar_record_to(void *to, size_t room, const char *key, struct reader value);
+/* Writes one. 0; -ENOBUFS, and nothing is written. */
+int tar_record_put(struct writer *, const char *key, struct reader value);
 
 /* What stands before a member's bytes: a header, and an extended one where ustar cannot say it. 0, or what `write`
  * said; -EINVAL: no such member can be. */

@@ -115,31 +115,31 @@ static size_t tar_text(const unsigned char *field, size_t size, char *to)
 
 /* pax */
 
-static bool tar_is_key(const unsigned char *key, size_t size, const char *wanted)
+static bool tar_begins(struct reader key, const char *wanted)
 {
-    return size == strlen(wanted) && !memcmp(key, wanted, size);
+    return key.left >= strlen(wanted) && !memcmp(key.at, wanted, strlen(wanted));
 }
 
-static bool tar_begins(const unsigned char *key, size_t size, const char *wanted)
+static bool tar_number_value(struct reader value, uint64_t most, uint64_t *number)
 {
-    return size >= strlen(wanted) && !memcmp(key, wanted, strlen(wanted));
+    return !parse_decimal((const char *)value.at, value.left, number) && *number <= most;
 }
 
-static bool tar_name_value(const unsigned char *value, size_t size, char *to)
+static bool tar_name_value(struct reader value, char *to)
 {
-    if (!size || size >= TAR_PATH || memchr(value, 0, size))
+    if (!value.left || value.left >= TAR_PATH || memchr(value.at, 0, value.left))
         return false;
-    memcpy(to, value, size);
-    to[size] = 0;
+    memcpy(to, value.at, value.left);
+    to[value.left] = 0;
     return true;
 }
 
 /* Seconds, perhaps with a sign and a fraction, which is dropped downwards. */
-static bool tar_time_value(const unsigned char *value, size_t size, int64_t *seconds)
+static bool tar_time_value(struct reader value, int64_t *seconds)
 {
-    bool negative = size && value[0] == '-';
-    const unsigned char *digits = value + negative;
-    size_t left = size - negative;
+    bool negative = value.left && value.at[0] == '-';
+    const unsigned char *digits = value.at + negative;
+    size_t left = value.left - negative;
     const unsigned char *point = left ? memchr(digits, '.', left) : NULL;
     size_t whole = point ? (size_t)(point - digits) : left;
     uint64_t number;
@@ -155,72 +155,63 @@ static bool tar_time_value(const unsigned char *value, size_t size, int64_t *sec
     return true;
 }
 
-static int tar_pax_record(struct tar_reader *tar, struct tar_said *said, bool global, const unsigned char *key,
-                          size_t key_size, const unsigned char *value, size_t size)
+static int tar_pax_record(struct tar_reader *tar, struct tar_said *said, bool global, struct reader key, struct reader value)
 {
     bool good = true;
-    if (tar_begins(key, key_size, "GNU.sparse.") || tar_is_key(key, key_size, "SCHILY.realsize"))
+    if (tar_begins(key, "GNU.sparse.") || reader_is(key, "SCHILY.realsize"))
         return tar_refuse(tar, "sparse member");
-    if (tar_is_key(key, key_size, "path")) {
+    if (reader_is(key, "path")) {
         said->path = true;
-        good = !global && tar_name_value(value, size, tar->path);
-    } else if (tar_is_key(key, key_size, "linkpath")) {
+        good = !global && tar_name_value(value, tar->path);
+    } else if (reader_is(key, "linkpath")) {
         said->target = true;
-        good = !global && tar_name_value(value, size, tar->target);
-    } else if (tar_is_key(key, key_size, "size")) {
+        good = !global && tar_name_value(value, tar->target);
+    } else if (reader_is(key, "size")) {
         said->size = true;
-        good = !global && !parse_decimal((const char *)value, size, &said->size_value) && said->size_value <= INT64_MAX;
-    } else if (tar_is_key(key, key_size, "mtime")) {
+        good = !global && tar_number_value(value, INT64_MAX, &said->size_value);
+    } else if (reader_is(key, "mtime")) {
         said->modified = true;
-        good = !global && tar_time_value(value, size, &said->modified_value);
-    } else if (tar->whole && tar_is_key(key, key_size, "uid")) {
+        good = !global && tar_time_value(value, &said->modified_value);
+    } else if (tar->whole && reader_is(key, "uid")) {
         said->uid = true;
-        good = !global && !parse_decimal((const char *)value, size, &said->uid_value) && said->uid_value < UINT32_MAX;
-    } else if (tar->whole && tar_is_key(key, key_size, "gid")) {
+        good = !global && tar_number_value(value, UINT32_MAX - 1, &said->uid_value);
+    } else if (tar->whole && reader_is(key, "gid")) {
         said->gid = true;
-        good = !global && !parse_decimal((const char *)value, size, &said->gid_value) && said->gid_value < UINT32_MAX;
-    } else if (tar_is_key(key, key_size, "hdrcharset")) {
-        good = tar_is_key(value, size, "BINARY") || tar_is_key(value, size, "ISO-IR 10646 2000 UTF-8");
+        good = !global && tar_number_value(value, UINT32_MAX - 1, &said->gid_value);
+    } else if (reader_is(key, "hdrcharset")) {
+        good = reader_is(value, "BINARY") || reader_is(value, "ISO-IR 10646 2000 UTF-8");
     } /* others say nothing that is taken over */
     return good ? 1 : tar_refuse(tar, global ? "global extension" : "extension that means nothing");
 }
 
-bool tar_said_next(const struct tar_reader *tar, size_t *at, struct reader *key, struct reader *value)
+int tar_record_next(struct reader *records, struct reader *key, struct reader *value)
 {
-    const unsigned char *from = tar->extension + *at; /* tar_pax has found all of it good */
+    const unsigned char *at = records->at;
     uint64_t length;
-    if (*at >= tar->said)
-        return false;
-    const unsigned char *space = memchr(from, ' ', tar->said - *at);
-    must(space && !parse_decimal((const char *)from, (size_t)(space - from), &length));
-    const unsigned char *equals = memchr(space, '=', (size_t)length);
+    if (!records->left)
+        return 0;
+    const unsigned char *space = memchr(at, ' ', min_size(records->left, DECIMAL_SIZE));
+    if (!space || parse_decimal((const char *)at, (size_t)(space - at), &length) || length > records->left)
+        return -EBADMSG;
+    const unsigned char *last = at + length - 1;
+    if (space + 1 >= last || *last != '\n')
+        return -EBADMSG;
+    const unsigned char *equals = memchr(space + 1, '=', (size_t)(last - space - 1));
+    if (!equals || equals == space + 1)
+        return -EBADMSG;
     *key = reader_of(space + 1, (size_t)(equals - space - 1));
-    *value = reader_of(equals + 1, (size_t)(from + length - 1 - (equals + 1)));
-    *at += (size_t)length;
-    return true;
+    *value = reader_of(equals + 1, (size_t)(last - equals - 1));
+    *records = reader_of(last + 1, records->left - (size_t)length);
+    return 1;
 }
 
-/* Records of the form "LENGTH KEY=VALUE\n", nothing between them and nothing behind. */
 static int tar_pax(struct tar_reader *tar, struct tar_said *said, size_t size, bool global)
 {
-    const unsigned char *at = tar->extension, *end = at + size;
-    while (at < end) {
-        const unsigned char *space = memchr(at, ' ', min_size((size_t)(end - at), DECIMAL_SIZE));
-        uint64_t length;
-        if (!space || parse_decimal((const char *)at, (size_t)(space - at), &length) || length > (uint64_t)(end - at))
-            return tar_refuse(tar, "malformed extension");
-        const unsigned char *key = space + 1, *last = at + length - 1;
-        if (key >= last || *last != '\n')
-            return tar_refuse(tar, "malformed extension");
-        const unsigned char *equals = memchr(key, '=', (size_t)(last - key));
-        if (!equals || equals == key)
-            return tar_refuse(tar, "malformed extension");
-        int result = tar_pax_record(tar, said, global, key, (size_t)(equals - key), equals + 1, (size_t)(last - equals - 1));
-        if (result < 0)
-            return result;
-        at = last + 1;
-    }
-    return 1;
+    struct reader records = reader_of(tar->extension, size), key, value;
+    int more;
+    while ((more = tar_record_next(&records, &key, &value)) > 0)
+        TRY(tar_pax_record(tar, said, global, key, value));
+    return more ? tar_refuse(tar, "malformed extension") : 1;
 }
 
 /* GNU tar: the whole content is the name, with a NUL at its end. */
@@ -228,7 +219,7 @@ static int tar_gnu_name(struct tar_reader *tar, size_t size, char *to)
 {
     const unsigned char *end = size ? memchr(tar->extension, 0, size) : NULL;
     size_t length = end ? (size_t)(end - tar->extension) : size;
-    if (!tar_name_value(tar->extension, length, to) || !tar_is_zero(tar->extension + length, size - length))
+    if (!tar_name_value(reader_of(tar->extension, length), to) || !tar_is_zero(tar->extension + length, size - length))
         return tar_refuse(tar, "long name that is none");
     return 1;
 }
@@ -244,29 +235,17 @@ static int tar_extension(struct tar_reader *tar, struct tar_said *said, char typ
         result = tar_fill(tar, padding, tar_padding(size));
     if (result <= 0)
         return result ? result : tar_refuse(tar, "end in the middle");
-    bool gnu = said->gnu_path || said->gnu_target;
-    switch (type) {
-    case 'g':
-        if (said->pax || gnu)
-            return tar_refuse(tar, "extension before an extension");
-        return tar_pax(tar, said, (size_t)size, true);
-    case 'x':
-        if (said->pax || gnu)
-            return tar_refuse(tar, "extension before an extension");
-        said->pax = true;
-        tar->said = (size_t)size;
-        return tar_pax(tar, said, (size_t)size, false);
-    case 'L':
-        if (said->pax || said->gnu_path)
-            return tar_refuse(tar, "extension before an extension");
-        said->gnu_path = true;
-        return tar_gnu_name(tar, (size_t)size, tar->path);
-    default:
-        if (said->pax || said->gnu_target)
-            return tar_refuse(tar, "extension before an extension");
-        said->gnu_target = true;
-        return tar_gnu_name(tar, (size_t)size, tar->target);
+    bool pax = type == 'x' || type == 'g', *gnu = type == 'L' ? &said->gnu_path : &said->gnu_target;
+    if (said->pax || (pax ? said->gnu_path || said->gnu_target : *gnu))
+        return tar_refuse(tar, "extension before an extension");
+    if (!pax) {
+        *gnu = true;
+        return tar_gnu_name(tar, (size_t)size, type == 'L' ? tar->path : tar->target);
     }
+    said->pax = type == 'x';
+    if (said->pax)
+        tar->said = reader_of(tar->extension, (size_t)size);
+    return tar_pax(tar, said, (size_t)size, type == 'g');
 }
 
 /* Names as the header itself has them. */
@@ -361,7 +340,7 @@ void tar_start(struct tar_reader *tar, tar_source *read, void *context)
     tar->context = context;
     tar->problem = NULL;
     tar->whole = false;
-    tar->said = 0;
+    tar->said = reader_of(NULL, 0);
     tar->left = tar->padding = 0;
 }
 
@@ -372,7 +351,7 @@ int tar_next(struct tar_reader *tar, struct tar_member *member)
     if (result > 0)
         result = tar_skip(tar, tar->padding);
     tar->left = tar->padding = 0;
-    tar->said = 0;
+    tar->said = reader_of(NULL, 0);
     while (result > 0) {
         int64_t size;
         char type;

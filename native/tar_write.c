@@ -8,11 +8,7 @@ struct tar_header {
 };
 _Static_assert(sizeof(struct tar_header) == TAR_BLOCK, "ustar");
 
-/* Records of an extended header: four at most are written, of two paths and two numbers. */
-struct tar_records {
-    size_t used;
-    char text[2 * TAR_PATH + 256];
-};
+enum { RECORDS = 2 * TAR_PATH + 256 }; /* bytes: four at most are written, of two paths and two numbers */
 
 /* Octal digits that fill the field, and a NUL. False: the number has more. */
 static bool tar_put_number(char *field, size_t size, uint64_t number)
@@ -23,29 +19,28 @@ static bool tar_put_number(char *field, size_t size, uint64_t number)
     return !number;
 }
 
-static void tar_append(struct tar_records *records, const char *text, size_t size)
-{
-    must(size <= sizeof records->text - records->used);
-    memcpy(records->text + records->used, text, size);
-    records->used += size;
-}
-
-/* "LENGTH KEY=VALUE\n", where LENGTH is that of all of it, itself included. */
-static void tar_record(struct tar_records *records, const char *key, const char *value)
+int tar_record_put(struct writer *to, const char *key, struct reader value)
 {
     char number[DECIMAL_SIZE];
-    size_t rest = strlen(key) + strlen(value) + 3, length = rest;
-    while (length != rest + strlen(decimal(number, length)))
+    size_t rest = strlen(key) + value.left + 3, length = rest;
+    while (length != rest + strlen(decimal(number, length))) /* it counts itself */
         length = rest + strlen(number);
-    tar_append(records, number, strlen(number));
-    tar_append(records, " ", 1);
-    tar_append(records, key, strlen(key));
-    tar_append(records, "=", 1);
-    tar_append(records, value, strlen(value));
-    tar_append(records, "\n", 1);
+    if (length > to->size - to->used)
+        return -ENOBUFS;
+    (void)put_bytes(to, number, strlen(number));
+    (void)put_bytes(to, " ", 1);
+    (void)put_bytes(to, key, strlen(key));
+    (void)put_bytes(to, "=", 1);
+    (void)put_bytes(to, value.at, value.left);
+    return put_bytes(to, "\n", 1);
 }
 
-static void tar_record_number(struct tar_records *records, const char *key, int64_t number)
+static void tar_record(struct writer *records, const char *key, const char *value)
+{
+    must(!tar_record_put(records, key, reader_of(value, strlen(value))));
+}
+
+static void tar_record_number(struct writer *records, const char *key, int64_t number)
 {
     char text[DECIMAL_SIZE + 1] = "-";
     (void)decimal(text + (number < 0), number < 0 ? -(uint64_t)number : (uint64_t)number);
@@ -94,41 +89,27 @@ static void tar_magic(struct tar_header *header, char type)
     header->type = type;
     memcpy(header->magic, "ustar", 6);
     memcpy(header->version, "00", 2);
+    (void)tar_put_number(header->mode, 8, 0);
+    (void)tar_put_number(header->uid, 8, 0);
+    (void)tar_put_number(header->gid, 8, 0);
+    (void)tar_put_number(header->size, 12, 0);
+    (void)tar_put_number(header->modified, 12, 0);
     (void)tar_put_number(header->major, 8, 0);
     (void)tar_put_number(header->minor, 8, 0);
 }
 
-size_t tar_record_to(void *to, size_t room, const char *key, struct reader value)
-{
-    char number[DECIMAL_SIZE];
-    struct writer writer = writer_of(to, room);
-    size_t rest = strlen(key) + value.left + 3, length = rest;
-    while (length != rest + strlen(decimal(number, length)))
-        length = rest + strlen(number);
-    if (length > room || put_bytes(&writer, number, strlen(number)) || put_bytes(&writer, " ", 1) ||
-        put_bytes(&writer, key, strlen(key)) || put_bytes(&writer, "=", 1) || put_bytes(&writer, value.at, value.left) ||
-        put_bytes(&writer, "\n", 1))
-        return 0;
-    return writer.used;
-}
-
-static int tar_put_records(tar_sink *write, void *context, const struct tar_records *records, struct reader more)
+static int tar_put_records(tar_sink *write, void *context, const struct writer *records, struct reader more)
 {
     static const char name[] = "././@PaxHeader";
     struct tar_header header = {0};
     memcpy(header.name, name, sizeof name);
-    (void)tar_put_number(header.mode, 8, 0);
-    (void)tar_put_number(header.uid, 8, 0);
-    (void)tar_put_number(header.gid, 8, 0);
-    (void)tar_put_number(header.size, 12, records->used + more.left);
-    (void)tar_put_number(header.modified, 12, 0);
     tar_magic(&header, 'x');
-    int error = tar_put_header(write, context, &header);
-    if (!error)
-        error = write(context, records->text, records->used);
-    if (!error && more.left)
-        error = write(context, more.at, more.left);
-    return error ? error : tar_pad(write, context, records->used + more.left);
+    (void)tar_put_number(header.size, 12, records->used + more.left);
+    TRY(tar_put_header(write, context, &header));
+    TRY(write(context, records->base, records->used));
+    if (more.left)
+        TRY(write(context, more.at, more.left));
+    return tar_pad(write, context, records->used + more.left);
 }
 
 static bool tar_valid(const char *text)
@@ -140,13 +121,15 @@ int tar_put(tar_sink *write, void *context, const struct tar_member *member, uin
 {
     static const char types[] = {'0', '1', '2', '5', '6'};
     struct tar_header header = {0};
-    struct tar_records records = {.used = 0};
+    unsigned char bytes[RECORDS];
+    struct writer records = writer_of(bytes, sizeof bytes);
     const char *target = member->type == TAR_LINK || member->type == TAR_HARD_LINK ? member->target : "";
     uint64_t size = member->type == TAR_FILE ? member->size : 0;
     size_t target_size = strlen(target);
 
     if (!*member->path || strlen(member->path) >= TAR_PATH || target_size >= TAR_PATH || size > INT64_MAX)
         return -EINVAL;
+    tar_magic(&header, types[member->type]);
     if (!tar_valid(member->path) || !tar_valid(target))
         tar_record(&records, "hdrcharset", "BINARY");
     if (!tar_put_name(&header, member->path) || !tar_is_ascii(member->path))
@@ -163,7 +146,6 @@ int tar_put(tar_sink *write, void *context, const struct tar_member *member, uin
         tar_record_number(&records, "size", (int64_t)size);
     if (!tar_put_number(header.modified, 12, member->modified < 0 ? 0 : (uint64_t)member->modified) || member->modified < 0)
         tar_record_number(&records, "mtime", member->modified);
-    tar_magic(&header, types[member->type]);
 
     int error = records.used || member->more.left ? tar_put_records(write, context, &records, member->more) : 0;
     return error ? error : tar_put_header(write, context, &header);

@@ -35,6 +35,16 @@ int parse_decimal(const char *text, size_t size, uint64_t *number);
     } while (0)
 _Noreturn void broken(int line);
 
+/* The value of an expression, or, if that is -errno, the end of the function with it. Not where something is to be closed
+ * or taken back first. */
+#define TRY(expression) \
+    ({ \
+        __auto_type tried = (expression); \
+        if (tried < 0) \
+            return (int)tried; \
+        tried; \
+    })
+
 #define ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))
 #define CONTAINER_OF(pointer, type, member) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 

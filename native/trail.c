@@ -5,9 +5,7 @@
 /* In two steps: gVisor follows a link where O_DIRECTORY stands beside O_NOFOLLOW, unless it is O_PATH. */
 int open_directory(int parent, const char *name)
 {
-    int held = sys_openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
-    if (held < 0)
-        return held;
+    int held = TRY(sys_openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
     int fd = sys_openat(held, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     fd_close(&held);
     return fd;
@@ -16,9 +14,7 @@ int open_directory(int parent, const char *name)
 static int step_identify(int fd, struct trail_step *step)
 {
     struct statx is;
-    int error = sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
-    if (error)
-        return error;
+    TRY(sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is));
     step->inode = is.inode;
     step->major = is.device_major;
     step->minor = is.device_minor;
@@ -41,6 +37,14 @@ int trail_open_take(struct trail *trail, int *root, struct arena *memory)
     trail->steps[0].fd = fd_take(root);
     trail->steps[0].name = TRAIL_MEMORY;
     return 0;
+}
+
+int trail_open_at(struct trail *trail, int directory, struct arena *memory)
+{
+    int root = sys_openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (root < 0)
+        root = TRY(sys_openat(directory, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
+    return trail_open_take(trail, &root, memory);
 }
 
 void trail_close(struct trail *trail)
@@ -66,9 +70,7 @@ int trail_down(struct trail *trail, const char *name)
     size_t size = strlen(name) + 1;
     if ((trail->depth + 2) * sizeof trail->steps[0] + size > trail->names)
         return -ENAMETOOLONG;
-    struct trail_step step = {.fd = open_directory(trail_fd(trail), name)};
-    if (step.fd < 0)
-        return step.fd;
+    struct trail_step step = {.fd = TRY(open_directory(trail_fd(trail), name))};
     int error = step_identify(step.fd, &step);
     if (error) {
         fd_close(&step.fd);

@@ -25,6 +25,8 @@ struct trail {
 
 /* Takes over `root`, a directory; and TRAIL_MEMORY of `memory`. 0 or -errno. */
 int trail_open_take(struct trail *, int *root, struct arena *memory);
+/* The same of a directory that need not be readable: its descriptor is only looked up in then. */
+int trail_open_at(struct trail *, int directory, struct arena *memory);
 void trail_close(struct trail *);
 
 /* The directory that it has come to, open to be read. The trail keeps owning it. */

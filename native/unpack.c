@@ -7,6 +7,7 @@
  * the archive does not have goes. What is mounted below the directory and what is left out stays as it is. Nobody else
  * writes there meanwhile. */
 #include "file.h"
+#include "io.h"
 #include "ops.h"
 #include "path.h"
 #include "remove.h"
@@ -92,6 +93,13 @@ static bool unpack_tidy(char *path)
     return true;
 }
 
+static int unpack_up_to(struct trail *trail, size_t depth)
+{
+    while (trail->depth > depth)
+        TRY(trail_up(trail));
+    return 0;
+}
+
 /* Moves to the directory above the last part of `path`, which is `*name` then; what is missing on the way is made if
  * `make`. */
 static int unpack_enter(struct unpack *unpack, const char *path, bool make, char name[NAME_MAX + 1])
@@ -105,8 +113,7 @@ static int unpack_enter(struct unpack *unpack, const char *path, bool make, char
         size = part_size(path);
         depth++;
     }
-    while (!error && trail->depth > depth)
-        error = trail_up(trail);
+    error = unpack_up_to(trail, depth);
     for (; !error && size <= NAME_MAX; path += size + 1, size = part_size(path)) {
         memcpy(name, path, size);
         name[size] = 0;
@@ -131,7 +138,7 @@ static int unpack_make_room(int directory, const char *name)
     return error == -ENOENT ? 0 : error;
 }
 
-/* Hard links */
+/* Files that a hard link may lead to */
 
 static struct unpack_made *unpack_find(struct unpack *unpack, const struct statx *is)
 {
@@ -150,34 +157,6 @@ static void unpack_remember(struct unpack *unpack, const struct statx *is)
     struct unpack_made *made = unpack_find(unpack, is);
     unpack->made_count += !made->inode;
     *made = (struct unpack_made){is->inode, is->device_major, is->device_minor};
-}
-
-static int unpack_hard_link(struct unpack *unpack, const struct tar_member *member, char *path)
-{
-    char target[TAR_PATH], from_name[NAME_MAX + 1], name[NAME_MAX + 1];
-    struct statx is, there;
-    memcpy(target, member->target, strlen(member->target) + 1);
-    if (!unpack_tidy(target) || !*target)
-        return unpack_refuse(unpack, "hard link that leads outside");
-    int error = unpack_enter(unpack, target, false, from_name);
-    int from = error ? error : sys_fcntl(trail_fd(&unpack->trail), F_DUPFD_CLOEXEC, 3);
-    if (from < 0)
-        return from;
-    error = sys_statx(from, from_name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
-    if (!error && ((is.mode & S_IFMT) != S_IFREG || !unpack_find(unpack, &is)->inode))
-        error = unpack_refuse(unpack, "hard link to no member");
-    if (!error)
-        error = unpack_enter(unpack, path, true, name);
-    int directory = trail_fd(&unpack->trail);
-    bool itself = !error && !sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) &&
-                  there.inode == is.inode && there.device_major == is.device_major && there.device_minor == is.device_minor;
-    if (!error && !itself) {
-        error = unpack_make_room(directory, name);
-        if (!error)
-            error = sys_linkat(from, from_name, directory, name, 0);
-    }
-    fd_close(&from);
-    return error;
 }
 
 /* Directories */
@@ -257,12 +236,7 @@ static int unpack_content(struct unpack *unpack, int fd)
 {
     int got;
     while ((got = tar_data(&unpack->tar, unpack->buffer, sizeof unpack->buffer)) > 0)
-        for (int at = 0; at < got;) {
-            long put = sys_write(fd, unpack->buffer + at, (size_t)(got - at));
-            if (put < 0)
-                return (int)put;
-            at += (int)put;
-        }
+        TRY(write_all(fd, unpack->buffer, (size_t)got));
     return got;
 }
 
@@ -287,31 +261,6 @@ static int unpack_file(struct unpack *unpack, const struct tar_member *member, i
     return error;
 }
 
-static int unpack_member(struct unpack *unpack, const struct tar_member *member)
-{
-    char path[TAR_PATH], name[NAME_MAX + 1];
-    memcpy(path, member->path, strlen(member->path) + 1);
-    if (!unpack_tidy(path))
-        return unpack_refuse(unpack, "name that leads outside");
-    if (!*path)
-        return 0; /* the directory itself */
-    if (member->type == TAR_DIRECTORY)
-        return unpack_directory(unpack, member, path);
-    if (member->type == TAR_HARD_LINK)
-        return unpack_hard_link(unpack, member, path);
-    int error = unpack_enter(unpack, path, true, name);
-    int directory = trail_fd(&unpack->trail);
-    if (!error)
-        error = unpack_make_room(directory, name);
-    if (error)
-        return error;
-    if (member->type == TAR_LINK) /* wherever it leads: it is kept, and nothing is ever made through it */
-        return sys_symlinkat(member->target, directory, name);
-    return unpack_file(unpack, member, directory, name);
-}
-
-/* Exact */
-
 static uint64_t digest_of(const char *path)
 {
     uint64_t digest = 0xcbf29ce484222325u;
@@ -329,6 +278,74 @@ static uint64_t *exact_place(struct unpack *unpack, const char *path)
         at++;
     return &unpack->seen[at % UNPACK_SEEN];
 }
+
+static int exact_away(struct unpack *unpack, int directory, const char *name, const char *path)
+{
+    size_t mark = unpack->op->arena.used, size = strlen(path);
+    struct reader mounts = unpack->mounts;
+    while (mounts.left) {
+        const char *mount = next_string(&mounts);
+        if (!memcmp(mount, path, min_size(size, strlen(mount) + 1)) && (!mount[size] || mount[size] == '/'))
+            return unpack_refuse(unpack, "something is mounted below it");
+    }
+    int error = remove_tree(directory, name, &unpack->op->arena);
+    arena_rewind(&unpack->op->arena, mark);
+    return error == -ENOENT ? 0 : error;
+}
+
+/* Hard links: to a file that came before them */
+
+static int unpack_hard_link(struct unpack *unpack, const struct tar_member *member, const char *path)
+{
+    char target[TAR_PATH], from_name[NAME_MAX + 1], name[NAME_MAX + 1], *inside = target;
+    struct statx is, there;
+    memcpy(target, member->target, strlen(member->target) + 1);
+    if (!unpack_tidy(target) || !*target)
+        return unpack_refuse(unpack, "hard link that leads outside");
+    if (unpack->exact) { /* the name of the top comes first */
+        inside = memchr(target, '/', strlen(target));
+        if (!inside || !*exact_place(unpack, ++inside))
+            return unpack_refuse(unpack, "hard link to no member");
+    }
+    TRY(unpack_enter(unpack, inside, false, from_name));
+    int from = TRY(sys_fcntl(trail_fd(&unpack->trail), F_DUPFD_CLOEXEC, 3));
+    int error = sys_statx(from, from_name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
+    if (!error && (!is_regular(&is) || (!unpack->exact && !unpack_find(unpack, &is)->inode)))
+        error = unpack_refuse(unpack, "hard link to no member");
+    if (!error)
+        error = unpack_enter(unpack, path, !unpack->exact, name);
+    int directory = trail_fd(&unpack->trail);
+    bool itself = !error && !sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) && is_same_file(&there, &is);
+    if (!error && !itself) {
+        error = unpack->exact ? exact_away(unpack, directory, name, path) : unpack_make_room(directory, name);
+        if (!error)
+            error = sys_linkat(from, from_name, directory, name, 0);
+    }
+    fd_close(&from);
+    return error;
+}
+
+static int unpack_member(struct unpack *unpack, const struct tar_member *member)
+{
+    char path[TAR_PATH], name[NAME_MAX + 1];
+    memcpy(path, member->path, strlen(member->path) + 1);
+    if (!unpack_tidy(path))
+        return unpack_refuse(unpack, "name that leads outside");
+    if (!*path)
+        return 0; /* the directory itself */
+    if (member->type == TAR_DIRECTORY)
+        return unpack_directory(unpack, member, path);
+    if (member->type == TAR_HARD_LINK)
+        return unpack_hard_link(unpack, member, path);
+    TRY(unpack_enter(unpack, path, true, name));
+    int directory = trail_fd(&unpack->trail);
+    TRY(unpack_make_room(directory, name));
+    if (member->type == TAR_LINK) /* wherever it leads: it is kept, and nothing is ever made through it */
+        return sys_symlinkat(member->target, directory, name);
+    return unpack_file(unpack, member, directory, name);
+}
+
+/* Exact */
 
 static bool exact_leaves_out(const struct unpack *unpack, const char *path)
 {
@@ -351,12 +368,12 @@ struct exact_more {
 static struct exact_more exact_read_more(const struct unpack *unpack, const struct tar_member *member)
 {
     struct exact_more more = {.time = {member->modified, 0}};
-    struct reader key, value;
-    for (size_t at = 0; tar_said_next(&unpack->tar, &at, &key, &value);) {
+    struct reader said = unpack->tar.said, key, value;
+    while (tar_record_next(&said, &key, &value) > 0) {
         uint64_t number;
-        if (key.left == 15 && !memcmp(key.at, "PADDOCK.mounted", 15))
+        if (reader_is(key, "PADDOCK.mounted"))
             more.mounted = true;
-        bool time = key.left == 16 && !memcmp(key.at, "PADDOCK.mtime_ns", 16);
+        bool time = reader_is(key, "PADDOCK.mtime_ns");
         bool negative = time && value.left && value.at[0] == '-';
         if (!time || parse_decimal((const char *)value.at + negative, value.left - negative, &number) || number > INT64_MAX)
             continue;
@@ -372,9 +389,9 @@ static struct exact_more exact_read_more(const struct unpack *unpack, const stru
 
 static int exact_attributes(struct unpack *unpack, int fd)
 {
-    struct reader key, value;
+    struct reader said = unpack->tar.said, key, value;
     static const char prefix[] = "SCHILY.xattr.";
-    for (size_t at = 0; tar_said_next(&unpack->tar, &at, &key, &value);) {
+    while (tar_record_next(&said, &key, &value) > 0) {
         char name[NAME_MAX + 1];
         size_t size = key.left - min_size(key.left, sizeof prefix - 1);
         if (size <= 5 || size > NAME_MAX || memcmp(key.at, prefix, sizeof prefix - 1) || memcmp(key.at + sizeof prefix - 1, "user.", 5))
@@ -384,9 +401,7 @@ static int exact_attributes(struct unpack *unpack, int fd)
         long got = sys_fgetxattr(fd, name, unpack->other, sizeof unpack->other);
         if (got == (long)value.left && !memcmp(unpack->other, value.at, value.left))
             continue;
-        int error = sys_fsetxattr(fd, name, value.at, value.left, 0);
-        if (error)
-            return error;
+        TRY(sys_fsetxattr(fd, name, value.at, value.left, 0));
     }
     return 0;
 }
@@ -475,20 +490,6 @@ static int exact_find_mounts(struct unpack *unpack, const char *top)
     return 0;
 }
 
-static int exact_away(struct unpack *unpack, int directory, const char *name, const char *path)
-{
-    size_t mark = unpack->op->arena.used, size = strlen(path);
-    struct reader mounts = unpack->mounts;
-    while (mounts.left) {
-        const char *mount = next_string(&mounts);
-        if (!memcmp(mount, path, min_size(size, strlen(mount) + 1)) && (!mount[size] || mount[size] == '/'))
-            return unpack_refuse(unpack, "something is mounted below it");
-    }
-    int error = remove_tree(directory, name, &unpack->op->arena);
-    arena_rewind(&unpack->op->arena, mark);
-    return error == -ENOENT ? 0 : error;
-}
-
 /* As many bytes as `size` of what stands there, if they are the same. */
 static bool exact_same(struct unpack *unpack, int fd, size_t size)
 {
@@ -502,24 +503,12 @@ static bool exact_same(struct unpack *unpack, int fd, size_t size)
     return fd >= 0 && !memcmp(unpack->buffer, unpack->other, size);
 }
 
-static int exact_write(int fd, const unsigned char *from, size_t size)
-{
-    while (size) {
-        long put = sys_write(fd, from, size);
-        if (put < 0)
-            return (int)put;
-        from += put;
-        size -= (size_t)put;
-    }
-    return 0;
-}
-
 static int exact_copy(struct unpack *unpack, int from, int to, uint64_t size)
 {
     int error = sys_lseek(from, 0, SEEK_SET) < 0 ? -EIO : 0;
     while (!error && size) {
         long got = sys_read(from, unpack->other, (size_t)min_u64(size, sizeof unpack->other));
-        error = got <= 0 ? -EIO : exact_write(to, unpack->other, (size_t)got);
+        error = got <= 0 ? -EIO : write_all(to, unpack->other, (size_t)got);
         size -= got > 0 ? (uint64_t)got : 0;
     }
     return error;
@@ -531,7 +520,7 @@ static int exact_file(struct unpack *unpack, const struct tar_member *member, in
     struct statx is;
     uint64_t same = 0;
     int there = sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
-    bool alike = !there && (is.mode & S_IFMT) == S_IFREG && is.size == member->size;
+    bool alike = !there && is_regular(&is) && is.size == member->size;
     int old = alike ? sys_openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0) : -1;
     int got = tar_data(&unpack->tar, unpack->buffer, sizeof unpack->buffer);
     while (got > 0 && exact_same(unpack, old, (size_t)got)) {
@@ -545,46 +534,16 @@ static int exact_file(struct unpack *unpack, const struct tar_member *member, in
     int error = exact_away(unpack, directory, UNPACK_SCRATCH, UNPACK_SCRATCH);
     int fd = error ? error : sys_openat(directory, UNPACK_SCRATCH, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     error = fd < 0 ? fd : same ? exact_copy(unpack, old, fd, same) : 0;
-    for (; !error && got > 0; got = tar_data(&unpack->tar, unpack->buffer, sizeof unpack->buffer))
-        error = exact_write(fd, unpack->buffer, (size_t)got);
-    if (!error && got < 0)
-        error = got;
-    if (!error && !there && (is.mode & S_IFMT) == S_IFDIR)
+    if (!error)
+        error = write_all(fd, unpack->buffer, (size_t)got);
+    if (!error)
+        error = unpack_content(unpack, fd);
+    if (!error && !there && is_directory(&is))
         error = exact_away(unpack, directory, name, path);
     if (!error)
         error = sys_renameat2(directory, UNPACK_SCRATCH, directory, name, 0);
     fd_close(&old);
     fd_close(&fd);
-    return error;
-}
-
-/* To a file that came before it. */
-static int exact_hard_link(struct unpack *unpack, const struct tar_member *member, const char *path)
-{
-    char target[TAR_PATH], from_name[NAME_MAX + 1], name[NAME_MAX + 1];
-    struct statx is, there;
-    memcpy(target, member->target, strlen(member->target) + 1);
-    char *inside = unpack_tidy(target) ? memchr(target, '/', strlen(target)) : NULL;
-    if (!inside || !*exact_place(unpack, inside + 1))
-        return unpack_refuse(unpack, "hard link to no member");
-    int error = unpack_enter(unpack, inside + 1, false, from_name);
-    int from = error ? error : sys_fcntl(trail_fd(&unpack->trail), F_DUPFD_CLOEXEC, 3);
-    if (from < 0)
-        return from;
-    error = sys_statx(from, from_name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
-    if (!error && (is.mode & S_IFMT) != S_IFREG)
-        error = unpack_refuse(unpack, "hard link to no member");
-    if (!error)
-        error = unpack_enter(unpack, path, false, name);
-    int directory = trail_fd(&unpack->trail);
-    bool itself = !error && !sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) &&
-                  there.inode == is.inode && there.device_major == is.device_major && there.device_minor == is.device_minor;
-    if (!error && !itself) {
-        error = exact_away(unpack, directory, name, path);
-        if (!error)
-            error = sys_linkat(from, from_name, directory, name, 0);
-    }
-    fd_close(&from);
     return error;
 }
 
@@ -601,9 +560,7 @@ static int exact_put(struct unpack *unpack, const struct tar_member *member, int
     }
     if (alike)
         return member->type == TAR_DIRECTORY && !unpack->root ? sys_fchmodat(directory, name, 0700) : 0;
-    int error = exact_away(unpack, directory, name, path);
-    if (error)
-        return error;
+    TRY(exact_away(unpack, directory, name, path));
     if (member->type == TAR_LINK)
         return sys_symlinkat(member->target, directory, name);
     return member->type == TAR_DIRECTORY ? sys_mkdirat(directory, name, 0700) : sys_mknodat(directory, name, S_IFIFO | 0600, 0);
@@ -621,9 +578,7 @@ static int exact_member(struct unpack *unpack, const struct tar_member *member)
     if (!path) { /* the directory itself */
         if (member->type != TAR_DIRECTORY)
             return -ENOTDIR;
-        while (unpack->trail.depth)
-            if (trail_up(&unpack->trail))
-                return -ESTALE;
+        TRY(unpack_up_to(&unpack->trail, 0));
         unpack->seen_count++;
         return exact_dress(unpack, trail_fd(&unpack->trail), "", member, &more, "");
     }
@@ -650,7 +605,7 @@ static int exact_member(struct unpack *unpack, const struct tar_member *member)
     if (above.mount != unpack->mount || (there && is.mount != unpack->mount))
         return 0;
     if (member->type == TAR_HARD_LINK)
-        return exact_hard_link(unpack, member, path);
+        return unpack_hard_link(unpack, member, path);
     error = member->type == TAR_FILE ? exact_file(unpack, member, directory, name, path)
                                      : exact_put(unpack, member, directory, name, path);
     return error ? error : exact_dress(unpack, directory, name, member, &more, path);
@@ -663,14 +618,12 @@ static int exact_sweep(struct unpack *unpack)
     struct walk_entry entry;
     if (!unpack->seen_count)
         return unpack_refuse(unpack, "empty archive");
-    while (unpack->trail.depth)
-        if (trail_up(&unpack->trail))
-            return -ESTALE;
-    int event, root = sys_openat(trail_fd(&unpack->trail), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    int error = root < 0 ? root : !walk ? -ENOMEM : walk_open_take(walk, &root, &unpack->op->arena, SIZE_MAX, TAR_PATH - 1, true);
-    while (!error && (event = walk_next(walk, &entry)) != WALK_END) {
-        if (event < 0)
-            return event;
+    if (!walk)
+        return -ENOMEM;
+    TRY(unpack_up_to(&unpack->trail, 0));
+    int root = TRY(sys_openat(trail_fd(&unpack->trail), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
+    TRY(walk_open_take(walk, &root, &unpack->op->arena, SIZE_MAX, TAR_PATH - 1, true));
+    for (int event; (event = TRY(walk_next(walk, &entry)));) {
         if (event != WALK_ENTRY)
             continue;
         bool other = entry.is.mount != unpack->mount || exact_leaves_out(unpack, entry.path);
@@ -678,22 +631,19 @@ static int exact_sweep(struct unpack *unpack)
         if (other || goes)
             walk->enter = false;
         if (goes)
-            error = exact_away(unpack, entry.parent, entry.name, entry.path);
+            TRY(exact_away(unpack, entry.parent, entry.name, entry.path));
     }
-    return error;
+    return 0;
 }
 
 static int exact_begin(struct unpack *unpack, const char *top, const struct upload_message *request)
 {
     struct arena seen;
     struct statx is;
-    int error = arena_split(&unpack->op->arena, UNPACK_SEEN * sizeof *unpack->seen, &seen);
-    if (!error && request->owner.left && request->owner.left != sizeof unpack->owner)
-        error = -EBADMSG;
-    if (!error)
-        error = sys_statx(trail_fd(&unpack->trail), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &is);
-    if (error)
-        return error;
+    TRY(arena_split(&unpack->op->arena, UNPACK_SEEN * sizeof *unpack->seen, &seen));
+    if (request->owner.left && request->owner.left != sizeof unpack->owner)
+        return -EBADMSG;
+    TRY(sys_statx(trail_fd(&unpack->trail), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &is));
     unpack->seen = (uint64_t *)(void *)seen.base; /* zeros: nobody has touched it */
     unpack->mount = is.mount;
     unpack->left_out = request->left_out;
@@ -736,39 +686,24 @@ int serve_upload(struct op *op)
     struct unpack *unpack = arena_take(&op->arena, sizeof *unpack);
     struct arena made;
     char *path;
-    int root = -1, error = message_read(op->request, &upload_shape, &request);
-    if (!error && request.flags & ~(uint32_t)UPLOAD_FLAGS)
-        error = -EBADMSG;
-    if (!error)
-        error = unpack ? path_of(op, request.path, &path) : -ENOMEM;
-    if (error)
-        return error;
+    TRY(message_read(op->request, &upload_shape, &request));
+    if (request.flags & ~(uint32_t)UPLOAD_FLAGS)
+        return -EBADMSG;
+    TRY(unpack ? path_of(op, request.path, &path) : -ENOMEM);
     op->step = "mkdir";
-    error = path_make(AT_FDCWD, path);
-    if (!error) {
-        root = sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-        error = root < 0 ? root : 0;
-    }
-    if (!error)
-        error = trail_open_take(&unpack->trail, &root, &op->arena);
-    if (!error)
-        error = arena_split(&op->arena, UNPACK_TIMES, &unpack->times);
-    if (error)
-        return error;
+    TRY(path_make(AT_FDCWD, path));
+    int root = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
+    TRY(trail_open_take(&unpack->trail, &root, &op->arena));
+    TRY(arena_split(&op->arena, UNPACK_TIMES, &unpack->times));
     unpack->op = op;
     tar_start(&unpack->tar, unpack_read, op);
     if (request.flags & UPLOAD_EXACT) {
-        error = exact_begin(unpack, path, &request);
+        TRY(exact_begin(unpack, path, &request));
     } else {
-        error = arena_split(&op->arena, UNPACK_MADE * sizeof *unpack->made, &made);
-        if (error)
-            return error;
+        TRY(arena_split(&op->arena, UNPACK_MADE * sizeof *unpack->made, &made));
         unpack->made = (struct unpack_made *)(void *)made.base; /* zeros: nobody has touched it */
     }
-    if (!error)
-        error = op_reply(op, NULL);
-    if (error)
-        return error;
-    error = unpack_all(unpack);
-    return error ? error : file_exit(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
+    TRY(op_reply(op, NULL));
+    TRY(unpack_all(unpack));
+    return file_exit(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
 }

@@ -1,16 +1,12 @@
 #include "walk.h"
 
+#include "io.h"
 #include "sys.h"
 
 struct walk_name {
     struct walk_name *next;
     char text[];
 };
-
-static bool is_dots(const char *name)
-{
-    return name[0] == '.' && (!name[1] || (name[1] == '.' && !name[2]));
-}
 
 /* Merges sorted runs of 1, 2, 4, ... names; `spare` is as large as `names`. Returns which of both holds the result. */
 static const char **merge_sorted(const char **names, const char **spare, size_t count)
@@ -36,25 +32,18 @@ static const char **merge_sorted(const char **names, const char **spare, size_t 
 static int walk_read_names(struct walk *walk, struct walk_level *level)
 {
     struct walk_name *first = NULL;
-    long got;
-    while ((got = sys_getdents(trail_fd(&walk->trail), walk->buffer, sizeof walk->buffer)) > 0) {
-        for (long at = 0; at < got;) {
-            struct directory_entry *entry = (struct directory_entry *)(void *)(walk->buffer + at);
-            at += entry->size;
-            if (is_dots(entry->name))
-                continue;
-            size_t size = strlen(entry->name) + 1;
-            struct walk_name *name = arena_take(&walk->memory, sizeof *name + size);
-            if (!name)
-                return -ENOMEM;
-            memcpy(name->text, entry->name, size);
-            name->next = first;
-            first = name;
-            level->count++;
-        }
+    struct listing listing = {.fd = trail_fd(&walk->trail), .buffer = walk->buffer, .size = sizeof walk->buffer};
+    const struct directory_entry *entry;
+    while (TRY(listing_next(&listing, &entry))) {
+        size_t size = strlen(entry->name) + 1;
+        struct walk_name *name = arena_take(&walk->memory, sizeof *name + size);
+        if (!name)
+            return -ENOMEM;
+        memcpy(name->text, entry->name, size);
+        name->next = first;
+        first = name;
+        level->count++;
     }
-    if (got < 0)
-        return (int)got;
     const char **names = arena_array(&walk->memory, level->count, sizeof *names);
     const char **spare = arena_array(&walk->memory, level->count, sizeof *names);
     if (!names || !spare)
@@ -109,9 +98,7 @@ int walk_open_take(struct walk *walk, int *root, struct arena *memory, size_t de
         fd_close(root);
         return error;
     }
-    error = trail_open_take(&walk->trail, root, memory);
-    if (error)
-        return error;
+    TRY(trail_open_take(&walk->trail, root, memory));
     error = walk_enter(walk, 0);
     if (error)
         walk_close(walk);
@@ -161,9 +148,7 @@ int walk_next(struct walk *walk, struct walk_entry *entry)
 {
     if (walk->enter) {
         walk->enter = false;
-        int error = walk_descend(walk);
-        if (error)
-            return error;
+        TRY(walk_descend(walk));
     }
     for (;;) {
         struct walk_level *level = walk->level;
@@ -175,10 +160,10 @@ int walk_next(struct walk *walk, struct walk_entry *entry)
             walk->level = level->up;
             walk->depth--;
             arena_rewind(&walk->memory, level->mark);
-            int error = trail_up(&walk->trail);
+            TRY(trail_up(&walk->trail));
             entry->parent = trail_fd(&walk->trail);
             entry->is.mode = mode;
-            return error ? error : WALK_LEFT;
+            return WALK_LEFT;
         }
         walk->name = entry->name = level->names[level->next++];
         if (walk->paths && !walk_append(walk, entry->name)) {
@@ -192,7 +177,7 @@ int walk_next(struct walk *walk, struct walk_entry *entry)
         if (error)
             continue;
         walk->mode = entry->is.mode;
-        walk->enter = (entry->is.mode & S_IFMT) == S_IFDIR;
+        walk->enter = is_directory(&entry->is);
         return WALK_ENTRY;
     }
 }

@@ -33,7 +33,7 @@ struct walk {
     uint16_t mode;
     char path[PATH_MAX]; /* from the root of the walk */
     size_t path_room;
-    char buffer[WALK_BUFFER];
+    char buffer[WALK_BUFFER] __attribute__((aligned(8)));
 };
 
 struct walk_entry {

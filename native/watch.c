@@ -1,6 +1,7 @@
 /* WATCH: changes of files, as inotify(7) tells them. When the kernel has lost some, and when a directory cannot be
  * watched for want of room, a change of the kind OVERFLOW says that the directory has to be looked at again. */
 #include "file.h"
+#include "io.h"
 #include "ops.h"
 #include "path.h"
 #include "sys.h"
@@ -193,10 +194,10 @@ static int watch_tell(struct watcher *watcher, enum watch_kind kind, const char 
         return 0;
     watcher->last_kind = kind;
     memcpy(watcher->last, path, strlen(path) + 1);
-    int error = message_put(&body, &change_shape, &message);
+    TRY(message_put(&body, &change_shape, &message));
     size = (uint32_t)body.used;
     memcpy(watcher->row, &size, sizeof size);
-    return error ? error : op_write(watcher->op, watcher->row, sizeof size + size);
+    return op_write(watcher->op, watcher->row, sizeof size + size);
 }
 
 static int watch_tell_overflow(struct watcher *watcher, uint32_t slot)
@@ -232,13 +233,11 @@ static bool watch_is_directory(int directory, const struct directory_entry *entr
     struct statx is;
     if (entry->type != DT_UNKNOWN)
         return entry->type == DT_DIR;
-    return !sys_statx(directory, entry->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is) && (is.mode & S_IFMT) == S_IFDIR;
+    return !sys_statx(directory, entry->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is) && is_directory(&is);
 }
 
 static int watch_list_entry(struct watcher *watcher, uint32_t slot, int fd, const struct directory_entry *entry, bool tell)
 {
-    if (!strcmp(entry->name, ".") || !strcmp(entry->name, ".."))
-        return 0;
     int error = watch_is_directory(fd, entry) ? watch_add(watcher, slot, entry->name) : 0;
     if (error == -ENOSPC && tell)
         error = watch_tell_overflow(watcher, slot);
@@ -249,20 +248,16 @@ static int watch_list_entry(struct watcher *watcher, uint32_t slot, int fd, cons
 
 static int watch_list(struct watcher *watcher, uint32_t slot, bool tell)
 {
-    long got;
+    const struct directory_entry *entry;
     int error = 0;
     if (!watch_path(watcher, slot, "", watcher->path))
         return 0;
     int fd = sys_openat(AT_FDCWD, watcher->path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
     if (fd < 0)
         return 0;
-    while (!error && (got = sys_getdents(fd, watcher->entries, sizeof watcher->entries)) > 0) {
-        for (long at = 0; !error && at < got;) {
-            const struct directory_entry *entry = (const struct directory_entry *)(void *)(watcher->entries + at);
-            at += entry->size;
-            error = watch_list_entry(watcher, slot, fd, entry, tell);
-        }
-    }
+    struct listing listing = {.fd = fd, .buffer = watcher->entries, .size = sizeof watcher->entries};
+    while (!error && listing_next(&listing, &entry) > 0)
+        error = watch_list_entry(watcher, slot, fd, entry, tell);
     fd_close(&fd);
     return error;
 }
@@ -327,30 +322,26 @@ static int watch_event(struct watcher *watcher, const struct inotify_event *even
 
 static int watch_events(struct watcher *watcher)
 {
-    long got = sys_read(watcher->fd, watcher->buffer, sizeof watcher->buffer);
-    int error = got < 0 ? (int)got : 0;
+    long got = TRY(sys_read(watcher->fd, watcher->buffer, sizeof watcher->buffer));
     watcher->last_kind = 0;
-    for (long at = 0; !error && at < got;) {
+    for (long at = 0; at < got;) {
         const struct inotify_event *event = (const struct inotify_event *)(void *)(watcher->buffer + at);
         at += (long)(sizeof *event + event->size);
-        error = watch_event(watcher, event);
+        TRY(watch_event(watcher, event));
     }
-    return error;
+    return 0;
 }
 
 static int watch_start(struct watcher *watcher)
 {
     uint32_t slot;
     struct statx is;
-    watcher->fd = sys_inotify_init1(O_CLOEXEC);
-    if (watcher->fd < 0)
-        return watcher->fd;
-    int number = sys_inotify_add_watch(watcher->fd, watcher->root, WATCH_MASK);
-    int error = number < 0 ? number : watch_enter(watcher, number, 0, "", &slot);
-    if (!error)
-        error = sys_statx(AT_FDCWD, watcher->root, 0, STATX_BASIC_STATS, &is);
-    if (error || !watcher->recursive || (is.mode & S_IFMT) != S_IFDIR)
-        return error;
+    watcher->fd = TRY(sys_inotify_init1(O_CLOEXEC));
+    int number = TRY(sys_inotify_add_watch(watcher->fd, watcher->root, WATCH_MASK));
+    TRY(watch_enter(watcher, number, 0, "", &slot));
+    TRY(sys_statx(AT_FDCWD, watcher->root, 0, STATX_BASIC_STATS, &is));
+    if (!watcher->recursive || !is_directory(&is))
+        return 0;
     watcher->pending[watcher->pending_count++] = slot;
     return watch_below(watcher, false);
 }
@@ -366,13 +357,10 @@ int serve_watch(struct op *op)
     struct watch_message request;
     struct watcher *watcher = arena_take(&op->arena, sizeof *watcher);
     char *path;
-    int error = message_read(op->request, &watch_shape, &request);
-    if (!error && request.flags & ~(uint32_t)WATCH_FLAGS)
-        error = -EBADMSG;
-    if (!error)
-        error = watcher ? path_of(op, request.path, &path) : -ENOMEM;
-    if (error)
-        return error;
+    TRY(message_read(op->request, &watch_shape, &request));
+    if (request.flags & ~(uint32_t)WATCH_FLAGS)
+        return -EBADMSG;
+    TRY(watcher ? path_of(op, request.path, &path) : -ENOMEM);
     path_tidy(path);
     if (strlen(path) >= sizeof watcher->root)
         return -ENAMETOOLONG;
@@ -385,10 +373,9 @@ int serve_watch(struct op *op)
     if (!watcher->slots || !watcher->table || !watcher->pending)
         return -ENOMEM;
     op->step = "watch";
-    error = watch_start(watcher);
-    if (!error)
-        error = op_reply(op, NULL);
-    while (!error && watcher->slots[0].number >= 0)
-        error = watch_events(watcher);
-    return error;
+    TRY(watch_start(watcher));
+    TRY(op_reply(op, NULL));
+    while (watcher->slots[0].number >= 0)
+        TRY(watch_events(watcher));
+    return 0;
 }

@@ -57,8 +57,10 @@ static void take(const unsigned char *bytes, size_t size, bool whole)
     tar.whole = whole;
     while ((result = tar_next(&tar, &member)) > 0) {
         must(*member.path && strlen(member.path) < TAR_PATH && strlen(member.target) < TAR_PATH);
-        for (size_t at = 0; whole && tar_said_next(&tar, &at, &key, &value);)
-            must(key.left && key.left + value.left < tar.said);
+        struct reader said = tar.said;
+        while (whole && tar_record_next(&said, &key, &value) > 0)
+            must(key.left && key.left + value.left < tar.said.left);
+        must(!whole || !said.left);
         if (!whole && (member.type != TAR_FILE || member.path[strlen(member.path) - 1] != '/'))
             again(&member);
         while ((result = tar_data(&tar, data, sizeof data)) > 0)

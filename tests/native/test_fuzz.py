@@ -27,9 +27,12 @@ SEEDS = {
     "glob": [b"\x04a*[!bxyz", b"\x08[]a-c-]?name"],
     "regex": [b"\x0c(a|b)*[^c]{3}aaaabbb", b"\x10(?i:\\bfoo\\d+)$Foo12", b"\x0d(?P<n>a??)\\Zaa"],
     "passwd": [b"u:x:1:1:u:/home/u:/bin/sh\n", b"g:x:7:a,u\n"],
+    "lines": [
+        b"\x02\x01\x01a\x02\x02\x04init\x03\x02\x03abc\x0d\x00\x05hello\x06\x00\x00\x07\x00\x00\x05\x02\x00\x01\x00\x00"
+    ],
     "tar": list(HOSTILE.values()) + [sample(format) for format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)],
 }
-LONGEST = {"messages": 512, "glob": 512, "regex": 512, "passwd": 512, "tar": 8192}
+LONGEST = {"messages": 512, "glob": 512, "regex": 512, "passwd": 512, "lines": 512, "tar": 8192}
 
 
 @pytest.mark.parametrize("target", SEEDS)

@@ -1,0 +1,120 @@
+/* What a host says on a port, and what those say who serve: whole frames of any kind, in any order. What comes back is
+ * always whole frames, and none after the answer to STILL until the host says more. */
+#include "../lines.h"
+#include "../sys.h"
+
+int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size);
+
+enum { SERVED = 4, QUIET_TURNS = 8 };
+
+static struct {
+    struct loop loop;
+    struct lines lines;
+    struct timer tick;
+    struct reader script;
+    int host, served[SERVED];
+    unsigned quiet;
+    bool still; /* the answer to STILL has come */
+    unsigned char said[1 << 16];
+    size_t end;
+} the;
+
+static void tick(struct timer *timer)
+{
+    (void)timer;
+}
+
+/* One of a pair: the other is read and written by the script. */
+static int open_served(struct lines *lines, struct reader name)
+{
+    int pair[2];
+    (void)lines;
+    for (size_t i = 0; i < SERVED && name.left != 1; i++)
+        if (the.served[i] < 0) {
+            must(!sys_socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, pair));
+            the.served[i] = pair[1];
+            return pair[0];
+        }
+    return -ENOENT;
+}
+
+static void hear(void)
+{
+    long got = sys_recv(the.host, the.said + the.end, sizeof the.said - the.end, MSG_DONTWAIT);
+    the.end += got > 0 ? (size_t)got : 0;
+    struct reader rest = reader_of(the.said, the.end), next = rest, body;
+    uint32_t length, number;
+    uint16_t kind, zero;
+    while (!get_u32(&next, &length) && !get_u16(&next, &kind) && !get_u16(&next, &zero) && !get_u32(&next, &number)) {
+        must(length <= LINE_BODY && !zero && kind >= LINE_HELLO && kind <= LINE_STILL && kind != LINE_OPEN);
+        if (get_part(&next, length, &body))
+            break;
+        must(!the.still || kind != LINE_DATA);
+        the.still |= kind == LINE_STILL;
+        rest = next;
+    }
+    memmove(the.said, rest.at, rest.left);
+    the.end = rest.left;
+}
+
+static void say(uint16_t kind, uint32_t number, struct reader body)
+{
+    unsigned char frame[LINE_HEADER + 256];
+    struct writer to = writer_of(frame, sizeof frame);
+    must(!put_u32(&to, (uint32_t)body.left) && !put_u16(&to, kind) && !put_u16(&to, 0) && !put_u32(&to, number));
+    must(!put_bytes(&to, body.at, body.left));
+    the.still &= kind != LINE_GO && kind != LINE_HELLO;
+    (void)sys_send(the.host, frame, to.used, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* One step of the script: what, who, how much. */
+static void turned(struct loop *loop)
+{
+    uint8_t what, who, much;
+    struct reader body;
+    hear();
+    if (get_u8(&the.script, &what) || get_u8(&the.script, &who) || get_u8(&the.script, &much)) {
+        loop->stopped = ++the.quiet > QUIET_TURNS;
+    } else {
+        (void)get_part(&the.script, min_size(much, the.script.left), &body);
+        int *served = &the.served[who % SERVED];
+        if (what % 16 < 12)
+            say(what % 16, who % 8, body);
+        else if (what % 16 == 12)
+            fd_close(served);
+        else if (*served >= 0 && what % 2)
+            (void)sys_send(*served, body.at, body.left, MSG_DONTWAIT | MSG_NOSIGNAL);
+        else if (*served >= 0)
+            (void)sys_recv(*served, the.said + the.end, min_size(much, sizeof the.said - the.end), MSG_DONTWAIT);
+    }
+    timer_set(loop, &the.tick, loop_now()); /* it never waits */
+}
+
+int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
+{
+    int pair[2], writer;
+    memset(&the, 0, sizeof the);
+    the.script = reader_of(bytes, size);
+    memset(the.served, 0xff, sizeof the.served);
+    must(!loop_open(&the.loop) && !sys_socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, pair));
+    the.host = pair[0];
+    the.loop.turned = turned;
+    the.tick.fire = tick;
+    the.lines.open = open_served;
+    must((writer = sys_fcntl(pair[1], F_DUPFD_CLOEXEC, 3)) >= 0 && !lines_begin(&the.lines, &the.loop, pair[1], writer));
+    loop_run(&the.loop);
+    for (size_t i = 0; i < LINES; i++) {
+        fd_close(&the.lines.line[i].watch.fd);
+        if (the.lines.line[i].queue)
+            sys_unmap(the.lines.line[i].queue, LINE_WINDOW);
+    }
+    for (size_t i = 0; i < SERVED; i++)
+        fd_close(&the.served[i]);
+    sys_unmap(the.lines.in, LINE_HEADER + LINE_BODY);
+    sys_unmap(the.lines.out, LINE_QUEUE);
+    fd_close(&the.lines.reader.fd);
+    fd_close(&the.lines.writer.fd);
+    fd_close(&the.loop.epoll);
+    fd_close(&the.host);
+    return 0;
+}
