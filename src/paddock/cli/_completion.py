@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from . import _render
+from ._usage import argument, usage
 from ._verbs import VERBS, option_names, parser, verb_parser
 
 # Each shell asks `paddock completion words` at each Tab. A line of the answer is a word, a tab, and what it is about.
@@ -34,19 +35,15 @@ complete -c paddock -a '(paddock completion words (commandline -opc)[2..] (comma
 }
 
 
-def add_completion(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        'Prints what a shell has to read: `eval "$(paddock completion bash)"` (or zsh) in its start-up file, or'
-        " `paddock completion fish | source`. `names` prints the ids and names of what lives, `words` what can stand"
-        " for the last of the words that follow, as those scripts ask."
-    )
-    parser.add_argument("shell", choices=(*_SCRIPTS, "names", "words"))
-    parser.add_argument("--json", action="store_true", help="of errors; what is printed is for a shell")
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="WORD ...")
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
+@usage(
+    argument("shell", choices=(*_SCRIPTS, "names", "words")),
+    argument("words", nargs=argparse.REMAINDER, metavar="WORD ..."),
+    json="of errors; what is printed is for a shell",
+)
+def verb_completion(options: argparse.Namespace) -> int:
+    """Print what a shell has to read: `eval "$(paddock completion bash)"` (or zsh) in its start-up file, or `paddock
+    completion fish | source`. `names` prints the ids and names of what lives, `words` what can stand for the last of
+    the words that follow, as those scripts ask."""
     if options.shell == "words":
         *before, last = options.words or [""]
         found = [word for word in _candidates(before, options=last.startswith("-")) if word.startswith(last)]

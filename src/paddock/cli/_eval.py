@@ -10,36 +10,28 @@ from paddock import client
 
 from . import _render
 from ._answer import listing
-from ._values import Verbs, add_json
+from ._usage import Verbs, argument, usage
 
 if TYPE_CHECKING:
     from paddock.eval import Outcome
 
 LEAKED = 1
+_TEMPLATE = argument("--template", default="host", metavar="NAME", help="default: host")
 _MARKS = {"stopped": "ok", "not tried": "weak"}
 
 
-def add_eval(parser: argparse.ArgumentParser) -> None:
-    verbs = Verbs(parser)
-    injection = verbs.add("injection", run_injection, "poisoned repositories, and an agent that obeys them")
-    injection.description = (
-        "Plays scenarios of prompt injection in real sandboxes: an agent does whatever it reads, everybody outside is "
-        "played too, and what is to be stolen is made up. Nothing leaves this machine, whatever the policy allows. "
-        f"Exit code 0 if nothing leaked and the honest twin of each attack worked, {LEAKED} if not."
-    )
-    injection.add_argument(
-        "--scenario", action="append", default=[], metavar="NAME", help="this one only; may be given again"
-    )
-    injection.add_argument("--policy", metavar="FILE", help="what would leak under your own? (default: paddock's)")
-    injection.add_argument("--template", default="host", metavar="NAME", help="default: host")
-    injection.add_argument("--level", metavar="LEVEL", help="isolation; default: that of any sandbox")
-    injection.add_argument(
-        "-o", "--output", metavar="FILE", help="a report with all records: Markdown, or JSON by its name"
-    )
-    injection.add_argument("--list", action="store_true", help="the scenarios there are")
-
-
-def run_injection(options: argparse.Namespace) -> int:
+@usage(
+    argument("--scenario", action="append", default=[], metavar="NAME", help="this one only; may be given again"),
+    argument("--policy", metavar="FILE", help="what would leak under your own? (default: paddock's)"),
+    _TEMPLATE,
+    argument("--level", metavar="LEVEL", help="isolation; default: that of any sandbox"),
+    argument("-o", "--output", metavar="FILE", help="a report with all records: Markdown, or JSON by its name"),
+    argument("--list", action="store_true", help="the scenarios there are"),
+)
+def _injection(options: argparse.Namespace) -> int:
+    """Play scenarios of prompt injection in real sandboxes. An agent does whatever it reads in poisoned repositories,
+    everybody outside is played too, and what is to be stolen is made up. Nothing leaves this machine, whatever the
+    policy allows. Exit code 0 if nothing leaked and the honest twin of each attack worked, 1 if not."""
     from paddock.eval import HEADINGS, as_json, choose, evaluate, rows, summary, write
 
     if options.list:
@@ -75,27 +67,23 @@ def _tell(outcome: Outcome) -> None:
     _render.note(f"{outcome.scenario}: {outcome.verdict}")
 
 
-def add_bench(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Makes sandboxes of each level in turns: how long each step of a life takes, what work costs inside beside the "
-        "same work outside, and which of a number of harmless attacks by root inside get through. Minutes where "
-        "machines are emulated. It changes no sandbox's level."
-    )
-    parser.add_argument("--levels", action="store_true", help="compare levels (there is nothing else to compare yet)")
-    parser.add_argument(
+@usage(
+    argument("--levels", action="store_true", help="compare levels (there is nothing else to compare yet)"),
+    argument(
         "--level",
         action="append",
         default=[],
         metavar="LEVEL",
         help="this one only; may be given again; `process` shows what gets through without a wall",
-    )
-    parser.add_argument("--rounds", type=int, metavar="N", help="sandboxes of each level (default: 5)")
-    parser.add_argument("--template", default="host", metavar="NAME", help="default: host")
-    parser.add_argument("-o", "--output", metavar="FILE", help="a report, by its name: .md or .json")
-    add_json(parser, bench)
-
-
-def bench(options: argparse.Namespace) -> int:
+    ),
+    argument("--rounds", type=int, metavar="N", help="sandboxes of each level (default: 5)"),
+    _TEMPLATE,
+    argument("-o", "--output", metavar="FILE", help="a report, by its name: .md or .json"),
+)
+def verb_bench(options: argparse.Namespace) -> int:
+    """Make sandboxes of each level in turns: how long each step of a life takes, what work costs inside beside the same
+    work outside, and which of a number of harmless attacks by root inside get through. Minutes where machines are
+    emulated. It changes no sandbox's level."""
     from paddock.eval import levels
 
     file = None if options.output is None else Path(options.output)
@@ -117,3 +105,6 @@ def bench(options: argparse.Namespace) -> int:
     for note in levels.notes(found):
         _render.line(_render.escape(note))
     return 0
+
+
+verb_eval = Verbs(injection=_injection)

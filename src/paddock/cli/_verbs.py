@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Verb:
-    """`module` has `add_<verb>(parser)`; `names` says whether completion offers ids and names of sandboxes."""
+    """`module` has `verb_<verb>`, a `Usage` or `Verbs`; `names` says whether completion offers ids and names of
+    sandboxes."""
 
     def __init__(self, module: str, help: str, names: bool = False) -> None:
         self.module, self.help, self.names = module, help, names
@@ -130,7 +131,7 @@ def parser(*loaded: str) -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         if loaded:
-            getattr(import_module(f"{__package__}.{VERBS[name].module}"), f"add_{name}")(one)
+            getattr(import_module(f"{__package__}.{VERBS[name].module}"), f"verb_{name}").add_to(one)
     return root
 
 
