@@ -19,12 +19,13 @@ from paddock.errors import ImageInvalid, InvalidArgument, NotFound
 from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.storage._worker import Worker
+from paddock.wire import tar
 
-from . import _tar
 from ._documents import Descriptor, Index, SavedImage, choose, decode, decode_config, decode_index
 from ._limits import MOST_LAYERS
 from ._reference import Reference
 from ._source import Found, Layer, Piece, identity, read_small, resolve, whole_file
+from ._tar import Reader
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 _INDEX = "index.json"
@@ -197,7 +198,7 @@ def _find(fd: int, path: str) -> tuple[int, int] | None:
 
 def _list(fd: int) -> dict[str, _Member]:
     window = _Window(fd)
-    reader = _tar.Reader(window)
+    reader = Reader(window)
     members: dict[str, _Member] = {}
     spent = 0
     for entry in reader:
@@ -205,13 +206,13 @@ def _list(fd: int) -> dict[str, _Member]:
         spent += len(name) + len(entry.target)
         if len(members) == _MOST_FILES or spent > _NAMES_BYTES:
             raise ImageInvalid("the archive holds more files than an image has")
-        if entry.kind == _tar.FILE:
+        if entry.kind == tar.FILE:
             members[name] = _Member(window.at, entry.size)
             reader.pass_over()
             window.at += entry.size
-        elif entry.kind in (_tar.SYMLINK, _tar.LINK):
+        elif entry.kind in (tar.SYMLINK, tar.LINK):
             target = entry.target.decode("utf-8", "surrogateescape")
-            members[name] = _Member(0, 0, f"/{target}" if entry.kind == _tar.LINK else target)
+            members[name] = _Member(0, 0, f"/{target}" if entry.kind == tar.LINK else target)
     return members
 
 
