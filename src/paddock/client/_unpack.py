@@ -15,7 +15,7 @@ import threading
 from collections.abc import Generator
 
 from paddock.errors import AlreadyExists, GuestProtocolError, InvalidArgument, InvalidState
-from paddock.linux.descriptors import closing
+from paddock.linux.descriptors import closing, write_all
 from paddock.wire import tar
 
 from ._tar import TarReader
@@ -201,9 +201,7 @@ class Unpacker:
     def _write(self, data: bytes) -> None:
         self._left -= len(data)
         if self._file is not None:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._file, view) :]
+            write_all(self._file, data)
             if not self._left:
                 self._end_file()
 

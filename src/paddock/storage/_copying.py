@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paddock.linux.descriptors import closing
-from paddock.storage._removal import clear
-from paddock.storage._trees import DIRECTORY, names_in
+from paddock.storage._removal import clear, make_directory
+from paddock.storage._trees import DIRECTORY, NEW, READ, names_in
 
 _FICLONE = 0x4004_9409  # include/uapi/linux/fs.h
 _CHUNK = 1 << 30
@@ -124,12 +124,7 @@ class Copier:
     def _down(self, source: int, target: int, name: str) -> tuple[int, int]:
         below = _open_for_reading(source, name, DIRECTORY)
         try:
-            try:
-                os.mkdir(name, 0o700, dir_fd=target)
-            except FileExistsError:
-                if not stat.S_ISDIR(os.stat(name, dir_fd=target, follow_symlinks=False).st_mode):
-                    os.unlink(name, dir_fd=target)
-                    os.mkdir(name, 0o700, dir_fd=target)
+            make_directory(target, name)
             made = _open_for_reading(target, name, DIRECTORY)
             os.fchmod(made, 0o700)  # a lower layer may have closed it to its owner
         except BaseException:
@@ -180,15 +175,11 @@ class Copier:
                 if error.errno != errno.EMLINK:
                     raise
         # Not blocking: what was a file a moment ago may be a fifo now.
-        with closing(
-            _open_for_reading(source, name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        ) as reader:
+        with closing(_open_for_reading(source, name, READ | os.O_NONBLOCK)) as reader:
             info = os.fstat(reader)
             if not stat.S_ISREG(info.st_mode):
                 raise OSError(errno.ESTALE, "the tree changed while it was copied")
-            with closing(
-                os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
-            ) as writer:
+            with closing(os.open(name, NEW, 0o600, dir_fd=target)) as writer:
                 self.content(reader, writer, info.st_size)
                 self._finish(reader, writer, info)
         if info.st_nlink > 1 and identity not in self._parked:

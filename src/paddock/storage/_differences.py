@@ -19,7 +19,7 @@ from paddock.errors import InvalidState
 from paddock.model import FileKind
 from paddock.storage._git_names import folded, is_data, is_dot_git, is_repository
 from paddock.storage._hostile import HostileTree, Node
-from paddock.storage._trees import BASIS, NOTE, names_in
+from paddock.storage._trees import BASIS, NEW, NOTE, READ, names_in
 from paddock.storage._whole import write_whole
 
 MOST = 100_000
@@ -294,8 +294,6 @@ class Obstacles:
         return path not in self._planned and self._host.node(path) is not None
 
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PROMOTED = "promoted"
 
 
@@ -310,7 +308,7 @@ def since_ns(tree: int) -> int | None:
 def load_promoted(tree: int, number: int) -> Seen:
     """What earlier promotions from mount `number` have left on the host."""
     try:
-        fd = os.open(f"{_PROMOTED}{number}", _READ, dir_fd=tree)
+        fd = os.open(f"{_PROMOTED}{number}", READ, dir_fd=tree)
     except FileNotFoundError:
         return {}
     with os.fdopen(fd, "rb") as file:
@@ -334,9 +332,9 @@ def copy_basis(source: int, target: int) -> None:
 
 
 def _copy(name: str, source: int, target: int) -> None:
-    with os.fdopen(os.open(name, _READ, dir_fd=source), "rb") as old:
+    with os.fdopen(os.open(name, READ, dir_fd=source), "rb") as old:
         info = os.fstat(old.fileno())
-        with os.fdopen(os.open(name, _NEW, 0o600, dir_fd=target), "wb") as new:
+        with os.fdopen(os.open(name, NEW, 0o600, dir_fd=target), "wb") as new:
             os.fchmod(new.fileno(), info.st_mode & 0o777)
             new.write(old.read())
             new.flush()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -61,6 +62,18 @@ def clear(parent: int, name: str) -> None:
         pass
     except (IsADirectoryError, PermissionError):
         remove(parent, name)
+
+
+def make_directory(parent: int, name: str | bytes) -> bool:
+    """Make the directory `name` of `parent`, whatever else has that name. False: it is there already."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            return False
+        os.unlink(name, dir_fd=parent)
+        os.mkdir(name, 0o700, dir_fd=parent)
+    return True
 
 
 class _Emptying:

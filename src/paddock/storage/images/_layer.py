@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from paddock.errors import OUT_OF, ImageInvalid, PlatformError
 from paddock.linux import openat2
-from paddock.linux.descriptors import closing
-from paddock.storage._removal import remove
-from paddock.storage._trees import DIRECTORY, names_in, open_to_all
+from paddock.linux.descriptors import closing, write_all
+from paddock.storage._removal import clear, make_directory
+from paddock.storage._trees import DIRECTORY, NEW, names_in, open_to_all
 from paddock.wire import tar
 from paddock.wire.tar import shown
 
@@ -27,7 +27,6 @@ _PATHS_BYTES = 256 << 20
 _LATEST = 1 << 33  # seconds; more than file systems keep
 _HIDES, _OPAQUE, _OTHERS = b".wh.", b".wh..wh..opq", b".wh..wh."
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SET_IDS = stat.S_ISUID | stat.S_ISGID
 _BAD_ATTRIBUTES = (b"trusted.", b"user.overlay.")  # with these an overlay hides and redirects
 _NAMES = {
@@ -101,7 +100,7 @@ class Layer:
             self._link(entry, path, parent, name)
             return
         if entry.kind == tar.DIRECTORY:
-            self._make_directory(parent, name)
+            make_directory(parent, name)
             with closing(os.open(name, DIRECTORY, dir_fd=parent)) as fd:
                 self._attributes(entry, parent, name, fd)
             self._times.append((path, entry.mtime))
@@ -118,20 +117,11 @@ class Layer:
             self._own(entry, parent, name)
             os.chmod(name, entry.mode & ~_SET_IDS, dir_fd=parent)
         else:
-            with closing(os.open(name, _NEW, 0o600, dir_fd=parent)) as fd:
+            with closing(os.open(name, NEW, 0o600, dir_fd=parent)) as fd:
                 for data in reader.content():
-                    _write(fd, data)
+                    write_all(fd, data)
                 self._attributes(entry, parent, name, fd)
         os.utime(name, ns=_times(entry.mtime), dir_fd=parent, follow_symlinks=False)
-
-    def _make_directory(self, parent: int, name: bytes) -> None:
-        try:
-            os.mkdir(name, 0o700, dir_fd=parent)
-        except FileExistsError:
-            if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                return
-            self._remove(parent, name)  # of two entries the later holds
-            os.mkdir(name, 0o700, dir_fd=parent)
 
     def _link(self, entry: tar.Entry, path: bytes, parent: int, name: bytes) -> None:
         source = _path(entry.target)
@@ -218,16 +208,11 @@ class Layer:
             self._empty(path)
 
     def _remove(self, parent: int, name: bytes) -> None:
+        self._forget_parent(keep=parent)
         try:
-            os.unlink(name, dir_fd=parent)
-        except FileNotFoundError:
-            pass
-        except (IsADirectoryError, PermissionError):
-            self._forget_parent(keep=parent)
-            try:
-                remove(parent, os.fsdecode(name))
-            except PlatformError as error:
-                raise ImageInvalid(f"{shown(name)} cannot be taken away: {error.message}") from error
+            clear(parent, os.fsdecode(name))
+        except PlatformError as error:
+            raise ImageInvalid(f"{shown(name)} cannot be taken away: {error.message}") from error
 
     # -- places
 
@@ -307,12 +292,6 @@ def _ancestors(path: bytes) -> Iterator[bytes]:
         yield path[:at]
         at = path.find(b"/", at + 1)
     yield path
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def _times(mtime: int) -> tuple[int, int]:
