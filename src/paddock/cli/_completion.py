@@ -6,7 +6,7 @@ import argparse
 
 from . import _render
 from ._usage import argument, usage
-from ._verbs import VERBS, option_names, parser, verb_parser
+from ._verbs import VERBS, inner_parsers, option_names, parser, verb_parser
 
 # Each shell asks `paddock completion words` at each Tab. A line of the answer is a word, a tab, and what it is about.
 _SCRIPTS = {
@@ -62,7 +62,7 @@ def _candidates(before: list[str], *, options: bool) -> list[str]:
     if name not in VERBS or "--" in rest:  # what follows is the command's own
         return []
     one = verb_parser(parser(name), name)
-    inner = _inner(one)
+    inner = inner_parsers(one)
     if options:
         return sorted({option for part in (one, *inner.values()) for option in option_names(part)})
     if inner and not rest:
@@ -75,11 +75,3 @@ def _names() -> list[str]:
     from paddock.service import names
 
     return [*names(default_state_dir())]
-
-
-def _inner(one: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The verbs of a verb, such as those of `paddock audit`."""
-    for action in one._actions:  # pyright: ignore[reportPrivateUsage]
-        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-            return dict(action.choices)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-    return {}

@@ -60,13 +60,12 @@ def _storage(options: argparse.Namespace) -> int:
 
 def _levels(levels: Sequence[model.LevelReport]) -> None:
     if levels:
-        rows = [(one.status, one.level, _took(one.seconds), one.detail, one.fix or "") for one in levels]
+        took = ["" if one.seconds is None else f"{one.seconds:.1f} s" for one in levels]
+        rows = [
+            (one.status, one.level, time, one.detail, one.fix or "") for one, time in zip(levels, took, strict=True)
+        ]
         _render.checklist(("STATUS", "LEVEL", "TOOK", "DETAIL"), rows)
         _render.line("")
-
-
-def _took(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.1f} s"
 
 
 def _table(checks: Sequence[model.Check]) -> None:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paddock import client
 
 from . import _render
 from ._answer import listing
 from ._usage import Verbs, argument, usage
-
-if TYPE_CHECKING:
-    from paddock.eval import Outcome
 
 LEAKED = 1
 _TEMPLATE = argument("--template", default="host", metavar="NAME", help="default: host")
@@ -42,7 +38,7 @@ def _injection(options: argparse.Namespace) -> int:
         policy=None if options.policy is None else Path(options.policy),
         template=options.template,
         level=options.level,
-        on_outcome=lambda outcome: None if options.json else _tell(outcome),
+        on_outcome=lambda one: None if options.json else _render.note(f"{one.scenario}: {one.verdict}"),
     )
     if options.output is not None:
         write(report, Path(options.output))
@@ -61,10 +57,6 @@ def _list(options: argparse.Namespace) -> int:
 
     facts = [{"name": one.name, "poisoned": one.poisoned, "attempt": one.attempt} for one in catalogue()]
     return listing(options, facts, ("SCENARIO", "POISONED", "WHAT IT TRIES"), lambda one: tuple(one.values()))
-
-
-def _tell(outcome: Outcome) -> None:
-    _render.note(f"{outcome.scenario}: {outcome.verdict}")
 
 
 @usage(

@@ -36,7 +36,7 @@ def _list(options: argparse.Namespace) -> int:
         options,
         found,
         headings,
-        lambda one: (one.reference, one.digest[:19], one.user, _size(one.bytes), _render.when(one.pulled_at)),
+        lambda one: (one.reference, one.digest[:19], one.user, _render.size(one.bytes), _render.when(one.pulled_at)),
     )
 
 
@@ -46,10 +46,6 @@ def _remove(options: argparse.Namespace) -> int:
     for image in options.image:
         perform(model.RemoveImage(image=client.absolute_template(image)))
     return answer(options, options.image)
-
-
-def _size(count: int | None) -> str:
-    return "" if count is None else f"{count / (1 << 20):.1f} MiB"
 
 
 @usage()

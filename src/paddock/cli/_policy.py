@@ -13,7 +13,6 @@ from ._usage import Verbs, argument, usage
 from ._values import SANDBOX
 
 if TYPE_CHECKING:
-    from paddock.model.policy import CommandRules
     from paddock.policy.egress import Change, Explanation, Loaded
 
 DENIED = 1
@@ -28,16 +27,13 @@ def _check(options: argparse.Namespace) -> int:
     document = snapshot.document
     counts = {name: len(getattr(rules, name)) for name in ("allow", "deny", "mock")}
     counts["approve"] = len(document.approve)
-    counts["commands"] = 0 if document.commands is None else _command_rules(document.commands)
+    commands = document.commands
+    counts["commands"] = 0 if commands is None else len(commands.deny) + len(commands.approve) + len(commands.allow)
     counts["files"] = 0 if document.files is None else len(document.files.protect) + len(document.files.approve)
     facts = [("revision", snapshot.revision), *((name, str(number)) for name, number in counts.items())]
     facts.append(("secrets", ", ".join(sorted(document.secrets)) or "none"))
     told = {"revision": snapshot.revision, **counts, "secrets": sorted(document.secrets)}
     return answer(options, told, lambda: _render.facts(facts))
-
-
-def _command_rules(rules: CommandRules) -> int:
-    return len(rules.deny) + len(rules.approve) + len(rules.allow)
 
 
 @usage(

@@ -203,10 +203,15 @@ def nearest(word: str, known: Sequence[str] | dict[str, Verb]) -> str | None:
 
 def verb_parser(root: argparse.ArgumentParser, verb: str) -> argparse.ArgumentParser:
     """The part of `parser(…)` that is about `verb`."""
-    for action in root._actions:  # pyright: ignore[reportPrivateUsage]
+    return inner_parsers(root)[verb]
+
+
+def inner_parsers(one: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The verbs of a parser, or of a verb such as `paddock audit`."""
+    for action in one._actions:  # pyright: ignore[reportPrivateUsage]
         if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-            return action.choices[verb]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    raise LookupError(verb)
+            return dict(action.choices)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    return {}
 
 
 def option_names(parser: argparse.ArgumentParser) -> tuple[str, ...]:

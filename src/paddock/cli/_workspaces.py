@@ -104,7 +104,7 @@ def origin(info: model.Workspace) -> str:
     """Where a workspace began, and how old that was when it did."""
     if info.repository is None:
         return "no repository"
-    seen = "" if info.observed_at is None else f", seen there {_age(info.observed_at)} ago"
+    seen = "" if info.observed_at is None else f", seen there {_render.span(time.time() - info.observed_at)} ago"
     return f"{info.repository} {info.branch} at {(info.commit or '?')[:12]}{seen}"
 
 
@@ -120,10 +120,6 @@ def task_of(url: str | None, branch: str | None) -> str:
     if not name:
         raise WrongUsage(f"{url!r} names no repository", "paddock up URL --task TASK")
     return name
-
-
-def _age(at: float) -> str:
-    return _render.span(time.time() - at)
 
 
 @usage(

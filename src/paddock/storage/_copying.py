@@ -50,8 +50,6 @@ class Copier:
         self._kernel_copy = True
         self._parked: set[tuple[int, int]] = set()
         self._parking = -1
-        self.skipped = 0
-        """Device nodes, which no tree may carry on."""
 
     def copy(self, source: int, target: int) -> None:
         """Copies all that is in directory `source`, and its attributes, into directory `target`."""
@@ -156,8 +154,7 @@ class Copier:
         elif kind in (stat.S_IFIFO, stat.S_IFSOCK) or (kind == stat.S_IFCHR and info.st_rdev == _WHITEOUT):
             os.mknod(name, kind | 0o600, info.st_rdev, dir_fd=target)
         else:
-            self.skipped += 1
-            return
+            return  # a device node, which no tree may carry on
         if self._keep_owners:
             os.chown(name, info.st_uid, info.st_gid, dir_fd=target, follow_symlinks=False)
         if kind != stat.S_IFLNK:
