@@ -57,7 +57,7 @@ def tail(options: argparse.Namespace) -> int:
             if options.json:
                 _render.raw(1, raw)
             else:
-                _render.line(_render.escape(_tail_row(line)))
+                _render.line(_tail_row(line))
                 _render.flush()
     if none and options.kind is not None:
         _render.note(
@@ -264,13 +264,13 @@ def verify(options: argparse.Namespace) -> int:
         _render.line(f"ok: {report.records} records in {report.segments} segments, head {report.head} ({took}){what}")
         _tell_signatures(report)
         for segment, first in report.removed.items():
-            _render.line(f"{_render.escape(segment)} begins at record {first}: retention removed the earlier ones")
+            _render.line(f"{segment} begins at record {first}: retention removed the earlier ones")
         if report.problem:
-            _render.line(_render.escape(report.problem))
+            _render.line(report.problem)
     else:
-        _render.line(f"broken: {_render.escape(report.problem or 'no reason is given')}")
+        _render.line(f"broken: {report.problem or 'no reason is given'}")
         if report.fault is not None:
-            _render.line(_render.escape(f"first bad: record {report.fault.seq} of {report.fault.segment}"))
+            _render.line(f"first bad: record {report.fault.seq} of {report.fault.segment}")
     return 0 if report.ok else 1
 
 
@@ -313,7 +313,7 @@ def _tell_signatures(report: model.AuditReport) -> None:
 def show_key(options: argparse.Namespace) -> int:
     """Print the public key of the signatures, in PEM."""
     key = perform(model.GetAuditKey())
-    return answer(options, key, lambda: _render.line(key.pem.rstrip()))
+    return answer(options, key, lambda: _render.plain(key.pem.rstrip()))
 
 
 @usage(
@@ -429,7 +429,8 @@ def verb_why(options: argparse.Namespace) -> int:
         _tell_end(known, kills[0].principal if kills else None)
     _tell_trouble(tuple(record for record in trouble if record.action != "sandbox.ended"), known)
     if last and known is not None and known.sandbox.ended_at is not None:
-        _render.line("\nits last commands")
+        _render.line()
+        _render.line("its last commands")
         for record in last:
             _render.line(f"  {_render.when(record.at)}  {_words(record)}")
     return 0
@@ -456,20 +457,18 @@ def _tell_end(known: model.Inspection, killer: str | None) -> None:
         until = f"ends in {_render.span(box.expires_at - time.time())} if nobody extends it"
         if box.kept_until is not None:
             until = f"is kept until {_render.when(box.kept_until)} if nobody resumes it"
-        _render.line(_render.escape(f"{box.id}{name} is {box.state}, and {until}"))
+        _render.line(f"{box.id}{name} is {box.state}, and {until}")
     else:
         after = _render.span(box.ended_at - box.created_at)
         how = "never came to life" if box.state == "failed" and not known.usage else f"was {box.state}"
         how = f"was {box.state}" if box.state != "failed" else how
-        _render.line(
-            _render.escape(f"{box.id}{name} {how} on {_render.when(box.ended_at)}, {after} after it was asked for")
-        )
+        _render.line(f"{box.id}{name} {how} on {_render.when(box.ended_at)}, {after} after it was asked for")
         limit = f" (limit: {box.limit})" if box.limit else ""
         reason = box.reason or "nobody recorded why"
         if reason == "it was killed" and killer is not None:  # who watched it was quicker than who killed it
             reason = f"it was killed by {killer}"
-        _render.line(_render.escape(f"  because: {reason}{limit}"))
-        _render.line(_render.escape(f"  to do: {advice(box)}"))
+        _render.line(f"  because: {reason}{limit}")
+        _render.line(f"  to do: {advice(box)}")
     if known.usage is not None:
         for limit, count in known.usage.strikes.items():
             _render.line(f"  the limit of {limit} has struck {count} times: {REMEDY[limit]}")
@@ -479,18 +478,20 @@ def _tell_trouble(trouble: tuple[model.AuditRecord, ...], known: model.Inspectio
     if not trouble:
         _render.line("nothing was refused, nothing failed")
         return
-    _render.line("\nwhat was refused, failed, or met a limit" if known is not None else "lately refused or failed")
+    if known is not None:
+        _render.line()
+    _render.line("what was refused, failed, or met a limit" if known is not None else "lately refused or failed")
     for record in trouble:
         box = f"  {record.sandbox}" if known is None and record.sandbox else ""
-        _render.line(f"  {_render.when(record.at)}{_render.escape(box)}  {_words(record)}")
+        _render.line(f"  {_render.when(record.at)}{box}  {_words(record)}")
         if (reason := reason_of(record)) is not None:
-            _render.line(f"    because: {_render.escape(reason)}")
+            _render.line(f"    because: {reason}")
         if (todo := _todo(record)) is not None:
-            _render.line(f"    to do: {_render.escape(todo)}")
+            _render.line(f"    to do: {todo}")
 
 
 def _words(record: model.AuditRecord) -> str:
-    return _render.escape(f"{record.action}  {command_of(record)}  {verdict_of(record)}")
+    return f"{record.action}  {command_of(record)}  {verdict_of(record)}"
 
 
 def _todo(record: model.AuditRecord) -> str | None:

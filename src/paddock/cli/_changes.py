@@ -66,7 +66,7 @@ def show_stat(changes: Sequence[model.Change], *, colour: bool) -> None:
         scale = min(1.0, _WIDTH / most) if most else 1.0
         plus, minus = "+" * round(change.insertions * scale), "-" * round(deletions * scale)
         bar = f"\x1b[32m{plus}\x1b[31m{minus}\x1b[0m" if colour else plus + minus
-        _render.line(f" {name.ljust(width)} | {change.insertions + deletions:4} {bar}".rstrip())
+        _render.plain(f" {name.ljust(width)} | {change.insertions + deletions:4} {bar}".rstrip())
     if files:
         more, less = (sum(getattr(c, field) or 0 for c in files) for field in ("insertions", "deletions"))
         _render.line(f" {len(files)} files, {more} lines added, {less} deleted")
@@ -81,7 +81,7 @@ def show_patch(patch: bytes, *, colour: bool) -> None:
     for text in patch.decode("utf-8", "backslashreplace").split("\n")[:-1]:
         shown = _render.escape(text.replace("\t", "    "))
         code = "1" if text.startswith(_HEADS) else _COLOURS.get(text[:1])
-        _render.line(f"\x1b[{code}m{shown}\x1b[0m" if colour and code else shown)
+        _render.plain(f"\x1b[{code}m{shown}\x1b[0m" if colour and code else shown)
 
 
 def _coloured(options: argparse.Namespace) -> bool:
@@ -272,7 +272,7 @@ def verb_pr(options: argparse.Namespace) -> int:
     if options.json:
         _render.document(request)
         return 0
-    _render.line(_render.escape(request.url))
+    _render.line(request.url)
     what = "opened" if request.created else "was open already"
     _render.note(f"pull request {request.number} of {request.branch} into {request.base} {what}")
     return 0

@@ -50,7 +50,7 @@ def verb_completion(options: argparse.Namespace) -> int:
     else:
         found = _names() if options.shell == "names" else [_SCRIPTS[options.shell].rstrip()]
     for text in found:
-        _render.line(text)
+        _render.plain(text)
     return 0
 
 

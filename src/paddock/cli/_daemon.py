@@ -33,7 +33,7 @@ def _status(options: argparse.Namespace) -> int:
         _render.line(f"used by   {found.sessions} other programs, {found.requests} requests under way")
         _render.line(f"leaves    {found.idle_exit_seconds:.0f} s after the last program and the last running sandbox")
         if found.control_group:
-            _render.line(f"ends      with the control group {_render.escape(found.control_group)}")
+            _render.line(f"ends      with the control group {found.control_group}")
     return 0
 
 
@@ -70,7 +70,7 @@ def _logs(options: argparse.Namespace) -> int:
     logged = client.daemon_log(default_state_dir(), options.lines, follow=options.follow)
     if options.follow:
         for line in logged:
-            _render.line(_render.escape(line))
+            _render.line(line)
             _render.flush()
     lines = list(logged)
     return answer(options, {"lines": lines}, lambda: _render.lines(lines))

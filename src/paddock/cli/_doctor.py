@@ -44,10 +44,11 @@ def verb_doctor(options: argparse.Namespace) -> int:
     else:
         _levels([one for one in diagnosis.levels if one.level in (options.level or [one.level])])
         _table([check for check in diagnosis.checks if check.area != "process"])  # that level is for tests
-        _render.line(f"\nstate: {_render.escape(diagnosis.state_dir)}")
-        _render.line(f"config: {_render.escape(diagnosis.config_file)}")
+        _render.line()
+        _render.line(f"state: {diagnosis.state_dir}")
+        _render.line(f"config: {diagnosis.config_file}")
         for key, value in diagnosis.config.items():
-            _render.line(_render.escape(f"  {key} = {value}"))
+            _render.line(f"  {key} = {value}")
     usable = {one.level for one in diagnosis.levels if one.status != "missing"}
     return 0 if usable.issuperset(options.level or [diagnosis.default_level]) else 1
 
@@ -65,7 +66,7 @@ def _levels(levels: Sequence[model.LevelReport]) -> None:
             (one.status, one.level, time, one.detail, one.fix or "") for one, time in zip(levels, took, strict=True)
         ]
         _render.checklist(("STATUS", "LEVEL", "TOOK", "DETAIL"), rows)
-        _render.line("")
+        _render.line()
 
 
 def _table(checks: Sequence[model.Check]) -> None:

@@ -43,7 +43,7 @@ def _injection(options: argparse.Namespace) -> int:
     if options.output is not None:
         write(report, Path(options.output))
     if options.json:
-        _render.line(as_json(report).decode())
+        _render.plain(as_json(report).decode())
     else:
         marks = [_MARKS.get(one.verdict, "missing") for one in report.outcomes]
         _render.table(HEADINGS, rows(report), marks=marks)
@@ -91,11 +91,11 @@ def verb_bench(options: argparse.Namespace) -> int:
     if file is not None:
         levels.write(found, file)
     if options.json:
-        _render.line(levels.as_json(found).decode())
+        _render.plain(levels.as_json(found).decode())
         return 0
     _render.table(levels.headings(found), levels.rows(found))
     for note in levels.notes(found):
-        _render.line(_render.escape(note))
+        _render.line(note)
     return 0
 
 

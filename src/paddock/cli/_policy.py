@@ -147,7 +147,7 @@ def _show(options: argparse.Namespace) -> int:
     else:
         from paddock.policy.egress import to_yaml
 
-        _render.line(f"# revision {found.revision}\n{to_yaml(found.document)}".rstrip())
+        _render.plain(f"# revision {found.revision}\n{to_yaml(found.document)}".rstrip())
     return 0
 
 

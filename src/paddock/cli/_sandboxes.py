@@ -155,7 +155,7 @@ def verb_inspect(options: argparse.Namespace) -> int:
     else:
         _render.facts(tuple(_facts(known)))
         if known.posture:
-            _render.line("")
+            _render.line()
             rows = [(check.status, check.name, check.detail) for check in known.posture]
             _render.table(("WALLS", "", ""), rows, marks=[row[0] for row in rows])
     return 1 if any(check.status == "missing" for check in known.posture) else 0

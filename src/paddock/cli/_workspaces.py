@@ -171,7 +171,7 @@ def verb_status(options: argparse.Namespace) -> int:
         return 0
     _render.facts(tuple(_facts(status)))
     for path in status.paths:
-        _render.line(f"  {_render.escape(path)}")
+        _render.line(f"  {path}")
     more = status.modified + status.untracked - len(status.paths)
     if status.paths and more > 0:
         _render.line(f"  and {more} more")
