@@ -96,7 +96,7 @@ class Comparison:
                 continue
             if old is not None and old.kind is FileKind.DIRECTORY and new.kind is not FileKind.DIRECTORY:
                 yield from self._gone_below(below, depth)
-            if self._wanted(below, new):
+            if self._within(below) or new.kind is FileKind.DIRECTORY:
                 if self._differs(below, old, new):
                     yield Difference(below, old, new)
                 elif old is not None and old.kind is not FileKind.DIRECTORY and len(self.same) < MOST:
@@ -161,9 +161,6 @@ class Comparison:
 
     def _within(self, path: bytes) -> bool:
         return not self._only or any(_is_below(path, one) for one in self._only)
-
-    def _wanted(self, path: bytes, new: Node) -> bool:
-        return self._within(path) or new.kind is FileKind.DIRECTORY
 
 
 def _is_below(path: bytes, directory: bytes) -> bool:

@@ -136,7 +136,9 @@ def _attempt(directory: int, name: str, action: Callable[[], None], problems: li
             if error.errno == errno.EACCES:
                 _allow(directory, name)
             elif error.errno == errno.EROFS:
-                _clear_flag(directory, name)
+                # A subvolume that is read-only can't be moved, either.
+                with suppress(NotADirectoryError), closing(_open(directory, name)) as fd:
+                    _make_writable(fd)
             else:
                 raise
             action()
@@ -175,12 +177,6 @@ def _allow(parent: int, name: str) -> None:
         return
     with closing(fd):
         os.chmod(f"/proc/self/fd/{fd}", 0o700)  # fchmod(2) takes no O_PATH descriptor
-
-
-def _clear_flag(parent: int, name: str) -> None:
-    """A subvolume that is read-only can't be moved, either."""
-    with suppress(NotADirectoryError), closing(_open(parent, name)) as fd:
-        _make_writable(fd)
 
 
 def _make_writable(directory: int) -> None:
