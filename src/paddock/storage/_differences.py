@@ -8,7 +8,6 @@ when they are there, and what was taken over.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,12 +69,12 @@ class Comparison:
         gone, come = ({path: size for path, size in one.items() if size in sizes} for one in (gone, come))
         if sum(gone.values()) + sum(come.values()) > _HASHED_BYTES:
             return {}
-        known: dict[bytes, list[bytes]] = {}
+        known: dict[str, list[bytes]] = {}
         for path in gone:
-            known.setdefault(_digest(self.host, path), []).append(path)
+            known.setdefault(self.host.digest(path), []).append(path)
         pairs: dict[bytes, bytes] = {}
         for path in come:
-            if same := known.get(_digest(self.layer, path)):
+            if same := known.get(self.layer.digest(path)):
                 pairs[path] = same.pop(0)
         return pairs
 
@@ -144,16 +143,10 @@ class Comparison:
         if old.size != new.size:
             return False
         with self.layer.reading(path) as one, self.host.reading(path) as other:
-            while True:
-                chunk = os.read(one, _CHUNK)
-                rest = len(chunk)
-                while rest:
-                    other_chunk = os.read(other, rest)
-                    if not other_chunk or other_chunk != chunk[len(chunk) - rest :][: len(other_chunk)]:
-                        return False
-                    rest -= len(other_chunk)
+            while (chunk := one.read(_CHUNK)) == other.read(_CHUNK):
                 if not chunk:
-                    return not os.read(other, 1)
+                    return True
+            return False
 
     def _leads(self, path: bytes) -> bool:
         """It is to be looked at: it is, or contains, or lies in one that was asked for."""
@@ -170,14 +163,6 @@ def _is_below(path: bytes, directory: bytes) -> bool:
 def _sizes(nodes: Iterable[tuple[bytes, Node | None]]) -> dict[bytes, int]:
     """Of those that are files with content, by path."""
     return {path: node.size for path, node in nodes if node and node.kind is FileKind.FILE and node.size}
-
-
-def _digest(tree: HostileTree, path: bytes) -> bytes:
-    digest = hashlib.sha256()
-    with tree.reading(path) as fd:
-        while chunk := os.read(fd, _CHUNK):
-            digest.update(chunk)
-    return digest.digest()
 
 
 _HOPS = 40  # as the kernel: MAXSYMLINKS, include/linux/namei.h

@@ -114,7 +114,7 @@ def _read(tree: HostileTree, path: bytes) -> str:
         return ""
     if node.size > _LARGEST:
         raise ImageInvalid(f"/{path.decode()} of the image has more than {_LARGEST >> 20} MiB")
-    with tree.reading(path) as fd, open(fd, "rb", closefd=False) as file:
+    with tree.reading(path) as file:
         return file.read(_LARGEST).decode("utf-8", "replace")
 
 
