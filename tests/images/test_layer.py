@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from paddock.errors import ImageInvalid, ResourceExhausted
 from paddock.storage._removal import remove
 from paddock.storage.images import _layer, _tar
-from paddock.storage.images._limits import Budget, ImageLimits
+from paddock.storage.images._limits import ImageLimits
 from paddock.storage.images._source import Piece, Stored, Unpacked
 from tests.images.layouts import COMPRESSIONS, digest, directory, hard, layer, link, member
 from tests.images.test_tar import Slow
@@ -38,7 +38,7 @@ def lay(root: Path, data: bytes, *, base: int | None = None, entries: int = 10_0
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     before = descriptors()
     try:
-        budget = Budget(ImageLimits(entries=entries), 1 << 30)
+        budget = ImageLimits(entries=entries).budget(1 << 30)
         _layer.Layer(fd, base, budget, left).apply(Slow(data))
     finally:
         assert wait_until(lambda: descriptors() <= before), "a descriptor was left open"
@@ -251,7 +251,7 @@ def unpacked(
     piece: Piece, *, diff_id: str, digest: str | None = None, limit: int = 1 << 30, room: int = 1 << 40
 ) -> int:
     source = Stored(piece, digest)
-    stream = Unpacked(source, Budget(ImageLimits(unpacked_bytes=limit), room), diff_id)
+    stream = Unpacked(source, ImageLimits(unpacked_bytes=limit).budget(room), diff_id)
     total = 0
     while data := stream.read(1 << 20):
         total += len(data)
@@ -291,6 +291,6 @@ def test_a_bomb_ends_at_the_limit(stored: Any, compression: str) -> None:
 
 def test_a_reader_of_archives_takes_what_a_layer_gives(stored: Any) -> None:
     data = layer(member("x", b"y" * 5000))
-    stream = Unpacked(Stored(stored(COMPRESSIONS["+zstd"](data)), None), Budget(ImageLimits(), 1 << 30), digest(data))
+    stream = Unpacked(Stored(stored(COMPRESSIONS["+zstd"](data)), None), ImageLimits().budget(1 << 30), digest(data))
     reader = _tar.Reader(stream)
     assert [b"".join(reader.content()) for _ in reader] == [b"y" * 5000]

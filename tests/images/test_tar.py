@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.errors import ImageInvalid
-from paddock.storage.images import _tar
+from paddock.storage.images._tar import Reader
+from paddock.wire.tar import Entry
 from tests.images.layouts import layer, member
 
 
@@ -24,8 +25,8 @@ class Slow:
         return self._stream.read(min(size, self._step))
 
 
-def read(data: bytes, step: int = 1 << 16) -> list[tuple[_tar.Entry, bytes]]:
-    reader = _tar.Reader(Slow(data, step))
+def read(data: bytes, step: int = 1 << 16) -> list[tuple[Entry, bytes]]:
+    reader = Reader(Slow(data, step))
     return [(entry, b"".join(reader.content())) for entry in reader]
 
 

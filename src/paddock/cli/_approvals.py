@@ -9,29 +9,18 @@ from paddock import client, model
 
 from . import _render
 from ._answer import answer, listing, perform
-from ._values import Verbs
+from ._usage import Verbs, argument, usage
 
 _LOOK_SECONDS = 0.5
+_APPROVAL = argument("approval", metavar="APPROVAL", help="id or unique prefix of one")
 
 
-def add_approvals(parser: argparse.ArgumentParser) -> None:
-    verbs = Verbs(parser, title="verbs; without one, as ls", required=False)
-    parser.set_defaults(run=_list, all=False, watch=False, json=False)
-    one = verbs.add("ls", _list, "what waits for an answer")
-    one.add_argument("-a", "--all", action="store_true", help="what was answered, too")
-    one.add_argument("--watch", action="store_true", help="and what comes, until Ctrl-C")
-    for verb, run, purpose in (
-        ("show", _show, "all of one"),
-        ("approve", _approve, "yes: once, to exactly what was asked"),
-        ("deny", _deny, "no"),
-    ):
-        two = verbs.add(verb, run, purpose)
-        two.add_argument("approval", metavar="APPROVAL", help="id or unique prefix of one")
-        if verb == "deny":
-            two.add_argument("--reason", metavar="WORDS", help="for whoever asked")
-
-
+@usage(
+    argument("-a", "--all", action="store_true", help="what was answered, too"),
+    argument("--watch", action="store_true", help="and what comes, until Ctrl-C"),
+)
 def _list(options: argparse.Namespace) -> int:
+    """List what waits for an answer."""
     if options.watch:
         return _watch(options)
     found = perform(model.ListApprovals(all=options.all))
@@ -59,18 +48,23 @@ def _watch(options: argparse.Namespace) -> int:
         time.sleep(_LOOK_SECONDS)
 
 
+@usage(_APPROVAL)
 def _show(options: argparse.Namespace) -> int:
+    """Show all of one."""
     (one,) = perform(model.ListApprovals(approval=options.approval))
     return _tell(options, one)
 
 
+@usage(_APPROVAL)
 def _approve(options: argparse.Namespace) -> int:
+    """Say yes: once, to exactly what was asked."""
     return _tell(options, perform(model.GrantApproval(approval=options.approval)))
 
 
+@usage(_APPROVAL, argument("--reason", metavar="WORDS", help="for whoever asked"))
 def _deny(options: argparse.Namespace) -> int:
-    action = model.DenyApproval(approval=options.approval, reason=options.reason)
-    return _tell(options, perform(action))
+    """Say no."""
+    return _tell(options, perform(model.DenyApproval(approval=options.approval, reason=options.reason)))
 
 
 def _tell(options: argparse.Namespace, one: model.Approval) -> int:
@@ -82,3 +76,6 @@ def _tell(options: argparse.Namespace, one: model.Approval) -> int:
     if one.reason:
         facts.append(("reason", one.reason))
     return answer(options, one, lambda: _render.facts(facts))
+
+
+verb_approvals = Verbs(ls=_list, show=_show, approve=_approve, deny=_deny, otherwise="ls")

@@ -10,46 +10,39 @@ from paddock import client, model
 
 from . import _render
 from ._answer import answer, listing, perform
-from ._values import Verbs, add_workspace
+from ._usage import Verbs, argument, usage
+from ._values import WORKSPACE
 
 _CHUNK = 1 << 20
+_NAME = argument("name", metavar="NAME")
 
 
-def add_artifact(parser: argparse.ArgumentParser) -> None:
-    verbs = Verbs(parser)
-    one = verbs.add("add", _add, "keep a file, or a directory as a tar archive; prints its SHA-256")
-    add_workspace(one)
-    one.add_argument("path", metavar="PATH", help="inside")
-    one.add_argument("--name", help="default: the last part of PATH")
-    two = verbs.add("list", _list, "what is kept")
-    two.add_argument("workspace", nargs="?", metavar="TASK", help="only of this one")
-    three = verbs.add("get", _get, "write it to stdout or to a new file")
-    add_workspace(three)
-    three.add_argument("name", metavar="NAME")
-    three.add_argument("-o", "--output", metavar="FILE", help="a file that is not there yet")
-    four = verbs.add("rm", _remove, "keep it no longer")
-    add_workspace(four)
-    four.add_argument("name", metavar="NAME")
-
-
+@usage(
+    WORKSPACE,
+    argument("path", metavar="PATH", help="inside"),
+    argument("--name", help="default: the last part of PATH"),
+)
 def _add(options: argparse.Namespace) -> int:
-    action = model.AddArtifact(workspace=options.workspace, path=options.path, name=options.name)
-    artifact = perform(action)
+    """Keep a file, or a directory as a tar archive. Prints its SHA-256."""
+    artifact = perform(model.AddArtifact(workspace=options.workspace, path=options.path, name=options.name))
     return answer(options, artifact, lambda: _render.line(artifact.digest))
 
 
+@usage(argument("workspace", nargs="?", metavar="TASK", help="only of this one"))
 def _list(options: argparse.Namespace) -> int:
+    """List what is kept."""
     found = perform(model.ListArtifacts(workspace=options.workspace))
-    headings = ("OF", "NAME", "SIZE", "SHA-256", "TAKEN")
     return listing(
         options,
         found,
-        headings,
+        ("OF", "NAME", "SIZE", "SHA-256", "TAKEN"),
         lambda a: (a.of, a.name, _render.size(a.size_bytes), a.digest, _render.when(a.created_at)),
     )
 
 
+@usage(WORKSPACE, _NAME, argument("-o", "--output", metavar="FILE", help="a file that is not there yet"))
 def _get(options: argparse.Namespace) -> int:
+    """Write it to stdout or to a new file."""
     from paddock.errors import InvalidArgument
 
     if options.json and options.output is None:
@@ -69,6 +62,11 @@ def _get(options: argparse.Namespace) -> int:
     return answer(options, {"file": options.output})
 
 
+@usage(WORKSPACE, _NAME)
 def _remove(options: argparse.Namespace) -> int:
+    """Keep it no longer."""
     perform(model.RemoveArtifact(workspace=options.workspace, name=options.name))
     return answer(options, {"removed": options.name})
+
+
+verb_artifact = Verbs(add=_add, list=_list, get=_get, rm=_remove)

@@ -19,7 +19,8 @@ from paddock.errors import InvalidArgument, NotFound
 
 from . import _render
 from ._answer import answer, perform
-from ._values import Verbs, add_json, add_sandbox, moment, positive
+from ._usage import Verbs, argument, usage
+from ._values import SANDBOX, moment, positive
 
 if TYPE_CHECKING:
     from paddock.audit import RecordLine
@@ -29,31 +30,18 @@ _FIELDS = ("method", "host", "port", "path", "source", "exec", "name", "ttl_seco
 _WORDS = ("path", "source", "host", "address", "port", "method", "exec", "name", "reason")
 _CHARS = 100
 _ERRORS = "errors as JSON too; what is printed always is"
+_OF = argument("--sandbox", metavar="ID", help="of this sandbox only")
+_SINCE = argument("--since", type=moment, metavar="TIME", help="10m (ago), or 2026-01-31T12:00")
 
 
-def _add_tail(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "The last records as they stand in the log, decisions and outcomes apart; with -f those to come."
-    )
-    parser.add_argument("-f", "--follow", action="store_true", help="and what is recorded from now on")
-    parser.add_argument("-n", "--last", type=int, default=10, metavar="N", help="the last N (default: 10)")
-    parser.add_argument("--sandbox", metavar="ID", help="of this sandbox only")
-    parser.add_argument("--kind", metavar="KIND", help="egress.connect, or egress; or decision, outcome, event")
-
-
-def _add_export(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Writes the log as lines of JSON, signed heads included: what `audit verify FILE` checks anywhere. With"
-        " --sandbox or --since it is a part, of which only what is there can be checked."
-    )
-    parser.add_argument("--format", choices=("jsonl", "ocsf"), default="jsonl", help="ocsf: OCSF 1.4, for other tools")
-    parser.add_argument("--sandbox", metavar="ID", help="of this sandbox only")
-    parser.add_argument("--since", type=moment, metavar="TIME", help="10m (ago), or 2026-01-31T12:00")
-    parser.add_argument("-o", "--output", metavar="FILE", help="instead of stdout; a new one, but with --cursor-file")
-    parser.add_argument("--cursor-file", metavar="FILE", help="go on where it says, and note there how far it came")
-
-
+@usage(
+    argument("-f", "--follow", action="store_true", help="and what is recorded from now on"),
+    argument("-n", "--last", type=int, default=10, metavar="N", help="the last N (default: 10)"),
+    _OF,
+    argument("--kind", metavar="KIND", help="egress.connect, or egress; or decision, outcome, event"),
+)
 def tail(options: argparse.Namespace) -> int:
+    """Print the last records as they stand in the log, decisions and outcomes apart. With -f, those to come too."""
     from paddock.audit import RecordLine, parse_line
 
     if not 0 <= options.last <= 100_000:
@@ -69,7 +57,7 @@ def tail(options: argparse.Namespace) -> int:
             if options.json:
                 _render.raw(1, raw)
             else:
-                _render.line(_render.escape(_tail_row(line)))
+                _render.line(_tail_row(line))
                 _render.flush()
     if none and options.kind is not None:
         _render.note(
@@ -102,7 +90,18 @@ def _what(record: dict[str, Any]) -> str:
     return (" ".join(said) or str(record.get("message") or record.get("reason") or ""))[:_CHARS]
 
 
+@usage(
+    argument("--format", choices=("jsonl", "ocsf"), default="jsonl", help="ocsf: OCSF 1.4, for other tools"),
+    _OF,
+    _SINCE,
+    argument("-o", "--output", metavar="FILE", help="instead of stdout; a new one, but with --cursor-file"),
+    argument("--cursor-file", metavar="FILE", help="go on where it says, and note there how far it came"),
+    json=_ERRORS,
+)
 def export(options: argparse.Namespace) -> int:
+    """Write the record for other programs, or as proof. These are lines of JSON, signed heads included: what `audit
+    verify FILE` checks anywhere. With --sandbox or --since it is a part, of which only what is there can be
+    checked."""
     from paddock.audit import RecordLine, cursor_of, parse_line, to_ocsf
 
     place = None if options.cursor_file is None else Path(options.cursor_file)
@@ -178,51 +177,17 @@ def _write_place(path: Path, cursor: str | None, output: int | None) -> None:
     fresh.replace(path)
 
 
-def add_audit(parser: argparse.ArgumentParser) -> None:
-    audit = Verbs(parser)
-    _add_list(audit.add("ls", list_some, "what was asked, decided and done, the newest last"))
-    _add_tail(audit.add("tail", tail, "the last records as they are; -f: and those to come"))
-    _add_export(audit.add("export", export, "the record for other programs, or as proof", json=_ERRORS))
-    show = audit.add("show", show_one, "all of one record")
-    show.add_argument("ref", metavar="REF", help="as `audit ls` shows it")
-    check = audit.add(
-        "verify",
-        verify,
-        "whether the record is whole",
-        "Follows every link of every segment, and checks the signatures. With PATH, a copy of the directory or what"
-        " `audit export` wrote, it needs nothing else of this machine. Exit code 1 if one is broken.",
-    )
-    check.add_argument("path", nargs="?", metavar="PATH", help="a copied directory of segments, or an export")
-    check.add_argument(
-        "--public-key",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="whose signatures count; without it, those of any key (may be given again)",
-    )
-    audit.add("key", show_key, "the public key of the signatures, in PEM")
-    statement = audit.add(
-        "statement",
-        show_statement,
-        "what a sandbox's session was, signed",
-        "Prints an in-toto Statement in a DSSE envelope, which `audit key` verifies.",
-        json=_ERRORS,
-    )
-    add_sandbox(statement)
-    statement.add_argument("--payload", action="store_true", help="the statement itself, without its envelope")
-
-
-def _add_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sandbox", nargs="?", metavar="ID", help="of this sandbox only")
-    parser.add_argument("--action", metavar="TAG", help="exec.run, or exec for all of its kind")
-    parser.add_argument("--principal", metavar="WHO", help="who asked, such as local:1000")
-    parser.add_argument("--trouble", action="store_true", help="what was denied, failed, or met a limit")
-    parser.add_argument("--since", type=moment, metavar="TIME", help="10m (ago), or 2026-01-31T12:00")
-    parser.add_argument("--until", type=moment, metavar="TIME")
-    parser.add_argument("-n", "--limit", type=positive, default=50, metavar="N", help="the last N (default: 50)")
-
-
+@usage(
+    argument("sandbox", nargs="?", metavar="ID", help="of this sandbox only"),
+    argument("--action", metavar="TAG", help="exec.run, or exec for all of its kind"),
+    argument("--principal", metavar="WHO", help="who asked, such as local:1000"),
+    argument("--trouble", action="store_true", help="what was denied, failed, or met a limit"),
+    _SINCE,
+    argument("--until", type=moment, metavar="TIME"),
+    argument("-n", "--limit", type=positive, default=50, metavar="N", help="the last N (default: 50)"),
+)
 def list_some(options: argparse.Namespace) -> int:
+    """List what was asked, decided and done, the newest last."""
     records = perform(
         model.ListAudit(
             sandbox=options.sandbox,
@@ -250,7 +215,9 @@ def _row(record: model.AuditRecord) -> tuple[str, ...]:
     )
 
 
+@usage(argument("ref", metavar="REF", help="as `audit ls` shows it"))
 def show_one(options: argparse.Namespace) -> int:
+    """Show all of one record."""
     records = perform(model.ListAudit(ref=options.ref))
     if not records:
         raise NotFound(f"there is no record {options.ref!r}", hint="`paddock audit ls` shows the refs of records")
@@ -273,7 +240,20 @@ def show_one(options: argparse.Namespace) -> int:
     return 0
 
 
+@usage(
+    argument("path", nargs="?", metavar="PATH", help="a copied directory of segments, or an export"),
+    argument(
+        "--public-key",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="whose signatures count; without it, those of any key (may be given again)",
+    ),
+)
 def verify(options: argparse.Namespace) -> int:
+    """Check whether the record is whole. Follows every link of every segment, and checks the signatures. With PATH, a
+    copy of the directory or what `audit export` wrote, it needs nothing else of this machine. Exit code 1 if one is
+    broken."""
     began = time.monotonic()
     report = _verified(options)
     if options.json:
@@ -284,13 +264,13 @@ def verify(options: argparse.Namespace) -> int:
         _render.line(f"ok: {report.records} records in {report.segments} segments, head {report.head} ({took}){what}")
         _tell_signatures(report)
         for segment, first in report.removed.items():
-            _render.line(f"{_render.escape(segment)} begins at record {first}: retention removed the earlier ones")
+            _render.line(f"{segment} begins at record {first}: retention removed the earlier ones")
         if report.problem:
-            _render.line(_render.escape(report.problem))
+            _render.line(report.problem)
     else:
-        _render.line(f"broken: {_render.escape(report.problem or 'no reason is given')}")
+        _render.line(f"broken: {report.problem or 'no reason is given'}")
         if report.fault is not None:
-            _render.line(_render.escape(f"first bad: record {report.fault.seq} of {report.fault.segment}"))
+            _render.line(f"first bad: record {report.fault.seq} of {report.fault.segment}")
     return 0 if report.ok else 1
 
 
@@ -329,12 +309,21 @@ def _tell_signatures(report: model.AuditReport) -> None:
         _render.line(f"left out in {report.gaps} places: what was there is not known")
 
 
+@usage()
 def show_key(options: argparse.Namespace) -> int:
+    """Print the public key of the signatures, in PEM."""
     key = perform(model.GetAuditKey())
-    return answer(options, key, lambda: _render.line(key.pem.rstrip()))
+    return answer(options, key, lambda: _render.plain(key.pem.rstrip()))
 
 
+@usage(
+    SANDBOX,
+    argument("--payload", action="store_true", help="the statement itself, without its envelope"),
+    json=_ERRORS,
+)
 def show_statement(options: argparse.Namespace) -> int:
+    """Print what a sandbox's session was, signed. It is an in-toto Statement in a DSSE envelope, which `audit key`
+    verifies."""
     statement = perform(model.GetAuditStatement(sandbox=options.sandbox))
     if options.payload:
         import base64
@@ -344,6 +333,17 @@ def show_statement(options: argparse.Namespace) -> int:
     else:
         _render.document(statement)
     return 0
+
+
+verb_audit = Verbs(
+    ls=list_some,
+    tail=tail,
+    export=export,
+    show=show_one,
+    verify=verify,
+    key=show_key,
+    statement=show_statement,
+)
 
 
 def verdict_of(record: model.AuditRecord) -> str:
@@ -412,16 +412,10 @@ _MOST = 20
 _LAST = 5
 
 
-def add_why(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Why a sandbox died (or that it lives), which limits struck, what was refused and by which rule, and what to"
-        " do. Without ID: what was refused or went wrong lately."
-    )
-    parser.add_argument("sandbox", nargs="?", metavar="ID", help="id, unique prefix of one, or name")
-    add_json(parser, why)
-
-
-def why(options: argparse.Namespace) -> int:
+@usage(argument("sandbox", nargs="?", metavar="ID", help="id, unique prefix of one, or name"))
+def verb_why(options: argparse.Namespace) -> int:
+    """Say why a sandbox died (or that it lives), which limits struck, what was refused and by which rule, and what to
+    do. Without ID: what was refused or went wrong lately."""
     known = None if options.sandbox is None else perform(model.InspectSandbox(sandbox=options.sandbox))
     id = None if known is None else known.sandbox.id
     trouble = perform(model.ListAudit(sandbox=id, trouble=True, limit=_MOST))
@@ -435,7 +429,8 @@ def why(options: argparse.Namespace) -> int:
         _tell_end(known, kills[0].principal if kills else None)
     _tell_trouble(tuple(record for record in trouble if record.action != "sandbox.ended"), known)
     if last and known is not None and known.sandbox.ended_at is not None:
-        _render.line("\nits last commands")
+        _render.line()
+        _render.line("its last commands")
         for record in last:
             _render.line(f"  {_render.when(record.at)}  {_words(record)}")
     return 0
@@ -462,20 +457,18 @@ def _tell_end(known: model.Inspection, killer: str | None) -> None:
         until = f"ends in {_render.span(box.expires_at - time.time())} if nobody extends it"
         if box.kept_until is not None:
             until = f"is kept until {_render.when(box.kept_until)} if nobody resumes it"
-        _render.line(_render.escape(f"{box.id}{name} is {box.state}, and {until}"))
+        _render.line(f"{box.id}{name} is {box.state}, and {until}")
     else:
         after = _render.span(box.ended_at - box.created_at)
         how = "never came to life" if box.state == "failed" and not known.usage else f"was {box.state}"
         how = f"was {box.state}" if box.state != "failed" else how
-        _render.line(
-            _render.escape(f"{box.id}{name} {how} on {_render.when(box.ended_at)}, {after} after it was asked for")
-        )
+        _render.line(f"{box.id}{name} {how} on {_render.when(box.ended_at)}, {after} after it was asked for")
         limit = f" (limit: {box.limit})" if box.limit else ""
         reason = box.reason or "nobody recorded why"
         if reason == "it was killed" and killer is not None:  # who watched it was quicker than who killed it
             reason = f"it was killed by {killer}"
-        _render.line(_render.escape(f"  because: {reason}{limit}"))
-        _render.line(_render.escape(f"  to do: {advice(box)}"))
+        _render.line(f"  because: {reason}{limit}")
+        _render.line(f"  to do: {advice(box)}")
     if known.usage is not None:
         for limit, count in known.usage.strikes.items():
             _render.line(f"  the limit of {limit} has struck {count} times: {REMEDY[limit]}")
@@ -485,18 +478,20 @@ def _tell_trouble(trouble: tuple[model.AuditRecord, ...], known: model.Inspectio
     if not trouble:
         _render.line("nothing was refused, nothing failed")
         return
-    _render.line("\nwhat was refused, failed, or met a limit" if known is not None else "lately refused or failed")
+    if known is not None:
+        _render.line()
+    _render.line("what was refused, failed, or met a limit" if known is not None else "lately refused or failed")
     for record in trouble:
         box = f"  {record.sandbox}" if known is None and record.sandbox else ""
-        _render.line(f"  {_render.when(record.at)}{_render.escape(box)}  {_words(record)}")
+        _render.line(f"  {_render.when(record.at)}{box}  {_words(record)}")
         if (reason := reason_of(record)) is not None:
-            _render.line(f"    because: {_render.escape(reason)}")
+            _render.line(f"    because: {reason}")
         if (todo := _todo(record)) is not None:
-            _render.line(f"    to do: {_render.escape(todo)}")
+            _render.line(f"    to do: {todo}")
 
 
 def _words(record: model.AuditRecord) -> str:
-    return _render.escape(f"{record.action}  {command_of(record)}  {verdict_of(record)}")
+    return f"{record.action}  {command_of(record)}  {verdict_of(record)}"
 
 
 def _todo(record: model.AuditRecord) -> str | None:

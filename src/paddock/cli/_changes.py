@@ -11,21 +11,25 @@ from paddock import client, model
 
 from . import _render
 from ._answer import answer, perform
-from ._values import add_json, add_sandbox, add_workspace
+from ._usage import argument, exclusive, together, usage
+from ._values import SANDBOX, WORKSPACE
 
 _WIDTH = 40
 _LETTERS = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R"}
 _COLOURS = {"+": "32", "-": "31", "@": "36"}
+_MOUNT = argument(
+    "--mount",
+    nargs="?",
+    const="",
+    metavar="TARGET",
+    help="which mount, by where it is inside; needed where there are several",
+)
+_COMMIT = together(
+    argument("-m", "--message", help="of the commit, if one has to be made"),
+    argument("--author", metavar="NAME <MAIL>", help="of that commit; default: yours, as git knows it"),
+    argument("--force", action="store_true", help="take the place of what others have pushed there"),
+)
 _HEADS = ("diff --git ", "index ", "--- ", "+++ ", "old mode", "new mode", "new file", "deleted file", "rename ")
-
-
-def add_form(parser: argparse.ArgumentParser) -> None:
-    """How a difference is shown."""
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("-p", "--patch", action="store_true", help="what `git apply` takes")
-    form.add_argument("--stat", action="store_true", help="lines by file")
-    form.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
 
 def show(options: argparse.Namespace, document: object, changes: Sequence[model.Change], patch: bytes | None) -> None:
@@ -62,7 +66,7 @@ def show_stat(changes: Sequence[model.Change], *, colour: bool) -> None:
         scale = min(1.0, _WIDTH / most) if most else 1.0
         plus, minus = "+" * round(change.insertions * scale), "-" * round(deletions * scale)
         bar = f"\x1b[32m{plus}\x1b[31m{minus}\x1b[0m" if colour else plus + minus
-        _render.line(f" {name.ljust(width)} | {change.insertions + deletions:4} {bar}".rstrip())
+        _render.plain(f" {name.ljust(width)} | {change.insertions + deletions:4} {bar}".rstrip())
     if files:
         more, less = (sum(getattr(c, field) or 0 for c in files) for field in ("insertions", "deletions"))
         _render.line(f" {len(files)} files, {more} lines added, {less} deleted")
@@ -77,7 +81,7 @@ def show_patch(patch: bytes, *, colour: bool) -> None:
     for text in patch.decode("utf-8", "backslashreplace").split("\n")[:-1]:
         shown = _render.escape(text.replace("\t", "    "))
         code = "1" if text.startswith(_HEADS) else _COLOURS.get(text[:1])
-        _render.line(f"\x1b[{code}m{shown}\x1b[0m" if colour and code else shown)
+        _render.plain(f"\x1b[{code}m{shown}\x1b[0m" if colour and code else shown)
 
 
 def _coloured(options: argparse.Namespace) -> bool:
@@ -105,28 +109,6 @@ def _mode(change: model.Change) -> str:
     return f"{change.old_mode:o} → {change.mode:o}"
 
 
-def add_diff(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Shows what a workspace holds that the commit it began with has not; or, with --mount or without a workspace,"
-        " what a sandbox has changed in a directory of the host that it has copy-on-write."
-    )
-    add_sandbox(parser)
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="of a directory of the host: only these")
-    add_mount(parser)
-    add_form(parser)
-    parser.set_defaults(run=diff)
-
-
-def add_mount(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--mount",
-        nargs="?",
-        const="",
-        metavar="TARGET",
-        help="which mount, by where it is inside; needed where there are several",
-    )
-
-
 def target_and_paths(options: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:
     """A target begins with `/`; what follows `--mount` and does not is a path."""
     target, paths = options.mount or None, tuple(options.paths)
@@ -135,7 +117,21 @@ def target_and_paths(options: argparse.Namespace) -> tuple[str | None, tuple[str
     return target, paths
 
 
-def diff(options: argparse.Namespace) -> int:
+@usage(
+    SANDBOX,
+    argument("paths", nargs="*", metavar="PATH", help="of a directory of the host: only these"),
+    _MOUNT,
+    exclusive(
+        argument("-p", "--patch", action="store_true", help="what `git apply` takes"),
+        argument("--stat", action="store_true", help="lines by file"),
+        argument("--json", action="store_true", help="print one JSON document"),
+    ),
+    argument("--color", choices=("auto", "always", "never"), default="auto"),
+    json=None,
+)
+def verb_diff(options: argparse.Namespace) -> int:
+    """Show what a workspace holds that the commit it began with has not. With --mount or without a workspace, show what
+    a sandbox has changed in a directory of the host that it has copy-on-write."""
     diff = _diff(client.default_transport(), options)
     show(options, diff, diff.changes, diff.patch)
     return 0
@@ -159,36 +155,26 @@ def _is_mounted(transport: client.DaemonTransport, name: str) -> bool:
     return spec.workspace is None and bool(spec.mounts)
 
 
-def add_patch(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Prints what a workspace holds that the commit it began with has not, untracked files too, as a patch for"
-        " `git apply`: paddock patch T42 > T42.patch"
-    )
-    add_workspace(parser)
-    add_json(parser, patch)
-
-
-def patch(options: argparse.Namespace) -> int:
+@usage(WORKSPACE)
+def verb_patch(options: argparse.Namespace) -> int:
+    """Print what a workspace holds that the commit it began with has not, untracked files too, as a patch for `git
+    apply`: paddock patch T42 > T42.patch"""
     diff = perform(model.DiffWorkspace(workspace=options.workspace, patch=True))
     return answer(options, diff, lambda: show_patch(diff.patch or b"", colour=False))
 
 
-def add_promote(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Takes what a sandbox has changed in a directory that it has copy-on-write over into the directory itself, and"
-        " prints it. All or nothing: device nodes, set-id bits, links that lead out, and files that the host has"
-        " changed since are refused. What lies in .git stays in the sandbox."
-    )
-    add_sandbox(parser)
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="relative to the directory: only these")
-    add_mount(parser)
-    parser.add_argument("-n", "--dry-run", action="store_true", help="show what would be taken over, and do nothing")
-    parser.add_argument("--git", action="store_true", help="commits and refs in .git too; never hooks or configuration")
-    parser.add_argument("--force", action="store_true", help="also what the host has changed since: its changes go")
-    add_json(parser, promote)
-
-
-def promote(options: argparse.Namespace) -> int:
+@usage(
+    SANDBOX,
+    argument("paths", nargs="*", metavar="PATH", help="relative to the directory: only these"),
+    _MOUNT,
+    argument("-n", "--dry-run", action="store_true", help="show what would be taken over, and do nothing"),
+    argument("--git", action="store_true", help="commits and refs in .git too; never hooks or configuration"),
+    argument("--force", action="store_true", help="also what the host has changed since: its changes go"),
+)
+def verb_promote(options: argparse.Namespace) -> int:
+    """Take what a sandbox has changed in a directory that it has copy-on-write over into the directory itself, and
+    print it. All or nothing: device nodes, set-id bits, links that lead out, and files that the host has changed since
+    are refused. What lies in .git stays in the sandbox."""
     target, paths = target_and_paths(options)
     action = model.PromoteMount(
         sandbox=options.sandbox,
@@ -210,24 +196,14 @@ def promote(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_branch(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Pushes what a workspace holds to where it came from, by what your git proves itself with. What is"
-        " not committed becomes a commit; the workspace stays as it is. Prints the commit."
-    )
-    add_workspace(parser)
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the branch; default: the last one, or paddock/TASK")
-    add_commit(parser)
-    add_json(parser, branch)
-
-
-def add_commit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-m", "--message", help="of the commit, if one has to be made")
-    parser.add_argument("--author", metavar="NAME <MAIL>", help="of that commit; default: yours, as git knows it")
-    parser.add_argument("--force", action="store_true", help="take the place of what others have pushed there")
-
-
-def branch(options: argparse.Namespace) -> int:
+@usage(
+    WORKSPACE,
+    argument("name", nargs="?", metavar="NAME", help="the branch; default: the last one, or paddock/TASK"),
+    _COMMIT,
+)
+def verb_branch(options: argparse.Namespace) -> int:
+    """Push what a workspace holds to where it came from, by what your git proves itself with. What is not committed
+    becomes a commit; the workspace stays as it is. Prints the commit."""
     pushed = push(options, options.name)
     if options.json:
         _render.document(pushed)
@@ -267,23 +243,19 @@ def _author() -> str | None:
     return f"{said[0]} <{said[1]}>" if all(said) else None
 
 
-def add_pr(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Pushes what a workspace holds, as `paddock branch` does, and opens a pull request for that branch:"
-        " GitHub, Gitea or Forgejo. If there is an open one, it is that one. Prints its address."
-    )
-    add_workspace(parser)
-    parser.add_argument("--title", required=True)
-    parser.add_argument("--body", default="", help="what it says below its title")
-    parser.add_argument("--branch", metavar="NAME", help="default: the one pushed last, or paddock/TASK")
-    parser.add_argument("--base", metavar="NAME", help="default: the branch that the workspace was opened on")
-    parser.add_argument("--draft", action="store_true")
-    parser.add_argument("--forge", choices=("github", "gitea"), help="default: it is asked; Forgejo speaks gitea")
-    add_commit(parser)
-    add_json(parser, pull_request)
-
-
-def pull_request(options: argparse.Namespace) -> int:
+@usage(
+    WORKSPACE,
+    argument("--title", required=True),
+    argument("--body", default="", help="what it says below its title"),
+    argument("--branch", metavar="NAME", help="default: the one pushed last, or paddock/TASK"),
+    argument("--base", metavar="NAME", help="default: the branch that the workspace was opened on"),
+    argument("--draft", action="store_true"),
+    argument("--forge", choices=("github", "gitea"), help="default: it is asked; Forgejo speaks gitea"),
+    _COMMIT,
+)
+def verb_pr(options: argparse.Namespace) -> int:
+    """Push what a workspace holds, as `paddock branch` does, and open a pull request for that branch: GitHub, Gitea or
+    Forgejo. If there is an open one, it is that one. Prints its address."""
     options.message = options.message or options.title
     pushed = push(options, options.branch)
     request = perform(
@@ -300,7 +272,7 @@ def pull_request(options: argparse.Namespace) -> int:
     if options.json:
         _render.document(request)
         return 0
-    _render.line(_render.escape(request.url))
+    _render.line(request.url)
     what = "opened" if request.created else "was open already"
     _render.note(f"pull request {request.number} of {request.branch} into {request.base} {what}")
     return 0

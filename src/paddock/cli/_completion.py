@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from . import _render
-from ._verbs import VERBS, option_names, parser, verb_parser
+from ._usage import argument, usage
+from ._verbs import VERBS, inner_parsers, option_names, parser, verb_parser
 
 # Each shell asks `paddock completion words` at each Tab. A line of the answer is a word, a tab, and what it is about.
 _SCRIPTS = {
@@ -34,26 +35,22 @@ complete -c paddock -a '(paddock completion words (commandline -opc)[2..] (comma
 }
 
 
-def add_completion(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        'Prints what a shell has to read: `eval "$(paddock completion bash)"` (or zsh) in its start-up file, or'
-        " `paddock completion fish | source`. `names` prints the ids and names of what lives, `words` what can stand"
-        " for the last of the words that follow, as those scripts ask."
-    )
-    parser.add_argument("shell", choices=(*_SCRIPTS, "names", "words"))
-    parser.add_argument("--json", action="store_true", help="of errors; what is printed is for a shell")
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="WORD ...")
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
+@usage(
+    argument("shell", choices=(*_SCRIPTS, "names", "words")),
+    argument("words", nargs=argparse.REMAINDER, metavar="WORD ..."),
+    json="of errors; what is printed is for a shell",
+)
+def verb_completion(options: argparse.Namespace) -> int:
+    """Print what a shell has to read: `eval "$(paddock completion bash)"` (or zsh) in its start-up file, or `paddock
+    completion fish | source`. `names` prints the ids and names of what lives, `words` what can stand for the last of
+    the words that follow, as those scripts ask."""
     if options.shell == "words":
         *before, last = options.words or [""]
         found = [word for word in _candidates(before, options=last.startswith("-")) if word.startswith(last)]
     else:
         found = _names() if options.shell == "names" else [_SCRIPTS[options.shell].rstrip()]
     for text in found:
-        _render.line(text)
+        _render.plain(text)
     return 0
 
 
@@ -65,7 +62,7 @@ def _candidates(before: list[str], *, options: bool) -> list[str]:
     if name not in VERBS or "--" in rest:  # what follows is the command's own
         return []
     one = verb_parser(parser(name), name)
-    inner = _inner(one)
+    inner = inner_parsers(one)
     if options:
         return sorted({option for part in (one, *inner.values()) for option in option_names(part)})
     if inner and not rest:
@@ -78,11 +75,3 @@ def _names() -> list[str]:
     from paddock.service import names
 
     return [*names(default_state_dir())]
-
-
-def _inner(one: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The verbs of a verb, such as those of `paddock audit`."""
-    for action in one._actions:  # pyright: ignore[reportPrivateUsage]
-        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-            return dict(action.choices)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-    return {}

@@ -12,22 +12,19 @@ from paddock.errors import InvalidArgument
 
 from . import _render
 from ._answer import answer
-from ._values import add_json
+from ._usage import argument, usage
 
 _CHUNK_BYTES = 1 << 20
 
 
-def add_cp(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "One of both is ID:PATH. A directory that comes out is made new, and holds nothing that leads out."
-    )
-    parser.add_argument("source", metavar="SOURCE", help="a local path, or ID:PATH")
-    parser.add_argument("target", metavar="TARGET", help="a local path, or ID:PATH")
-    parser.add_argument("--skip-unsafe", action="store_true", help="pass over what would lead out, instead of failing")
-    add_json(parser, run)
-
-
-def run(options: argparse.Namespace) -> int:
+@usage(
+    argument("source", metavar="SOURCE", help="a local path, or ID:PATH"),
+    argument("target", metavar="TARGET", help="a local path, or ID:PATH"),
+    argument("--skip-unsafe", action="store_true", help="pass over what would lead out, instead of failing"),
+)
+def verb_cp(options: argparse.Namespace) -> int:
+    """Copy a file or a directory. One of both is ID:PATH. A directory that comes out is made new, and holds nothing
+    that leads out."""
     from ._progress import progress
 
     source, target = _inside(options.source), _inside(options.target)

@@ -11,51 +11,15 @@ from paddock.keeper.layout import default_state_dir
 
 from . import _render
 from ._answer import answer
-from ._values import Verbs, positive
+from ._usage import Verbs, argument, usage
+from ._values import positive
 
 _LOG_LINES = 50
 
 
-def add_daemon(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "The daemon owns this state directory: it makes sandboxes, decides and records. The first use starts it. It"
-        " leaves by itself, ten minutes after the last program and the last running sandbox."
-    )
-    actions = Verbs(parser, title="actions", metavar="ACTION")
-    actions.add(
-        "status",
-        _status,
-        "whether it runs, and how many programs use it; starts none",
-        "Say whether the daemon runs, and how many programs use it. Starts none. The exit code is 0 either way.",
-    )
-    actions.add(
-        "stop",
-        _stop,
-        "end it, and all sandboxes that aren't persistent",
-        "End the daemon, and all sandboxes that aren't persistent. Persistent ones and their background commands go on."
-        " Returns when it has ended; the next use starts another one.",
-    )
-    actions.add(
-        "restart",
-        _restart,
-        "replace it; sandboxes and background commands go on",
-        "Replace the daemon, after a change of config.toml, of its environment or of paddock itself. Sandboxes and"
-        " background commands go on; calls under way are repeated where that is safe, or fail with DaemonLost.",
-    )
-    logs = actions.add(
-        "logs",
-        _logs,
-        "what it has logged; starts none",
-        "Print what the daemons of this state directory have logged. Starts none. With -f it prints what they log from"
-        " now on too, those that start later included, until Ctrl-C.",
-    )
-    logs.add_argument(
-        "-n", "--lines", type=positive, default=_LOG_LINES, metavar="N", help=f"the last N lines ({_LOG_LINES})"
-    )
-    logs.add_argument("-f", "--follow", action="store_true", help="and what is logged from now on")
-
-
+@usage()
 def _status(options: argparse.Namespace) -> int:
+    """Say whether the daemon runs, and how many programs use it. Starts none. The exit code is 0 either way."""
     state_dir = default_state_dir()
     found = client.daemon_status(state_dir)
     if options.json:
@@ -69,11 +33,14 @@ def _status(options: argparse.Namespace) -> int:
         _render.line(f"used by   {found.sessions} other programs, {found.requests} requests under way")
         _render.line(f"leaves    {found.idle_exit_seconds:.0f} s after the last program and the last running sandbox")
         if found.control_group:
-            _render.line(f"ends      with the control group {_render.escape(found.control_group)}")
+            _render.line(f"ends      with the control group {found.control_group}")
     return 0
 
 
+@usage()
 def _stop(options: argparse.Namespace) -> int:
+    """End the daemon, and all sandboxes that aren't persistent. Persistent ones and their background commands go on.
+    Returns when it has ended; the next use starts another one."""
     was_running = client.stop_daemon(default_state_dir())
     return answer(
         options,
@@ -82,19 +49,38 @@ def _stop(options: argparse.Namespace) -> int:
     )
 
 
+@usage()
 def _restart(options: argparse.Namespace) -> int:
+    """Replace the daemon, after a change of config.toml, of its environment or of paddock itself. Sandboxes and
+    background commands go on; calls under way are repeated where that is safe, or fail with DaemonLost."""
     client.stop_daemon(default_state_dir(), ends_sessions=False)
     client.default_transport().control("status")  # the first call starts one
-    return _status(options)
+    return _status.run(options)
 
 
+@usage(
+    argument("-n", "--lines", type=positive, default=_LOG_LINES, metavar="N", help=f"the last N lines ({_LOG_LINES})"),
+    argument("-f", "--follow", action="store_true", help="and what is logged from now on"),
+)
 def _logs(options: argparse.Namespace) -> int:
+    """Print what the daemons of this state directory have logged. Starts none. With -f it prints what they log from now
+    on too, those that start later included, until Ctrl-C."""
     if options.follow and options.json:
         raise InvalidArgument("what is followed has no end yet", hint="leave out -f, or --json")
     logged = client.daemon_log(default_state_dir(), options.lines, follow=options.follow)
     if options.follow:
         for line in logged:
-            _render.line(_render.escape(line))
+            _render.line(line)
             _render.flush()
     lines = list(logged)
     return answer(options, {"lines": lines}, lambda: _render.lines(lines))
+
+
+verb_daemon = Verbs(
+    "The daemon owns this state directory: it makes sandboxes, decides and records. The first use starts it. It leaves"
+    " by itself, ten minutes after the last program and the last running sandbox.",
+    status=_status,
+    stop=_stop,
+    restart=_restart,
+    logs=_logs,
+)

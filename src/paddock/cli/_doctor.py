@@ -10,33 +10,29 @@ from paddock import model
 from . import _render
 from ._answer import answer, perform
 from ._progress import progress
-from ._values import add_json
+from ._usage import argument, usage
 from ._verbs import WrongUsage
 
 
-def add_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Shows what this machine can do, and how to fix what it can't. It makes a sandbox of each level that is there"
-        " and runs `true` in it. Exit code 1 if that fails at the default level, or at one that you name."
-    )
-    parser.add_argument(
+@usage(
+    argument(
         "--storage",
         action="store_true",
         help="look through the pool: what is on the disk against what is recorded; exit code 1 if something is wrong",
-    )
-    parser.add_argument("--scrub", action="store_true", help="with --storage: read all of it, however long it takes")
-    parser.add_argument("--repair", action="store_true", help="with --storage: delete what is half made first")
-    parser.add_argument(
+    ),
+    argument("--scrub", action="store_true", help="with --storage: read all of it, however long it takes"),
+    argument("--repair", action="store_true", help="with --storage: delete what is half made first"),
+    argument(
         "--level",
         action="append",
         default=[],
         choices=("microvm", "gvisor", "jail", "container"),
         help="run this level only; may be given several times",
-    )
-    add_json(parser, run)
-
-
-def run(options: argparse.Namespace) -> int:
+    ),
+)
+def verb_doctor(options: argparse.Namespace) -> int:
+    """Show what this machine can do, and how to fix what it can't. It makes a sandbox of each level that is there and
+    runs `true` in it. Exit code 1 if that fails at the default level, or at one that you name."""
     if options.storage:
         return _storage(options)
     if options.scrub or options.repair:
@@ -48,10 +44,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         _levels([one for one in diagnosis.levels if one.level in (options.level or [one.level])])
         _table([check for check in diagnosis.checks if check.area != "process"])  # that level is for tests
-        _render.line(f"\nstate: {_render.escape(diagnosis.state_dir)}")
-        _render.line(f"config: {_render.escape(diagnosis.config_file)}")
+        _render.line()
+        _render.line(f"state: {diagnosis.state_dir}")
+        _render.line(f"config: {diagnosis.config_file}")
         for key, value in diagnosis.config.items():
-            _render.line(_render.escape(f"  {key} = {value}"))
+            _render.line(f"  {key} = {value}")
     usable = {one.level for one in diagnosis.levels if one.status != "missing"}
     return 0 if usable.issuperset(options.level or [diagnosis.default_level]) else 1
 
@@ -64,13 +61,12 @@ def _storage(options: argparse.Namespace) -> int:
 
 def _levels(levels: Sequence[model.LevelReport]) -> None:
     if levels:
-        rows = [(one.status, one.level, _took(one.seconds), one.detail, one.fix or "") for one in levels]
+        took = ["" if one.seconds is None else f"{one.seconds:.1f} s" for one in levels]
+        rows = [
+            (one.status, one.level, time, one.detail, one.fix or "") for one, time in zip(levels, took, strict=True)
+        ]
         _render.checklist(("STATUS", "LEVEL", "TOOK", "DETAIL"), rows)
-        _render.line("")
-
-
-def _took(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.1f} s"
+        _render.line()
 
 
 def _table(checks: Sequence[model.Check]) -> None:
@@ -78,16 +74,10 @@ def _table(checks: Sequence[model.Check]) -> None:
     _render.checklist(("STATUS", "AREA", "CHECK", "DETAIL"), rows)
 
 
-def add_gc(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Deletes what nobody needs, and, while the pool is too full, what can be had again. "
-        "Nothing that a living sandbox, a snapshot or a workspace needs."
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would go, and why the rest stays")
-    add_json(parser, collect)
-
-
-def collect(options: argparse.Namespace) -> int:
+@usage(argument("--dry-run", action="store_true", help="only say what would go, and why the rest stays"))
+def verb_gc(options: argparse.Namespace) -> int:
+    """Delete what nobody needs, and, while the pool is too full, what can be had again. Nothing goes that a living
+    sandbox, a snapshot or a workspace needs."""
     report = perform(model.CollectGarbage(dry_run=options.dry_run))
     if options.json:
         _render.document(report)

@@ -4,42 +4,30 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paddock import client
 
 from . import _render
 from ._answer import listing
-from ._values import Verbs, add_json
-
-if TYPE_CHECKING:
-    from paddock.eval import Outcome
+from ._usage import Verbs, argument, usage
 
 LEAKED = 1
+_TEMPLATE = argument("--template", default="host", metavar="NAME", help="default: host")
 _MARKS = {"stopped": "ok", "not tried": "weak"}
 
 
-def add_eval(parser: argparse.ArgumentParser) -> None:
-    verbs = Verbs(parser)
-    injection = verbs.add("injection", run_injection, "poisoned repositories, and an agent that obeys them")
-    injection.description = (
-        "Plays scenarios of prompt injection in real sandboxes: an agent does whatever it reads, everybody outside is "
-        "played too, and what is to be stolen is made up. Nothing leaves this machine, whatever the policy allows. "
-        f"Exit code 0 if nothing leaked and the honest twin of each attack worked, {LEAKED} if not."
-    )
-    injection.add_argument(
-        "--scenario", action="append", default=[], metavar="NAME", help="this one only; may be given again"
-    )
-    injection.add_argument("--policy", metavar="FILE", help="what would leak under your own? (default: paddock's)")
-    injection.add_argument("--template", default="host", metavar="NAME", help="default: host")
-    injection.add_argument("--level", metavar="LEVEL", help="isolation; default: that of any sandbox")
-    injection.add_argument(
-        "-o", "--output", metavar="FILE", help="a report with all records: Markdown, or JSON by its name"
-    )
-    injection.add_argument("--list", action="store_true", help="the scenarios there are")
-
-
-def run_injection(options: argparse.Namespace) -> int:
+@usage(
+    argument("--scenario", action="append", default=[], metavar="NAME", help="this one only; may be given again"),
+    argument("--policy", metavar="FILE", help="what would leak under your own? (default: paddock's)"),
+    _TEMPLATE,
+    argument("--level", metavar="LEVEL", help="isolation; default: that of any sandbox"),
+    argument("-o", "--output", metavar="FILE", help="a report with all records: Markdown, or JSON by its name"),
+    argument("--list", action="store_true", help="the scenarios there are"),
+)
+def _injection(options: argparse.Namespace) -> int:
+    """Play scenarios of prompt injection in real sandboxes. An agent does whatever it reads in poisoned repositories,
+    everybody outside is played too, and what is to be stolen is made up. Nothing leaves this machine, whatever the
+    policy allows. Exit code 0 if nothing leaked and the honest twin of each attack worked, 1 if not."""
     from paddock.eval import HEADINGS, as_json, choose, evaluate, rows, summary, write
 
     if options.list:
@@ -50,12 +38,12 @@ def run_injection(options: argparse.Namespace) -> int:
         policy=None if options.policy is None else Path(options.policy),
         template=options.template,
         level=options.level,
-        on_outcome=lambda outcome: None if options.json else _tell(outcome),
+        on_outcome=lambda one: None if options.json else _render.note(f"{one.scenario}: {one.verdict}"),
     )
     if options.output is not None:
         write(report, Path(options.output))
     if options.json:
-        _render.line(as_json(report).decode())
+        _render.plain(as_json(report).decode())
     else:
         marks = [_MARKS.get(one.verdict, "missing") for one in report.outcomes]
         _render.table(HEADINGS, rows(report), marks=marks)
@@ -71,31 +59,23 @@ def _list(options: argparse.Namespace) -> int:
     return listing(options, facts, ("SCENARIO", "POISONED", "WHAT IT TRIES"), lambda one: tuple(one.values()))
 
 
-def _tell(outcome: Outcome) -> None:
-    _render.note(f"{outcome.scenario}: {outcome.verdict}")
-
-
-def add_bench(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Makes sandboxes of each level in turns: how long each step of a life takes, what work costs inside beside the "
-        "same work outside, and which of a number of harmless attacks by root inside get through. Minutes where "
-        "machines are emulated. It changes no sandbox's level."
-    )
-    parser.add_argument("--levels", action="store_true", help="compare levels (there is nothing else to compare yet)")
-    parser.add_argument(
+@usage(
+    argument("--levels", action="store_true", help="compare levels (there is nothing else to compare yet)"),
+    argument(
         "--level",
         action="append",
         default=[],
         metavar="LEVEL",
         help="this one only; may be given again; `process` shows what gets through without a wall",
-    )
-    parser.add_argument("--rounds", type=int, metavar="N", help="sandboxes of each level (default: 5)")
-    parser.add_argument("--template", default="host", metavar="NAME", help="default: host")
-    parser.add_argument("-o", "--output", metavar="FILE", help="a report, by its name: .md or .json")
-    add_json(parser, bench)
-
-
-def bench(options: argparse.Namespace) -> int:
+    ),
+    argument("--rounds", type=int, metavar="N", help="sandboxes of each level (default: 5)"),
+    _TEMPLATE,
+    argument("-o", "--output", metavar="FILE", help="a report, by its name: .md or .json"),
+)
+def verb_bench(options: argparse.Namespace) -> int:
+    """Make sandboxes of each level in turns: how long each step of a life takes, what work costs inside beside the same
+    work outside, and which of a number of harmless attacks by root inside get through. Minutes where machines are
+    emulated. It changes no sandbox's level."""
     from paddock.eval import levels
 
     file = None if options.output is None else Path(options.output)
@@ -111,9 +91,12 @@ def bench(options: argparse.Namespace) -> int:
     if file is not None:
         levels.write(found, file)
     if options.json:
-        _render.line(levels.as_json(found).decode())
+        _render.plain(levels.as_json(found).decode())
         return 0
     _render.table(levels.headings(found), levels.rows(found))
     for note in levels.notes(found):
-        _render.line(_render.escape(note))
+        _render.line(note)
     return 0
+
+
+verb_eval = Verbs(injection=_injection)

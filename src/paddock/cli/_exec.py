@@ -18,7 +18,8 @@ from paddock.errors import InvalidArgument, PaddockError, RequestError
 from . import _render
 from ._answer import answer, perform
 from ._progress import progress
-from ._values import add_command, add_json, add_place, add_sandbox, add_spec, command, seconds, spec
+from ._usage import argument, group, usage
+from ._values import COMMAND, HOW, SANDBOX, command, sandbox_spec, spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,16 +42,13 @@ _START_FAILED = {
 }
 
 
-def add_exec(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Runs a command in a sandbox. What it leaves running is killed at its end. Options come first."
-    add_json(parser)
-    add_sandbox(parser)
-    parser.add_argument("-d", "--detach", action="store_true", help="leave it running and print its id, for `logs`")
-    add_command(parser)
-    parser.set_defaults(run=execute)
-
-
-def execute(options: argparse.Namespace) -> int:
+@usage(
+    SANDBOX,
+    argument("-d", "--detach", action="store_true", help="leave it running and print its id, for `logs`"),
+    COMMAND,
+)
+def verb_exec(options: argparse.Namespace) -> int:
+    """Run a command in a sandbox. What it leaves running is killed at its end. Options come first."""
     argv = _checked(options)
     if not options.detach:
         return _run(client.Sandbox.connect(options.sandbox), options, argv)
@@ -61,19 +59,14 @@ def execute(options: argparse.Namespace) -> int:
         return answer(options, {"sandbox": sandbox.id, "exec": process.id}, lambda: _render.line(process.id))
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Runs a command in a new sandbox and kills the sandbox. Output is passed on as it comes. From an OCI image, the"
-        " command is what the image's entrypoint is given, and without one the image's own command runs."
-    )
-    parser.add_argument("--entrypoint", metavar="PROGRAM", help="instead of the image's; '' runs the command as it is")
-    add_spec(parser)
-    add_json(parser)
-    add_command(parser)
-    parser.set_defaults(run=run_once)
-
-
-def run_once(options: argparse.Namespace) -> int:
+@usage(
+    argument("--entrypoint", metavar="PROGRAM", help="instead of the image's; '' runs the command as it is"),
+    sandbox_spec(),
+    COMMAND,
+)
+def verb_run(options: argparse.Namespace) -> int:
+    """Run a command in a new sandbox and kill the sandbox. Output is passed on as it comes. From an OCI image, the
+    command is what the image's entrypoint is given, and without one the image's own command runs."""
     _complete(options)
     argv = _checked(options)
     with _disposable(options) as sandbox:
@@ -107,22 +100,17 @@ def _complete(options: argparse.Namespace) -> None:
     options.command = argv
 
 
-def add_sh(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "A login shell in the sandbox ID; without ID, in a new sandbox, which is gone afterwards (its TTL is an hour)."
-        " It feels like ssh: all keys go inside, Ctrl-C and Ctrl-Z too; at the beginning of a line ~. ends the session,"
-        " ~^Z suspends it, ~? tells. Without a terminal the shell reads its commands from stdin."
-    )
-    parser.add_argument("sandbox", nargs="?", metavar="ID", help="id, unique prefix of one, or name")
-    group = parser.add_argument_group("the shell")
-    group.add_argument("--timeout", type=seconds, metavar="TIME", help="ends it with all that it started")
-    add_place(group)
-    add_spec(parser, ttl_seconds=3600.0)
-    add_json(parser)
-    parser.set_defaults(run=shell, tty=False, interactive=True)
-
-
-def shell(options: argparse.Namespace) -> int:
+@usage(
+    argument("sandbox", nargs="?", metavar="ID", help="id, unique prefix of one, or name"),
+    group("the shell", HOW),
+    sandbox_spec(ttl_seconds=3600.0),
+    tty=False,
+    interactive=True,
+)
+def verb_sh(options: argparse.Namespace) -> int:
+    """Open a login shell in the sandbox ID; without ID, in a new sandbox, which is gone afterwards (its TTL is an
+    hour). It feels like ssh: all keys go inside, Ctrl-C and Ctrl-Z too; at the beginning of a line ~. ends the session,
+    ~^Z suspends it, ~? tells. Without a terminal the shell reads its commands from stdin."""
     if options.sandbox is not None:
         return _shell(client.Sandbox.connect(options.sandbox), options, leaves=True)
     with _disposable(options) as sandbox:

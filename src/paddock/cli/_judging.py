@@ -15,28 +15,38 @@ from paddock.errors import InvalidArgument
 
 from . import _render
 from ._progress import Progress, progress
-from ._values import add_json, add_spec, positive, seconds, spec
+from ._usage import argument, usage
+from ._values import positive, sandbox_spec, seconds, spec
 
 if TYPE_CHECKING:
     from paddock.loop import Agent, Attempt, Checkout, Comparison, Model, Price, Test, Trace
+
+    from ._usage import Part, Run, Usage
 
 TTL_SECONDS = 3600.0
 NONE_PASSES = 1
 
 
-def add_judging(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repo", default=".", metavar="DIR", help="a directory; it is never changed (default: here)")
-    parser.add_argument("--test", required=True, metavar="COMMAND", help="passes with exit code 0")
-    parser.add_argument("--setup", metavar="COMMAND", help="run once, before the first fork")
-    parser.add_argument("--parallel", type=positive, metavar="N", help="so many at once")
-    parser.add_argument("--first", action="store_true", help="be content with the first that passes")
-    parser.add_argument(
-        "--test-timeout", type=seconds, default=600.0, metavar="TIME", help="for each run of the tests (default: 600)"
+def _judging(*parts: Part) -> Callable[[Run], Usage]:
+    """Return the usage of a verb that takes these beside what says how attempts are judged."""
+    return usage(
+        *parts,
+        argument("--repo", default=".", metavar="DIR", help="a directory; it is never changed (default: here)"),
+        argument("--test", required=True, metavar="COMMAND", help="passes with exit code 0"),
+        argument("--setup", metavar="COMMAND", help="run once, before the first fork"),
+        argument("--parallel", type=positive, metavar="N", help="so many at once"),
+        argument("--first", action="store_true", help="be content with the first that passes"),
+        argument(
+            "--test-timeout",
+            type=seconds,
+            default=600.0,
+            metavar="TIME",
+            help="for each run of the tests (default: 600)",
+        ),
+        argument("--junit", metavar="PATH", help="a report that the tests write, below the directory"),
+        sandbox_spec(ttl_seconds=TTL_SECONDS, policy=False),
+        template="code-interpreter",
     )
-    parser.add_argument("--junit", metavar="PATH", help="a report that the tests write, below the directory")
-    add_json(parser)
-    add_spec(parser, ttl_seconds=TTL_SECONDS, policy=False)
-    parser.set_defaults(template="code-interpreter")
 
 
 @contextmanager
@@ -148,17 +158,10 @@ def _attempt(attempt: Attempt) -> dict[str, object]:
 _PATCH_BYTES = 16 << 20
 
 
-def add_try(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Mounts a directory copy-on-write, sets up once, and forks once per patch: applied there, and judged by the "
-        "tests. The best diff goes to stdout, the table to stderr. Exit code 0 if one passes, 1 if none does."
-    )
-    parser.add_argument("patches", nargs="+", metavar="PATCH", help="a file that `git apply` understands")
-    add_judging(parser)
-    parser.set_defaults(run=try_patches)
-
-
-def try_patches(options: argparse.Namespace) -> int:
+@_judging(argument("patches", nargs="+", metavar="PATCH", help="a file that `git apply` understands"))
+def verb_try(options: argparse.Namespace) -> int:
+    """Mount a directory copy-on-write, set up once, and fork once per patch: applied there, and judged by the tests.
+    The best diff goes to stdout, the table to stderr. Exit code 0 if one passes, 1 if none does."""
     from paddock.loop import compare
 
     patches = {name: _read(name) for name in options.patches}
@@ -190,35 +193,50 @@ _SECRET_NAMES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _SHORTEST_SECRET = 8
 
 
-def add_agent(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Mounts a directory copy-on-write, sets up once, and lets a model work on the task in forks. What each has "
-        "changed is judged by the tests, as a diff in a fresh fork. The best diff goes to stdout, the table to "
-        "stderr. Exit code 0 if one passes, 1 if none. Tokens, money and time are limited for all attempts together."
-    )
-    parser.add_argument("task", help="what to do, in words")
-    parser.add_argument(
+def _dollars(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of dollars: write 0.50")
+    return value
+
+
+def _price(text: str) -> Price:
+    from paddock.loop import Price
+
+    try:
+        values = [float(part) for part in text.split(":")]
+    except ValueError:
+        values = []
+    if len(values) not in (2, 3) or not all(value >= 0 and math.isfinite(value) for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r} is no price: write IN:OUT, US dollars for a million tokens")
+    return Price(input_usd=values[0], output_usd=values[1], cached_usd=values[2] if len(values) == 3 else None)
+
+
+@_judging(
+    argument("task", help="what to do, in words"),
+    argument(
         "--model",
         required=True,
         help="openai:NAME, anthropic:NAME (keys and addresses from the environment, as their SDKs do), script:FILE",
-    )
-    parser.add_argument("--best-of", type=positive, default=1, metavar="N", help="attempts (default: 1)")
-    parser.add_argument("--max-steps", type=positive, default=30, metavar="N", help="of each attempt (default: 30)")
-    parser.add_argument("--max-seconds", type=seconds, default=1800.0, metavar="TIME", help="default: 1800")
-    parser.add_argument("--max-tokens", type=positive, metavar="N")
-    parser.add_argument("--max-usd", type=_dollars, metavar="USD", help="needs --price")
-    parser.add_argument(
+    ),
+    argument("--best-of", type=positive, default=1, metavar="N", help="attempts (default: 1)"),
+    argument("--max-steps", type=positive, default=30, metavar="N", help="of each attempt (default: 30)"),
+    argument("--max-seconds", type=seconds, default=1800.0, metavar="TIME", help="default: 1800"),
+    argument("--max-tokens", type=positive, metavar="N"),
+    argument("--max-usd", type=_dollars, metavar="USD", help="needs --price"),
+    argument(
         "--price", type=_price, metavar="IN:OUT[:CACHED]", help="US dollars for a million tokens, for cost and limit"
-    )
-    parser.add_argument(
-        "--step-timeout", type=seconds, default=120.0, metavar="TIME", help="for each command (default: 120)"
-    )
-    parser.add_argument("--trace", metavar="FILE", help="all that happens, as JSON lines; FILE.md is a page to read")
-    add_judging(parser)
-    parser.set_defaults(run=agent)
-
-
-def agent(options: argparse.Namespace) -> int:
+    ),
+    argument("--step-timeout", type=seconds, default=120.0, metavar="TIME", help="for each command (default: 120)"),
+    argument("--trace", metavar="FILE", help="all that happens, as JSON lines; FILE.md is a page to read"),
+)
+def verb_agent(options: argparse.Namespace) -> int:
+    """Mount a directory copy-on-write, set up once, and let a model work on the task in forks. What each has changed is
+    judged by the tests, as a diff in a fresh fork. The best diff goes to stdout, the table to stderr. Exit code 0 if
+    one passes, 1 if none. Tokens, money and time are limited for all attempts together."""
     from paddock.loop import Agent, Budget, agent_attempt, best_of
 
     budget = Budget(
@@ -292,25 +310,3 @@ def _traced(path: str | None) -> Generator[Trace | None]:
             page = Path(path + ".md")
             page.touch(mode=0o600)
             page.write_text(report(path))
-
-
-def _dollars(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no amount of dollars: write 0.50")
-    return value
-
-
-def _price(text: str) -> Price:
-    from paddock.loop import Price
-
-    try:
-        values = [float(part) for part in text.split(":")]
-    except ValueError:
-        values = []
-    if len(values) not in (2, 3) or not all(value >= 0 and math.isfinite(value) for value in values):
-        raise argparse.ArgumentTypeError(f"{text!r} is no price: write IN:OUT, US dollars for a million tokens")
-    return Price(input_usd=values[0], output_usd=values[1], cached_usd=values[2] if len(values) == 3 else None)

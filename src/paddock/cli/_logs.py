@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal
 from paddock.errors import InvalidArgument, NotFound
 
 from . import _render
-from ._values import add_json, add_sandbox, positive
+from ._usage import argument, exclusive, usage
+from ._values import SANDBOX, positive
 
 if TYPE_CHECKING:
     from paddock.client import Sandbox
@@ -24,23 +25,19 @@ _COMMAND_CHARS = 120
 _Stream = Literal["stdout", "stderr"]
 
 
-def add_logs(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Without EXEC, the commands of a sandbox. With it, what that one has printed: all of it if it was started with"
-        " `exec -d`, and of one that was run to its end what its result had no room for. Its stdout goes to stdout, its"
-        " stderr to stderr. It is kept as long as the sandbox lives."
-    )
-    add_sandbox(parser)
-    parser.add_argument("exec", nargs="?", metavar="EXEC", help="id of a command or its beginning; -f: the newest")
-    parser.add_argument("-f", "--follow", action="store_true", help="and what it prints from now on, to its end")
-    bounds = parser.add_mutually_exclusive_group()
-    bounds.add_argument("--head", type=positive, metavar="N", help="the first N lines of each stream")
-    bounds.add_argument("--tail", type=positive, metavar="N", help="the last N lines of each stream")
-    add_json(parser)
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
+@usage(
+    SANDBOX,
+    argument("exec", nargs="?", metavar="EXEC", help="id of a command or its beginning; -f: the newest"),
+    argument("-f", "--follow", action="store_true", help="and what it prints from now on, to its end"),
+    exclusive(
+        argument("--head", type=positive, metavar="N", help="the first N lines of each stream"),
+        argument("--tail", type=positive, metavar="N", help="the last N lines of each stream"),
+    ),
+)
+def verb_logs(options: argparse.Namespace) -> int:
+    """List the commands of a sandbox, or print what EXEC has printed: all of it if it was started with `exec -d`, and
+    of one that was run to its end what its result had no room for. Its stdout goes to stdout, its stderr to stderr. It
+    is kept as long as the sandbox lives."""
     from paddock import Sandbox
 
     if options.follow and (options.json or options.head is not None):

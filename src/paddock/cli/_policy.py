@@ -9,55 +9,26 @@ from paddock import model
 
 from . import _render
 from ._answer import answer, perform
-from ._values import Verbs, add_sandbox
+from ._usage import Verbs, argument, usage
+from ._values import SANDBOX
 
 if TYPE_CHECKING:
-    from paddock.model.policy import CommandRules
     from paddock.policy.egress import Change, Explanation, Loaded
 
 DENIED = 1
+_FILE = argument("file", metavar="FILE")
 
 
-def add_policy(parser: argparse.ArgumentParser) -> None:
-    verbs = Verbs(parser)
-    check = verbs.add("check", run_check, "whether a file says one thing, and which")
-    check.add_argument("file", metavar="FILE")
-    _add_explain(verbs.add("explain", run_explain, "which rule decides on a request, and why"))
-    diff = verbs.add("diff", run_diff, "what a second file allows that the first does not, and the reverse")
-    diff.add_argument("before", metavar="A")
-    diff.add_argument("after", metavar="B")
-    verbs.add(
-        "schema", run_schema, "the JSON Schema of such files, for editors", json="of errors; what is printed is JSON"
-    )
-    _add_set(verbs.add("set", run_set, "a sandbox is held to another one from now on"))
-    show = verbs.add("show", run_show, "what a sandbox is held to")
-    add_sandbox(show)
-
-
-def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.description = f"Exit code 0 if it would be allowed, {DENIED} if not."
-    parser.add_argument("file", metavar="FILE")
-    parser.add_argument("method", nargs="?", metavar="METHOD")
-    parser.add_argument("url", nargs="?", metavar="URL")
-    parser.add_argument("--command", metavar="LINE", help="instead of a request: a shell line")
-    parser.add_argument("--write", metavar="PATH", help="or a file that is to be written")
-    parser.add_argument("--delete", metavar="PATH", help="or one that is to be deleted")
-
-
-def _add_set(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Returns when it holds; what it refuses is cut. Prints the revision."
-    add_sandbox(parser)
-    parser.add_argument("file", nargs="?", metavar="FILE", help="left out: no network from now on")
-    parser.add_argument("--expect", metavar="REVISION", help="refuse if it has another one by now")
-
-
-def run_check(options: argparse.Namespace) -> int:
+@usage(_FILE)
+def _check(options: argparse.Namespace) -> int:
+    """Check whether a file says one thing, and show which."""
     snapshot = _load(options.file).snapshot
     rules = snapshot.rules
     document = snapshot.document
     counts = {name: len(getattr(rules, name)) for name in ("allow", "deny", "mock")}
     counts["approve"] = len(document.approve)
-    counts["commands"] = 0 if document.commands is None else _command_rules(document.commands)
+    commands = document.commands
+    counts["commands"] = 0 if commands is None else len(commands.deny) + len(commands.approve) + len(commands.allow)
     counts["files"] = 0 if document.files is None else len(document.files.protect) + len(document.files.approve)
     facts = [("revision", snapshot.revision), *((name, str(number)) for name, number in counts.items())]
     facts.append(("secrets", ", ".join(sorted(document.secrets)) or "none"))
@@ -65,11 +36,16 @@ def run_check(options: argparse.Namespace) -> int:
     return answer(options, told, lambda: _render.facts(facts))
 
 
-def _command_rules(rules: CommandRules) -> int:
-    return len(rules.deny) + len(rules.approve) + len(rules.allow)
-
-
-def run_explain(options: argparse.Namespace) -> int:
+@usage(
+    _FILE,
+    argument("method", nargs="?", metavar="METHOD"),
+    argument("url", nargs="?", metavar="URL"),
+    argument("--command", metavar="LINE", help="instead of a request: a shell line"),
+    argument("--write", metavar="PATH", help="or a file that is to be written"),
+    argument("--delete", metavar="PATH", help="or one that is to be deleted"),
+)
+def _explain(options: argparse.Namespace) -> int:
+    """Say which rule decides on a request, and why. Exit code 0 if it would be allowed, 1 if not."""
     from paddock.policy.egress import explain
 
     loaded = _load(options.file)
@@ -117,7 +93,9 @@ def _tell(found: Explanation, file: str) -> None:
     _render.facts(rows)
 
 
-def run_diff(options: argparse.Namespace) -> int:
+@usage(argument("before", metavar="A"), argument("after", metavar="B"))
+def _diff(options: argparse.Namespace) -> int:
+    """Show what a second file allows that the first does not, and the reverse."""
     from paddock.policy.egress import diff
 
     changes = diff(_load(options.before).snapshot, _load(options.after).snapshot)
@@ -137,20 +115,30 @@ def _row(change: Change) -> tuple[str, str, str, str]:
     return words[change.kind], where, change.requests, change.note
 
 
-def run_schema(options: argparse.Namespace) -> int:
+@usage(json="of errors; what is printed is JSON")
+def _schema(options: argparse.Namespace) -> int:
+    """Print the JSON Schema of such files, for editors."""
     from paddock.policy.egress import schema
 
     _render.document(schema())
     return 0
 
 
-def run_set(options: argparse.Namespace) -> int:
+@usage(
+    SANDBOX,
+    argument("file", nargs="?", metavar="FILE", help="left out: no network from now on"),
+    argument("--expect", metavar="REVISION", help="refuse if it has another one by now"),
+)
+def _set(options: argparse.Namespace) -> int:
+    """Hold a sandbox to another one from now on. Returns when it holds; what it refuses is cut. Prints the revision."""
     document = None if options.file is None else _load(options.file).document
     sandbox = perform(model.SetPolicy(sandbox=options.sandbox, policy=document, expect_revision=options.expect))
     return answer(options, sandbox, lambda: _render.line(sandbox.policy or "no network"))
 
 
-def run_show(options: argparse.Namespace) -> int:
+@usage(SANDBOX)
+def _show(options: argparse.Namespace) -> int:
+    """Show what a sandbox is held to."""
     found = perform(model.GetPolicy(sandbox=options.sandbox))
     if options.json:
         _render.document(found)
@@ -159,7 +147,7 @@ def run_show(options: argparse.Namespace) -> int:
     else:
         from paddock.policy.egress import to_yaml
 
-        _render.line(f"# revision {found.revision}\n{to_yaml(found.document)}".rstrip())
+        _render.plain(f"# revision {found.revision}\n{to_yaml(found.document)}".rstrip())
     return 0
 
 
@@ -171,3 +159,6 @@ def _load(name: str) -> Loaded:
     if "\n" in name:
         raise InvalidArgument(f"{name!r} is no file")
     return load(name)
+
+
+verb_policy = Verbs(check=_check, explain=_explain, diff=_diff, schema=_schema, set=_set, show=_show)

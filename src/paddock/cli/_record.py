@@ -9,24 +9,20 @@ from paddock import model
 
 from . import _render
 from ._answer import answer, perform
-from ._values import Verbs
+from ._usage import Verbs, argument, usage
+from ._values import SANDBOX
 
 
-def add_record(parser: argparse.ArgumentParser) -> None:
-    verbs = Verbs(parser)
-    one = verbs.add("start", _start, "from now on")
-    one.add_argument("sandbox", metavar="SANDBOX", help="id, unique prefix of one, or name")
-    two = verbs.add("take", _take, "end it, and write the cassette")
-    two.add_argument("sandbox", metavar="SANDBOX", help="id, unique prefix of one, or name")
-    two.add_argument("file", metavar="FILE", help="a new one, that ends in .yaml or .json")
-
-
+@usage(SANDBOX)
 def _start(options: argparse.Namespace) -> int:
+    """Record from now on."""
     perform(model.StartRecording(sandbox=options.sandbox))
     return answer(options, {"sandbox": options.sandbox})
 
 
+@usage(SANDBOX, argument("file", metavar="FILE", help="a new one, that ends in .yaml or .json"))
 def _take(options: argparse.Namespace) -> int:
+    """End it, and write the cassette."""
     from paddock.errors import InvalidArgument
     from paddock.policy.egress import write_cassette
 
@@ -51,3 +47,6 @@ def _take(options: argparse.Namespace) -> int:
         _render.note(f"not recorded: {line}")
     _render.note(f"{len(taken.exchanges)} exchanges in {options.file}")
     return 0
+
+
+verb_record = Verbs(start=_start, take=_take)

@@ -19,13 +19,18 @@ def escape(text: str) -> str:
     return "".join(character if character.isprintable() else _visible(character) for character in text)
 
 
-def line(text: str) -> None:
-    print(text)
+def line(text: str = "") -> None:
+    print(escape(text))
 
 
 def lines(texts: Iterable[str]) -> None:
     for text in texts:
-        print(escape(text))
+        line(text)
+
+
+def plain(text: str) -> None:
+    """Several lines, or coloured ones: what of it a sandbox or a record said is escaped already."""
+    print(text)
 
 
 def flush() -> None:

@@ -5,35 +5,34 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
 
 from paddock import client, model
 from paddock.errors import PaddockError
 
 from . import _render
 from ._answer import answer, listing, perform
-from ._values import add_idle, add_json, add_sandbox, add_spec, pair, positive, seconds, spec
+from ._usage import argument, usage
+from ._values import ENV, IDLE, SANDBOX, pair, positive, sandbox_spec, seconds, spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    _Action = Callable[[str, argparse.Namespace], model.Action[model.Sandbox]]
+    from collections.abc import Callable, Iterator
+
+_SANDBOXES = argument("sandboxes", nargs="+", metavar="ID", help="id, unique prefix of one, or name")
 
 
-def add_create(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Makes a sandbox that stays until `paddock kill` or its TTL, and prints its id."
-    parser.add_argument("--name", help="another way to say which; unique among the living")
-    parser.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--label", type=pair, action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument(
+@usage(
+    argument("--name", help="another way to say which; unique among the living"),
+    ENV,
+    argument("--label", type=pair, action="append", default=[], metavar="NAME=VALUE"),
+    argument(
         "--nested", type=positive, default=0, metavar="N", help="programs inside may have N children of it at a time"
-    )
-    add_idle(parser)
-    add_spec(parser)
-    add_json(parser, create)
-
-
-def create(options: argparse.Namespace) -> int:
+    ),
+    IDLE,
+    sandbox_spec(),
+)
+def verb_create(options: argparse.Namespace) -> int:
+    """Make a sandbox that stays until `paddock kill` or its TTL, and print its id."""
     from ._progress import progress
 
     with progress("making the sandbox"):
@@ -49,19 +48,13 @@ def create(options: argparse.Namespace) -> int:
     return answer(options, sandbox.info, lambda: _render.line(sandbox.id))
 
 
-def _add_each(parser: argparse.ArgumentParser, action: _Action) -> None:
-    """Have `action` done to each of the sandboxes that are named."""
-    parser.add_argument("sandboxes", nargs="+", metavar="ID", help="id, unique prefix of one, or name")
-    parser.set_defaults(run=partial(_each, action))
-
-
-def _each(action: _Action, options: argparse.Namespace) -> int:
-    """Whatever becomes of the others."""
+def _each(options: argparse.Namespace, action: Callable[[str], model.Action[model.Sandbox]]) -> int:
+    """Have `action` done to each of the sandboxes that are named, whatever becomes of the others."""
     done: list[model.Sandbox] = []
     failed: PaddockError | None = None
     for name in options.sandboxes:
         try:
-            done.append(perform(action(name, options)))
+            done.append(perform(action(name)))
         except PaddockError as error:
             if failed is not None and not options.json:
                 _render.failure(failed, as_json=False)
@@ -75,29 +68,31 @@ def _each(action: _Action, options: argparse.Namespace) -> int:
     return 0
 
 
-def add_kill(parser: argparse.ArgumentParser) -> None:
-    _add_each(parser, lambda name, _: model.KillSandbox(sandbox=name))
-    add_json(parser)
+@usage(_SANDBOXES)
+def verb_kill(options: argparse.Namespace) -> int:
+    """End sandboxes at once and for good."""
+    return _each(options, lambda name: model.KillSandbox(sandbox=name))
 
 
-def add_pause(parser: argparse.ArgumentParser) -> None:
-    _add_each(parser, lambda name, given: model.PauseSandbox(sandbox=name, to_disk=given.to_disk, force=given.force))
-    parser.add_argument("--to-disk", action="store_true", help="give its memory back as well (a microVM can)")
-    parser.add_argument("--force", action="store_true", help="also while commands run in it: they stand still with it")
-    add_json(parser)
+@usage(
+    _SANDBOXES,
+    argument("--to-disk", action="store_true", help="give its memory back as well (a microVM can)"),
+    argument("--force", action="store_true", help="also while commands run in it: they stand still with it"),
+)
+def verb_pause(options: argparse.Namespace) -> int:
+    """Have all that runs in sandboxes stand still until they are used."""
+    return _each(options, lambda name: model.PauseSandbox(sandbox=name, to_disk=options.to_disk, force=options.force))
 
 
-def add_resume(parser: argparse.ArgumentParser) -> None:
-    _add_each(parser, lambda name, _: model.ResumeSandbox(sandbox=name))
-    add_json(parser)
+@usage(_SANDBOXES)
+def verb_resume(options: argparse.Namespace) -> int:
+    """Have paused sandboxes go on."""
+    return _each(options, lambda name: model.ResumeSandbox(sandbox=name))
 
 
-def add_ls(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-a", "--all", action="store_true", help="those that have ended too")
-    add_json(parser, ls)
-
-
-def ls(options: argparse.Namespace) -> int:
+@usage(argument("-a", "--all", action="store_true", help="those that have ended too"))
+def verb_ls(options: argparse.Namespace) -> int:
+    """List the sandboxes of this machine."""
     found = [sandbox.info for sandbox in client.Sandbox.list(ended=options.all)]
     return listing(options, found, ("ID", "NAME", "STATE", "LEVEL", "TEMPLATE", "ENDS", "WHY"), _sandbox_row)
 
@@ -113,16 +108,10 @@ def _sandbox_row(info: model.Sandbox) -> tuple[str, ...]:
 _COMMAND_CHARS = 200
 
 
-def add_ps(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Every process inside. The kernel is asked, outside: none can hide, and only the command is its own word."
-        " Numbers are those inside; 1 and those right below it that are called paddock are the guest's."
-    )
-    add_sandbox(parser)
-    add_json(parser, ps)
-
-
-def ps(options: argparse.Namespace) -> int:
+@usage(SANDBOX)
+def verb_ps(options: argparse.Namespace) -> int:
+    """List every process inside. The kernel is asked, outside: none can hide, and only the command is its own word.
+    Numbers are those inside; 1 and those right below it that are called paddock are the guest's."""
     found = perform(model.ListProcesses(sandbox=options.sandbox))
     headings = ("PID", "PARENT", "UID", "STATE", "THREADS", "CPU", "MEMORY", "AGE", "COMMAND")
     return listing(options, found, headings, _process_row)
@@ -142,41 +131,31 @@ def _process_row(process: model.Process) -> tuple[str, ...]:
     )
 
 
-def add_fork(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Makes sandboxes with the files of one that lives, at one instant, and prints their ids. They stay until"
-        " `paddock kill` or their TTL."
-    )
-    add_sandbox(parser)
-    parser.add_argument("-n", "--count", type=int, default=1, metavar="N", help="how many (default: 1)")
-    parser.add_argument("--ttl", type=seconds, metavar="TIME", help="they die after that (default: as the parent)")
-    add_json(parser, fork)
-
-
-def fork(options: argparse.Namespace) -> int:
+@usage(
+    SANDBOX,
+    argument("-n", "--count", type=int, default=1, metavar="N", help="how many (default: 1)"),
+    argument("--ttl", type=seconds, metavar="TIME", help="they die after that (default: as the parent)"),
+)
+def verb_fork(options: argparse.Namespace) -> int:
+    """Make sandboxes with the files of one that lives, at one instant, and print their ids. They stay until `paddock
+    kill` or their TTL."""
     # Whatever the parent is: this program ends at once.
     action = model.ForkSandbox(sandbox=options.sandbox, count=options.count, ttl_seconds=options.ttl, persistent=True)
     children = perform(action)
     return answer(options, children, lambda: _render.lines(child.id for child in children))
 
 
-def add_inspect(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "What it was made from, its limits and what it uses of them, its times, its state and the reason for that, and"
-        " its walls as the kernel shows them at this moment. Exit code 1 if one of those is not as it should be."
-    )
-    add_sandbox(parser)
-    add_json(parser, inspect)
-
-
-def inspect(options: argparse.Namespace) -> int:
+@usage(SANDBOX)
+def verb_inspect(options: argparse.Namespace) -> int:
+    """Show what a sandbox was made from, its limits and what it uses of them, its times, its state and the reason for
+    that, and its walls as the kernel shows them at this moment. Exit code 1 if one of those is not as it should be."""
     known = perform(model.InspectSandbox(sandbox=options.sandbox))
     if options.json:
         _render.document(known)
     else:
         _render.facts(tuple(_facts(known)))
         if known.posture:
-            _render.line("")
+            _render.line()
             rows = [(check.status, check.name, check.detail) for check in known.posture]
             _render.table(("WALLS", "", ""), rows, marks=[row[0] for row in rows])
     return 1 if any(check.status == "missing" for check in known.posture) else 0
@@ -234,37 +213,26 @@ def _limits(known: model.Inspection) -> Iterator[tuple[str, str]]:
     yield "/tmp", f"{_render.size(limits.tmp_mib << 20)}, counts as memory"  # noqa: S108 (that of the sandbox)
     yield "output", f"{_render.size(limits.output_mib << 20)} by a command"
     if usage is not None and usage.strikes:
-        yield "struck", _strikes(usage)
-
-
-def _strikes(usage: model.Usage) -> str:
-    return ", ".join(f"{limit} {count} times" for limit, count in usage.strikes.items())
+        yield "struck", ", ".join(f"{limit} {count} times" for limit, count in usage.strikes.items())
 
 
 def _of(used: int | None, most: int) -> str:
     return f"at most {_render.size(most)}" if used is None else f"{_render.size(used)} of {_render.size(most)}"
 
 
-def add_snapshot(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Keeps the files of a sandbox as they are at this instant, and prints the snapshot's id."
-    add_sandbox(parser)
-    parser.add_argument("--name", help="another way to say which; unique among snapshots")
-    add_json(parser, snapshot)
-
-
-def snapshot(options: argparse.Namespace) -> int:
+@usage(SANDBOX, argument("--name", help="another way to say which; unique among snapshots"))
+def verb_snapshot(options: argparse.Namespace) -> int:
+    """Keep the files of a sandbox as they are at this instant, and print the snapshot's id."""
     snapshot = perform(model.CreateSnapshot(sandbox=options.sandbox, name=options.name))
     return answer(options, snapshot, lambda: _render.line(snapshot.id))
 
 
-def add_snapshots(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Lists snapshots, oldest first; with --delete, deletes those that are named."
-    parser.add_argument("sandbox", nargs="?", metavar="ID", help="only those of this sandbox")
-    parser.add_argument("--delete", nargs="+", default=[], metavar="SNAPSHOT", help="id, unique prefix, or name")
-    add_json(parser, snapshots)
-
-
-def snapshots(options: argparse.Namespace) -> int:
+@usage(
+    argument("sandbox", nargs="?", metavar="ID", help="only those of this sandbox"),
+    argument("--delete", nargs="+", default=[], metavar="SNAPSHOT", help="id, unique prefix, or name"),
+)
+def verb_snapshots(options: argparse.Namespace) -> int:
+    """List snapshots, oldest first; with --delete, delete those that are named."""
     for snapshot in options.delete:
         perform(model.DeleteSnapshot(snapshot=snapshot))
     if options.delete:
@@ -279,13 +247,8 @@ def snapshots(options: argparse.Namespace) -> int:
     )
 
 
-def add_rollback(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Ends all processes of a sandbox and takes its files back to a snapshot; its id stays."
-    add_sandbox(parser)
-    parser.add_argument("snapshot", metavar="SNAPSHOT", help="id, unique prefix of one, or name")
-    add_json(parser, rollback)
-
-
-def rollback(options: argparse.Namespace) -> int:
+@usage(SANDBOX, argument("snapshot", metavar="SNAPSHOT", help="id, unique prefix of one, or name"))
+def verb_rollback(options: argparse.Namespace) -> int:
+    """End all processes of a sandbox and take its files back to a snapshot; its id stays."""
     info = perform(model.RollbackSandbox(sandbox=options.sandbox, snapshot=options.snapshot))
     return answer(options, info, lambda: _render.line(info.id))

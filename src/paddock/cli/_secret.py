@@ -9,27 +9,15 @@ from paddock import model
 
 from . import _render
 from ._answer import answer, listing, perform
-from ._values import Verbs
+from ._usage import Verbs, argument, usage
 
 _MOST_BYTES = 1 << 20
 
 
-def add_secret(parser: argparse.ArgumentParser) -> None:
-    verbs = Verbs(parser)
-    one = verbs.add(
-        "set",
-        _set,
-        "keep a value, or another one",
-        "Reads the value from stdin, or asks for it on a terminal. A newline at its end is not part of it.",
-    )
-    one.add_argument("name", metavar="NAME", help="as a variable is named")
-    verbs.add("ls", _list, "what is kept; never values")
-    three = verbs.add("rm", _remove, "revoke: no sandbox can use it from now on")
-    three.add_argument("name", nargs="+", metavar="NAME")
-    verbs.add("rekey", _rekey, "a new key for the keys of all secrets")
-
-
+@usage(argument("name", metavar="NAME", help="as a variable is named"))
 def _set(options: argparse.Namespace) -> int:
+    """Keep a value, or another one. Reads the value from stdin, or asks for it on a terminal. A newline at its end is
+    not part of it."""
     secret = perform(model.SetSecret(name=options.name, value=_read(options.name)))
     return answer(options, secret, lambda: _render.line(f"{secret.name}, version {secret.version}"))
 
@@ -43,7 +31,9 @@ def _read(name: str) -> model.SecretValue:
     return model.SecretValue(data.removesuffix(b"\n").removesuffix(b"\r"))
 
 
+@usage()
 def _list(options: argparse.Namespace) -> int:
+    """List what is kept, never values."""
     found = perform(model.ListSecrets())
     headings = ("NAME", "VERSION", "SET", "USED", "KEY")
     return listing(
@@ -54,12 +44,19 @@ def _list(options: argparse.Namespace) -> int:
     )
 
 
+@usage(argument("name", nargs="+", metavar="NAME"))
 def _remove(options: argparse.Namespace) -> int:
+    """Revoke secrets: no sandbox can use them from now on."""
     for name in options.name:
         perform(model.RemoveSecret(name=name))
     return answer(options, options.name)
 
 
+@usage()
 def _rekey(options: argparse.Namespace) -> int:
+    """Make a new key for the keys of all secrets."""
     count = perform(model.RotateVaultKey())
     return answer(options, {"sealed": count}, lambda: _render.line(f"{count} sealed anew"))
+
+
+verb_secret = Verbs(set=_set, ls=_list, rm=_remove, rekey=_rekey)

@@ -12,7 +12,8 @@ from paddock import client, model
 from paddock.errors import SandboxError
 
 from . import _render
-from ._values import add_json, seconds
+from ._usage import argument, usage
+from ._values import seconds
 
 _HEADINGS = ("ID", "NAME", "CPU", "MEMORY", "OF", "PROCESSES", "OF", "DISK", "OF", "STRUCK")
 _FIRST_SECONDS = 0.5
@@ -27,18 +28,14 @@ class Sample(NamedTuple):
     cpu: float | None
 
 
-def add_stats(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "A table that follows what the sandboxes (or all of them) use, until Ctrl-C or until the last one has ended."
-        " Where stdout is no terminal, once. With --json, one line for each sandbox and look."
-    )
-    parser.add_argument("sandboxes", nargs="*", metavar="ID", help="id, unique prefix of one, or name; default: all")
-    parser.add_argument("--once", action="store_true", help="one look, over half a second")
-    parser.add_argument("--every", type=seconds, default=2.0, metavar="TIME", help="between looks (default: 2)")
-    add_json(parser, run)
-
-
-def run(options: argparse.Namespace) -> int:
+@usage(
+    argument("sandboxes", nargs="*", metavar="ID", help="id, unique prefix of one, or name; default: all"),
+    argument("--once", action="store_true", help="one look, over half a second"),
+    argument("--every", type=seconds, default=2.0, metavar="TIME", help="between looks (default: 2)"),
+)
+def verb_stats(options: argparse.Namespace) -> int:
+    """Show a table that follows what the sandboxes (or all of them) use, until Ctrl-C or until the last one has ended.
+    Where stdout is no terminal, once. With --json, one line for each sandbox and look."""
     looks = _looks(client.default_transport(), options)
     try:
         if options.json:

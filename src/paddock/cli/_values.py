@@ -6,15 +6,17 @@ import argparse
 import re
 import time
 
+from ._usage import argument, group, together
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from paddock.model import Mount
 
+    from ._usage import Part
+
 _SIZE = re.compile(r"(\d+)(m|mib|g|gib)?", re.IGNORECASE)
-_JSON = "print one JSON document"
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 
 
@@ -71,102 +73,71 @@ def command(words: list[str]) -> list[str]:
     return words[1:] if words[:1] == ["--"] else words
 
 
-def add_sandbox(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sandbox", metavar="ID", help="id, unique prefix of one, or name")
+SANDBOX = argument("sandbox", metavar="ID", help="id, unique prefix of one, or name")
 
 
-def add_workspace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("workspace", metavar="TASK", help="a workspace, or a sandbox with one: id, prefix, or name")
+WORKSPACE = argument("workspace", metavar="TASK", help="a workspace, or a sandbox with one: id, prefix, or name")
+ENV = argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
 
 
-def add_json(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int] | None = None) -> None:
-    """Take `--json`; and have `run` carry out what was parsed, if it is given."""
-    parser.add_argument("--json", action="store_true", help=_JSON)
-    if run is not None:
-        parser.set_defaults(run=run)
+IDLE = argument("--idle", type=seconds, metavar="TIME", help="unused for so long it is paused, until it is used")
 
 
-class Verbs:
-    """The verbs of a verb: `paddock audit ls`."""
-
-    def __init__(
-        self, parser: argparse.ArgumentParser, *, title: str = "verbs", metavar: str = "VERB", required: bool = True
-    ) -> None:
-        self._verbs = parser.add_subparsers(title=title, metavar=metavar, required=required)
-
-    def add(
-        self,
-        name: str,
-        run: Callable[[argparse.Namespace], int],
-        help: str,
-        description: str | None = None,
-        *,
-        json: str = _JSON,
-    ) -> argparse.ArgumentParser:
-        """Add one that `run` carries out. `json` says what its `--json` does."""
-        one = self._verbs.add_parser(name, help=help, description=description, allow_abbrev=False)
-        one.add_argument("--json", action="store_true", help=json)
-        one.set_defaults(run=run)
-        return one
-
-
-def add_idle(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--idle", type=seconds, metavar="TIME", help="unused for so long it is paused, until it is used"
-    )
-
-
-def add_spec(
-    parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0, files: bool = True, policy: bool = True
-) -> None:
-    """What kind of sandbox; `files`: with what in it."""
-    group = parser.add_argument_group("the sandbox")
-    group.add_argument("--template", default="host", help="what it starts from (default: host)")
-    group.add_argument(
-        "--level",
-        help="isolation: jail, gvisor, microvm or container; that one or a refusal; default: jail, or what config.toml"
-        " says (`paddock doctor` shows it)",
-    )
-    group.add_argument(
-        "--ttl", type=seconds, default=ttl_seconds, metavar="TIME", help="dies after that (default: %(default)g)"
-    )
-    group.add_argument("--memory", type=mebibytes, metavar="SIZE", help="MiB, or 2g")
-    group.add_argument("--cpus", type=float, metavar="N", help="1.5 is one and a half cores")
-    group.add_argument("--disk", type=mebibytes, metavar="SIZE", help="MiB, or 2g")
-    group.add_argument("--processes", type=int, metavar="N")
+def sandbox_spec(*, ttl_seconds: float = 300.0, files: bool = True, policy: bool = True) -> Part:
+    """Return the part about what kind of sandbox it is to be; `files`: with what in it."""
+    parts = [
+        argument("--template", default="host", help="what it starts from (default: host)"),
+        argument(
+            "--level",
+            help="isolation: jail, gvisor, microvm or container; that one or a refusal; default: jail, or what"
+            " config.toml says (`paddock doctor` shows it)",
+        ),
+        argument(
+            "--ttl", type=seconds, default=ttl_seconds, metavar="TIME", help="dies after that (default: %(default)g)"
+        ),
+        argument("--memory", type=mebibytes, metavar="SIZE", help="MiB, or 2g"),
+        argument("--cpus", type=float, metavar="N", help="1.5 is one and a half cores"),
+        argument("--disk", type=mebibytes, metavar="SIZE", help="MiB, or 2g"),
+        argument("--processes", type=int, metavar="N"),
+    ]
     if policy:
-        group.add_argument("--policy", metavar="FILE", help="what it may reach: a paddock.yaml (default: no network)")
-    if not files:
-        return
-    group.add_argument("--snapshot", metavar="SNAPSHOT", help="start with its files: id, unique prefix, or name")
-    group.add_argument(
-        "--mount",
-        action="append",
-        default=[],
-        metavar="DIR[:TARGET][:ro|:rw]",
-        help="a directory of the host, at /workspace if nothing else is said; it never changes, unless :rw",
-    )
+        parts.append(
+            argument("--policy", metavar="FILE", help="what it may reach: a paddock.yaml (default: no network)")
+        )
+    if files:
+        parts += [
+            argument("--snapshot", metavar="SNAPSHOT", help="start with its files: id, unique prefix, or name"),
+            argument(
+                "--mount",
+                action="append",
+                default=[],
+                metavar="DIR[:TARGET][:ro|:rw]",
+                help="a directory of the host, at /workspace if nothing else is said; it never changes, unless :rw",
+            ),
+        ]
+    return group("the sandbox", *parts)
 
 
-def add_command(parser: argparse.ArgumentParser) -> None:
-    """How a command is run."""
-    group = parser.add_argument_group("the command")
-    group.add_argument("--timeout", type=seconds, metavar="TIME", help="ends it with all that it started")
-    add_place(group)
-    group.add_argument("-t", "--tty", action="store_true", help="on this terminal, as with ssh: see `paddock sh`")
-    group.add_argument("-i", "--interactive", action="store_true", help="pass stdin even if it is a terminal")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
-
-
-def add_place(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Where, as whom and with what a command runs."""
-    group.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
-    group.add_argument("--user", metavar="NAME")
-    group.add_argument("--cwd", metavar="PATH")
+HOW = together(
+    argument("--timeout", type=seconds, metavar="TIME", help="ends it with all that it started"),
+    ENV,
+    argument("--user", metavar="NAME"),
+    argument("--cwd", metavar="PATH"),
+)
+"""How, where, as whom and with what a command runs."""
+COMMAND = together(
+    group(
+        "the command",
+        HOW,
+        argument("-t", "--tty", action="store_true", help="on this terminal, as with ssh: see `paddock sh`"),
+        argument("-i", "--interactive", action="store_true", help="pass stdin even if it is a terminal"),
+    ),
+    argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ..."),
+)
 
 
 def spec(options: argparse.Namespace, *more: Mount) -> dict[str, Any]:
-    """What `add_spec` takes, as `Sandbox.create` takes it; with `more` mounts before those that are named."""
+    """What `sandbox_spec` takes, as `Sandbox.create` takes it; with `more` mounts before those that are named."""
     from paddock.model import Limits
 
     limits = {

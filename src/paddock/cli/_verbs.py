@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Verb:
-    """`module` has `add_<verb>(parser)`; `names` says whether completion offers ids and names of sandboxes."""
+    """`module` has `verb_<verb>`, a `Usage` or `Verbs`; `names` says whether completion offers ids and names of
+    sandboxes."""
 
     def __init__(self, module: str, help: str, names: bool = False) -> None:
         self.module, self.help, self.names = module, help, names
@@ -130,7 +131,7 @@ def parser(*loaded: str) -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         if loaded:
-            getattr(import_module(f"{__package__}.{VERBS[name].module}"), f"add_{name}")(one)
+            getattr(import_module(f"{__package__}.{VERBS[name].module}"), f"verb_{name}").add_to(one)
     return root
 
 
@@ -202,10 +203,15 @@ def nearest(word: str, known: Sequence[str] | dict[str, Verb]) -> str | None:
 
 def verb_parser(root: argparse.ArgumentParser, verb: str) -> argparse.ArgumentParser:
     """The part of `parser(…)` that is about `verb`."""
-    for action in root._actions:  # pyright: ignore[reportPrivateUsage]
+    return inner_parsers(root)[verb]
+
+
+def inner_parsers(one: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The verbs of a parser, or of a verb such as `paddock audit`."""
+    for action in one._actions:  # pyright: ignore[reportPrivateUsage]
         if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-            return action.choices[verb]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    raise LookupError(verb)
+            return dict(action.choices)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    return {}
 
 
 def option_names(parser: argparse.ArgumentParser) -> tuple[str, ...]:

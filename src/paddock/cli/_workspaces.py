@@ -12,35 +12,30 @@ from paddock import client, model
 
 from . import _render
 from ._answer import listing
-from ._values import add_idle, add_json, add_spec, age, mebibytes, pair, seconds, spec
+from ._usage import argument, group, usage
+from ._values import ENV, IDLE, age, mebibytes, sandbox_spec, seconds, spec
 
 _TTL_SECONDS = 8 * 3600.0
 
 
-def add_up(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Opens the workspace of a task, and makes or finds the sandbox of the task's name over it, which stays until"
-        " `paddock kill` or its TTL. The workspace outlives it: `paddock up --task TASK` goes on where it was left."
-    )
-    parser.add_argument("url", nargs="?", metavar="URL", help="of a git repository (default: an empty workspace)")
-    parser.add_argument(
-        "--task", metavar="TASK", help="names workspace and sandbox (default: as repository and branch)"
-    )
-    group = parser.add_argument_group("a new workspace")
-    group.add_argument("--branch", metavar="B", help="to check out (default: the repository's own)")
-    group.add_argument("--ref", metavar="REF", help="where it begins: a branch, tag or commit (default: the tip)")
-    group.add_argument(
-        "--max-age", type=age, default=60.0, metavar="TIME", help="how long ago the tip may have been seen"
-    )
-    group.add_argument("--workspace-disk", type=mebibytes, metavar="SIZE", help="MiB, or 20g (default: 10g)")
-    group.add_argument("--submodules", action="store_true", help="fetch its submodules too, from where it says")
-    parser.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
-    add_idle(parser)
-    add_spec(parser, ttl_seconds=_TTL_SECONDS, files=False)
-    add_json(parser, up)
-
-
-def up(options: argparse.Namespace) -> int:
+@usage(
+    argument("url", nargs="?", metavar="URL", help="of a git repository (default: an empty workspace)"),
+    argument("--task", metavar="TASK", help="names workspace and sandbox (default: as repository and branch)"),
+    group(
+        "a new workspace",
+        argument("--branch", metavar="B", help="to check out (default: the repository's own)"),
+        argument("--ref", metavar="REF", help="where it begins: a branch, tag or commit (default: the tip)"),
+        argument("--max-age", type=age, default=60.0, metavar="TIME", help="how long ago the tip may have been seen"),
+        argument("--workspace-disk", type=mebibytes, metavar="SIZE", help="MiB, or 20g (default: 10g)"),
+        argument("--submodules", action="store_true", help="fetch its submodules too, from where it says"),
+    ),
+    ENV,
+    IDLE,
+    sandbox_spec(ttl_seconds=_TTL_SECONDS, files=False),
+)
+def verb_up(options: argparse.Namespace) -> int:
+    """Open the workspace of a task, and make or find the sandbox of the task's name over it, which stays until `paddock
+    kill` or its TTL. The workspace outlives it: `paddock up --task TASK` goes on where it was left."""
     from ._progress import progress
 
     if options.url is not None and os.path.isdir(options.url):
@@ -109,7 +104,7 @@ def origin(info: model.Workspace) -> str:
     """Where a workspace began, and how old that was when it did."""
     if info.repository is None:
         return "no repository"
-    seen = "" if info.observed_at is None else f", seen there {_age(info.observed_at)} ago"
+    seen = "" if info.observed_at is None else f", seen there {_render.span(time.time() - info.observed_at)} ago"
     return f"{info.repository} {info.branch} at {(info.commit or '?')[:12]}{seen}"
 
 
@@ -127,24 +122,16 @@ def task_of(url: str | None, branch: str | None) -> str:
     return name
 
 
-def _age(at: float) -> str:
-    return _render.span(time.time() - at)
-
-
-def add_workspaces(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Lists workspaces, those used least recently first. With --delete, deletes those that are named, if nothing is"
-        " in them that is nowhere else; --discard, even so."
-    )
-    parser.add_argument("--delete", nargs="+", default=[], metavar="TASK", help="id, unique prefix of one, or name")
-    parser.add_argument("--discard", action="store_true", help="with --delete: lose what is nowhere else")
-    parser.add_argument("--pin", metavar="TASK", help="keep this one from being evicted")
-    parser.add_argument("--for", type=seconds, default=86_400.0, dest="period", metavar="TIME", help="with --pin: 24h")
-    parser.add_argument("--unpin", metavar="TASK", help="let it be evicted again")
-    add_json(parser, workspaces)
-
-
-def workspaces(options: argparse.Namespace) -> int:
+@usage(
+    argument("--delete", nargs="+", default=[], metavar="TASK", help="id, unique prefix of one, or name"),
+    argument("--discard", action="store_true", help="with --delete: lose what is nowhere else"),
+    argument("--pin", metavar="TASK", help="keep this one from being evicted"),
+    argument("--for", type=seconds, default=86_400.0, dest="period", metavar="TIME", help="with --pin: 24h"),
+    argument("--unpin", metavar="TASK", help="let it be evicted again"),
+)
+def verb_workspaces(options: argparse.Namespace) -> int:
+    """List workspaces, those used least recently first. With --delete, delete those that are named, if nothing is in
+    them that is nowhere else; --discard, even so."""
     for reference in options.delete:
         client.Workspace.get(reference).delete(discard=options.discard)
     if options.pin is not None:
@@ -171,15 +158,10 @@ def _row(info: model.Workspace) -> tuple[str, ...]:
     )
 
 
-def add_status(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "What the workspace of a task holds that is nowhere else: computed at this moment, in a sandbox of its own."
-    )
-    parser.add_argument("workspace", metavar="TASK", help="name, id, or unique prefix of one")
-    add_json(parser, status)
-
-
-def status(options: argparse.Namespace) -> int:
+@usage(argument("workspace", metavar="TASK", help="name, id, or unique prefix of one"))
+def verb_status(options: argparse.Namespace) -> int:
+    """Show what the workspace of a task holds that is nowhere else: computed at this moment, in a sandbox of its
+    own."""
     from ._progress import progress
 
     with progress("looking at the workspace"):
@@ -189,7 +171,7 @@ def status(options: argparse.Namespace) -> int:
         return 0
     _render.facts(tuple(_facts(status)))
     for path in status.paths:
-        _render.line(f"  {_render.escape(path)}")
+        _render.line(f"  {path}")
     more = status.modified + status.untracked - len(status.paths)
     if status.paths and more > 0:
         _render.line(f"  and {more} more")

@@ -15,9 +15,10 @@ import threading
 from collections.abc import Generator
 
 from paddock.errors import AlreadyExists, GuestProtocolError, InvalidArgument, InvalidState
-from paddock.linux.descriptors import closing
+from paddock.linux.descriptors import closing, write_all
+from paddock.wire import tar
 
-from ._tar import Entry, Kind, TarReader
+from ._tar import TarReader
 from ._transfer import TransferReport
 
 Parts = tuple[str, ...]
@@ -87,6 +88,9 @@ _MAX_DEPTH = 300
 _SKIPPED_BYTES = 16 << 20
 """Of names that are kept for the report."""
 
+_LATEST_NS = (1 << 33) * 10**9
+_KINDS = {tar.FILE: "file", tar.DIRECTORY: "directory", tar.SYMLINK: "symbolic link", tar.LINK: "hard link"}
+
 _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS)
 """Errors that are not the archive's doing: they reach the caller as they are."""
 
@@ -113,7 +117,7 @@ class Unpacker:
         self._skipped: list[str] = []
         self._links = Links()
         self._file: int | None = None
-        self._entry: Entry | None = None
+        self._entry: tar.Entry | None = None
         self._left = 0
         self._lock = threading.Lock()
         self._private: str | None = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
@@ -123,14 +127,14 @@ class Unpacker:
     @property
     def complete(self) -> bool:
         """From the archive's end on."""
-        return self._tar.complete
+        return self._tar.headers.complete
 
     def feed(self, data: bytes) -> None:
         with self._lock:
             if self._private is None:
                 raise InvalidState("the unpacker was closed")
             for event in self._tar.feed(data):
-                if isinstance(event, Entry):
+                if isinstance(event, tar.Entry):
                     self._begin(event)
                 else:
                     self._write(event)
@@ -170,35 +174,34 @@ class Unpacker:
                 shutil.rmtree(self._private)
                 self._private = None
 
-    def _begin(self, entry: Entry) -> None:
+    def _begin(self, entry: tar.Entry) -> None:
         self._end_file()
         self._count(1, entry.size)
         self._entry, self._left = entry, entry.size
-        with self._unsafe(entry.path, entry.kind.value):
-            parts = _parts(entry.path)
+        path, target = (text.decode("utf-8", "surrogateescape") for text in (entry.name, entry.target))
+        with self._unsafe(path, _KINDS.get(entry.kind, "device, pipe or socket")):
+            parts = _parts(path)
             match entry.kind:
-                case Kind.DIRECTORY:
+                case tar.DIRECTORY:
                     if parts:
                         os.fchmod(self._directory(parts), entry.mode & 0o777 | 0o700)
-                case Kind.FILE:
+                case tar.FILE:
                     self._file = os.open(_last(parts), _NEW_FILE, 0o600, dir_fd=self._directory(parts[:-1]))
                     if not entry.size:
                         self._end_file()
-                case Kind.HARDLINK:
-                    self._hardlink(_parts(entry.target), parts)
-                case Kind.SYMLINK:
+                case tar.LINK:
+                    self._hardlink(_parts(target), parts)
+                case tar.SYMLINK:
                     _last(parts)
-                    if not self._links.add(parts, entry.target):
+                    if not self._links.add(parts, target):
                         raise _Unsafe("appears twice")
-                case Kind.DEVICE:
+                case _:
                     raise _Unsafe("is never made here")
 
     def _write(self, data: bytes) -> None:
         self._left -= len(data)
         if self._file is not None:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._file, view) :]
+            write_all(self._file, data)
             if not self._left:
                 self._end_file()
 
@@ -207,7 +210,8 @@ class Unpacker:
         if file is not None and self._entry is not None:
             try:
                 os.fchmod(file, self._entry.mode & 0o777)
-                os.utime(file, (self._entry.modified_at, self._entry.modified_at))
+                when = self._entry.mtime if 0 <= self._entry.mtime < _LATEST_NS else 0
+                os.utime(file, ns=(when, when))
             finally:
                 os.close(file)
 
@@ -263,7 +267,7 @@ class Unpacker:
         self._bytes += data
         if max(self._entries, self._directories) > self._max_files:
             raise GuestProtocolError(f"the sandbox sent more than {self._max_files} entries", hint="max_files=")
-        if self._bytes + self._tar.metadata_bytes > self._max_bytes + (64 << 10):
+        if self._bytes + self._tar.headers.spent > self._max_bytes + (64 << 10):
             raise GuestProtocolError(f"the sandbox sent more than {self._max_bytes} bytes", hint="max_bytes=")
 
 

@@ -26,6 +26,13 @@ def close_all_but(*kept: int) -> None:
     close_from(first)
 
 
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of `data`, by as many calls as it takes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
 @contextmanager
 def closing(fd: int) -> Generator[int]:
     """Closes `fd` when the block ends."""

@@ -7,13 +7,3 @@ from paddock.storage._config import Reason as Reason
 from paddock.storage._prepare import open_pool as open_pool
 from paddock.storage._prepare import prepare as prepare
 from paddock.storage._templates import Templates as Templates
-
-__all__ = [
-    "Pool",
-    "PoolConfig",
-    "Reason",
-    "Templates",
-    "TreeUsage",
-    "open_pool",
-    "prepare",
-]

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paddock.linux.descriptors import closing
-from paddock.storage._removal import clear
-from paddock.storage._trees import DIRECTORY, names_in
+from paddock.storage._removal import clear, make_directory
+from paddock.storage._trees import DIRECTORY, NEW, READ, names_in
 
 _FICLONE = 0x4004_9409  # include/uapi/linux/fs.h
 _CHUNK = 1 << 30
@@ -50,8 +50,6 @@ class Copier:
         self._kernel_copy = True
         self._parked: set[tuple[int, int]] = set()
         self._parking = -1
-        self.skipped = 0
-        """Device nodes, which no tree may carry on."""
 
     def copy(self, source: int, target: int) -> None:
         """Copies all that is in directory `source`, and its attributes, into directory `target`."""
@@ -124,12 +122,7 @@ class Copier:
     def _down(self, source: int, target: int, name: str) -> tuple[int, int]:
         below = _open_for_reading(source, name, DIRECTORY)
         try:
-            try:
-                os.mkdir(name, 0o700, dir_fd=target)
-            except FileExistsError:
-                if not stat.S_ISDIR(os.stat(name, dir_fd=target, follow_symlinks=False).st_mode):
-                    os.unlink(name, dir_fd=target)
-                    os.mkdir(name, 0o700, dir_fd=target)
+            make_directory(target, name)
             made = _open_for_reading(target, name, DIRECTORY)
             os.fchmod(made, 0o700)  # a lower layer may have closed it to its owner
         except BaseException:
@@ -161,8 +154,7 @@ class Copier:
         elif kind in (stat.S_IFIFO, stat.S_IFSOCK) or (kind == stat.S_IFCHR and info.st_rdev == _WHITEOUT):
             os.mknod(name, kind | 0o600, info.st_rdev, dir_fd=target)
         else:
-            self.skipped += 1
-            return
+            return  # a device node, which no tree may carry on
         if self._keep_owners:
             os.chown(name, info.st_uid, info.st_gid, dir_fd=target, follow_symlinks=False)
         if kind != stat.S_IFLNK:
@@ -180,15 +172,11 @@ class Copier:
                 if error.errno != errno.EMLINK:
                     raise
         # Not blocking: what was a file a moment ago may be a fifo now.
-        with closing(
-            _open_for_reading(source, name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        ) as reader:
+        with closing(_open_for_reading(source, name, READ | os.O_NONBLOCK)) as reader:
             info = os.fstat(reader)
             if not stat.S_ISREG(info.st_mode):
                 raise OSError(errno.ESTALE, "the tree changed while it was copied")
-            with closing(
-                os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
-            ) as writer:
+            with closing(os.open(name, NEW, 0o600, dir_fd=target)) as writer:
                 self.content(reader, writer, info.st_size)
                 self._finish(reader, writer, info)
         if info.st_nlink > 1 and identity not in self._parked:

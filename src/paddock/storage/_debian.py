@@ -15,7 +15,7 @@ from paddock.storage._probe import find_tool
 from paddock.storage._recipe import ENV, PATH, PIP, Progress, Recipe
 from paddock.storage._worker import Worker
 from paddock.storage.images._layer import Layer, Left
-from paddock.storage.images._limits import Budget, ImageLimits
+from paddock.storage.images._limits import ImageLimits
 
 _VERSION = "1"
 _PACKAGES = (
@@ -99,7 +99,7 @@ def _build(root: int, worker: Worker, suite: str, sources: list[Path], progress:
 def unpack(source: int, root: int, base: int | None) -> None:
     """Lay the archive `source` over the directory `root`, and nothing outside; owners are those in it plus `base`."""
     with open(source, "rb", closefd=False) as stream:
-        Layer(root, base, Budget(ImageLimits(), ImageLimits().unpacked_bytes), Left()).apply(stream)
+        Layer(root, base, ImageLimits().budget(ImageLimits().unpacked_bytes), Left()).apply(stream)
     os.fchmod(root, 0o755)
     if base is not None:
         os.fchown(root, base, base)

@@ -8,7 +8,6 @@ when they are there, and what was taken over.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from paddock.errors import InvalidState
 from paddock.model import FileKind
 from paddock.storage._git_names import folded, is_data, is_dot_git, is_repository
 from paddock.storage._hostile import HostileTree, Node
-from paddock.storage._trees import BASIS, NOTE, names_in
+from paddock.storage._trees import BASIS, NEW, NOTE, READ, names_in
 from paddock.storage._whole import write_whole
 
 MOST = 100_000
@@ -70,12 +69,12 @@ class Comparison:
         gone, come = ({path: size for path, size in one.items() if size in sizes} for one in (gone, come))
         if sum(gone.values()) + sum(come.values()) > _HASHED_BYTES:
             return {}
-        known: dict[bytes, list[bytes]] = {}
+        known: dict[str, list[bytes]] = {}
         for path in gone:
-            known.setdefault(_digest(self.host, path), []).append(path)
+            known.setdefault(self.host.digest(path), []).append(path)
         pairs: dict[bytes, bytes] = {}
         for path in come:
-            if same := known.get(_digest(self.layer, path)):
+            if same := known.get(self.layer.digest(path)):
                 pairs[path] = same.pop(0)
         return pairs
 
@@ -96,7 +95,7 @@ class Comparison:
                 continue
             if old is not None and old.kind is FileKind.DIRECTORY and new.kind is not FileKind.DIRECTORY:
                 yield from self._gone_below(below, depth)
-            if self._wanted(below, new):
+            if self._within(below) or new.kind is FileKind.DIRECTORY:
                 if self._differs(below, old, new):
                     yield Difference(below, old, new)
                 elif old is not None and old.kind is not FileKind.DIRECTORY and len(self.same) < MOST:
@@ -144,16 +143,10 @@ class Comparison:
         if old.size != new.size:
             return False
         with self.layer.reading(path) as one, self.host.reading(path) as other:
-            while True:
-                chunk = os.read(one, _CHUNK)
-                rest = len(chunk)
-                while rest:
-                    other_chunk = os.read(other, rest)
-                    if not other_chunk or other_chunk != chunk[len(chunk) - rest :][: len(other_chunk)]:
-                        return False
-                    rest -= len(other_chunk)
+            while (chunk := one.read(_CHUNK)) == other.read(_CHUNK):
                 if not chunk:
-                    return not os.read(other, 1)
+                    return True
+            return False
 
     def _leads(self, path: bytes) -> bool:
         """It is to be looked at: it is, or contains, or lies in one that was asked for."""
@@ -161,9 +154,6 @@ class Comparison:
 
     def _within(self, path: bytes) -> bool:
         return not self._only or any(_is_below(path, one) for one in self._only)
-
-    def _wanted(self, path: bytes, new: Node) -> bool:
-        return self._within(path) or new.kind is FileKind.DIRECTORY
 
 
 def _is_below(path: bytes, directory: bytes) -> bool:
@@ -173,14 +163,6 @@ def _is_below(path: bytes, directory: bytes) -> bool:
 def _sizes(nodes: Iterable[tuple[bytes, Node | None]]) -> dict[bytes, int]:
     """Of those that are files with content, by path."""
     return {path: node.size for path, node in nodes if node and node.kind is FileKind.FILE and node.size}
-
-
-def _digest(tree: HostileTree, path: bytes) -> bytes:
-    digest = hashlib.sha256()
-    with tree.reading(path) as fd:
-        while chunk := os.read(fd, _CHUNK):
-            digest.update(chunk)
-    return digest.digest()
 
 
 _HOPS = 40  # as the kernel: MAXSYMLINKS, include/linux/namei.h
@@ -294,8 +276,6 @@ class Obstacles:
         return path not in self._planned and self._host.node(path) is not None
 
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PROMOTED = "promoted"
 
 
@@ -310,7 +290,7 @@ def since_ns(tree: int) -> int | None:
 def load_promoted(tree: int, number: int) -> Seen:
     """What earlier promotions from mount `number` have left on the host."""
     try:
-        fd = os.open(f"{_PROMOTED}{number}", _READ, dir_fd=tree)
+        fd = os.open(f"{_PROMOTED}{number}", READ, dir_fd=tree)
     except FileNotFoundError:
         return {}
     with os.fdopen(fd, "rb") as file:
@@ -334,9 +314,9 @@ def copy_basis(source: int, target: int) -> None:
 
 
 def _copy(name: str, source: int, target: int) -> None:
-    with os.fdopen(os.open(name, _READ, dir_fd=source), "rb") as old:
+    with os.fdopen(os.open(name, READ, dir_fd=source), "rb") as old:
         info = os.fstat(old.fileno())
-        with os.fdopen(os.open(name, _NEW, 0o600, dir_fd=target), "wb") as new:
+        with os.fdopen(os.open(name, NEW, 0o600, dir_fd=target), "wb") as new:
             os.fchmod(new.fileno(), info.st_mode & 0o777)
             new.write(old.read())
             new.flush()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 
 from paddock.linux import files, openat2
 from paddock.linux.descriptors import closing
@@ -99,12 +101,18 @@ class HostileTree:
             return None
 
     @contextmanager
-    def reading(self, path: bytes) -> Generator[int]:
-        """A descriptor of the regular file at `path`. OSError, also if it is none any more."""
+    def reading(self, path: bytes) -> Generator[BufferedReader]:
+        """Open the regular file at `path`. OSError, also if it is none any more."""
         with closing(self._open(path, _READ)) as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, "it is no regular file any more", path)
-            yield fd
+            with open(fd, "rb", closefd=False) as file:
+                yield file
+
+    def digest(self, path: bytes) -> str:
+        """Return the SHA-256 of the regular file at `path`."""
+        with self.reading(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _open(self, path: bytes, flags: int) -> int:
         try:

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from paddock.errors import InvalidState, NotFound, PaddockError, PlatformError, ResourceExhausted
+from paddock.linux.descriptors import write_all
+from paddock.storage._trees import READ
 from paddock.storage._whole import sync_directory
 
 _PART = ".part"
@@ -42,9 +44,7 @@ class Incoming:
         if self.size > self._most:
             raise self._over
         self._sum.update(data)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        write_all(self._fd, data)
 
     def keep(self, name: str) -> None:
         """Give it that name: through a loss of power too, when this returns."""
@@ -125,7 +125,7 @@ class Artifacts:
         if not _DIGEST.fullmatch(digest):
             raise NotFound(f"no artifact {digest!r}")
         try:
-            return os.open(self._directory / digest, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            return os.open(self._directory / digest, READ)
         except FileNotFoundError:
             raise NotFound(f"the content {digest} is gone from {self._directory}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from io import BufferedReader
 
 import msgspec
 
@@ -87,15 +88,15 @@ class _Walk:
             if node.size > self._bytes:
                 self.whole = False
                 return "-"
-            with tree.reading(path) as fd:
-                return self._hashed(fd)
+            with tree.reading(path) as file:
+                return self._hashed(file)
         except OSError:
             self.whole = False
             return "unreadable"
 
-    def _hashed(self, fd: int) -> str:
+    def _hashed(self, file: BufferedReader) -> str:
         digest = hashlib.sha256()
-        while self._bytes > 0 and (data := os.read(fd, min(_CHUNK, self._bytes))):
+        while self._bytes > 0 and (data := file.read(min(_CHUNK, self._bytes))):
             digest.update(data)
             self._bytes -= len(data)
         return digest.hexdigest()

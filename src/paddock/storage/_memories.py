@@ -17,15 +17,13 @@ from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.storage._base import Pool
 from paddock.storage._copying import Copier
-from paddock.storage._trees import NAME, NOTE, is_there, tree_error, within
+from paddock.storage._trees import NAME, NEW, NOTE, READ, is_there, tree_error, within
 from paddock.storage._whole import write_whole
 
 PREFIX = "mm_"
 PLACE = "root/vm/ram"
 _MORE_BYTES = 4 << 20  # what the file system keeps about a file
 _MOST_BYTES = 1024
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Memories:
@@ -35,7 +33,7 @@ class Memories:
     def leans_on(self, tree: str) -> tuple[str, ...]:
         """The trees with the image that its machine runs from, and with that of the state in it, if there is one."""
         with closing(self._pool.open(tree)) as place, suppress(FileNotFoundError):
-            with closing(os.open(NOTE, _READ, dir_fd=place)) as note:
+            with closing(os.open(NOTE, READ, dir_fd=place)) as note:
                 names = os.read(note, _MOST_BYTES).decode("ascii").split()
             return tuple(filter(NAME.fullmatch, names))
         return ()
@@ -119,7 +117,7 @@ def _copy(origin: int, place: int, keep_owner: bool) -> int:
     with closing(_open(origin, os.O_RDONLY)) as reader:
         info = os.fstat(reader)
         os.mkdir(os.path.dirname(PLACE), 0o755, dir_fd=place)
-        with closing(os.open(PLACE, _NEW, 0o600, dir_fd=place)) as writer:
+        with closing(os.open(PLACE, NEW, 0o600, dir_fd=place)) as writer:
             Copier(keep_owners=False).content(reader, writer, info.st_size)
             if keep_owner:
                 os.fchown(writer, info.st_uid, info.st_gid)

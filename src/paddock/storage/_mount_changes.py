@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -113,8 +112,7 @@ class MountChanges:
                 continue
             seen[d.path] = (identity[0], identity[1], identity[2])
             if d.new.kind is FileKind.FILE:
-                with self._comparison.layer.reading(d.path) as fd, os.fdopen(os.dup(fd), "rb") as file:
-                    digests[d.path] = hashlib.file_digest(file, "sha256").hexdigest()
+                digests[d.path] = self._comparison.layer.digest(d.path)
         return seen, digests
 
     def open_layer(self) -> int:
@@ -152,7 +150,7 @@ class MountChanges:
         """A repository with other object ids than SHA-1 has an index of another shape, which is not read."""
         if new.kind is not FileKind.FILE or new.size > MOST_BYTES or self._mentions_other_ids(path):
             return False
-        with self._comparison.layer.reading(path) as fd, os.fdopen(os.dup(fd), "rb") as file:
+        with self._comparison.layer.reading(path) as file:
             return names_only_work(file.read(MOST_BYTES))
 
     def _mentions_other_ids(self, index: bytes) -> bool:
@@ -162,7 +160,7 @@ class MountChanges:
             return False
         if node.kind is not FileKind.FILE or node.size > _CONFIG_BYTES:
             return True
-        with host.reading(config) as fd, os.fdopen(os.dup(fd), "rb") as file:
+        with host.reading(config) as file:
             return b"objectformat" in file.read(_CONFIG_BYTES).lower()
 
     def _piece(self, d: Difference, source: Difference | None, work: Work, *, most: int) -> Piece | None:
@@ -181,7 +179,7 @@ class MountChanges:
     def _side(self, tree: HostileTree, path: bytes, node: Node | None) -> Side | None:
         match node:
             case Node(kind=FileKind.FILE):
-                with tree.reading(path) as fd, os.fdopen(os.dup(fd), "rb") as file:
+                with tree.reading(path) as file:
                     content = file.read(node.size)
                 return Side(path, 0o100755 if node.mode & 0o100 else 0o100644, content)
             case Node(kind=FileKind.SYMLINK):

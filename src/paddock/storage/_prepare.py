@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import subprocess
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import get_args
@@ -149,23 +150,20 @@ def _known(driver: str | None) -> Driver | None:
 
 
 def _choose(state_dir: Path, forced: Driver | None, image_bytes: int | None) -> PoolConfig:
+    """The best that works, of those that are asked for. NotConfigured."""
+    ways: tuple[tuple[Driver, str | None, Callable[[], Reason | None]], ...] = (
+        ("btrfs", None, lambda: _probe.native_btrfs(state_dir)),
+        ("btrfs", POOL_IMAGE, lambda: _make_image(state_dir, image_bytes)),
+        ("overlay", None, lambda: _probe.overlay(state_dir)),
+        ("copy", None, lambda: None),
+    )
     reasons: list[Reason] = []
-    if forced in (None, "btrfs"):
-        reason = _probe.native_btrfs(state_dir)
-        if reason is None:
-            return PoolConfig(driver="btrfs")
-        reasons.append(reason)
-        reason = _make_image(state_dir, image_bytes)
-        if reason is None:
-            return PoolConfig(driver="btrfs", image=POOL_IMAGE, reasons=tuple(reasons))
-        reasons.append(reason)
-    if forced in (None, "overlay"):
-        reason = _probe.overlay(state_dir)
-        if reason is None:
-            return PoolConfig(driver="overlay", reasons=tuple(reasons))
-        reasons.append(reason)
-    if forced in (None, "copy"):
-        return PoolConfig(driver="copy", reasons=tuple(reasons))
+    for driver, image, why_not in ways:
+        if forced in (None, driver):
+            reason = why_not()
+            if reason is None:
+                return PoolConfig(driver=driver, image=image, reasons=tuple(reasons))
+            reasons.append(reason)
     raise NotConfigured(
         f"pool driver {forced} does not work here: " + "; ".join(reason.why for reason in reasons),
         hint=next((reason.fix for reason in reasons if reason.fix), "paddock doctor"),

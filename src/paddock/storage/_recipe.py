@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from paddock.linux.descriptors import closing
 from paddock.storage._base import Pool
-from paddock.storage._trees import DIRECTORY, ROOT, is_there, sync_file_system
+from paddock.storage._trees import DIRECTORY, NEW, ROOT, is_there, sync_file_system
 from paddock.storage._worker import Worker
 
 Progress = Callable[[str], None]
@@ -101,8 +101,7 @@ def _write(root: int, contents: int, heads: Sequence[tuple[str, str, int, int, i
             elif kind == "link":
                 os.symlink(content, os.fsencode(path), dir_fd=root)
             else:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with os.fdopen(os.open(path, flags, 0o600, dir_fd=root), "wb") as file:
+                with os.fdopen(os.open(path, NEW, 0o600, dir_fd=root), "wb") as file:
                     file.write(content)
             if base is not None:
                 os.chown(path, base + uid, base + gid, dir_fd=root, follow_symlinks=False)

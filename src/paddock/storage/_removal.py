@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -61,6 +62,18 @@ def clear(parent: int, name: str) -> None:
         pass
     except (IsADirectoryError, PermissionError):
         remove(parent, name)
+
+
+def make_directory(parent: int, name: str | bytes) -> bool:
+    """Make the directory `name` of `parent`, whatever else has that name. False: it is there already."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            return False
+        os.unlink(name, dir_fd=parent)
+        os.mkdir(name, 0o700, dir_fd=parent)
+    return True
 
 
 class _Emptying:
@@ -123,7 +136,9 @@ def _attempt(directory: int, name: str, action: Callable[[], None], problems: li
             if error.errno == errno.EACCES:
                 _allow(directory, name)
             elif error.errno == errno.EROFS:
-                _clear_flag(directory, name)
+                # A subvolume that is read-only can't be moved, either.
+                with suppress(NotADirectoryError), closing(_open(directory, name)) as fd:
+                    _make_writable(fd)
             else:
                 raise
             action()
@@ -162,12 +177,6 @@ def _allow(parent: int, name: str) -> None:
         return
     with closing(fd):
         os.chmod(f"/proc/self/fd/{fd}", 0o700)  # fchmod(2) takes no O_PATH descriptor
-
-
-def _clear_flag(parent: int, name: str) -> None:
-    """A subvolume that is read-only can't be moved, either."""
-    with suppress(NotADirectoryError), closing(_open(parent, name)) as fd:
-        _make_writable(fd)
 
 
 def _make_writable(directory: int) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}", re.ASCII)
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 ROOT = "root"
 WORK = "work"
 MOUNT = "mount"
@@ -79,7 +81,7 @@ def make_mount_parts(tree: int, base: int | None, mounts: int) -> None:
         make_part(tree, f"{MOUNT}{number}", base)
         make_part(tree, f"{WORK}{number}", base)
     if mounts:
-        os.close(os.open(BASIS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=tree))
+        os.close(os.open(BASIS, NEW, 0o600, dir_fd=tree))
 
 
 def layers_in(tree: int) -> list[str]:

@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from paddock.linux.descriptors import closing
-
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+from paddock.storage._trees import NEW
 
 
 def write_whole(directory: int, name: str, content: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
@@ -16,7 +15,7 @@ def write_whole(directory: int, name: str, content: bytes, *, mode: int = 0o600,
     beside = f".{name}.new"
     with suppress(FileNotFoundError):  # a killed writer's
         os.unlink(beside, dir_fd=directory)
-    fd = os.open(beside, _NEW, mode, dir_fd=directory)
+    fd = os.open(beside, NEW, mode, dir_fd=directory)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(content)

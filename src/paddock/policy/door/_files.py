@@ -54,7 +54,7 @@ class Files:
     def _protected(self, path: str, *, above: bool) -> DoorVerdict:
         asked = self.absolute(path)
         for index, pattern in enumerate(self._patterns):
-            if _is_below(asked, pattern) or (above and _is_above(asked, pattern)):
+            if _meets(asked, pattern, above=above):
                 kept = self._rules.protect[index]
                 return DoorVerdict(
                     verdict="deny", rule=f"files.protect[{index}]", reason=f"{path!r}: {kept!r} stays as it is"
@@ -81,14 +81,11 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part]
 
 
-def _is_below(path: str, pattern: _Pattern) -> bool:
+def _meets(path: str, pattern: _Pattern, *, above: bool) -> bool:
+    """Tell whether what matches the pattern is the path or holds it; `above`: or may lie below it."""
     parts = _parts(path)
-    return len(parts) >= len(pattern) and all(one.fullmatch(part) for one, part in zip(pattern, parts, strict=False))
-
-
-def _is_above(path: str, pattern: _Pattern) -> bool:
-    parts = _parts(path)
-    return len(parts) < len(pattern) and all(one.fullmatch(part) for one, part in zip(pattern, parts, strict=False))
+    deep = above or len(parts) >= len(pattern)
+    return deep and all(one.fullmatch(part) for one, part in zip(pattern, parts, strict=False))
 
 
 def file_faults(rules: FileRules) -> Iterator[tuple[int, str]]:

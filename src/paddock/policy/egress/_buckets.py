@@ -77,7 +77,9 @@ def _check_agreement(own: Group, wider: Group) -> None:
     if len({rule.manner for rule in (*own.allow, *wider.allow)}) > 1:
         for one, other in _pairs(own.allow, wider.allow):
             if one.manner != other.manner and ports_meet(one, other) and _requests_meet(one, other):
-                raise _disagreement(one, other, _difference(one, other), "let paths, methods or ports tell them apart")
+                other_secret = one.secrets != other.secrets
+                what = "the secret" if other_secret else "how requests are judged further (`git`, `registry`)"
+                raise _disagreement(one, other, what, "let paths, methods or ports tell them apart")
     for one, other in _pairs(own.mock, wider.mock):
         if ports_meet(one, other) and _requests_meet(one, other):
             raise _disagreement(one, other, "what is answered", "let paths or methods tell them apart")
@@ -105,10 +107,6 @@ def _disagreement(one: Rule, other: Rule, what: str, hint: str) -> Problem:
         one, other = other, one
     message = f"this rule and {{other}} are about the same, and disagree on {what}"
     return Problem(other.path, message, hint, other=one.path)
-
-
-def _difference(one: Rule, other: Rule) -> str:
-    return "the secret" if one.secrets != other.secrets else "how requests are judged further (`git`, `registry`)"
 
 
 def ports_meet(one: Rule, other: Rule) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from ipaddress import IPv6Network
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -15,10 +16,9 @@ from paddock.model.policy import AuditRules, CommandRules, FileRules, Port, Regi
 from paddock.policy.door import MOST_RULES as MOST_COMMAND_RULES
 from paddock.policy.door import command_faults, file_faults
 
-from ._addresses import Network
 from ._addresses import network as parse_network
 from ._addresses import number as parse_number
-from ._mocks import canonical_source, check_answer, check_together
+from ._mocks import METHOD, TOKEN, canonical_source, check_answer, check_together
 from ._names import NotAName, canonical_name, check_wildcard
 from ._paths import normal_path, pattern
 from ._problem import Problem, nearest
@@ -32,15 +32,14 @@ REGISTRIES: dict[Registry, tuple[str, ...]] = {
 }
 """Where registries are, if a rule does not say: the index first, then where the files are."""
 MOST_RULES = 20_000
-_METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _REF = re.compile(r"refs/(?:heads|tags)/[^\x00-\x20~^:?\[\\\x7f]+")
 _PACKAGE = re.compile(r"[A-Za-z0-9@/._*-]{1,214}")
 _RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
 _MOST_BODY = 1 << 20
 _REPOSITORY = re.compile(r"/[A-Za-z0-9._~*/-]+")
-_TRANSLATED = ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "2002::/16")
+_TRANSLATED = tuple(map(IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "2002::/16")))
+_OWN = ("::1/128", "::/128")
 
 T = TypeVar("T")
 
@@ -135,24 +134,11 @@ def _cidr_allow(rule: Allow, path: Path) -> Allow:
         raise Problem((*path, "tier"), "there is no name to inspect for: connections to addresses are passed on")
     text = _network(rule.cidr or "", (*path, "cidr"))
     parsed = parse_network(text)
-    for known in map(parse_network, _TRANSLATED):
-        if (
-            parsed.version == 6
-            and known.version == 6
-            and parsed.prefixlen >= known.prefixlen
-            and _within(parsed, known)
-        ):
-            if str(parsed) in ("::1/128", "::/128"):
-                continue
-            raise Problem(
-                (*path, "cidr"), f"{text!r} holds IPv4 addresses", "name the IPv4 network: those are what is judged"
-            )
+    if isinstance(parsed, IPv6Network) and any(map(parsed.subnet_of, _TRANSLATED)) and text not in _OWN:
+        raise Problem(
+            (*path, "cidr"), f"{text!r} holds IPv4 addresses", "name the IPv4 network: those are what is judged"
+        )
     return msgspec.structs.replace(rule, cidr=text, ports=_ports(rule.ports, path))
-
-
-def _within(one: Network, other: Network) -> bool:
-    first, last = int(other.network_address), int(other.broadcast_address)
-    return first <= int(one.network_address) <= last
 
 
 def _check_tier(rule: Allow, path: Path) -> None:
@@ -193,9 +179,9 @@ def _part(rule: P, path: Path, *, wide: bool = False) -> P:
         changes["ports"] = _ports(rule.ports, path)
     if rule.methods is not None:
         for index, method in enumerate(rule.methods):
-            if not _METHOD.fullmatch(method):
+            if not METHOD.fullmatch(method):
                 upper = method.upper()
-                hint = f"write {upper}" if _METHOD.fullmatch(upper) else None
+                hint = f"write {upper}" if METHOD.fullmatch(upper) else None
                 raise Problem((*path, "methods", index), f"{method!r} is no method", hint)
             if method == "CONNECT":
                 raise Problem((*path, "methods", index), "CONNECT is judged by host and port", "leave it out")
@@ -342,7 +328,7 @@ def _binding(binding: Binding, path: Path) -> Binding:
         raise Problem((*path, "port"), f"{binding.port} is no port")
     for key in ("header", "query"):
         value = getattr(binding, key)
-        if value is not None and not _TOKEN.fullmatch(value):
+        if value is not None and not TOKEN.fullmatch(value):
             raise Problem((*path, key), f"{value!r} is no name of one")
     header = None if binding.header is None else binding.header.lower()
     return msgspec.structs.replace(_part(binding, path), header=header)

@@ -146,9 +146,8 @@ def diff(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
     """InvalidArgument: the paths of a host are too many to compare."""
     changes: list[Change] = []
     for host, where in _hosts(before, after):
-        found = [
-            (cell, outcomes) for cell in _cells(host, where, before, after) if (outcomes := _both(cell, before, after))
-        ]
+        asked = ((cell, (outcome(before, cell), outcome(after, cell))) for cell in _cells(host, where, before, after))
+        found = [(cell, (old, new)) for cell, (old, new) in asked if old != new]
         found.sort(key=lambda one: (one[0].low, str(one[1])))
         for _, group in groupby(found, key=lambda one: (one[0].low, one[1])):
             alike = list(group)
@@ -230,12 +229,6 @@ def _paths(buckets: Sequence[Bucket]) -> tuple[str, ...]:
     if any(rule.git for rule in _rules(buckets)):
         found += tuple(path + query for path in found if path.endswith("/info/refs") for query in _GIT)
     return found
-
-
-def _both(cell: Cell, before: Snapshot, after: Snapshot) -> tuple[Outcome, Outcome] | None:
-    """None: they agree."""
-    outcomes = outcome(before, cell), outcome(after, cell)
-    return None if outcomes[0] == outcomes[1] else outcomes
 
 
 def outcome(snapshot: Snapshot, cell: Cell) -> Outcome:

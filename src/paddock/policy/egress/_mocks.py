@@ -26,9 +26,9 @@ MOST_HANDLER_BYTES = 256 << 10
 MOST_CASSETTE_BYTES = 4 << 20
 MOST_TOGETHER_BYTES = 8 << 20
 FUNCTION = "handle"
-_METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
+METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _FIELD_VALUE = re.compile(r"[\t\x20-\x7e]{0,8192}")
 _PORTS = {"http": 80, "https": 443}
 
@@ -156,12 +156,12 @@ def check_answer(one: Mock | Recorded, path: Path) -> None:
         raise Problem((*path, "status"), f"{one.status} is no status of an answer", "200 to 599")
     for name, value in one.headers.items():
         values = (value,) if isinstance(value, str) else value
-        if not _TOKEN.fullmatch(name) or not all(map(_FIELD_VALUE.fullmatch, values)):
+        if not TOKEN.fullmatch(name) or not all(map(_FIELD_VALUE.fullmatch, values)):
             raise Problem((*path, "headers", name), f"{name!r} is no header that can be sent")
 
 
 def _recorded(one: Recorded, path: Path) -> Recorded:
-    if not _METHOD.fullmatch(one.method):
+    if not METHOD.fullmatch(one.method):
         raise Problem((*path, "method"), f"{one.method!r} is no method", f"write {one.method.upper()}")
     check_answer(one, path)
     if one.body_sha256 is not None and not _DIGEST.fullmatch(one.body_sha256):

@@ -153,15 +153,17 @@ def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
         methods = None if publish else READING
         ports = _spans(rule.ports, WEB_PORTS if rule.registry == "debian" else TLS_PORT)
         hosts = rule.hosts or REGISTRIES[rule.registry]
-        return new(hosts=hosts, ports=ports, registry=rule.registry, filtered=_filters(rule), methods=methods)
+        terms = (rule.cooldown_days, rule.packages, rule.unknown_age, rule.malware)
+        return new(
+            hosts=hosts,
+            ports=ports,
+            registry=rule.registry,
+            filtered=any(term is not None for term in terms),
+            methods=methods,
+        )
     if rule.git is not None:
         return _git(rule.git, new, fetch=rule.fetch is not False, refs=rule.push or ())
     return msgspec.structs.replace(_of_host(rule, path, index), tier=rule.tier, secrets=tuple(rule.secret or ()))
-
-
-def _filters(rule: Allow) -> bool:
-    terms = (rule.cooldown_days, rule.packages, rule.unknown_age, rule.malware)
-    return any(term is not None for term in terms)
 
 
 def _git(url: str, new: partial[Rule], *, fetch: bool, refs: tuple[str, ...]) -> Rule:

@@ -102,12 +102,7 @@ class Snapshot:
             address = number(target.host)
             if address is not None:
                 return self._to_address(address, target.port, ())
-        return ConnectVerdict(
-            allowed=False,
-            rule="default",
-            reason=f"nothing allows {target.host}:{target.port}",
-            revision=self._revision,
-        )
+        return self._refused(f"nothing allows {target.host}:{target.port}")
 
     def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
         """Whether `target`, which may be connected to, may be at this address: loopback, link-local, private,
@@ -131,7 +126,8 @@ class Snapshot:
         downloads; None: it is not read yet."""
         bucket = self.bucket(target.host)
         if bucket is None:
-            return self._request_to_address(target)
+            said = self.connect(target)
+            return RequestVerdict(allowed=said.allowed, rule=said.rule, reason=said.reason, revision=self._revision)
         if method in _NEVER:
             return self._no("default", f"{method} is never passed on")
         path, _, query = path.partition("?")
@@ -195,9 +191,7 @@ class Snapshot:
         if denied is None and inner is not address:
             denied = self._denied_networks.find(address, port)
         if denied is not None:
-            return ConnectVerdict(
-                allowed=False, rule=denied.name, reason=f"{denied.name} denies it", revision=self._revision
-            )
+            return self._refused(f"{denied.name} denies it", denied.name)
         block = block_of_one(inner) if own and _is_own(inner, own) else special(inner)
         if block is None:
             return None
@@ -207,28 +201,19 @@ class Snapshot:
             return self._refused(f"{reason}, such as {_rule(inner, port)}")
         return self._by_network[rule.order]
 
-    def _request_to_address(self, target: Target) -> RequestVerdict:
-        verdict = self.connect(target)
-        return RequestVerdict(
-            allowed=verdict.allowed, rule=verdict.rule, reason=verdict.reason, revision=self._revision
-        )
-
     def _secrets(self, rule: Rule, target: Target, scheme: str, method: str, path: str, other: str) -> tuple[str, ...]:
         """Those that the rule names and whose binding is about this very request."""
         if scheme not in ("https", "wss"):
             return ()
-        return tuple(
-            sorted(
-                {
-                    name
-                    for name, _, bound in self._rules.bindings
-                    if name in rule.secrets
-                    and host_matches(bound.hosts[0], target.host)
-                    and bound.has_port(target.port)
-                    and bound.allows(method, path, other, "")
-                }
-            )
-        )
+        found = {
+            name
+            for name, _, bound in self._rules.bindings
+            if name in rule.secrets
+            and host_matches(bound.hosts[0], target.host)
+            and bound.has_port(target.port)
+            and bound.allows(method, path, other, "")
+        }
+        return tuple(sorted(found))
 
     def _approve(
         self, bucket: Bucket, rule: Rule, port: int, method: str, path: str, other: str, query: str, push: bool | None
@@ -266,8 +251,8 @@ class Snapshot:
     def _no(self, rule: str, reason: str) -> RequestVerdict:
         return RequestVerdict(allowed=False, rule=rule, reason=reason, revision=self._revision)
 
-    def _refused(self, reason: str) -> ConnectVerdict:
-        return ConnectVerdict(allowed=False, rule="default", reason=reason, revision=self._revision)
+    def _refused(self, reason: str, rule: str = "default") -> ConnectVerdict:
+        return ConnectVerdict(allowed=False, rule=rule, reason=reason, revision=self._revision)
 
 
 def _rule(address: Number, port: int) -> str:

@@ -2,5 +2,3 @@
 
 from ._images import Images as Images
 from ._limits import ImageLimits as ImageLimits
-
-__all__ = ["ImageLimits", "Images"]

@@ -9,9 +9,9 @@ import hashlib
 import os
 import posixpath
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -19,15 +19,17 @@ from paddock.errors import ImageInvalid, InvalidArgument, NotFound
 from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.storage._worker import Worker
+from paddock.wire import tar
 
-from . import _tar
 from ._documents import Descriptor, Index, SavedImage, choose, decode, decode_config, decode_index
 from ._limits import MOST_LAYERS
 from ._reference import Reference
 from ._source import Found, Layer, Piece, identity, read_small, resolve, whole_file
+from ._tar import Reader
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 _INDEX = "index.json"
+T = TypeVar("T")
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -68,16 +70,19 @@ class Layout:
     def _chosen(self, index: Index) -> Descriptor:
         tag = self._reference.tag
         named = index.manifests if tag is None else [each for each in index.manifests if each.named(tag)]
+        chosen = None if tag is None else choose(named)
+        tags = [(each.annotations or {}).get("org.opencontainers.image.ref.name", "") for each in index.manifests]
+        return chosen or self._only(named, tags)
+
+    def _only(self, named: Sequence[T], tags: Iterable[str]) -> T:
+        """Return the only one that is meant. NotFound, InvalidArgument name the `tags` that there are."""
         if len(named) == 1:
             return named[0]
-        tags = _tags(index)
-        if not named:
-            wanted = "no image" if tag is None else f"no image {tag!r}"
-            raise NotFound(f"{self._reference.path} holds {wanted}", hint=f"there are: {tags}" if tags else None)
-        chosen = choose(named)
-        if chosen is None or tag is None:
-            raise InvalidArgument(f"{self._reference.path} holds {len(named)} images", hint=f"name one: {tags}")
-        return chosen
+        there = ", ".join(name[:80] for name in tags if name)[:1000]
+        if named:
+            raise InvalidArgument(f"{self._reference.path} holds {len(named)} images", hint=f"name one: {there}")
+        wanted = "no image" if self._reference.tag is None else f"no image {self._reference.tag!r}"
+        raise NotFound(f"{self._reference.path} holds {wanted}", hint=f"there are: {there}" if there else None)
 
     def _read(self, path: str) -> bytes:
         with self._files.open(path) as piece:
@@ -115,11 +120,6 @@ class Directory:
 def _place(digest: str) -> str:
     """A digest has been looked at where it was decoded: it climbs nowhere."""
     return f"blobs/{digest.replace(':', '/')}"
-
-
-def _tags(index: Index) -> str:
-    names = ((each.annotations or {}).get("org.opencontainers.image.ref.name", "") for each in index.manifests)
-    return ", ".join(name[:80] for name in names if name)[:1000]
 
 
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -197,7 +197,7 @@ def _find(fd: int, path: str) -> tuple[int, int] | None:
 
 def _list(fd: int) -> dict[str, _Member]:
     window = _Window(fd)
-    reader = _tar.Reader(window)
+    reader = Reader(window)
     members: dict[str, _Member] = {}
     spent = 0
     for entry in reader:
@@ -205,13 +205,13 @@ def _list(fd: int) -> dict[str, _Member]:
         spent += len(name) + len(entry.target)
         if len(members) == _MOST_FILES or spent > _NAMES_BYTES:
             raise ImageInvalid("the archive holds more files than an image has")
-        if entry.kind == _tar.FILE:
+        if entry.kind == tar.FILE:
             members[name] = _Member(window.at, entry.size)
             reader.pass_over()
             window.at += entry.size
-        elif entry.kind in (_tar.SYMLINK, _tar.LINK):
+        elif entry.kind in (tar.SYMLINK, tar.LINK):
             target = entry.target.decode("utf-8", "surrogateescape")
-            members[name] = _Member(0, 0, f"/{target}" if entry.kind == _tar.LINK else target)
+            members[name] = _Member(0, 0, f"/{target}" if entry.kind == tar.LINK else target)
     return members
 
 
@@ -241,12 +241,7 @@ class SavedArchive(Layout):
     def _saved(self, images: list[SavedImage]) -> SavedImage:
         tag = self._reference.tag
         named = images if tag is None else [each for each in images if _is_named(each, tag)]
-        if len(named) == 1:
-            return named[0]
-        tags = ", ".join(name[:80] for each in images for name in each.RepoTags or ())[:1000]
-        if not named:
-            raise NotFound(f"{self._reference.path} holds no image {tag or ''!r}", hint=f"there are: {tags}")
-        raise InvalidArgument(f"{self._reference.path} holds {len(named)} images", hint=f"name one: {tags}")
+        return self._only(named, (name for each in images for name in each.RepoTags or ()))
 
 
 def _is_named(image: SavedImage, wanted: str) -> bool:

@@ -19,7 +19,7 @@ from paddock.linux.descriptors import closing
 from paddock.model import User
 from paddock.storage._base import Pool
 from paddock.storage._recipe import Progress, Versions
-from paddock.storage._trees import DIRECTORY, ROOT
+from paddock.storage._trees import DIRECTORY, READ, ROOT
 
 from . import _layer
 from ._finish import Finish, accounts, knows
@@ -29,7 +29,6 @@ from ._source import Found, Layer, Piece, Source, Stored, Unpacked
 VERSION = 1
 """Of how trees are made of images. With another one all are made anew."""
 _LEFT = "left.json"
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 WORKDIR = "/workspace"
 
@@ -62,7 +61,7 @@ def workdir_of(found: Found) -> str:
 def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, source: Source, say: Progress) -> Built:
     """Makes what is not there yet. ImageInvalid, ResourceExhausted, and what the source raises."""
     tree = tree_of(found)
-    budget = Budget(limits, pool.space().available_bytes)
+    budget = limits.budget(pool.space().available_bytes)
     chain = tuple(_chain(found)) if pool.driver == "btrfs" else ()
 
     def lay(layers: tuple[Layer, ...], at: int, root: int) -> None:
@@ -70,7 +69,7 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
             budget.check(layer.size or 0)
             with source.open(layer) as piece:
                 what = (piece.offset, piece.size, layer.digest, layer.diff_id)
-                left = (budget.bytes, budget.entries, budget.short_of_room)
+                left = msgspec.structs.astuple(budget)
                 fds = (at, root, piece.fd)
                 budget.bytes, budget.entries = pool.worker.confined(_lay, fds, pool.worker.base, left, what)
 
@@ -127,7 +126,7 @@ def _lay(
 ) -> tuple[int, int]:
     """What is left of the budget afterwards: another process does this."""
     offset, size, stored_digest, diff_id = what
-    budget = Budget.left(*left_over)
+    budget = Budget(*left_over)
     left = _layer.Left()
     stored = Stored(Piece(file, offset, size), stored_digest)
     unpacked = Unpacked(stored, budget, diff_id)
@@ -146,7 +145,7 @@ def _lay(
 
 def _left(at: int) -> dict[str, list[str]]:
     try:
-        fd = os.open(_LEFT, _READ, dir_fd=at)
+        fd = os.open(_LEFT, READ, dir_fd=at)
     except FileNotFoundError:
         return {}
     with os.fdopen(fd) as file:

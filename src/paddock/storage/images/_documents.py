@@ -49,7 +49,6 @@ _ARCHITECTURES = {
 class Platform(msgspec.Struct, frozen=True):
     architecture: str = ""
     os: str = ""
-    variant: str = ""
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

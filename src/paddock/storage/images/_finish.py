@@ -16,8 +16,8 @@ from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.model import FileKind, User
 from paddock.storage._hostile import HostileTree
-from paddock.storage._removal import clear
-from paddock.storage._trees import DIRECTORY
+from paddock.storage._removal import clear, make_directory
+from paddock.storage._trees import DIRECTORY, NEW
 
 _LARGEST = 1 << 20
 _MOST = 64
@@ -114,7 +114,7 @@ def _read(tree: HostileTree, path: bytes) -> str:
         return ""
     if node.size > _LARGEST:
         raise ImageInvalid(f"/{path.decode()} of the image has more than {_LARGEST >> 20} MiB")
-    with tree.reading(path) as fd, open(fd, "rb", closefd=False) as file:
+    with tree.reading(path) as file:
         return file.read(_LARGEST).decode("utf-8", "replace")
 
 
@@ -124,7 +124,6 @@ def knows(root: int, user: User) -> bool:
 
 
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 _PLACES = (("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("tmp", 0o1777), ("run", 0o755))
 # As engines have it: these are the sandbox's, not the image's.
@@ -190,13 +189,8 @@ class Finish:
         """A directory it is afterwards, whatever was there: what is mounted on is found through no link."""
         parent, name = self._above(path)
         with closing(parent):
-            try:
-                os.mkdir(name, 0o700, dir_fd=parent)
-            except FileExistsError:
-                if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                    return
-                os.unlink(name, dir_fd=parent)
-                os.mkdir(name, 0o700, dir_fd=parent)
+            if not make_directory(parent, name):
+                return
             with closing(os.open(name, DIRECTORY, dir_fd=parent)) as fd:
                 if self._base is not None:
                     os.fchown(fd, self._base + uid, self._base + gid)
@@ -206,7 +200,7 @@ class Finish:
         parent, name = self._above(path)
         with closing(parent):
             clear(parent, name)
-            with os.fdopen(os.open(name, _NEW, 0o644, dir_fd=parent), "wb") as file:
+            with os.fdopen(os.open(name, NEW, 0o644, dir_fd=parent), "wb") as file:
                 file.write(text.encode())
                 if self._base is not None:
                     os.fchown(file.fileno(), self._base, self._base)

@@ -13,19 +13,20 @@ from collections.abc import Iterator
 
 from paddock.errors import OUT_OF, ImageInvalid, PlatformError
 from paddock.linux import openat2
-from paddock.linux.descriptors import closing
-from paddock.storage._removal import remove
-from paddock.storage._trees import DIRECTORY, names_in, open_to_all
+from paddock.linux.descriptors import closing, write_all
+from paddock.storage._removal import clear, make_directory
+from paddock.storage._trees import DIRECTORY, NEW, names_in, open_to_all
+from paddock.wire import tar
+from paddock.wire.tar import shown
 
-from . import _tar
 from ._limits import Budget
+from ._tar import Reader, Stream
 
 _HIGHEST_ID = 65535
 _PATHS_BYTES = 256 << 20
 _LATEST = 1 << 33  # seconds; more than file systems keep
 _HIDES, _OPAQUE, _OTHERS = b".wh.", b".wh..wh..opq", b".wh..wh."
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SET_IDS = stat.S_ISUID | stat.S_ISGID
 _BAD_ATTRIBUTES = (b"trusted.", b"user.overlay.")  # with these an overlay hides and redirects
 _NAMES = {
@@ -61,9 +62,9 @@ class Layer:
         self._times_bytes = 0
         self._parent: tuple[bytes, int] | None = None
 
-    def apply(self, stream: _tar.Stream) -> None:
+    def apply(self, stream: Stream) -> None:
         """ImageInvalid, ResourceExhausted; the tree is then half made."""
-        reader = _tar.Reader(stream)
+        reader = Reader(stream)
         try:
             for entry in reader:
                 self._charge()
@@ -75,15 +76,15 @@ class Layer:
         finally:
             self._forget_parent()
 
-    def _add(self, entry: _tar.Entry, path: bytes, reader: _tar.Reader) -> None:
+    def _add(self, entry: tar.Entry, path: bytes, reader: Reader) -> None:
         try:
             above, _, name = path.rpartition(b"/")
             if any(part.startswith(_HIDES) for part in above.split(b"/")):
-                raise ImageInvalid(f"{_shown(path)} lies in what hides something")
+                raise ImageInvalid(f"{shown(path)} lies in what hides something")
             if name.startswith(_HIDES):
                 self._hide(entry, above, name)
                 return
-            if entry.kind in (_tar.CHAR, _tar.BLOCK_DEVICE):
+            if entry.kind in (tar.CHAR, tar.BLOCK_DEVICE):
                 self._left.devices += 1
                 return
             self._make(entry, path, self._directory(above), name, reader)
@@ -92,14 +93,14 @@ class Layer:
             if error.errno in OUT_OF:
                 raise
             why = _NAMES.get(error.errno or 0, error.strerror)
-            raise ImageInvalid(f"{_shown(path)} of the image {why}") from error
+            raise ImageInvalid(f"{shown(path)} of the image {why}") from error
 
-    def _make(self, entry: _tar.Entry, path: bytes, parent: int, name: bytes, reader: _tar.Reader) -> None:
-        if entry.kind == _tar.LINK:
+    def _make(self, entry: tar.Entry, path: bytes, parent: int, name: bytes, reader: Reader) -> None:
+        if entry.kind == tar.LINK:
             self._link(entry, path, parent, name)
             return
-        if entry.kind == _tar.DIRECTORY:
-            self._make_directory(parent, name)
+        if entry.kind == tar.DIRECTORY:
+            make_directory(parent, name)
             with closing(os.open(name, DIRECTORY, dir_fd=parent)) as fd:
                 self._attributes(entry, parent, name, fd)
             self._times.append((path, entry.mtime))
@@ -108,49 +109,40 @@ class Layer:
                 raise ImageInvalid("the image has more directories than are taken of one")
             return
         self._remove(parent, name)  # of two entries the later holds
-        if entry.kind == _tar.SYMLINK:
+        if entry.kind == tar.SYMLINK:
             os.symlink(entry.target, name, dir_fd=parent)
             self._own(entry, parent, name)
-        elif entry.kind == _tar.FIFO:
+        elif entry.kind == tar.FIFO:
             os.mkfifo(name, 0o600, dir_fd=parent)
             self._own(entry, parent, name)
             os.chmod(name, entry.mode & ~_SET_IDS, dir_fd=parent)
         else:
-            with closing(os.open(name, _NEW, 0o600, dir_fd=parent)) as fd:
+            with closing(os.open(name, NEW, 0o600, dir_fd=parent)) as fd:
                 for data in reader.content():
-                    _write(fd, data)
+                    write_all(fd, data)
                 self._attributes(entry, parent, name, fd)
         os.utime(name, ns=_times(entry.mtime), dir_fd=parent, follow_symlinks=False)
 
-    def _make_directory(self, parent: int, name: bytes) -> None:
-        try:
-            os.mkdir(name, 0o700, dir_fd=parent)
-        except FileExistsError:
-            if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                return
-            self._remove(parent, name)  # of two entries the later holds
-            os.mkdir(name, 0o700, dir_fd=parent)
-
-    def _link(self, entry: _tar.Entry, path: bytes, parent: int, name: bytes) -> None:
+    def _link(self, entry: tar.Entry, path: bytes, parent: int, name: bytes) -> None:
         source = _path(entry.target)
         if source == path:
-            raise ImageInvalid(f"{_shown(path)} is a hard link to itself")
+            raise ImageInvalid(f"{shown(path)} is a hard link to itself")
         above, _, last = source.rpartition(b"/")
         # A descriptor of its own: clearing the way may close the one that is remembered.
         with closing(self._open(above)) as place:
             if not last or stat.S_ISDIR(os.stat(last, dir_fd=place, follow_symlinks=False).st_mode):
-                raise ImageInvalid(f"{_shown(path)} is a hard link to a directory")
+                raise ImageInvalid(f"{shown(path)} is a hard link to a directory")
             self._remove(parent, name)  # of two entries the later holds
             os.link(last, name, src_dir_fd=place, dst_dir_fd=parent, follow_symlinks=False)
 
-    def _attributes(self, entry: _tar.Entry, parent: int, name: bytes, fd: int) -> None:
+    def _attributes(self, entry: tar.Entry, parent: int, name: bytes, fd: int) -> None:
         """Of a file or a directory: owner first, which takes set-id bits away, and the mode after it."""
         self._own(entry, parent, name)
         mode = entry.mode
         if self._base is None:
             # Whose program a set-user-id one is, is lost; and nobody but us has to get into directories.
             mode &= ~_SET_IDS
-            if entry.kind == _tar.DIRECTORY:
+            if entry.kind == tar.DIRECTORY:
                 mode |= stat.S_IRWXU
         for attribute, value in entry.xattrs.items():
             self._attribute(fd, attribute, value)
@@ -158,7 +150,7 @@ class Layer:
 
     def _attribute(self, fd: int, name: bytes, value: bytes) -> None:
         if name.startswith(_BAD_ATTRIBUTES):
-            raise ImageInvalid(f"the image sets the attribute {_shown(name)}, which rules an overlay")
+            raise ImageInvalid(f"the image sets the attribute {shown(name)}, which rules an overlay")
         if not name.startswith(b"user."):
             self._left.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
             return
@@ -169,10 +161,10 @@ class Layer:
                 raise
             self._left.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
 
-    def _own(self, entry: _tar.Entry, parent: int, name: bytes) -> None:
+    def _own(self, entry: tar.Entry, parent: int, name: bytes) -> None:
         if not (0 <= entry.uid <= _HIGHEST_ID and 0 <= entry.gid <= _HIGHEST_ID):
             raise ImageInvalid(
-                f"{_shown(entry.name)} of the image belongs to {entry.uid}:{entry.gid}",
+                f"{shown(entry.name)} of the image belongs to {entry.uid}:{entry.gid}",
                 hint=f"in a sandbox there are the ids 0 to {_HIGHEST_ID}: build the image with others",
             )
         if self._base is not None:
@@ -180,9 +172,9 @@ class Layer:
 
     # -- what hides
 
-    def _hide(self, entry: _tar.Entry, above: bytes, name: bytes) -> None:
-        if entry.kind not in (_tar.FILE, _tar.LINK):
-            raise ImageInvalid(f"{_shown(entry.name)} hides something and is no file")
+    def _hide(self, entry: tar.Entry, above: bytes, name: bytes) -> None:
+        if entry.kind not in (tar.FILE, tar.LINK):
+            raise ImageInvalid(f"{shown(entry.name)} hides something and is no file")
         if name == _OPAQUE:
             if self._is_there(above):
                 self._empty(above)
@@ -191,7 +183,7 @@ class Layer:
             return  # what aufs kept for itself
         hidden = name.removeprefix(_HIDES)
         if hidden in (b"", b".", b".."):
-            raise ImageInvalid(f"{_shown(entry.name)} hides nothing that has a name")
+            raise ImageInvalid(f"{shown(entry.name)} hides nothing that has a name")
         if self._is_there(above):
             path = above + b"/" + hidden if above else hidden
             self._take(self._directory(above), hidden, path)
@@ -216,16 +208,11 @@ class Layer:
             self._empty(path)
 
     def _remove(self, parent: int, name: bytes) -> None:
+        self._forget_parent(keep=parent)
         try:
-            os.unlink(name, dir_fd=parent)
-        except FileNotFoundError:
-            pass
-        except (IsADirectoryError, PermissionError):
-            self._forget_parent(keep=parent)
-            try:
-                remove(parent, os.fsdecode(name))
-            except PlatformError as error:
-                raise ImageInvalid(f"{_shown(name)} cannot be taken away: {error.message}") from error
+            clear(parent, os.fsdecode(name))
+        except PlatformError as error:
+            raise ImageInvalid(f"{shown(name)} cannot be taken away: {error.message}") from error
 
     # -- places
 
@@ -295,7 +282,7 @@ def _path(name: bytes) -> bytes:
     """Relative, without `.`; b"" is the top. ImageInvalid: it climbs."""
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
     if b".." in parts:
-        raise ImageInvalid(f"{_shown(name)} of the image leads outside")
+        raise ImageInvalid(f"{shown(name)} of the image leads outside")
     return b"/".join(parts)
 
 
@@ -307,16 +294,6 @@ def _ancestors(path: bytes) -> Iterator[bytes]:
     yield path
 
 
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
 def _times(mtime: int) -> tuple[int, int]:
     mtime = max(0, min(mtime, _LATEST * 10**9))
     return mtime, mtime
-
-
-def _shown(name: bytes) -> str:
-    return repr(name[:200].decode("utf-8", "backslashreplace"))

@@ -18,21 +18,17 @@ class ImageLimits(msgspec.Struct, frozen=True, kw_only=True):
     unpacked_bytes: int = 64 << 30
     entries: int = 2_000_000
 
+    def budget(self, room: int) -> Budget:
+        """Return all of it, for a pool that has that much room."""
+        return Budget(min(self.unpacked_bytes, room), self.entries, room < self.unpacked_bytes)
 
-class Budget:
-    """What is left of the limits while one image is unpacked. `room` is what the pool has."""
 
-    def __init__(self, limits: ImageLimits, room: int) -> None:
-        self.bytes = min(limits.unpacked_bytes, room)
-        self.entries = limits.entries
-        self.short_of_room = room < limits.unpacked_bytes
+class Budget(msgspec.Struct):
+    """What is left of the limits while one image is unpacked."""
 
-    @classmethod
-    def left(cls, bytes: int, entries: int, short_of_room: bool) -> Budget:
-        """What another process has left of one."""
-        budget = cls(ImageLimits(entries=entries), bytes)
-        budget.short_of_room = short_of_room
-        return budget
+    bytes: int
+    entries: int
+    short_of_room: bool
 
     def check(self, size: int) -> None:
         """ImageInvalid, ResourceExhausted: that many bytes are more than is left."""

@@ -9,7 +9,6 @@ import base64
 import binascii
 import hashlib
 import http.client
-import ipaddress
 import json
 import os
 import re
@@ -28,7 +27,7 @@ import msgspec
 
 from paddock.errors import ImageInvalid, NotFound, PlatformError, RequestError
 from paddock.storage._https import opener
-from paddock.storage.repositories import ADVICE, authorities
+from paddock.storage.repositories import ADVICE, authorities, is_loopback
 
 from ._documents import INDEXES, MANIFESTS, Descriptor
 from ._limits import MANIFEST_BYTES
@@ -215,13 +214,7 @@ class Http:
 
 def _is_own(host: str) -> bool:
     """On this machine nobody listens in: there a registry may do without TLS, as elsewhere."""
-    name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return is_loopback((host.rpartition(":")[0] if re.search(r":\d+$", host) else host).strip("[]"))
 
 
 def _credential(host: str, environment: Mapping[str, str]) -> str | None:

@@ -17,6 +17,7 @@ from ._remote import Credential as Credential
 from ._remote import Remote as Remote
 from ._remote import check_ref as check_ref
 from ._remote import is_commit as is_commit
+from ._remote import is_loopback as is_loopback
 from ._remote import located as located
 from ._remote import parse as parse
 from ._remote import web as web

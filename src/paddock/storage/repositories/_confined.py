@@ -23,7 +23,7 @@ from typing import NamedTuple, NoReturn, TypedDict
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from paddock.linux import caps, mounts, namespaces, prctl
+from paddock.linux import caps, mounts, namespaces, prctl, rlimits
 from paddock.linux.descriptors import closing
 
 
@@ -224,9 +224,8 @@ def _limit(order: Order) -> None:
         # Of an ordinary user it would count all that he runs.
         (resource.RLIMIT_NPROC, _PROCESSES if order["uid"] is not None else resource.RLIM_INFINITY),
     ):
-        hard = resource.getrlimit(number)[1]
-        if most != resource.RLIM_INFINITY and (hard == resource.RLIM_INFINITY or most < hard):
-            resource.setrlimit(number, (most, most))
+        if most != resource.RLIM_INFINITY:
+            rlimits.set_limit(number, most)
 
 
 def _watch(pid: int) -> NoReturn:

@@ -156,15 +156,14 @@ class HostGit:
         """
         refspecs = _ALL if only is None else (f"+{only}:{fetched(only)}",)
         arguments = [
+            *(f"--git-dir={_HERE}", "fetch", "--force", "--no-tags", "--no-recurse-submodules"),
             *(
-                f"--git-dir={_HERE}",
-                "fetch",
-                "--force",
-                "--no-tags",
-                "--no-recurse-submodules",
                 "--no-auto-maintenance",
+                "--no-write-fetch-head",
+                "--update-shallow",
+                "--progress",
+                *(("--prune",) if only is None else ()),
             ),
-            *("--no-write-fetch-head", "--update-shallow", "--progress", *(("--prune",) if only is None else ())),
             *("--", _address(remote), *refspecs),
         ]
         ended = await self._run(arguments, remote, credential, name=name, progress=progress)

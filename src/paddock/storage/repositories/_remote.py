@@ -80,7 +80,7 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sends_in_the_clear(self) -> bool:
-        return self.scheme == "http" and not _is_loopback(urlsplit(self.url).hostname or "")
+        return self.scheme == "http" and not is_loopback(urlsplit(self.url).hostname or "")
 
 
 def parse(text: str, *, local: bool) -> tuple[Remote, Credential | None]:
@@ -172,7 +172,8 @@ def _host(text: str, host: str) -> str:
     return f"[{address}]" if address.version == 6 else str(address)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Tell whether it is this machine: there nobody listens in."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -12,11 +12,10 @@ from pathlib import Path
 from paddock.errors import InvalidArgument, InvalidState
 from paddock.linux import openat2
 from paddock.linux.descriptors import closing
-from paddock.storage._trees import names_in
+from paddock.storage._trees import DIRECTORY, NEW, READ, names_in
 
 from ._remote import is_commit
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PINS = "refs/pins/"
 
 
@@ -47,11 +46,7 @@ def pin(repository: Path, owner: str, commit: str, *, like: str | None = None) -
         if like is not None and _linked(directory, _name(like), _name(owner), commit):
             return
         scratch = f".{owner}.{os.urandom(4).hex()}"  # git passes over names that begin so
-        with closing(
-            os.open(
-                scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory
-            )
-        ) as fd:
+        with closing(os.open(scratch, NEW, 0o644, dir_fd=directory)) as fd:
             os.write(fd, f"{commit}\n".encode())
             os.fsync(fd)
         os.rename(scratch, _name(owner), src_dir_fd=directory, dst_dir_fd=directory)
@@ -74,7 +69,7 @@ def _linked(directory: int, pin: str, name: str, commit: str) -> bool:
     """Whether `name` is another name of `pin` now, and that a pin of `commit`."""
     with suppress(OSError):  # there is none, or no links are to be had here
         os.link(pin, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
-        with closing(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)) as fd:
+        with closing(os.open(name, READ, dir_fd=directory)) as fd:
             return os.read(fd, 128) == f"{commit}\n".encode()
     return False
 
@@ -88,19 +83,19 @@ def _name(owner: str) -> str:
 def _open(repository: Path) -> int:
     """The directory of the pins, found through no link: a git that listened to strangers has written there."""
     try:
-        top = os.open(repository, _DIRECTORY)
+        top = os.open(repository, DIRECTORY)
     except OSError as error:
         raise InvalidState(f"the repository {repository.name} is gone: {error}") from None
     with closing(top):
         try:
             _make(top)
-            return openat2.open_beneath(top, _PINS.encode(), _DIRECTORY, symlinks=False)
+            return openat2.open_beneath(top, _PINS.encode(), DIRECTORY, symlinks=False)
         except OSError as error:
             raise InvalidState(f"the repository {repository.name} is damaged: {error}") from None
 
 
 def _make(top: int) -> None:
-    with closing(openat2.open_beneath(top, b"refs", _DIRECTORY, symlinks=False)) as refs:
+    with closing(openat2.open_beneath(top, b"refs", DIRECTORY, symlinks=False)) as refs:
         try:
             os.mkdir("pins", 0o755, dir_fd=refs)
             info = os.fstat(refs)
