@@ -23,13 +23,18 @@ _FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 _CPUS = "sys/devices/system/cpu"
 _GROUPS = "fs/cgroup"
 INSTEAD = {
+    b"asound": b"nothing",
+    b"bus": b"nothing",
     b"cgroups": b"cgroups",
+    b"fs": b"nothing",
+    b"irq": b"nothing",
     b"loadavg": b"loadavg",
     b"pressure": b"nothing",
+    b"scsi": b"nothing",
     b"sys/kernel/random/boot_id": b"boot_id",
     b"vmstat": b"vmstat",
 }
-"""Files of /proc, and what is over each."""
+"""Files and directories of /proc, and what lies over each."""
 _COUNTERS = ("pgpgin", "pgpgout", "pswpin", "pswpout", "pgfault", "pgmajfault")
 
 
