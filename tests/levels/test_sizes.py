@@ -14,6 +14,7 @@ import pytest
 from paddock import Limits, Mount
 from paddock.model import MountMode
 from tests.conftest import SandboxFactory
+from tests.levels.conftest import LEVELS
 
 pytestmark = pytest.mark.both
 MEMORY_MIB, MIB = 512, 1 << 20
@@ -125,7 +126,7 @@ def test_what_is_used_of_the_memory_is_the_kernels_own_word(create: SandboxFacto
     ).exit_code
 
 
-@pytest.mark.parametrize("level", ["jail"])
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_user_may_serve_on_any_port(create: SandboxFactory) -> None:
     serve = "import socket; print(socket.create_server(('127.0.0.1', 80)).getsockname()[1])"
     assert create().exec(["python3", "-c", serve], check=True).stdout == "80\n"
