@@ -186,6 +186,7 @@ class Sizes:
                 os.makedirs(f"{root}/sys/{_GROUPS}/{shown.name}", exist_ok=True)
                 os.makedirs(f"{root}/cover/{shown.name}", exist_ok=True)
             os.makedirs(f"{root}/sys/class/net")
+            os.mkdir(f"{root}/sys/class/power_supply")  # psutil lists it wherever there is a /sys
             os.symlink("../../devices/virtual/net/lo", f"{root}/sys/class/net/lo")
         finally:
             os.umask(strict)
