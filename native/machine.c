@@ -246,6 +246,7 @@ static int settle(const char **step)
     *step = "control group";
     result = make_group();
     (void)card_up("lo", true);
+    (void)machine_write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"); /* for every user, as at other levels */
     return result ? result : port;
 }
 

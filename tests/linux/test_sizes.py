@@ -44,5 +44,6 @@ def test_a_group_of_either_version_says_the_limits_that_are_kept_without_one() -
     assert said(2)["memory.max"] == f"{512 * MIB}\n"
     assert said(2)["cpu.max"] == "150000 100000\n"
     assert said(1, "memory")["memory.memsw.limit_in_bytes"] == f"{513 * MIB}\n"
+    assert int(said(1, "memory")["memory.soft_limit_in_bytes"]) > 1 << 62, "without it Node sees no limit"
     assert said(1, "cpu", "cpuacct") == {"cpu.cfs_period_us": "100000\n", "cpu.cfs_quota_us": "150000\n"}
     assert said(1, "cpuset")["cpuset.cpus"] == "4-5\n"

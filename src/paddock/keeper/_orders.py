@@ -63,12 +63,12 @@ _MASKED = (
     b"kallsyms",
     b"key-users",
     b"keys",
+    b"locks",  # with neighbours' files and ranges
     b"modules",
     b"partitions",
     b"schedstat",
     b"softirqs",
     b"swaps",
-    b"timer_list",
     b"zoneinfo",
 )
 # Ports below 1024, for every user: in a network of its own they are nobody else's (networking/ip-sysctl.rst).

@@ -23,13 +23,18 @@ _FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 _CPUS = "sys/devices/system/cpu"
 _GROUPS = "fs/cgroup"
 INSTEAD = {
+    b"asound": b"nothing",
+    b"bus": b"nothing",
     b"cgroups": b"cgroups",
+    b"fs": b"nothing",
+    b"irq": b"nothing",
     b"loadavg": b"loadavg",
     b"pressure": b"nothing",
+    b"scsi": b"nothing",
     b"sys/kernel/random/boot_id": b"boot_id",
     b"vmstat": b"vmstat",
 }
-"""Files of /proc, and what is over each."""
+"""Files and directories of /proc, and what lies over each."""
 _COUNTERS = ("pgpgin", "pgpgout", "pswpin", "pswpout", "pgfault", "pgmajfault")
 
 
@@ -181,6 +186,7 @@ class Sizes:
                 os.makedirs(f"{root}/sys/{_GROUPS}/{shown.name}", exist_ok=True)
                 os.makedirs(f"{root}/cover/{shown.name}", exist_ok=True)
             os.makedirs(f"{root}/sys/class/net")
+            os.mkdir(f"{root}/sys/class/power_supply")  # psutil lists it wherever there is a /sys
             os.symlink("../../devices/virtual/net/lo", f"{root}/sys/class/net/lo")
         finally:
             os.umask(strict)

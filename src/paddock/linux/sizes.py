@@ -14,6 +14,7 @@ _PERIOD = 100_000  # microseconds, as the kernel's default
 LOADAVG = "0.00 0.00 0.00 1/1 1\n"
 """No load is told: the kernel's is that of the machine."""
 _KIB = 1 << 10
+_UNLIMITED = (1 << 63) - os.sysconf("SC_PAGE_SIZE")
 _CPU = "sys/devices/system/cpu/"
 _LOOPBACK = "sys/devices/virtual/net/lo/"
 _LO = {"address": "00:00:00:00:00:00", "carrier": 1, "flags": "0x9", "ifindex": 1, "mtu": 65536, "type": 772}
@@ -96,7 +97,11 @@ def group(shown: Shown, *, memory: int, swap: int, cpus: float, pids: int, runs_
     files = {
         "cpu": {"cpu.cfs_period_us": _PERIOD, "cpu.cfs_quota_us": quota},
         "cpuset": {"cpuset.cpus": listed(runs_on).strip(), "cpuset.mems": 0},
-        "memory": {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory + swap},
+        "memory": {
+            "memory.limit_in_bytes": memory,
+            "memory.memsw.limit_in_bytes": memory + swap,
+            "memory.soft_limit_in_bytes": _UNLIMITED,  # Node ignores the limit without it
+        },
     }
     found = (files[controller] for controller in sorted(shown.controllers & files.keys()))
     return {name: f"{value}\n" for part in found for name, value in part.items()}

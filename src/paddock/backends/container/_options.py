@@ -66,6 +66,8 @@ def options(
             "Privileged": False,
             "IpcMode": "private",
             "CgroupnsMode": "private",
+            # Ports below 1024 for every user: its network is no one else's. Docker's default, not Podman's.
+            "Sysctls": {"net.ipv4.ip_unprivileged_port_start": "0"},
             "Memory": memory,
             "MemorySwap": memory + limits.swap_mib * _MIB,
             "PidsLimit": limits.processes + GUEST_PROCESSES,
