@@ -189,9 +189,7 @@ def _make_layers(
     if not plan.host_usr:
         return root, None
     with steps("usr"):
-        usr = house.usr.mount(slot)
-        late.append(usr)
-    return root, usr
+        return root, house.usr.mount(slot, late)
 
 
 def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: list[int]) -> int:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 
 from paddock.linux import mounts, overlay, proc
 from paddock.linux.descriptors import closing
@@ -27,24 +29,33 @@ class Usr:
 
     empty: int
     shared: bool = True
-    _of_slots: dict[int, tuple[int, float]] = field(default_factory=dict[int, tuple[int, float]])
+    _of_slots: OrderedDict[int, tuple[int, float]] = field(default_factory=OrderedDict[int, tuple[int, float]])
+    """By slot, the oldest first: the overlay and when it was made."""
 
-    def mount(self, slot: int | None) -> int:
-        """A detached mount for one sandbox. OSError.
+    def mount(self, slot: int | None, late: list[int]) -> int:
+        """A detached mount for one sandbox. OSError. What is to be closed later, that mount too, is put on `late`.
 
         Those who have a range of ids one after the other have an overlay in common, so that its lookups stay warm:
         for a while, since it does not notice that the machine's packages are replaced.
         """
+        late.append(self._mount(slot, late))
+        return late[-1]
+
+    def _mount(self, slot: int | None, late: list[int]) -> int:
         if slot is None:
             return self._ordinary()
         if not self.shared:
             return self._overlay()
         now = proc.boottime()
-        kept, made = self._of_slots.get(slot, (-1, 0.0))
-        if kept < 0 or now - made > _RENEW_SECONDS:
+        # Others, too: nobody may have their range for long, and each file system that there is costs the kernel memory
+        # and time for every control group. Two of them, since closing a mount takes a while.
+        for number in (slot, *islice(self._of_slots, 2)):
+            kept, made = self._of_slots.get(number, (-1, now))
+            if now - made > _RENEW_SECONDS:
+                del self._of_slots[number]
+                late.append(kept)
+        if slot not in self._of_slots:
             self._of_slots[slot] = (self._overlay(), now)
-            if kept >= 0:
-                os.close(kept)
         return mounts.open_tree(b"", self._of_slots[slot][0])
 
     def _ordinary(self) -> int:
