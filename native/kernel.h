@@ -200,12 +200,15 @@ struct capability_words { /* two of them: the low halves, the high ones */
     uint32_t effective, permitted, inheritable;
 };
 
-/* fsopen(2), fsconfig(2), fsmount(2), open_tree(2), move_mount(2) */
+/* fsopen(2), fsconfig(2), fsmount(2), open_tree(2), mount_setattr(2), move_mount(2) */
 enum {
     FSOPEN_CLOEXEC = 1, FSMOUNT_CLOEXEC = 1, FSCONFIG_SET_FLAG = 0, FSCONFIG_SET_STRING = 1, FSCONFIG_CMD_CREATE = 6,
     MOUNT_ATTR_RDONLY = 1, MOUNT_ATTR_NOSUID = 2, MOUNT_ATTR_NODEV = 4, MOUNT_ATTR_NOEXEC = 8,
     OPEN_TREE_CLONE = 1, OPEN_TREE_CLOEXEC = O_CLOEXEC, AT_RECURSIVE = 0x8000,
     MOVE_MOUNT_F_EMPTY_PATH = 4, MOVE_MOUNT_T_EMPTY_PATH = 0x40,
+};
+struct mount_attributes {
+    uint64_t set, clear, propagation, namespace;
 };
 
 /* rtnetlink(7) */

@@ -70,6 +70,7 @@ enum system_call {
     SYS_mknodat = NUMBER(259, 33),
     SYS_mmap = NUMBER(9, 222),
     SYS_mount = NUMBER(165, 40),
+    SYS_mount_setattr = NUMBER(442, 442),
     SYS_move_mount = NUMBER(429, 429),
     SYS_munmap = NUMBER(11, 215),
     SYS_nanosleep = NUMBER(35, 101),

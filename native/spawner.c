@@ -71,31 +71,31 @@ static int mask(const struct house_message *house, int proc, int dev, int told)
     return 0;
 }
 
-/* How large these may grow is set with the plan. */
-static int stage(const struct house_message *house, const int places[STAGES], int dev)
+/* /proc is read-only inside as a whole: that covers /proc/sys, sysrq-trigger, irq, pressure and whatever a later kernel
+ * adds. `writable` becomes another mount of the same file system. With a file system more for each sandbox the kernel
+ * would need more memory and time for each control group (alloc_shrinker_info, memcg_reparent_list_lrus). */
+static int stage_proc(const struct house_message *house, int place, int dev, int told, int *writable)
 {
-    static const struct option terminals[] = {{"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"max", TERMINALS}};
-    static const struct option memory[] = {{"mode", "1777"}, {"size", "4096"}, {"nr_inodes", "16"}};
-    const unsigned nothing = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
-    TRY(move_mount(dev, places[STAGE_DEV], ""));
-    TRY(put(fs_mount("devpts", terminals, ARRAY_SIZE(terminals), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC), dev, "pts"));
-    TRY(put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), dev, "shm"));
-    TRY(put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), places[STAGE_TMP], ""));
-    /* Read-only as a whole: covers /proc/sys, sysrq-trigger, irq, pressure and whatever a later kernel adds. */
-    int proc = TRY(fs_mount("proc", NULL, 0, nothing | MOUNT_ATTR_RDONLY));
-    TRY(move_mount(proc, places[STAGE_PROC], ""));
-    TRY(mask(house, proc, dev, places[STAGE_TOLD]));
+    static const struct mount_attributes read_only = {.set = MOUNT_ATTR_RDONLY};
+    int proc = TRY(fs_mount("proc", NULL, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
+    TRY(move_mount(proc, place, ""));
+    *writable = TRY(copy_tree(proc, "", AT_EMPTY_PATH));
+    TRY(CALL5(mount_setattr, proc, P(""), AT_EMPTY_PATH, P(&read_only), sizeof read_only));
+    TRY(mask(house, proc, dev, told));
     fd_close(&proc);
     return 0;
 }
 
-/* When no other descriptor can have its number. */
-static int open_writable_proc(void)
+/* How large these may grow is set with the plan. */
+static int stage(const struct house_message *house, const int places[STAGES], int dev, int *writable)
 {
-    int proc = fs_mount("proc", NULL, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
-    int result = proc < 0 ? proc : sys_dup3(proc, WRITABLE_PROC, O_CLOEXEC);
-    fd_close(&proc);
-    return result < 0 ? result : 0;
+    static const struct option terminals[] = {{"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"max", TERMINALS}};
+    static const struct option memory[] = {{"mode", "1777"}, {"size", "4096"}, {"nr_inodes", "16"}};
+    TRY(move_mount(dev, places[STAGE_DEV], ""));
+    TRY(put(fs_mount("devpts", terminals, ARRAY_SIZE(terminals), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC), dev, "pts"));
+    TRY(put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), dev, "shm"));
+    TRY(put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), places[STAGE_TMP], ""));
+    return stage_proc(house, places[STAGE_PROC], dev, places[STAGE_TOLD], writable);
 }
 
 /* The child */
@@ -185,7 +185,7 @@ static int take_ids(void)
 _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
 {
     struct steps *steps = &birth->steps;
-    int places[STAGES], dev;
+    int places[STAGES], dev, writable_proc = -1;
     char mapped;
     (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL);
     steps_restart(steps);
@@ -202,11 +202,14 @@ _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
     step_begin(steps, "identity");
     step_end(steps, "identity", result ? result : take_ids());
     step_begin(steps, "stage");
-    result = stage(birth->house, places, dev);
+    result = stage(birth->house, places, dev, &writable_proc);
     for (size_t i = 0; i < ARRAY_SIZE(places); i++)
         fd_close(&places[i]);
     fd_close(&dev);
-    step_end(steps, "stage", result ? result : open_writable_proc());
+    if (!result && (result = sys_dup3(writable_proc, WRITABLE_PROC, O_CLOEXEC)) > 0) /* no other has its number now */
+        result = 0;
+    fd_close(&writable_proc);
+    step_end(steps, "stage", result);
     jail_run(agent, birth->house, steps);
 }
 

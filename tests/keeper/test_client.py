@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -322,6 +323,12 @@ def test_more_than_five_thousand_sandboxes_have_a_range_of_ids_each_and_none_tho
     assert all(next - base >= layout.ID_COUNT for base, next in itertools.pairwise(bases))
     assert bases[-1] + layout.ID_COUNT <= 2**31
     assert not any(base < trees.stop and trees.start < base + layout.ID_COUNT for base in bases)
+
+
+def test_the_uids_of_sandboxes_are_spread_over_the_kernels_table_of_users() -> None:
+    uids = (layout.range_base(slot) + uid for slot in range(5_000) for uid in (0, 1000))
+    chains = Counter(((uid >> 7) + uid) % 128 for uid in uids)
+    assert max(chains.values()) < 2 * 10_000 / 128
 
 
 def test_a_disk_that_could_not_write_is_said_to_be_full_and_not_a_fault_of_ours() -> None:

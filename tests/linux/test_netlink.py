@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import struct
 from contextlib import suppress
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.linux import namespaces, netlink
+from paddock.linux import namespaces, netlink, proc
 
 from .child import run_in_child
 
@@ -25,6 +26,21 @@ def test_lo_of_a_new_network_namespace_comes_up_with_both_addresses() -> None:
             socket.create_connection(server.getsockname()).close()
         with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
             socket.create_connection(server.getsockname()[:2]).close()
+
+    run_in_child(body)
+
+
+@pytest.mark.root
+def test_what_netlink_sockets_hold_unread_is_counted_for_their_namespace_alone() -> None:
+    def body() -> None:
+        outer = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        namespaces.unshare(namespaces.NEWNET)
+        assert proc.netlink_bytes(os.getpid()) == 0
+        with outer, socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asking:
+            assert proc.netlink_bytes(os.getpid()) == 0
+            asking.send(netlink.message(18, 0x301, bytes(16), sequence=1))  # RTM_GETLINK, NLM_F_REQUEST | NLM_F_DUMP
+            assert proc.netlink_bytes(os.getpid()) > 0
+        assert proc.netlink_bytes(os.getpid()) == 0
 
     run_in_child(body)
 

@@ -15,7 +15,7 @@ from attacking import REFUSALS, Attacker, needs, status_on_host
 
 from paddock import Sandbox
 from paddock.errors import SandboxDied
-from paddock.keeper.layout import ID_COUNT, RUN_ID_BASE
+from paddock.keeper.layout import RANGE_STRIDE, RUN_ID_BASE
 
 
 def test_only_the_own_processes_are_seen(attacker: Attacker) -> None:
@@ -102,7 +102,7 @@ def test_every_process_has_a_uid_of_the_sandboxs_range_on_the_host(attacker: Att
         ids = {int(number) for field in ("Uid", "Gid") for number in status[field].split()}
         assert ids, status
         assert all(number >= RUN_ID_BASE for number in ids)
-        assert len({(number - RUN_ID_BASE) // ID_COUNT for number in ids}) == 1
+        assert len({(number - RUN_ID_BASE) // RANGE_STRIDE for number in ids}) == 1
 
 
 def test_two_sandboxes_have_no_uid_in_common(create: Callable[..., Sandbox]) -> None:
@@ -110,7 +110,7 @@ def test_two_sandboxes_have_no_uid_in_common(create: Callable[..., Sandbox]) -> 
     ranges: list[int] = []
     for sandbox in (create(), create()):
         with Attacker(sandbox, None).marked() as pid:
-            ranges.append((int(status_on_host(pid)["Uid"].split()[0]) - RUN_ID_BASE) // ID_COUNT)
+            ranges.append((int(status_on_host(pid)["Uid"].split()[0]) - RUN_ID_BASE) // RANGE_STRIDE)
     assert ranges[0] != ranges[1]
 
 

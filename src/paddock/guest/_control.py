@@ -12,11 +12,14 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
 
 from ._loop import IN, OUT, Loop, report
 
-Json = dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+Json = dict[str, "Any"]
 _READ = 64 * 1024
 _MOST_DESCRIPTORS = 4
 _MAX_MESSAGE = 2000

@@ -26,13 +26,45 @@ from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from struct import unpack
-from typing import Any, NoReturn, Protocol
 
 from ._control import Control, Fault, Json, read_orders
 from ._loop import IN, ChildWatch, Loop, described, report
 from ._peer import Stream
 from ._process import prepare_process, set_parent_death_signal
 from ._trunk import Done, Trunk
+
+TYPE_CHECKING = False  # to import typing is a fifth of what a pilot's start costs
+if TYPE_CHECKING:
+    from typing import Any, NoReturn, Protocol
+
+    class Course(Protocol):
+        """What a level adds. It is made before anything is started, and may take part in the pilot's loop."""
+
+        pipes: bool
+        """The line is two pipes: `ends` has what the wall reads as `LINE`, and what it writes as `OUT`. Else it is a
+        socket, which is `LINE`."""
+
+        def start(self, ends: dict[str, int]) -> list[int]:
+            """Starts the other wall; `ends` are its ends of the line. The end of any of these processes is that of
+            all."""
+            ...
+
+        def show(self, request: Json) -> None:
+            """Serves what is asked for."""
+            ...
+
+        def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
+            """`done(None)` when it stands and its state is saved; `done(why)` when that failed. Fault: it cannot be."""
+            ...
+
+        def thaw(self, done: Done) -> None:
+            """Goes on, as if it had never stood."""
+            ...
+
+        def ending(self) -> None:
+            """One of the processes has ended."""
+            ...
+
 
 NO_ROOM = "there is no room"
 """So begins why something could not be saved, where the disk is full."""
@@ -42,34 +74,6 @@ _CONTROL = "control"
 _FAREWELL_SECONDS = 1.0
 _MESSAGE = 64
 _MOST_DESCRIPTORS = 4
-
-
-class Course(Protocol):
-    """What a level adds. It is made before anything is started, and may take part in the pilot's loop."""
-
-    pipes: bool
-    """The line is two pipes: `ends` has what the wall reads as `LINE`, and what it writes as `OUT`. Else it is a
-    socket, which is `LINE`."""
-
-    def start(self, ends: dict[str, int]) -> list[int]:
-        """Starts the other wall; `ends` are its ends of the line. The end of any of these processes is that of all."""
-        ...
-
-    def show(self, request: Json) -> None:
-        """Serves what is asked for."""
-        ...
-
-    def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
-        """`done(None)` when it stands and its state is saved; `done(why)` when that failed. Fault: it cannot be."""
-        ...
-
-    def thaw(self, done: Done) -> None:
-        """Goes on, as if it had never stood."""
-        ...
-
-    def ending(self) -> None:
-        """One of the processes has ended."""
-        ...
 
 
 def main(arguments: list[str]) -> NoReturn:

@@ -12,7 +12,6 @@ import json
 import os
 import socket
 from struct import pack
-from typing import TYPE_CHECKING, Any
 
 from ._control import Fault
 from ._loop import IN
@@ -22,7 +21,10 @@ from ._saved import Saved
 from ._sentry import Call, Script, Sentry
 from ._trunk import Done
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ._control import Json
     from ._pilot import Pilot
 

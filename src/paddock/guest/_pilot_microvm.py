@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._control import Fault, Json
 from ._place import Done, Place
 from ._qemu import Qemu
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ._pilot import Pilot
     from ._shares import Shares
 
@@ -137,11 +139,13 @@ class Course:
             self._pilot.end({"code": None, "signal": None, "words": why})
 
 
-class Image(NamedTuple):
+class Image:
     """Where memory is saved: a copy of what the machine began with."""
 
-    name: str
-    fd: int
+    __slots__ = ("fd", "name")
+
+    def __init__(self, name: str, fd: int) -> None:
+        self.name, self.fd = name, fd
 
 
 def _tried(step: Callable[[], None]) -> str | None:

@@ -16,7 +16,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from . import _own_pages
 from ._blocks import BlockServer, View
@@ -26,7 +25,10 @@ from ._pilot import NO_ROOM
 from ._place import Done, Place
 from ._qmp import Awaited, Command, Failed, Monitor, Script
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ._pilot import Pilot
 
 _EVENTS = {"capabilities": [{"capability": "events", "state": True}]}

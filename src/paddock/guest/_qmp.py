@@ -11,9 +11,12 @@ import json
 import socket
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
 
 from ._loop import IN, Loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _LARGEST_LINE = 1 << 20
 
@@ -22,21 +25,23 @@ class Failed(Exception):
     """QEMU refused, or is gone."""
 
 
-class Command(NamedTuple):
-    name: str
-    arguments: dict[str, Any] | None = None
-    descriptor: int = -1
+class Command:
+    __slots__ = ("arguments", "descriptor", "name")
+
+    def __init__(self, name: str, arguments: dict[str, Any] | None = None, descriptor: int = -1) -> None:
+        self.name, self.arguments, self.descriptor = name, arguments, descriptor
 
 
-class Awaited(NamedTuple):
+class Awaited:
     """An event of that name whose data has, for `key`, one of `values`."""
 
-    name: str
-    key: str = ""
-    values: tuple[str, ...] = ()
+    __slots__ = ("key", "name", "values")
+
+    def __init__(self, name: str, key: str = "", values: tuple[str, ...] = ()) -> None:
+        self.name, self.key, self.values = name, key, values
 
 
-Script = Generator[Command | Awaited, Any, None]
+Script = Generator[Command | Awaited, "Any", None]
 
 
 class Monitor:

@@ -10,9 +10,12 @@ import array
 import json
 import socket
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
 
 from ._loop import IN, Loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _LARGEST_ANSWER = 1 << 20
 
@@ -21,15 +24,16 @@ class Refused(Exception):
     """The sentry refused, or is gone."""
 
 
-class Call(NamedTuple):
+class Call:
     """`files` are handed over, and stay the caller's to close."""
 
-    method: str
-    argument: Any
-    files: tuple[int, ...] = ()
+    __slots__ = ("argument", "files", "method")
+
+    def __init__(self, method: str, argument: Any, files: tuple[int, ...] = ()) -> None:
+        self.method, self.argument, self.files = method, argument, files
 
 
-Script = Generator[Call, Any, None]
+Script = Generator[Call, "Any", None]
 
 
 class Sentry:

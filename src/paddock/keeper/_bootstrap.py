@@ -9,5 +9,5 @@ BOOTSTRAP = (
     "from paddock.keeper._main import main;main(o)"
 )
 READY = b"ready\n"
-VERSION = 8
+VERSION = 9
 """Of what keeper and daemon say to each other. The first frames never change: docs/keeper.md."""

@@ -105,8 +105,7 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
     usr = None
     if plan.host_usr:
         with steps("usr"):
-            usr = house.slots.usr(spare.slot)
-            late.append(usr)
+            usr = house.slots.usr(spare.slot, late)
     mounted: list[tuple[str, int]] = []
     if plan.mounts or plan.trees:
         with steps("mounts"):

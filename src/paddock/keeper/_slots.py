@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import heapq
 import os
+from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 
 from paddock.keeper.layout import ID_COUNT, MOST_RANGES, TREE_ID_BASE, range_base
 from paddock.linux import fsids, mounts, namespaces, overlay, proc
@@ -46,7 +48,8 @@ class Slots:
     _free: list[int] = field(default_factory=list[int])
     _next: int = 0
     _views: dict[int | None, int] = field(default_factory=dict[int | None, int])
-    _usr: dict[int, tuple[int, float]] = field(default_factory=dict[int, tuple[int, float]])
+    _usr: OrderedDict[int, tuple[int, float]] = field(default_factory=OrderedDict[int, tuple[int, float]])
+    """By range, the oldest first: the overlay and when it was made."""
 
     def take(self) -> int:
         """The lowest free range. NoSlot."""
@@ -117,22 +120,30 @@ class Slots:
 
     # -- /usr
 
-    def usr(self, slot: int | None) -> int:
-        """A detached mount of /usr for one sandbox. OSError.
+    def usr(self, slot: int | None, late: list[int]) -> int:
+        """A detached mount of /usr for one sandbox. OSError. What is to be closed later, that mount too, is put on `late`.
 
         Those who have a range of ids one after the other have an overlay in common, so that its lookups stay warm:
         for a while, since it does not notice that the machine's packages are replaced.
         """
+        late.append(self._detached_usr(slot, late))
+        return late[-1]
+
+    def _detached_usr(self, slot: int | None, late: list[int]) -> int:
         if slot is None:
             return self._ordinary_usr()
         if self.place is not None:
             return self._usr_overlay()
         now = proc.boottime()
-        kept, made = self._usr.get(slot, (-1, 0.0))
-        if kept < 0 or now - made > _RENEW_SECONDS:
+        # Others, too: nobody may have their range for long, and each file system that there is costs the kernel memory
+        # and time for every control group. Two of them, since closing a mount takes a while.
+        for number in (slot, *islice(self._usr, 2)):
+            kept, made = self._usr.get(number, (-1, now))
+            if now - made > _RENEW_SECONDS:
+                del self._usr[number]
+                late.append(kept)
+        if slot not in self._usr:
             self._usr[slot] = (self._usr_overlay(), now)
-            if kept >= 0:
-                os.close(kept)
         return mounts.open_tree(b"", self._usr[slot][0])
 
     def _ordinary_usr(self) -> int:

@@ -49,16 +49,19 @@ ID_COUNT = 65536
 # Sandboxes run with uids `range_base(slot) + id`; idmapped mounts translate. Ids from 2**31 on are negative to some
 # programs (systemd's UIDS-GIDS.md).
 RUN_ID_BASE = 0x6000_0000
+# The kernel finds a user in a table of 128 chains, by the sum of a uid and its 128th part (kernel/user.c). If ranges
+# began at multiples of 65,536, all sandboxes would share a chain, and each change of a uid would walk through it.
+RANGE_STRIDE = ID_COUNT + 1
 _TREE_IDS = 0x0100_0000
-MOST_RANGES = (0x8000_0000 - RUN_ID_BASE - _TREE_IDS) // ID_COUNT
+MOST_RANGES = (0x8000_0000 - RUN_ID_BASE - _TREE_IDS) // RANGE_STRIDE
 # For how long a paused sandbox is kept where `config.toml` says nothing.
 RETENTION_SECONDS = 30 * 86_400.0
 
 
 def range_base(slot: int) -> int:
     """Return the first id of range `slot`, from 0 to MOST_RANGES - 1. They leave out the ids of trees."""
-    below = RUN_ID_BASE + slot * ID_COUNT
-    return below if below < TREE_ID_BASE else below + _TREE_IDS
+    below = RUN_ID_BASE + slot * RANGE_STRIDE
+    return below if below + ID_COUNT <= TREE_ID_BASE else below + _TREE_IDS
 
 
 DATABASE = "paddock.db"

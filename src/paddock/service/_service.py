@@ -148,7 +148,7 @@ class Service:
         of_the_machine = (image_room, reports, self.evidence, self.garbage, self.storage, leases, approvals)
         self.handlers = table((*of_sandboxes, *of_work, *of_the_machine))
         self._audit.hide = leases.without_values
-        self.activity = Activity(lambda: bool(self._store.list()))
+        self.activity = Activity(self._store.any_lives)
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
         """Does what `action` asks, if the policy lets `principal`, and returns what the action's type says.

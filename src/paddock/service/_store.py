@@ -71,8 +71,8 @@ _MOVE = (
     " WHERE id = ?"
 )
 
-_ROWS = 1024
-"""The most that are kept in memory."""
+_ROWS = 8192
+"""The most that are kept in memory: those of more sandboxes than one machine holds."""
 
 _decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
 _encode = msgspec.json.Encoder().encode
@@ -238,6 +238,10 @@ class Store:
         exact = f"{select} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2"
         found = self.execute(exact, (owner, reference, reference)).fetchall()
         return found or self.beginning(select, owner, reference)
+
+    def any_lives(self) -> bool:
+        """Tell whether any sandbox lives, without reading all."""
+        return self.execute(f"SELECT 1 FROM sandboxes WHERE {_ALIVE} LIMIT 1", ()).fetchone() is not None
 
     def list(self, owner: str | None = None, *, ended: bool = False) -> tuple[Row, ...]:
         if owner is not None or ended:

@@ -1,0 +1,37 @@
+"""The machine's /usr as sandboxes see it: which overlays are kept, and for how long."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from paddock.keeper import _slots
+from paddock.keeper._slots import Slots
+
+
+def test_overlays_of_ranges_that_nobody_has_had_for_long_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    made: list[int] = []
+
+    def overlay(slots: Slots) -> int:
+        made.append(os.open("/dev/null", os.O_RDONLY))
+        return made[-1]
+
+    monkeypatch.setattr(Slots, "_usr_overlay", overlay)
+    monkeypatch.setattr(_slots.mounts, "open_tree", lambda path, fd: os.dup(fd))
+    monkeypatch.setattr(_slots.proc, "boottime", lambda: now)
+    slots, late = Slots(-1), list[int]()
+    for slot in (0, 1, 2, 3, 0):
+        slots.usr(slot, late)
+    assert len(made) == 4, "one for those who have a range one after the other"
+    assert not set(made) & set(late)
+    now += 31
+    closed = len(late)
+    slots.usr(2, late)
+    assert [fd for fd in late[closed:] if fd in made] == [made[2], made[0], made[1]], "its own, and the two oldest"
+    slots.usr(2, late)
+    assert made[3] in late
+    assert len(made) == 5
+    for fd in {*late, made[4]}:
+        os.close(fd)
