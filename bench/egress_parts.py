@@ -17,9 +17,9 @@ from pathlib import Path
 from bench.egress_h2 import Answers2
 from paddock.audit import AuditLog
 from paddock.egress._authority import Authority
+from paddock.egress._door import Limits
 from paddock.egress._gateway import Gateway
 from paddock.egress._journal import AuditJournal
-from paddock.egress._open_door import Limits
 from paddock.model.egress import Tier
 from tests.egress.rig import Policy, Rig
 

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from paddock.egress._authority import Authority
+from paddock.egress._door import Door, Limits, Pages
 from paddock.egress._gateway import Gateway
 from paddock.egress._handler import HandlerHost
 from paddock.egress._journal import AuditJournal
 from paddock.egress._malware import Lists
-from paddock.egress._open_door import Door, Limits, Pages
 from paddock.egress._package_cache import PackageStore
 from paddock.egress._registry_reader import Reader
 from paddock.egress._secret_book import SecretBook
 from paddock.errors import Unrecorded
-from paddock.model import ApprovalAnswer, ApprovalRequest
+from paddock.model import ApprovalAnswer, ApprovalRequest, PolicyDocument
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -38,6 +38,7 @@ class Policy:
         self.addresses = {"127.0.0.1", "::1"}
         self.secrets: tuple[str, ...] = ()
         self.approve: str | None = None
+        self.document = PolicyDocument()
 
     def _verdict(self, allowed: bool) -> dict[str, object]:
         return {
@@ -155,6 +156,7 @@ class Rig:
         self.port = self.tcp.getsockname()[1]
         self.dns_ports = (self.dns_udp.getsockname()[1], self.dns_tcp.getsockname()[1])
         return Door(
+            gateway=self.gateway,
             sandbox=sandbox,
             incarnation=1,
             tcp=[self.tcp],
@@ -189,7 +191,7 @@ class Rig:
         return server.sockets[0].getsockname()[1]
 
     def synthetic(self, name: str, sandbox: str = "sb_1") -> str:
-        address = self.gateway._doors[sandbox].lookup(name)
+        address = self.gateway.doors[sandbox].lookup(name)
         assert isinstance(address, str), address
         return address
 

@@ -39,8 +39,8 @@ def through(work: Work, directory: Path, serve: object = answer_ok, *, name: str
         async with running(world):
             port = await world.server(serve, tls=name)  # pyright: ignore[reportArgumentType]
             policy = load(POLICY.format(port=port)).snapshot
-            await world.gateway.revise("sb_1", policy)
-            door = world.gateway._doors["sb_1"].door
+            await world.gateway.doors["sb_1"].revise(policy)
+            door = world.gateway.doors["sb_1"]
             log = AuditLog(directory / "audit")
             door.journal = AuditJournal(log)
             world.names = {name: ["127.0.0.1"]}

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from paddock.egress._open_door import Limits
+from paddock.egress._door import Limits
 from paddock.egress._secret_book import Bound, SecretBook
 from paddock.model import Binding, SecretValue
 from paddock.model.egress import Tier
@@ -47,7 +47,7 @@ def through(
                     bindings=tuple(Binding(host="a.test", port=port, **where) for where in places),
                     value=SecretValue(VALUE),
                 )
-                world.gateway._doors["sb_1"].door.secrets = SecretBook([bound])
+                world.gateway.doors["sb_1"].secrets = SecretBook([bound])
             world.aim("a.test", port)
             peer = await client(world, "a.test")
             await work(world, peer, f"a.test:{port}")
@@ -204,7 +204,7 @@ def test_who_does_not_go_on_holds_only_its_own_stream(what: str) -> None:
             peer.take = False
             _, slow = peer.begin(request(host, "/big"))
             await slow.more.wait()
-            held = world.gateway._doors["sb_1"]
+            held = world.gateway.doors["sb_1"]
             await eventually(lambda: len(slow.body) >= 65_535)
             peer.take = True
             assert held.streams == 1
@@ -306,7 +306,7 @@ def test_more_streams_than_a_door_has() -> None:
             peer.engine.end_stream(number)
         peer.flush()
         await asyncio.gather(*[peer.streams[number].ended.wait() for number in kept])
-        await eventually(lambda: not world.gateway._doors["sb_1"].streams)
+        await eventually(lambda: not world.gateway.doors["sb_1"].streams)
         assert (await peer.ask(request(host))).status == 200
 
     through(work, limits=Limits(streams=3))
@@ -323,15 +323,17 @@ def test_a_new_revision_resets_what_it_refuses_and_nothing_else() -> None:
         _, cut = peer.begin(request(host, "/taken-back"))
         await goes_on.more.wait()
         await cut.more.wait()
-        await world.gateway.revise("sb_1", Policy({"a.test": Tier.INSPECT}, deny_paths=["/taken-back"], revision="r2"))
+        await world.gateway.doors["sb_1"].revise(
+            Policy({"a.test": Tier.INSPECT}, deny_paths=["/taken-back"], revision="r2")
+        )
         await cut.ended.wait()
         assert cut.reset is not None
         assert not goes_on.ended.is_set()
-        await world.gateway.revise("sb_1", Policy({}, revision="r3"))
+        await world.gateway.doors["sb_1"].revise(Policy({}, revision="r3"))
         await peer.closed.wait()
         assert goes_on.reset is not None
         assert peer.gone is not None
-        await eventually(lambda: not world.gateway._doors["sb_1"].pool._links)
+        await eventually(lambda: not world.gateway.doors["sb_1"].pool._links)
 
     through(work, serve=serve)
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from paddock.errors import Unrecorded
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
@@ -20,10 +20,12 @@ from ._h2_session import StreamTransport
 from ._hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
 from ._http1 import BadMessage, Http, Http1, answer
 from ._names import BadHost, canonical, is_address
-from ._open_door import OpenDoor
 from ._refusal import Refused, response_of
 from ._upstream import Upstream
 from ._wire import Lost, Wire
+
+if TYPE_CHECKING:
+    from ._door import Door
 
 PROXY_PORT = 3128
 _SILENT_SECONDS = 0.3
@@ -39,11 +41,11 @@ class Connection:
     """`target` is what was decided on and `request` what is under way now: both are judged again when the policy
     changes."""
 
-    def __init__(self, room: OpenDoor, wire: Wire, origin: tuple[str, int], *, flow: int | None = None) -> None:
+    def __init__(self, door: Door, wire: Wire, origin: tuple[str, int], *, flow: int | None = None) -> None:
         """`flow`: the number of the connection that it is a stream of."""
-        self.room, self.wire, self.origin = room, wire, origin
+        self.door, self.wire, self.origin = door, wire, origin
         self.http: Http = Http1(wire)
-        self.flow = room.next_flow() if flow is None else flow
+        self.flow = door.next_flow() if flow is None else flow
         self.is_stream = self.is_grpc = False
         self._inside: Inside | None = None
         self.target: Target | None = None
@@ -59,14 +61,14 @@ class Connection:
         self._decision: int | None = None
         self._deadline: float | None = None
         self._overdue: Wire = wire
-        self._seen, self._seen_at = 0, room.loop.time()
+        self._seen, self._seen_at = 0, door.loop.time()
         self._why: str | None = None
 
     # -- what the door does to it --------------------------------------------------------------------------------------
 
     def limit(self, seconds: float | None, wire: Wire | None = None) -> None:
         """From now on: then `wire` (the client's) is broken off."""
-        self._deadline = None if seconds is None else self.room.loop.time() + seconds
+        self._deadline = None if seconds is None else self.door.loop.time() + seconds
         self._overdue = wire or self.wire
 
     def tick(self, now: float) -> None:
@@ -84,7 +86,7 @@ class Connection:
                     self._overdue.reset("too slow")
                 else:
                     self._inside.leave("too slow")
-        elif now - self._seen_at > self.room.limits.idle:
+        elif now - self._seen_at > self.door.limits.idle:
             self.cut("idle")
 
     def recheck(self, policy: Snapshot) -> None:
@@ -96,7 +98,7 @@ class Connection:
 
     def branch(self, stream: StreamTransport) -> Connection:
         """A stream of this one: all that was decided on it holds for the stream."""
-        branch = Connection(self.room, stream.wire, self.origin, flow=self.flow)
+        branch = Connection(self.door, stream.wire, self.origin, flow=self.flow)
         branch.http, branch.is_stream, branch.is_grpc = stream, True, stream.is_grpc
         branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
         return branch
@@ -146,7 +148,7 @@ class Connection:
             raise
         finally:
             for name in self._held:
-                self.room.names.release(name)
+                self.door.names.release(name)
             self._release()
             self._record_end(self._why or error)
 
@@ -160,15 +162,13 @@ class Connection:
     def _record_end(self, error: str | None) -> None:
         if self._decision is not None:
             try:
-                self.room.door.journal.outcome(
-                    self._decision, sent=self.wire.received, received=self.wire.sent, error=error
-                )
+                self.door.journal.outcome(self._decision, sent=self.wire.received, received=self.wire.sent, error=error)
             except Unrecorded:
                 self.wire.reset("unrecorded")
 
     async def _serve(self) -> None:
         host, port = self.origin
-        self.limit(self.room.limits.first_byte)
+        self.limit(self.door.limits.first_byte)
         if host == GATEWAY and port == PROXY_PORT:
             asked = await Exchange(self, None, "http").run()
             if asked is not None:
@@ -176,16 +176,16 @@ class Connection:
                 await self._go(target, verdict, literal=target.host if is_address(target.host) else None)
         elif not is_synthetic(host):
             await self._to(Target(host, port), literal=host)
-        elif (name := self.room.names.name(host)) is not None:
+        elif (name := self.door.names.name(host)) is not None:
             self._held.append(name)
-            self.room.names.hold(name)
+            self.door.names.hold(name)
             await self._to(Target(name, port))
         else:
             target = Target(host, port)
             await self._refuse(target, self._no("this address stands for no name (any more)", "synthetic"))
 
     def _no(self, reason: str, rule: str) -> Verdict:
-        return Verdict(allowed=False, rule=rule, reason=reason, revision=self.room.door.policy.revision)
+        return Verdict(allowed=False, rule=rule, reason=reason, revision=self.door.policy.revision)
 
     async def _to(self, target: Target, *, literal: str | None = None) -> None:
         verdict = self.allow(target)
@@ -197,7 +197,7 @@ class Connection:
     async def _go(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
         """All that comes from now on is for `target`, which was allowed."""
         self.settle(target, verdict, literal=literal)
-        self.limit(self.room.limits.first_byte)
+        self.limit(self.door.limits.first_byte)
         try:
             opening = await self._opening(_SILENT_SECONDS if verdict.tier is Tier.SPLICE else None)
             if isinstance(opening, Hello):
@@ -209,9 +209,9 @@ class Connection:
 
     def allow(self, target: Target) -> ConnectVerdict:
         """The verdict, recorded."""
-        verdict = self.room.door.policy.connect(target)
+        verdict = self.door.policy.connect(target)
         tier = None if verdict.tier is None else verdict.tier.value
-        number = self.room.decide("connect", self.flow, target, verdict, tier=tier)
+        number = self.door.decide("connect", self.flow, target, verdict, tier=tier)
         self._decision = number if self._decision is None else self._decision
         return verdict
 
@@ -226,8 +226,8 @@ class Connection:
         elif tier is Tier.SPLICE:
             await self._splice(target, opening)
         elif isinstance(opening, Hello):
-            self.limit(self.room.limits.head)
-            await self.wire.shake(self.room.door.authority.context(target.host, h2=True))
+            self.limit(self.door.limits.head)
+            await self.wire.shake(self.door.authority.context(target.host, h2=True))
             if self.wire.protocol == "h2":
                 await self._inspect_streams(target)
             else:
@@ -298,7 +298,7 @@ class Connection:
     async def _refuse(self, target: Target, verdict: Verdict, *, recorded: bool = False) -> None:
         """In the words of whoever asks; at once."""
         if not recorded:
-            self._decision = self.room.decide("connect", self.flow, target, verdict)
+            self._decision = self.door.decide("connect", self.flow, target, verdict)
         self._why = verdict.reason
         try:
             async with asyncio.timeout(_REFUSED_SECONDS):
@@ -328,7 +328,7 @@ class Connection:
 
     async def _splice(self, target: Target, opening: Opening) -> None:
         self.limit(None)
-        upstream = self.upstream = await self.room.dial(self.flow, target, literal=self.literal, tls=False)
+        upstream = self.upstream = await self.door.dial(self.flow, target, literal=self.literal, tls=False)
         self.wire.guard(upstream.wire)
         upstream.wire.guard(self.wire)
         if opening == "silent":

@@ -25,18 +25,18 @@ class Inside:
     """`branches` are the streams that have not ended; `left`: there will be no more."""
 
     def __init__(self, connection: Connection, target: Target) -> None:
-        self._connection, self._target, self._room = connection, target, connection.room
+        self._connection, self._target, self._door = connection, target, connection.door
         self.branches: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.left = False
         self._session = Session(
-            connection.wire, self._room.loop, opened=self._opened, window=_STREAM_WINDOW, streams_window=_WINDOW
+            connection.wire, self._door.loop, opened=self._opened, window=_STREAM_WINDOW, streams_window=_WINDOW
         )
 
     async def run(self) -> None:
         """Lost; ends all that it began."""
         wire, connection = self._connection.wire, self._connection
-        connection.limit(self._room.limits.keep_alive)
+        connection.limit(self._door.limits.keep_alive)
         why: Exception = ConnectionResetError("the client has left")
         try:
             while await wire.more() and not self.left:
@@ -72,25 +72,25 @@ class Inside:
     # -- streams -------------------------------------------------------------------------------------------------------
 
     def _opened(self, stream: StreamTransport, fields: Fields, ended: bool) -> None:
-        room = self._room
-        if room.streams >= room.limits.streams or len(self.branches) >= 2 * MOST_STREAMS:
+        door = self._door
+        if door.streams >= door.limits.streams or len(self.branches) >= 2 * MOST_STREAMS:
             return stream.reset(ErrorCodes.REFUSED_STREAM)
         stream.asked(fields, ended=ended)
         branch = self._connection.branch(stream)
         exchange = Exchange(branch, self._target, "https")
         self.branches.add(branch)
-        room.streams += 1
+        door.streams += 1
         self._connection.limit(None)
-        task = room.loop.create_task(branch.run(exchange.run))
+        task = door.loop.create_task(branch.run(exchange.run))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(branch, task))
 
     def _ended(self, branch: Connection, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self.branches.discard(branch)
-        self._room.streams -= 1
+        self._door.streams -= 1
         if not self.branches:
-            self._connection.limit(self._room.limits.keep_alive)
+            self._connection.limit(self._door.limits.keep_alive)
         error = None if task.cancelled() else task.exception()
         if error is not None:  # ours: the stream was ended all the same
-            self._room.loop.call_exception_handler({"message": "a stream failed", "exception": error, "task": task})
+            self._door.loop.call_exception_handler({"message": "a stream failed", "exception": error, "task": task})

@@ -408,7 +408,7 @@ class Packaged:
         if copy is None:
             return None
         try:
-            if connection.target is None or not connection.room.may_dial(connection.target, copy.entry.address):
+            if connection.target is None or not connection.door.may_dial(connection.target, copy.entry.address):
                 return None
             self.how, connection.source = "hit", copy.entry.address
             connection.wire.watch(True)

@@ -22,11 +22,11 @@ from paddock.linux import local_sockets, seccomp, seccomp_profile
 from paddock.model.config import read_config
 
 from . import _witness
+from ._door import Pages
 from ._gateway import Gateway
 from ._handler import HandlerHost, start_host
 from ._journal import AuditJournal
 from ._malware import Lists
-from ._open_door import Pages
 from ._origins import Origins
 from ._package_cache import PackageStore
 from ._registry_reader import Reader

@@ -186,9 +186,9 @@ class RegistryGate:
     """For one request of `connection`."""
 
     def __init__(self, connection: Connection, judged: Judged) -> None:
-        self._connection, self.room, self.judged, self._verdict = connection, connection.room, judged, judged.verdict
+        self._connection, self.door, self.judged, self._verdict = connection, connection.door, judged, judged.verdict
         self._asker = b""
-        self._rule = connection.room.door.policy.registry(judged.verdict.item or 0)
+        self._rule = connection.door.policy.registry(judged.verdict.item or 0)
 
     def is_silent(self) -> bool:
         """Whether who asks says nothing of a page that is refused, but of one that is no page."""
@@ -220,13 +220,13 @@ class RegistryGate:
             self._fetch(found, relay)
 
     def _judge(self) -> Page | Kept | Unread | None:
-        return self.room.shelf.judge(self._rule, self.judged)
+        return self.door.shelf.judge(self._rule, self.judged)
 
     def _fetch(self, kept: Kept, relay: Relay) -> None:
-        packages, file = self.room.pages.packages, wanted(self.judged, kept.digest)
+        packages, file = self.door.pages.packages, wanted(self.judged, kept.digest)
         if packages is not None and file is not None:
             relay.file = Packaged(self._connection, packages, file)
-        rule, shelf = self._rule, self.room.shelf
+        rule, shelf = self._rule, self.door.shelf
         if rule.registry != "debian" or (rule.cooldown_days is None and rule.unknown_age is None):
             self.record(None, kept=kept)
             return
@@ -244,7 +244,7 @@ class RegistryGate:
 
     async def _read_page(self, wanted: Unread) -> None:
         """A lock file names files: what leads to one is asked for here then. Where that fails, it stays unread."""
-        here, room, policy = self.judged.target, self.room, self.room.door.policy
+        here, door, policy = self.judged.target, self.door, self.door.policy
         host = next(iter(self._rule.hosts or ())) if wanted.package else here.host
         target = here if host == here.host else Target(host, _PORT)
         scheme = self.judged.scheme if target == here else "https"
@@ -254,7 +254,7 @@ class RegistryGate:
         if verdict.approve is not None or not policy.connect(target).allowed:
             return
         digest = hashlib.sha256(wanted.path.encode()).hexdigest()[:16]
-        number = room.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
+        number = door.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
         own = [one for one in self.judged.request.fields if one[0].lower() == b"authorization" and target == here]
         asked = Request(method="GET", target=wanted.path, fields=own)
         inner = RegistryGate(self._connection, Judged(asked, target, scheme, wanted.path, verdict))
@@ -274,25 +274,25 @@ class RegistryGate:
                 raise
         finally:
             relay.close()
-            room.door.journal.outcome(number, sent=0, received=0, error=error)
+            door.journal.outcome(number, sent=0, received=0, error=error)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
     def record(self, refused: str | None, *, kept: Kept | None = None, held: str = "") -> int:
-        verdict, room = self._verdict, self.room
+        verdict, door = self._verdict, self.door
         reason = refused or (f"{verdict.reason}; held back: {held}" if held else verdict.reason)
         judged = Verdict(allowed=refused is None, rule=verdict.rule, reason=reason, revision=verdict.revision)
         what = None if kept is None else kept.package
         if kept is not None and kept.version:
             what = f"{kept.package} {kept.version}"
-        return room.decide(
+        return door.decide(
             "registry",
             self._connection.flow,
             self.judged.target,
             judged,
             package=what,
             digest=None if kept is None else kept.digest,
-            malware=room.shelf.digest(self._rule),
+            malware=door.shelf.digest(self._rule),
         )
 
 
@@ -301,8 +301,8 @@ class Look:
 
     def __init__(self, gate: RegistryGate, page: Page) -> None:
         self._gate, self._page, self._judged = gate, page, gate.judged
-        self._room, self._verdict, request = gate.room, gate.judged.verdict, gate.judged.request
-        packages = self._room.pages.packages
+        self._door, self._verdict, request = gate.door, gate.judged.verdict, gate.judged.request
+        packages = self._door.pages.packages
         anybodys = packages is not None and not gate.judged.depends_on_who_asks(OF_SOMEBODY)
         self._store = packages if anybodys else None
         self._found = None if self._store is None else find_page(self._store, page)
@@ -321,7 +321,7 @@ class Look:
         store, found = self._store, self._found
         if store is None or found is None or not found.read.judged_at <= store.clock() <= found.read.until:
             return None
-        if not self._room.may_dial(self._judged.target, found.address):
+        if not self._door.may_dial(self._judged.target, found.address):
             return None
         self.how = "page"
         return self._written(response, found.read.answer, found.body)
@@ -349,7 +349,7 @@ class Look:
         return self._written(response, found.read.answer, found.body)
 
     def _check_revision(self) -> None:
-        if self._room.door.policy.revision != self._verdict.revision:
+        if self._door.policy.revision != self._verdict.revision:
             raise Refused("the policy has changed meanwhile", rule=self._verdict.rule, hint="try again")
 
     def _keep(self, response: Response, read: Read, body: bytes) -> None:
@@ -366,7 +366,7 @@ class Look:
         return body
 
     async def _look(self, response: Response, content: bytes) -> tuple[Answer, bytes]:
-        reader = self._room.pages.reader
+        reader = self._door.pages.reader
         if reader is None:
             raise Refused("pages can't be read: there is no reader", status=503, rule="registry")
         coding = (response.get(b"content-encoding") or b"").strip().lower()
@@ -379,7 +379,7 @@ class Look:
             self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
             return found.read.answer, found.body
         job = Job(page=self._page, kind=kind, gzip=coding.endswith(b"gzip"))
-        answer, body = await reader.read(job, content, self._room.shelf.turn)
+        answer, body = await reader.read(job, content, self._door.shelf.turn)
         if answer.malformed is not None:
             raise self._refused(f"the index's page is malformed: {answer.malformed}")
         read = Read(kind=kind, content=digest, etag=etag, judged_at=self._page.now, until=0.0, answer=answer)
@@ -390,8 +390,8 @@ class Look:
         """What was read holds from now on. Refused: there is nothing to be seen."""
         page = self._page
         if page.rule.registry == "crates" and not page.package:
-            self._room.shelf.add_downloads(page, answer.downloads)
-        self._room.shelf.add(answer.files, self._verdict.revision)
+            self._door.shelf.add_downloads(page, answer.downloads)
+        self._door.shelf.add(answer.files, self._verdict.revision)
         if status == 200 and page.package:
             number = self._gate.record(answer.nothing, kept=Kept(page.package, ""), held=answer.held)
             if answer.nothing is not None:
@@ -399,7 +399,7 @@ class Look:
 
     async def _collect(self, response: Response, upstream: Upstream) -> bytes:
         """All of it, as it came."""
-        server, body, content, shelf = upstream.wire, upstream.http.body(response), bytearray(), self._room.shelf
+        server, body, content, shelf = upstream.wire, upstream.http.body(response), bytearray(), self._door.shelf
         held = 0
         try:
             while True:
