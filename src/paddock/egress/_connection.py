@@ -15,10 +15,9 @@ from paddock.policy.egress import Snapshot
 from ._dns import GATEWAY, is_synthetic
 from ._exchange import Exchange
 from ._git import Update
-from ._h2_inside import Inside
-from ._h2_session import StreamTransport
+from ._h2_session import MOST_STREAMS, Broken, Session, StreamWire
 from ._hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
-from ._http1 import BadMessage, Http, Http1, answer
+from ._http1 import BadMessage, Fields, Http, Http1, answer
 from ._names import BadHost, canonical, is_address
 from ._refusal import Refused, response_of
 from ._upstream import Upstream
@@ -31,6 +30,8 @@ PROXY_PORT = 3128
 _SILENT_SECONDS = 0.3
 _REFUSED_SECONDS = 2.0
 _LINGER_SECONDS = 3.0
+_STREAM_WINDOW = 65_535
+_STREAMS_WINDOW = 1 << 20
 _HTTP = re.compile(rb"[A-Z]{3,20} ")
 _MAYBE_HTTP = re.compile(rb"[A-Z]{1,20}")
 
@@ -96,9 +97,9 @@ class Connection:
             for stream in list(self._inside.branches):
                 stream.recheck(policy)
 
-    def branch(self, stream: StreamTransport) -> Connection:
+    def branch(self, stream: StreamWire) -> Connection:
         """A stream of this one: all that was decided on it holds for the stream."""
-        branch = Connection(self.door, stream.wire, self.origin, flow=self.flow)
+        branch = Connection(self.door, stream, self.origin, flow=self.flow)
         branch.http, branch.is_stream, branch.is_grpc = stream, True, stream.is_grpc
         branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
         return branch
@@ -229,18 +230,15 @@ class Connection:
             self.limit(self.door.limits.head)
             await self.wire.shake(self.door.authority.context(target.host, h2=True))
             if self.wire.protocol == "h2":
-                await self._inspect_streams(target)
+                self._inside = Inside(self, target)
+                try:
+                    await self._inside.run()
+                finally:
+                    self._inside = None
             else:
                 await Exchange(self, target, "https").run()
         else:
             await self._refuse(target, self._no("neither TLS nor HTTP, and nothing else can be inspected", "protocol"))
-
-    async def _inspect_streams(self, target: Target) -> None:
-        self._inside = Inside(self, target)
-        try:
-            await self._inside.run()
-        finally:
-            self._inside = None
 
     # -- its first bytes -----------------------------------------------------------------------------------------------
 
@@ -339,3 +337,75 @@ class Connection:
             if isinstance(late, Hello):
                 self._identify(late)
         await self.wire.join(upstream.wire)
+
+
+class Inside:
+    """HTTP/2 of one connection from inside: each stream is a branch of it, with an exchange of its own.
+
+    `branches` are the streams that have not ended; `left`: there will be no more."""
+
+    def __init__(self, connection: Connection, target: Target) -> None:
+        self._connection, self._target, self._door = connection, target, connection.door
+        self.branches: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.left = False
+        self._session = Session(
+            connection.wire, self._door.loop, opened=self._opened, window=_STREAM_WINDOW, streams_window=_STREAMS_WINDOW
+        )
+
+    async def run(self) -> None:
+        """Lost; ends all that it began."""
+        connection, broken = self._connection, None
+        connection.limit(self._door.limits.keep_alive)
+        why: Exception = ConnectionResetError("the client has left")
+        try:
+            await self._session.pump()
+        except Broken as error:
+            why = broken = error
+        except Lost as lost:
+            why = lost
+            raise
+        finally:
+            self._session.lose(why)
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+        if self.left or broken is not None:
+            await connection.last_word()
+        if broken is not None:
+            raise Lost(str(broken))
+
+    def leave(self, why: str) -> None:
+        """Nothing passes any more: the streams are reset, and the client is told to go."""
+        for branch in list(self.branches):
+            branch.cut(why)
+        self._session.leave()
+        self.left = True
+        self._connection.wire.stir()
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def _opened(self, stream: StreamWire, fields: Fields, ended: bool) -> None:
+        door = self._door
+        if door.streams >= door.limits.streams or len(self.branches) >= 2 * MOST_STREAMS:
+            return stream.refuse()
+        stream.asked(fields, ended=ended)
+        branch = self._connection.branch(stream)
+        exchange = Exchange(branch, self._target, "https")
+        self.branches.add(branch)
+        door.streams += 1
+        self._connection.limit(None)
+        task = door.loop.create_task(branch.run(exchange.run))
+        self._tasks.add(task)
+        task.add_done_callback(lambda task: self._ended(branch, task))
+
+    def _ended(self, branch: Connection, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.branches.discard(branch)
+        self._door.streams -= 1
+        if not self.branches:
+            self._connection.limit(self._door.limits.keep_alive)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # ours: the stream was ended all the same
+            self._door.loop.call_exception_handler({"message": "a stream failed", "exception": error, "task": task})
