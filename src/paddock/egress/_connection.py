@@ -163,7 +163,7 @@ class Connection:
     def _record_end(self, error: str | None) -> None:
         if self._decision is not None:
             try:
-                self.door.journal.outcome(self._decision, sent=self.wire.received, received=self.wire.sent, error=error)
+                self.door.outcome(self._decision, sent=self.wire.received, received=self.wire.sent, error=error)
             except Unrecorded:
                 self.wire.reset("unrecorded")
 

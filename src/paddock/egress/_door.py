@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from paddock.audit import AuditLog
 from paddock.errors import Unrecorded
 from paddock.linux.own_addresses import is_own
 from paddock.model import Recording
@@ -24,11 +25,11 @@ from paddock.policy.egress import Snapshot
 from ._authority import Authority
 from ._connection import Connection
 from ._dns import MAX_QUERY_BYTES, Denied, Frames, Synthetic, answer, frame
-from ._journal import AuditJournal
 from ._judged import Approvals
 from ._malware import Lists
 from ._mocks import Mocks
 from ._names import BadHost, canonical, is_address
+from ._origins import without_secrets
 from ._package_cache import PackageStore
 from ._pool import Pool
 from ._recorder import Recorder
@@ -93,7 +94,7 @@ class Door:
     authority: Authority
     secrets: SecretBook
     approvals: Approvals
-    journal: AuditJournal
+    journal: AuditLog
     diag: socket.socket | None = None
     first: First = (0, 0)
 
@@ -162,7 +163,7 @@ class Door:
         if not untold:
             return
         with suppress(Unrecorded):  # nothing passes then; they are told of when it can be written again
-            self.journal.crowded(self.sandbox, self.incarnation, untold)
+            self.journal.event("egress.crowded", sandbox=self.sandbox, incarnation=self.incarnation, refused=untold)
             self._told, self._tell_at = self.refused, self.loop.time() + _TELL_SECONDS
 
     async def close(self) -> None:
@@ -240,9 +241,24 @@ class Door:
         return self._flows
 
     def decide(self, kind: str, flow: int, target: Target, verdict: Verdict, **about: Any) -> int:
-        """Records it; `about` as in `AuditJournal.decision`. Unrecorded."""
-        about |= {"incarnation": self.incarnation, "flow": flow, "host": target.host, "port": target.port}
-        number = self.journal.decision(kind, verdict, sandbox=self.sandbox, **about)
+        """Record a verdict, and return its number. Unrecorded: nothing may happen.
+
+        `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`, `push` (of
+        git), `secret` (a placeholder astray), `registry` (a page or a file of a package). `flow` is the number of the
+        connection, from 1. `about`: what applies of `address`, `tier`, `method`, `path` (16 hex digits of its SHA-256),
+        `refs` (what a push changes, each with its old and its new object), `package` with its version, `digest` (what
+        its page said), `malware` (the list that was asked).
+        """
+        detail = {name: value for name, value in about.items() if value is not None}
+        detail |= {"incarnation": self.incarnation, "flow": flow, "host": target.host, "port": target.port}
+        number = self.journal.verdict(
+            f"egress.{kind}",
+            allowed=verdict.allowed,
+            rule=verdict.rule,
+            reason=verdict.reason,
+            sandbox=self.sandbox,
+            detail={**detail, "revision": verdict.revision},
+        )
         asked = self.origins.pop(flow, None)
         if asked is not None and asked.done():
             self._record_origin(flow, number, asked)
@@ -251,12 +267,19 @@ class Door:
         return number
 
     def _record_origin(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
-        self.journal.origin(self.sandbox, self.incarnation, flow, number, asked.result())
+        about = {"incarnation": self.incarnation, "flow": flow, "decision": number}
+        self.journal.event("egress.origin", sandbox=self.sandbox, **about, **without_secrets(asked.result()))
 
     def _record_late_origin(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
         if not asked.cancelled():
             with suppress(Unrecorded):
                 self._record_origin(flow, number, asked)
+
+    def outcome(self, number: int, *, sent: int, received: int, error: str | None, **about: Any) -> None:
+        """Record what came of decision `number`: bytes as the sandbox saw them, and `about` the package cache: what it
+        did (`cache`), `url` and `digest` of the file that the sandbox had. Unrecorded."""
+        detail = {"sent": sent, "received": received, **about}
+        self.journal.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
         """Refused."""

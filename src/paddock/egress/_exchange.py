@@ -177,10 +177,11 @@ class Exchange:
         return self._door.decide("secret", self._connection.flow, target, found)
 
     def _record(self, number: int, sent: int, received: int, error: str | None, relay: Relay) -> None:
-        journal = self._door.journal
-        given = None if relay.file is None else relay.file.given
+        about = {} if relay.how is None else {"cache": relay.how}
+        if relay.file is not None and relay.file.given is not None:
+            about["url"], about["digest"] = relay.file.given
         try:
-            journal.outcome(number, sent=sent, received=received, error=error, cache=relay.how, file=given)
+            self._door.outcome(number, sent=sent, received=received, error=error, **about)
         except Unrecorded:
             self._wire.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 

@@ -274,7 +274,7 @@ class RegistryGate:
                 raise
         finally:
             relay.close()
-            door.journal.outcome(number, sent=0, received=0, error=error)
+            door.outcome(number, sent=0, received=0, error=error)
 
     # -- records -------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from paddock.audit import AuditLog
 from paddock.errors import InternalError, InvalidState, NotFound, PaddockError
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.policy.egress import Snapshot
@@ -21,7 +22,6 @@ from ._authority import Authority
 from ._control import VERSION, Close, Hello, Open, Order, Record, Revise, Secret, Welcome
 from ._door import Door
 from ._gateway import Gateway
-from ._journal import AuditJournal
 from ._secret_book import Bound, SecretBook, from_bytes
 
 _bound = msgspec.msgpack.Decoder(Bound).decode
@@ -41,7 +41,7 @@ class Server:
         self,
         listener: socket.socket,
         gateway: Gateway,
-        journal: AuditJournal,
+        journal: AuditLog,
         *,
         owner: int,
         idle_seconds: float = IDLE_SECONDS,
