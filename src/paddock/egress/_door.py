@@ -278,7 +278,7 @@ class Door:
     def outcome(self, number: int, *, sent: int, received: int, error: str | None, **about: Any) -> None:
         """Record what came of decision `number`: bytes as the sandbox saw them, and `about` the package cache: what it
         did (`cache`), `url` and `digest` of the file that the sandbox had. Unrecorded."""
-        detail = {"sent": sent, "received": received, **about}
+        detail: dict[str, object] = {"sent": sent, "received": received, **about}
         self.journal.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:

@@ -16,6 +16,7 @@ from paddock.model.egress import Target, Verdict
 
 from . import _registry_crates as crates
 from . import _registry_debian as debian
+from . import _registry_pypi as pypi
 from ._http1 import CONDITIONS, BadMessage, Request, Response
 from ._judged import Judged
 from ._malicious import Malicious
@@ -24,7 +25,6 @@ from ._package_cache import OF_SOMEBODY, Packaged, Read, Remembered, find_page, 
 from ._refusal import Refused
 from ._registry_page import File, Kept, Page, is_listed, malicious, too_young
 from ._registry_protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job, key_of, normalised
-from ._registry_pypi import project_of
 from ._relay import Relay
 from ._upstream import Upstream
 
@@ -192,7 +192,7 @@ class RegistryGate:
 
     def is_silent(self) -> bool:
         """Whether who asks says nothing of a page that is refused, but of one that is no page."""
-        page = self._rule.registry == "pypi" and project_of(self.judged.path) is not None
+        page = self._rule.registry == "pypi" and pypi.package_of(self.judged.path) is not None
         return page and self._asker.startswith(b"pip/")
 
     async def judge(self, relay: Relay) -> None:
@@ -312,7 +312,7 @@ class Look:
         """What the cache did, for the records."""
         request.upgrade = None
         request.fields = [field for field in request.fields if field[0].lower() not in _REQUEST_FIELDS]
-        request.fields.append((b"Accept", PROTOCOLS[page.rule.registry or ""].accept))
+        request.fields.append((b"Accept", PROTOCOLS[page.rule.registry or ""].ACCEPT))
         if self._found is not None and self._found.read.etag is not None:
             request.fields.append((b"If-None-Match", self._found.read.etag))
 

@@ -34,6 +34,9 @@ _WHOLE = _OF_PACKAGE | {"keywords", "repository", "bugs", "contributors", "readm
 Document = dict[str, Any]
 
 
+normalised = str
+
+
 def package_of(path: str) -> str | None:
     """Of a package's document; None: the path is of something else."""
     match = _PAGE.fullmatch(path)
@@ -50,7 +53,7 @@ def page_of(path: str) -> tuple[str, str] | None:
     return re.sub("%2[Ff]", "/", match[2]), f"{match[1] or ''}/{match[2]}"
 
 
-def filter_document(page: Page, body: bytes, accept: str) -> Filtered:
+def filter_page(page: Page, kind: str, body: bytes) -> Filtered:
     """Malformed."""
     document = read_object(body)
     versions, times = _object(document.get("versions")), _object(document.get("time"))
@@ -73,7 +76,7 @@ def filter_document(page: Page, body: bytes, accept: str) -> Filtered:
             held[version] = why
     if versions and not files:
         raise Malformed(f"none of its {len(versions)} versions is one of {page.package} on the rule's hosts")
-    kind = ABBREVIATED if ABBREVIATED in accept else "application/json"
+    kind = ABBREVIATED if ABBREVIATED in page.accept else "application/json"
     return page.filtered(kind, _written(page, document, kept, held, short=kind is ABBREVIATED), files)
 
 
