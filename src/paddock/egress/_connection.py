@@ -150,15 +150,12 @@ class Connection:
         finally:
             for name in self._held:
                 self.door.names.release(name)
-            self._release()
+            self.wire.guard(None)
+            if self.upstream is not None:
+                self.upstream.wire.guard(None)
+                self.upstream.wire.close()
+            self.wire.close()
             self._record_end(self._why or error)
-
-    def _release(self) -> None:
-        self.wire.guard(None)
-        if self.upstream is not None:
-            self.upstream.wire.guard(None)
-            self.upstream.wire.close()
-        self.wire.close()
 
     def _record_end(self, error: str | None) -> None:
         if self._decision is not None:

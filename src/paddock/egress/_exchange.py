@@ -111,7 +111,8 @@ class Exchange:
         if self._fixed is None:
             self._allow(target)
         verdict = self._judge(request, target, path)
-        number = self._decide(target, verdict, request.method, path)
+        digest = hashlib.sha256(path.encode()).hexdigest()[:16]
+        number = self._door.decide("request", connection.flow, target, verdict, method=request.method, path=digest)
         if not verdict.allowed:
             raise Refused(verdict.reason, rule=verdict.rule, number=number)
         connection.request, connection.granted = (target, self._scheme, request.method, path, None), verdict
@@ -193,10 +194,6 @@ class Exchange:
             if not verdict.allowed:
                 raise Refused(verdict.reason, rule=verdict.rule)
             connection.settle(target, verdict, literal=target.host if is_address(target.host) else None)
-
-    def _decide(self, target: Target, verdict: Verdict, method: str, path: str) -> int:
-        digest = hashlib.sha256(path.encode()).hexdigest()[:16]
-        return self._door.decide("request", self._connection.flow, target, verdict, method=method, path=digest)
 
     async def _judge_push(self, of: Judged, relay: Relay) -> None:
         """By its commands, before its pack is read. Refused: one of its refs is, and so all of it."""

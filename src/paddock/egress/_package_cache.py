@@ -299,21 +299,16 @@ def find_page(store: PackageStore, page: Page) -> Remembered | None:
     if copy is None:
         return None
     try:
-        content = copy.read(0, copy.entry.size)
-    except OSError:
-        return None
-    finally:
-        copy.close()
-    hasher = copy.entry.hasher()
-    hasher.update(content)
-    if not copy.entry.is_of(hasher) or len(content) < _LENGTH.size:
+        content = b"".join(_pieces(copy))
+        end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+        read = _decode(content[_LENGTH.size : end])
+    except (Broken, struct.error):
         store.drop(copy.entry.key)
         return None
-    end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
-    try:
-        read = _decode(content[_LENGTH.size : end])
     except msgspec.MsgspecError:
         return None  # of another version
+    finally:
+        copy.close()
     age = store.clock() - read.judged_at
     if age < 0 or (page.rule.cooldown_days is not None and age > JUDGED_SECONDS):
         return None

@@ -203,10 +203,7 @@ class RegistryGate:
         request.upgrade, relay.anew = None, True
         self._asker = (request.get(b"user-agent") or b"").lower()
         try:
-            found = self._judge()
-            if isinstance(found, Unread):
-                await self._read_page(found)
-                found = self._judge()
+            found = await self._find()
             if isinstance(found, Unread):
                 what = f"no page of {found.package} leads to this file" if found.package else "it has no config.json"
                 raise Refused(what, rule="registry", hint=_READ_FIRST)
@@ -219,8 +216,14 @@ class RegistryGate:
         elif found is not None:
             self._fetch(found, relay)
 
-    def _judge(self) -> Page | Kept | Unread | None:
-        return self.door.shelf.judge(self._rule, self.judged)
+    async def _find(self) -> Page | Kept | Unread | None:
+        """Read what should lead to it first, if nobody has: a file's page; for a page of crates, the index's own, which
+        says where files are."""
+        found = self.door.shelf.judge(self._rule, self.judged)
+        if isinstance(found, Unread):
+            await self._read_page(found)
+            found = self.door.shelf.judge(self._rule, self.judged)
+        return found
 
     def _fetch(self, kept: Kept, relay: Relay) -> None:
         packages, file = self.door.pages.packages, wanted(self.judged, kept.digest)
@@ -261,10 +264,7 @@ class RegistryGate:
         relay = Relay(self._connection, inner.judged, silent=True)
         error = None
         try:
-            found = inner._judge()
-            if isinstance(found, Unread):  # of an index of crates, which says itself where files are
-                await inner._read_page(found)
-                found = inner._judge()
+            found = await inner._find()
             if isinstance(found, Page):
                 relay.look, relay.anew = Look(inner, found), True
                 await relay.forward()
