@@ -19,7 +19,6 @@ ABBREVIATED = "application/vnd.npm.install-v1+json"
 _PART = r"[A-Za-z0-9._~!'()*-]{1,214}"
 _PAGE = re.compile(rf"(?:/[^?@]*)?/((?:@{_PART}(?:/|%2[Ff]))?{_PART})")
 _FILE = re.compile(rf"(/[^?@]*?)?/((?:@{_PART}(?:/|%2[Ff]))?{_PART})/-/[^/?]+\.tgz")
-_NUMBER = re.compile(r"([0-9]{1,16})\.([0-9]{1,16})\.([0-9]{1,16})(?:-([0-9A-Za-z.-]+))?(?:\+.*)?")
 _SHORT = frozenset(
     {"name", "version", "deprecated", "dependencies", "optionalDependencies", "devDependencies", "bundleDependencies"}
     | {"bundledDependencies", "peerDependencies", "peerDependenciesMeta", "acceptDependencies", "bin", "directories"}
@@ -113,7 +112,7 @@ def _digest(integrity: object) -> str | None:
 
 def _manifest(page: Page, version: str, manifest: Document) -> tuple[File, Document] | None:
     """None: it is another's, or its file is somewhere else."""
-    if manifest.get("name") != page.package or manifest.get("version") != version or not _NUMBER.fullmatch(version):
+    if manifest.get("name") != page.package or manifest.get("version") != version or not version[:1].isdecimal() or semver(version) is None:
         return None
     dist = _object(manifest.get("dist"))
     found = page.file(dist.get("tarball"))
