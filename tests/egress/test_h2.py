@@ -312,6 +312,33 @@ def test_more_streams_than_a_door_has() -> None:
     through(work, limits=Limits(streams=3))
 
 
+def test_a_stream_that_the_server_did_not_begin_is_sent_again_if_all_of_it_is_there() -> None:
+    begun: list[Message] = []
+
+    async def refuse_once(peer: Peer, number: int, message: Message) -> None:
+        begun.append(message)
+        await message.ended.wait()
+        if len(begun) % 3 != 2:
+            return await echo(peer, number, message)
+        peer.engine.reset_stream(number, 7)
+        peer.flush()
+
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        assert (await peer.ask(request(host))).status == 200
+        assert (await peer.ask(request(host, "/whole", "POST"), b"x" * 100)).status == 200
+        assert len(begun) == 3
+        assert (await peer.ask(request(host))).status == 200
+        number, message = peer.begin(request(host, "/late", "POST"), end=False)
+        peer.engine.send_data(number, b"x" * 100)
+        peer.flush()
+        await eventually(lambda: len(begun) == 5 and begun[4].body)
+        await peer.send(number, b"y", end=True)
+        await asyncio.wait_for(message.ended.wait(), 60)
+        assert message.status == 502
+
+    through(work, serve=refuse_once)
+
+
 def test_a_new_revision_resets_what_it_refuses_and_nothing_else() -> None:
     async def serve(peer: Peer, number: int, message: Message) -> None:
         peer.engine.send_headers(number, [(b":status", b"200")])

@@ -24,7 +24,7 @@ from paddock.policy.egress import Snapshot
 
 from ._authority import Authority
 from ._connection import Connection
-from ._dns import MAX_QUERY_BYTES, Denied, Frames, Synthetic, answer, frame
+from ._dns import MAX_QUERY_BYTES, Denied, Synthetic, answer, frame, take_queries
 from ._judged import Approvals
 from ._malware import Lists
 from ._mocks import Mocks
@@ -350,17 +350,16 @@ class Door:
                 continue  # of one client: it has gone
 
     async def _serve_names(self, connection: Connection, sock: socket.socket) -> None:
-        wire, frames = connection.wire, Frames()
+        wire = connection.wire
         connection.limit(self.limits.first_byte)
         try:
             await wire.attach(sock)
             while await wire.more():
-                for query in frames.feed(bytes(wire.buffer)):
+                for query in take_queries(wire.buffer):
                     reply = answer(query, self.lookup, udp=False)
                     if reply is None:
                         return
                     wire.write(frame(reply))
-                wire.buffer.clear()
                 await wire.drain()
         except (ValueError, Lost):
             wire.reset()

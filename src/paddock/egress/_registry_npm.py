@@ -112,11 +112,11 @@ def _digest(integrity: object) -> str | None:
 
 def _manifest(page: Page, version: str, manifest: Document) -> tuple[File, Document] | None:
     """None: it is another's, or its file is somewhere else."""
-    if manifest.get("name") != page.package or manifest.get("version") != version or not version[:1].isdecimal() or semver(version) is None:
+    if manifest.get("name") != page.package or manifest.get("version") != version:
         return None
     dist = _object(manifest.get("dist"))
     found = page.file(dist.get("tarball"))
-    if found is None:
+    if found is None or version[:1] == "v" or semver(version) is None:
         return None
     short_name, place = page.package.rpartition("/")[2], found[0][2].partition("?")[0].replace("%2F", "/")
     if not place.endswith(f"/{page.package}/-/{short_name}-{version.partition('+')[0]}.tgz"):

@@ -11,7 +11,7 @@ import msgspec
 
 from ._coding import Undecodable
 from ._h2_session import StreamFailed
-from ._http1 import CONDITIONS, BadMessage, Body, Fields, Request, Response, Stream
+from ._http1 import CONDITIONS, BadMessage, Body, Fields, Http, Request, Response, Stream
 from ._judged import Judged
 from ._needles import Both, Filter
 from ._overrides import FormWatch
@@ -41,15 +41,6 @@ class _Stale(Exception):
     def __init__(self, *, untouched: bool = False) -> None:
         super().__init__()
         self.untouched = untouched
-
-
-class Opening(msgspec.Struct, frozen=True):
-    """What a server is sent first, and once more if it ended a connection that was kept."""
-
-    request: Request
-    path: str
-    content: bytes
-    last: Fields | None
 
 
 class Relay:
@@ -151,8 +142,13 @@ class Relay:
         content = stream.take(wire.buffer)
         if rewrites and (request.chunked or request.length is not None):
             request.chunked, request.length = not stream.done, len(content) if stream.done else None
-        sent = self._written_anew(swap) if self.anew else request
-        return await self._send_to_one(stream, Opening(sent, path, content, stream.last))
+        sent, last = self._written_anew(swap) if self.anew else request, stream.last
+
+        def begin(http: Http) -> None:
+            http.ask(sent, path, self._judged.host)
+            http.send(content, last)
+
+        return await self._send_to_one(stream, begin)
 
     def _written_anew(self, swap: Swap) -> Request:
         """Return the request with what its answer needs, and with credentials where a secret is bound to them."""
@@ -164,22 +160,24 @@ class Relay:
                 fields.append((name, value))
         return msgspec.structs.replace(self._request, fields=fields)
 
-    async def _send_to_one(self, stream: Stream, opening: Opening) -> bool:
+    async def _send_to_one(self, stream: Stream, begin: Callable[[Http], None]) -> bool:
+        """`begin` sends what there is of the request: once more if the server ended a connection that was kept."""
         connection, target, tls = self._connection, self._target, self._scheme == "https"
         if self.file is not None and (goes_on := await self.file.answer(self._request, self)) is not None:
             return goes_on
         if self.look is not None and (goes_on := await self._recall(self.look)) is not None:
             return goes_on
-        repeatable = stream.done and self._request.method in _REPEATABLE
+        complete = stream.done  # what comes later can be sent only once
+        repeatable = complete and self._request.method in _REPEATABLE
         upstream = self._kept(tls=tls, repeatable=repeatable)
         while True:
             if upstream is None:
                 upstream = await self._dial(tls=tls)
             connection.upstream = upstream
             try:
-                return await self._converse(stream, upstream, opening)
+                return await self._converse(stream, upstream, begin)
             except _Stale as stale:
-                if not (upstream.reused and (repeatable or (stale.untouched and stream.done))):
+                if not (upstream.reused and (repeatable or (stale.untouched and complete))):
                     raise Refused(
                         f"{target.host} ended the connection without an answer", status=502, rule="upstream"
                     ) from None
@@ -208,11 +206,10 @@ class Relay:
             )
         return upstream
 
-    async def _converse(self, stream: Stream, upstream: Upstream, opening: Opening) -> bool:
+    async def _converse(self, stream: Stream, upstream: Upstream, begin: Callable[[Http], None]) -> bool:
         wire, server, before = self._wire, upstream.wire, upstream.wire.received
         wire.guard(server)
-        upstream.http.ask(opening.request, opening.path, self._judged.host)
-        upstream.http.send(opening.content, opening.last)
+        begin(upstream.http)
         sender: asyncio.Task[None] | None = None
         if stream.done:
             wire.watch(True)
