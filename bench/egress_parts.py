@@ -17,9 +17,8 @@ from pathlib import Path
 from bench.egress_h2 import Answers2
 from paddock.audit import AuditLog
 from paddock.egress._authority import Authority
+from paddock.egress._door import Limits
 from paddock.egress._gateway import Gateway
-from paddock.egress._journal import AuditJournal
-from paddock.egress._open_door import Limits
 from paddock.model.egress import Tier
 from tests.egress.rig import Policy, Rig
 
@@ -92,7 +91,7 @@ async def gate(directory: Path, tier: Tier, port: int) -> None:
     gateway = Gateway(resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=Limits(connections=2048))
     rig.gateway = gateway
     door = rig.door()
-    door.journal = AuditJournal(AuditLog(directory / f"audit-{os.getpid()}"))
+    door.journal = AuditLog(directory / f"audit-{os.getpid()}")
     await gateway.open(door)
     rig.aim(NAME, port)
     await until_the_end(rig.port)

@@ -181,7 +181,7 @@ class Outside:
         for name in ("index.test", "files.test", "npm.test", "crates.test", "deb.test", "evil.test"):
             world.names[name] = ["127.0.0.1"]
             ports[name] = await world.server(self.serve, tls=name)
-        dialer = world.gateway._dialer
+        dialer = world.gateway.dialer
         connect = dialer._connect
         dialer._connect = lambda addresses, target: connect(  # pyright: ignore[reportAttributeAccessIssue]
             addresses, type(target)(target.host, ports[target.host])

@@ -14,17 +14,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from paddock.audit import AuditLog
 from paddock.egress._authority import Authority
+from paddock.egress._door import Door, Limits, Pages
 from paddock.egress._gateway import Gateway
 from paddock.egress._handler import HandlerHost
-from paddock.egress._journal import AuditJournal
 from paddock.egress._malware import Lists
-from paddock.egress._open_door import Door, Limits, Pages
 from paddock.egress._package_cache import PackageStore
 from paddock.egress._registry_reader import Reader
 from paddock.egress._secret_book import SecretBook
 from paddock.errors import Unrecorded
-from paddock.model import ApprovalAnswer, ApprovalRequest
+from paddock.model import ApprovalAnswer, ApprovalRequest, PolicyDocument
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -38,6 +38,7 @@ class Policy:
         self.addresses = {"127.0.0.1", "::1"}
         self.secrets: tuple[str, ...] = ()
         self.approve: str | None = None
+        self.document = PolicyDocument()
 
     def _verdict(self, allowed: bool) -> dict[str, object]:
         return {
@@ -70,7 +71,7 @@ class Flow:
         vars(self).update(fields)
 
 
-class Journal(AuditJournal):
+class Journal(AuditLog):
     """Keeps what is recorded; `broken` refuses to."""
 
     def __init__(self) -> None:
@@ -82,35 +83,32 @@ class Journal(AuditJournal):
         self.crowds: list[int] = []
         self.broken = False
 
-    def decision(self, kind: str, verdict: Verdict, **about: Any) -> int:
+    def verdict(self, name: str, *, allowed: bool, rule: str, reason: str, sandbox: str, detail: dict[str, Any]) -> int:
         if self.broken:
             raise Unrecorded("the disk is full")
-        self.decisions.append((Flow(kind=kind, **about), verdict))
+        about = {key: value for key, value in detail.items() if key != "revision"}
+        verdict = Verdict(allowed=allowed, rule=rule, reason=reason, revision=detail["revision"])
+        self.decisions.append((Flow(kind=name.removeprefix("egress."), sandbox=sandbox, **about), verdict))
         return len(self.decisions) - 1
 
-    def outcome(
-        self,
-        number: int,
-        *,
-        sent: int,
-        received: int,
-        error: str | None,
-        cache: str | None = None,
-        file: tuple[str, str] | None = None,
-    ) -> None:
-        self.outcomes[number] = (sent, received, error)
-        if file is not None:
-            self.files.append(file)
-        if cache is not None:
-            self.caches.append(cache)
+    def outcome(self, of: int, action: str, **fields: Any) -> int:
+        detail = fields["detail"]
+        self.outcomes[of] = (detail["sent"], detail["received"], fields["error"])
+        if "url" in detail:
+            self.files.append((detail["url"], detail["digest"]))
+        if "cache" in detail:
+            self.caches.append(detail["cache"])
+        return len(self.decisions)
 
-    def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, object]) -> None:
-        self.origins.append((flow, decision, origin))
-
-    def crowded(self, sandbox: str, incarnation: int, refused: int) -> None:
+    def event(self, name: str, *, sandbox: str | None = None, message: str | None = None, **detail: Any) -> int:
         if self.broken:
             raise Unrecorded("the disk is full")
-        self.crowds.append(refused)
+        if name == "egress.crowded":
+            self.crowds.append(detail["refused"])
+        else:
+            flow, decision = detail.pop("flow"), detail.pop("decision")
+            self.origins.append((flow, decision, {key: value for key, value in detail.items() if key != "incarnation"}))
+        return len(self.decisions)
 
     def of(self, kind: str) -> list[tuple[Flow, Verdict]]:
         return [entry for entry in self.decisions if entry[0].kind == kind]
@@ -155,6 +153,7 @@ class Rig:
         self.port = self.tcp.getsockname()[1]
         self.dns_ports = (self.dns_udp.getsockname()[1], self.dns_tcp.getsockname()[1])
         return Door(
+            gateway=self.gateway,
             sandbox=sandbox,
             incarnation=1,
             tcp=[self.tcp],
@@ -189,7 +188,7 @@ class Rig:
         return server.sockets[0].getsockname()[1]
 
     def synthetic(self, name: str, sandbox: str = "sb_1") -> str:
-        address = self.gateway._doors[sandbox].lookup(name)
+        address = self.gateway.doors[sandbox].lookup(name)
         assert isinstance(address, str), address
         return address
 

@@ -14,7 +14,6 @@ import pytest
 from paddock.audit import AuditLog, verify
 from paddock.egress._connection import PROXY_PORT
 from paddock.egress._dns import GATEWAY
-from paddock.egress._journal import AuditJournal
 from paddock.policy.egress import load
 from tests.egress.rig import Policy, Rig, answer_ok, ca_file, running
 
@@ -39,10 +38,10 @@ def through(work: Work, directory: Path, serve: object = answer_ok, *, name: str
         async with running(world):
             port = await world.server(serve, tls=name)  # pyright: ignore[reportArgumentType]
             policy = load(POLICY.format(port=port)).snapshot
-            await world.gateway.revise("sb_1", policy)
-            door = world.gateway._doors["sb_1"].door
+            await world.gateway.doors["sb_1"].revise(policy)
+            door = world.gateway.doors["sb_1"]
             log = AuditLog(directory / "audit")
-            door.journal = AuditJournal(log)
+            door.journal = log
             world.names = {name: ["127.0.0.1"]}
             world.aim(name, port)
             await work(world, port, ca_file(world.inside, directory))

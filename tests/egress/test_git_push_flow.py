@@ -89,12 +89,12 @@ def through(work: Callable[[World], Awaitable[None]], directory: Path, push: str
                 server.protect("app.git", "me", VALUE)
                 world = World(rig, server, directory)
                 world.policy(push, approve)
-                await rig.gateway.revise("sb_1", rig.policy)
+                await rig.gateway.doors["sb_1"].revise(rig.policy)
                 binding = Binding(host=HOST, port=world.port, basic=True)
                 bound = Bound(
                     name="TOKEN", placeholder=PLACEHOLDER, bindings=(binding,), value=SecretValue(VALUE.encode())
                 )
-                rig.gateway._doors["sb_1"].door.secrets = rig.secrets = SecretBook([bound])
+                rig.gateway.doors["sb_1"].secrets = rig.secrets = SecretBook([bound])
                 rig.names = {HOST: ["127.0.0.1"]}
                 rig.origin = (GATEWAY, PROXY_PORT)
                 try:
@@ -253,7 +253,7 @@ def test_a_revision_that_takes_the_ref_back_cuts_a_push_under_way(tmp_path: Path
         writer.write(head.encode() + command("refs/heads/agent/a", new=NEW, old=OLD) + b"0000PACK")
         await eventually(lambda: world.server.asked)
         world.policy("refs/heads/other/*")
-        await rig.gateway.revise("sb_1", rig.policy)
+        await rig.gateway.doors["sb_1"].revise(rig.policy)
         try:
             answer = await asyncio.wait_for(reader.read(), 30)
         except ConnectionError:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from paddock.egress._open_door import Limits
+from paddock.egress._door import Limits
 from paddock.egress._secret_book import Bound, SecretBook
 from paddock.model import Binding, SecretValue
 from paddock.model.egress import Tier
@@ -47,7 +47,7 @@ def through(
                     bindings=tuple(Binding(host="a.test", port=port, **where) for where in places),
                     value=SecretValue(VALUE),
                 )
-                world.gateway._doors["sb_1"].door.secrets = SecretBook([bound])
+                world.gateway.doors["sb_1"].secrets = SecretBook([bound])
             world.aim("a.test", port)
             peer = await client(world, "a.test")
             await work(world, peer, f"a.test:{port}")
@@ -204,7 +204,7 @@ def test_who_does_not_go_on_holds_only_its_own_stream(what: str) -> None:
             peer.take = False
             _, slow = peer.begin(request(host, "/big"))
             await slow.more.wait()
-            held = world.gateway._doors["sb_1"]
+            held = world.gateway.doors["sb_1"]
             await eventually(lambda: len(slow.body) >= 65_535)
             peer.take = True
             assert held.streams == 1
@@ -306,10 +306,37 @@ def test_more_streams_than_a_door_has() -> None:
             peer.engine.end_stream(number)
         peer.flush()
         await asyncio.gather(*[peer.streams[number].ended.wait() for number in kept])
-        await eventually(lambda: not world.gateway._doors["sb_1"].streams)
+        await eventually(lambda: not world.gateway.doors["sb_1"].streams)
         assert (await peer.ask(request(host))).status == 200
 
     through(work, limits=Limits(streams=3))
+
+
+def test_a_stream_that_the_server_did_not_begin_is_sent_again_if_all_of_it_is_there() -> None:
+    begun: list[Message] = []
+
+    async def refuse_once(peer: Peer, number: int, message: Message) -> None:
+        begun.append(message)
+        await message.ended.wait()
+        if len(begun) % 3 != 2:
+            return await echo(peer, number, message)
+        peer.engine.reset_stream(number, 7)
+        peer.flush()
+
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        assert (await peer.ask(request(host))).status == 200
+        assert (await peer.ask(request(host, "/whole", "POST"), b"x" * 100)).status == 200
+        assert len(begun) == 3
+        assert (await peer.ask(request(host))).status == 200
+        number, message = peer.begin(request(host, "/late", "POST"), end=False)
+        peer.engine.send_data(number, b"x" * 100)
+        peer.flush()
+        await eventually(lambda: len(begun) == 5 and begun[4].body)
+        await peer.send(number, b"y", end=True)
+        await asyncio.wait_for(message.ended.wait(), 60)
+        assert message.status == 502
+
+    through(work, serve=refuse_once)
 
 
 def test_a_new_revision_resets_what_it_refuses_and_nothing_else() -> None:
@@ -323,15 +350,17 @@ def test_a_new_revision_resets_what_it_refuses_and_nothing_else() -> None:
         _, cut = peer.begin(request(host, "/taken-back"))
         await goes_on.more.wait()
         await cut.more.wait()
-        await world.gateway.revise("sb_1", Policy({"a.test": Tier.INSPECT}, deny_paths=["/taken-back"], revision="r2"))
+        await world.gateway.doors["sb_1"].revise(
+            Policy({"a.test": Tier.INSPECT}, deny_paths=["/taken-back"], revision="r2")
+        )
         await cut.ended.wait()
         assert cut.reset is not None
         assert not goes_on.ended.is_set()
-        await world.gateway.revise("sb_1", Policy({}, revision="r3"))
+        await world.gateway.doors["sb_1"].revise(Policy({}, revision="r3"))
         await peer.closed.wait()
         assert goes_on.reset is not None
         assert peer.gone is not None
-        await eventually(lambda: not world.gateway._doors["sb_1"].pool._links)
+        await eventually(lambda: not world.gateway.doors["sb_1"].pool._links)
 
     through(work, serve=serve)
 

@@ -41,8 +41,8 @@ def through(work: Work) -> Rig:
             await work(world, peer, f"a.test:{port}")
             peer.writer.close()
             await peer.closed.wait()
-            await eventually(lambda: not world.gateway._doors["sb_1"].live)
-            assert world.gateway._doors["sb_1"].streams == 0
+            await eventually(lambda: not world.gateway.doors["sb_1"].live)
+            assert world.gateway.doors["sb_1"].streams == 0
             other = await client(world, "a.test")
             assert (await other.ask(request(f"a.test:{port}"))).status == 200
             other.writer.close()

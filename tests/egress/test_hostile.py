@@ -58,7 +58,7 @@ def test_who_asks_and_asks_and_never_listens() -> None:
             reader, writer = await world.connect()
             writer.transport.pause_reading()  # pyright: ignore[reportAttributeAccessIssue]
             asked = get(f"a.test:{port}", close=False) * 200
-            door = world.gateway._doors["sb_1"]
+            door = world.gateway.doors["sb_1"]
             await eventually(lambda: door.live)
             (connection,) = door.live
             while not connection.wire._held:
@@ -147,7 +147,7 @@ def test_garbage_from_inside_ends_and_leaves_nothing(start: bytes, garbage: byte
             except ConnectionResetError:
                 pass
             writer.close()
-            await eventually(lambda: not world.gateway._doors["sb_1"].live)
+            await eventually(lambda: not world.gateway.doors["sb_1"].live)
             assert faults == []
 
     asyncio.run(work())
@@ -175,7 +175,7 @@ def test_garbage_from_a_server_is_an_error_or_an_answer(garbage: bytes, seed: in
                 assert reply.startswith((b"HTTP/1.1 ",))
             except ConnectionResetError:
                 pass
-            await eventually(lambda: not world.gateway._doors["sb_1"].live)
+            await eventually(lambda: not world.gateway.doors["sb_1"].live)
             assert faults == []
 
     asyncio.run(work())

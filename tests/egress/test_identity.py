@@ -273,13 +273,13 @@ def test_a_name_is_resolved_once_for_each_connection_and_what_was_checked_is_dia
                 world.resolved.append(name)
                 return next(answers)
 
-            world.gateway._dialer._resolver = rebind
+            world.gateway.dialer._resolver = rebind
             world.aim("a.test", port)
             assert (await world.ask(get(f"a.test:{port}"))).startswith(b"HTTP/1.1 200 OK")
             assert world.resolved == ["a.test"]
             checked = [(flow.address, verdict.allowed) for flow, verdict in world.journal.of("dial")]
             assert checked == [("10.0.0.1", False), ("127.0.0.1", True)]
-            world.gateway._doors["sb_1"].pool.sweep(everything=True)
+            world.gateway.doors["sb_1"].pool.sweep(everything=True)
             assert (await world.ask(get(f"a.test:{port}"))).startswith(b"HTTP/1.1 403")
             assert origin.connections == 1
 

@@ -10,7 +10,7 @@ import dns.rcode
 import pytest
 
 from paddock.egress._dns import frame
-from paddock.egress._open_door import Limits
+from paddock.egress._door import Limits
 from paddock.model.egress import Tier
 from tests.egress.rig import Policy, Rig, answer_ok, eventually, get, running
 
@@ -39,7 +39,7 @@ def test_connections_over_the_limit_are_reset_and_counted() -> None:
         async with running(rig(connections=8)) as world:
             world.aim("a.test", await world.server(answer_ok))
             kept = [await world.connect() for _ in range(8)]
-            door = world.gateway._doors["sb_1"]
+            door = world.gateway.doors["sb_1"]
             await eventually(lambda: len(door.live) == 8)
             for number in range(20):
                 with pytest.raises(ConnectionResetError):  # maybe before it was told that it is there
@@ -76,7 +76,7 @@ def test_who_says_nothing_is_ended(limits: dict[str, float], said: bytes) -> Non
             world.aim("a.test", port)
             with pytest.raises(ConnectionResetError):
                 await world.ask(said.replace(b"a.test", b"a.test:%d" % port))
-            await eventually(lambda: not world.gateway._doors["sb_1"].live)
+            await eventually(lambda: not world.gateway.doors["sb_1"].live)
 
     asyncio.run(work())
 
@@ -146,7 +146,7 @@ def test_names_are_answered_over_udp_and_tcp() -> None:
 def test_new_names_are_recorded_so_fast_and_no_faster() -> None:
     async def work() -> None:
         async with running(rig(names_per_second=2)) as world:
-            door = world.gateway._doors["sb_1"]
+            door = world.gateway.doors["sb_1"]
             for number in range(200):
                 door.lookup(f"n{number}.test")
             assert len(world.journal.of("name")) < 50

@@ -84,7 +84,7 @@ def test_a_registry_without_filters_is_read_and_not_written_to() -> None:
             assert written.startswith(b"HTTP/1.1 403 ")
             assert world.resolved == []
             port = await world.server(answer_ok, tls="pypi.org")
-            world.gateway._dialer._connect = _to(world.gateway._dialer._connect, port)
+            world.gateway.dialer._connect = _to(world.gateway.dialer._connect, port)
             reply = await world.ask(get("pypi.org", "/simple/six/"), tls="pypi.org")
             assert reply.startswith(b"HTTP/1.1 200 "), reply
             assert world.resolved == ["pypi.org"]

@@ -90,7 +90,7 @@ def test_a_revision_begins_it_anew() -> None:
         async with running(rig()) as world:
             assert (await ask(world, "/a?page=1")).endswith(b"first")
             policy = {"egress": {"mock": [{"host": "api.test", "with": {"cassette": CASSETTE[:1]}}]}}
-            await world.gateway.revise("sb_1", load(policy).snapshot)
+            await world.gateway.doors["sb_1"].revise(load(policy).snapshot)
             assert (await ask(world, "/a?page=1")).endswith(b"first")
 
     run(scene())

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from paddock.egress._door import Limits
 from paddock.egress._handler import HandlerHost, start_host
-from paddock.egress._open_door import Limits
 from paddock.policy.egress import Snapshot, load
 from tests.egress.rig import Rig, running
 
@@ -175,13 +175,13 @@ def test_one_that_does_not_come_to_an_end_is_killed(host: HandlerHost) -> None:
     async def scene() -> None:
         async with running(rig(host)) as world:
             assert json.loads((await ask(world, "/count"))[1])["asked"] == 1
-            world.gateway._doors["sb_1"].limits = Limits(handler=0.5)
+            world.gateway.doors["sb_1"].limits = Limits(handler=0.5)
             head, body = await ask(world, "/forever")
             assert head.startswith(b"HTTP/1.1 504 ")
             assert b"took longer than 0.5 s" in body
-            world.gateway._doors["sb_1"].limits = Limits()
+            world.gateway.doors["sb_1"].limits = Limits()
             assert json.loads((await ask(world, "/count"))[1])["asked"] == 1, "that is another one"
-            assert world.gateway._handlers.living == 1
+            assert world.gateway.handlers.living == 1
 
     run(scene())
 
@@ -191,13 +191,13 @@ def test_a_revision_begins_it_anew_and_the_end_of_the_door_ends_it(host: Handler
         async with running(rig(host)) as world:
             for asked in (1, 2):
                 assert json.loads((await ask(world, "/count"))[1])["asked"] == asked
-            await world.gateway.revise("sb_1", policy())
+            await world.gateway.doors["sb_1"].revise(policy())
             assert json.loads((await ask(world, "/count"))[1])["asked"] == 3, "the same revision goes on"
-            await world.gateway.revise("sb_1", policy(HANDLER + "\n"))
-            assert world.gateway._handlers.living == 0
+            await world.gateway.doors["sb_1"].revise(policy(HANDLER + "\n"))
+            assert world.gateway.handlers.living == 0
             assert json.loads((await ask(world, "/count"))[1])["asked"] == 1
             await world.gateway.close("sb_1")
-            assert world.gateway._handlers.living == 0
+            assert world.gateway.handlers.living == 0
 
     run(scene())
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import closing
 from typing import Any
 
-from paddock.egress import _gateway, _origins
+from paddock.egress import _door, _origins
 from paddock.egress._gateway import Gateway
 from paddock.egress._origins import MOST_WAITING, Origins
 from paddock.linux import sock_diag
@@ -154,7 +154,7 @@ def test_a_gateway_without_a_witness_serves_and_says_that_there_is_none() -> Non
 
 
 def test_a_connection_goes_on_without_the_witness_whose_late_answer_is_recorded(monkeypatch: Any) -> None:
-    monkeypatch.setattr(_gateway, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(_door, "PATIENCE_SECONDS", 0)
 
     async def scene(table: Table) -> None:
         rig = Rig(Policy({"a.test": Tier.INSPECT}))

@@ -279,7 +279,7 @@ def test_what_a_policy_holds_back_is_not_had_from_the_cache(tmp_path: Path) -> N
         assert (await two.fetch("files.test", young))[0] == 403
         three = await scene.another(other, "sb_3")
         assert (await three.fetch("files.test", young))[0] == 403
-        await scene.world.gateway.revise("sb_1", strict)
+        await scene.world.gateway.doors["sb_1"].revise(strict)
         assert (await scene.one.fetch("files.test", young))[0] == 403
         assert scene.world.journal.caches == ["kept"]
 
@@ -292,8 +292,8 @@ def test_what_came_from_an_address_that_a_policy_refuses_is_not_had_from_the_cac
         await eventually(lambda: scene.kept)
         two = await scene.another()
         assert await two.page() == 200
-        room = scene.world.gateway._doors["sb_2"]
-        policy: Any = room.door.policy
+        room = scene.world.gateway.doors["sb_2"]
+        policy: Any = room.policy
         address = policy.address
 
         def not_files(target: Target, given: str, **own: Any) -> Any:
@@ -306,7 +306,7 @@ def test_what_came_from_an_address_that_a_policy_refuses_is_not_had_from_the_cac
                 return not_files if name == "address" else getattr(policy, name)
 
         other: Any = Other()
-        room.door.policy = other
+        room.policy = other
         assert (await two.file())[0] == 403
         assert "hit" not in scene.world.journal.caches
 
@@ -326,7 +326,7 @@ def test_a_revision_cuts_who_reads_what_it_holds_back(tmp_path: Path) -> None:
         reader, _ = await scene.one.start("files.test", FILE)
         await reader.readuntil(b"\r\n\r\n")
         other: Any = world_of(", packages: [other]").policy
-        await scene.world.gateway.revise("sb_1", other)
+        await scene.world.gateway.doors["sb_1"].revise(other)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await asyncio.wait_for(reader.readexactly(len(LARGE)), 60)
         await eventually(lambda: not scene.drafts)

@@ -19,7 +19,7 @@ import pytest
 from paddock.egress._authority import Authority
 from paddock.egress._client import GatewayClient
 from paddock.egress._control import VERSION, Close, Hello, Open, Revise, Secret
-from paddock.egress._open_door import Door
+from paddock.egress._door import Door, Limits, Pages
 from paddock.egress._secret_book import Bound, to_bytes
 from paddock.egress._server import Server
 from paddock.errors import InvalidState, NotConfigured, NotFound
@@ -230,27 +230,34 @@ POLICY, SECRET = compile(PolicyDocument()).to_bytes(), to_bytes(Bound(name="x", 
 INSIDE = Authority.make("inside")
 
 
+class NotedDoor:
+    def __init__(self, sandbox: str, said: list[tuple[str, str]]) -> None:
+        self._sandbox, self._said, self.secrets = sandbox, said, self
+
+    async def revise(self, policy: Any) -> None:
+        self._said.append(("revise", self._sandbox))
+
+    def put(self, bound: Bound) -> None:
+        self._said.append(("secret", self._sandbox))
+
+
 class Noted:
     """A gateway that does nothing and says what it was told."""
+
+    handlers = origins = None
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
         self.sockets: list[socket.socket] = []
         self.closed = asyncio.Event()
+        self.loop, self.limits, self.pages = asyncio.get_running_loop(), Limits(), Pages()
+        self.doors = {"sb_b": NotedDoor("sb_b", self.said)}
 
     async def open(self, door: Door) -> None:
         self.said.append(("open", door.sandbox))
         assert door.diag is not None
         self.sockets += [*door.tcp, door.dns_udp, door.dns_tcp, door.diag]
-
-    async def revise(self, sandbox: str, policy: Any) -> None:
-        self.said.append(("revise", sandbox))
-
-    async def watch(self, sandbox: str, wanted: bool) -> None:
-        assert not wanted
-
-    def put_secret(self, sandbox: str, bound: Bound) -> None:
-        self.said.append(("secret", sandbox))
+        self.doors[door.sandbox] = NotedDoor(door.sandbox, self.said)
 
     async def close(self, sandbox: str) -> None:
         self.said.append(("close", sandbox))
@@ -369,10 +376,10 @@ def test_a_claim_is_answered_by_the_daemon_and_without_one_it_is_a_no(state: Pat
 
 def test_a_gateway_that_fails_in_one_matter_fails_in_no_other(state: Path) -> None:
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
-        def broken(sandbox: str, bound: Bound) -> None:
+        def broken(bound: Bound) -> None:
             raise ZeroDivisionError("of ours")
 
-        plane.put_secret = broken
+        plane.doors["sb_b"].put = broken
         with pytest.raises(Exception, match="ZeroDivisionError"):
             await one.order(Secret(sandbox="sb_b", name="x", secret=SECRET))
         await one.order(NOTHING)

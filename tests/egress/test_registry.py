@@ -174,7 +174,7 @@ def test_a_judged_registry_is_sent_credentials_where_a_secret_is_bound_to_them()
         bind = "{host: index.test, header: Authorization}"
         policy = f"egress:\n  allow: [{rule}, {{cidr: 127.0.0.1, ports: [1-65535]}}]\n"
         policy += f"secrets: {{TOKEN: {{from: env, bind: {bind}}}}}\n"
-        await world.gateway.revise("sb_1", load(policy).snapshot)
+        await world.gateway.doors["sb_1"].revise(load(policy).snapshot)
         binding = Binding(host="index.test", port=443, header="Authorization")
         value = SecretValue(b"the-real-token")
         world.secrets.put(Bound(name="TOKEN", placeholder="pdk_0123456789", bindings=(binding,), value=value))
@@ -216,7 +216,7 @@ def test_what_another_revision_kept_is_not_fetched_under_this_one() -> None:
         assert await versions(world) == ["1.0", "1.5", "2.0"]
         assert (await fetch(world, "files.test", FILE.format("2.0")))[0] == 200
         stricter: Any = world_of(COOLDOWN).policy
-        await world.gateway.revise("sb_1", stricter)
+        await world.gateway.doors["sb_1"].revise(stricter)
         outside.asked.clear()
         assert (await fetch(world, "files.test", FILE.format("2.0")))[0] == 403
         assert outside.asked == ["index.test" + PAGE]
@@ -277,7 +277,7 @@ def test_a_poisoned_page_leads_nowhere() -> None:
         ]
         outside.files = [*wrong, good]
         assert await versions(world) == ["1.0"]
-        assert len(world.gateway._doors["sb_1"].shelf._files) == 1
+        assert len(world.gateway.doors["sb_1"].shelf._files) == 1
         outside.files = wrong
         status, _, said = await fetch(world, "index.test", PAGE)
         assert status == 502
@@ -309,6 +309,6 @@ def test_a_page_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(world: Rig, outside: Outside) -> None:
         outside.answers["index.test" + PAGE] = (JSON, os.urandom(200_000))
         assert (await fetch(world, "index.test", PAGE))[0] == 502
-        assert world.gateway._doors["sb_1"].shelf.held == 0
+        assert world.gateway.doors["sb_1"].shelf.held == 0
 
     through(work)

@@ -109,17 +109,17 @@ def test_an_index_leads_to_its_own_hosts_only() -> None:
         ("https://files.test/{crate}-{version}.crate", "/demo-1.0.0.crate"),
         ("https://files.test/{prefix}/{lowerprefix}/{sha256-checksum}", f"/de/mo/de/mo/{'a' * 64}"),
     ):
-        (found,) = crates.filter_page(page(downloads=template), line).files
+        (found,) = crates.filter_page(page(downloads=template), "", line).files
         assert found[0] == ("files.test", 443, place)
         assert found[1].digest == f"sha256:{'a' * 64}"
     for url in ("https://evil.test/{crate}", "file:///etc/{crate}", "https://files.test@evil.test/"):
         with pytest.raises(Malformed):
-            crates.filter_page(page(""), json.dumps({"dl": url}).encode())
+            crates.filter_page(page(""), "", json.dumps({"dl": url}).encode())
         with pytest.raises(Malformed):
-            crates.filter_page(page(downloads=url), line)
+            crates.filter_page(page(downloads=url), "", line)
     for other in (b'{"name": "other", "vers": "1.0.0"}', b"{", b"[]", b"\xff"):
         with pytest.raises(Malformed):
-            crates.filter_page(page(), line + b"\n" + other)
+            crates.filter_page(page(), "", line + b"\n" + other)
 
 
 def test_paths_of_the_index_and_of_files() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,10 +91,10 @@ def test_of_an_npm_registry_stays_what_is_old_enough_and_tags_lead_to_it(
     expected = [n for n, age in found.items() if may_be_seen(age, cooldown, unknown)]
     where = page(cooldown, unknown, registry="npm")
     if found and not expected:
-        assert npm.filter_document(where, body, "").nothing is not None
+        assert npm.filter_page(where, "", body).nothing is not None
         return
     for accept in ("", npm.ABBREVIATED):
-        filtered = npm.filter_document(where, body, accept)
+        filtered = npm.filter_page(msgspec.structs.replace(where, accept=accept), "", body)
         seen = json.loads(filtered.body)
         assert set(seen["versions"]) == {f"1.{n}.0" for n in expected}
         assert may_be_fetched(filtered) == {("files.test", 443, f"/demo/-/demo-1.{n}.0.tgz") for n in expected}
@@ -155,7 +156,8 @@ def test_whatever_a_python_index_says_leads_to_its_own_hosts(files: list[Any], a
 @given(st.dictionaries(st.sampled_from(["1.0.0", "x"]), manifests, max_size=4), anything, anything)
 def test_whatever_an_npm_registry_says_leads_to_its_own_hosts(versions: Any, times: Any, tags: Any) -> None:
     body = json.dumps({"name": "demo", "versions": versions, "time": times, "dist-tags": tags}).encode()
-    held(lambda: npm.filter_document(page(None, None, registry="npm"), body, npm.ABBREVIATED))
+    where = msgspec.structs.replace(page(None, None, registry="npm"), accept=npm.ABBREVIATED)
+    held(lambda: npm.filter_page(where, "", body))
 
 
 @given(
@@ -182,7 +184,7 @@ def test_a_link_that_is_plain_is_what_any_link_is(link: str) -> None:
 def test_bytes_that_are_no_page_are_malformed_or_empty(body: bytes) -> None:
     held(lambda: pypi.filter_json(page(1, None), body, "json"))
     held(lambda: pypi.filter_html(page(1, None), body, "json"))
-    held(lambda: npm.filter_document(page(1, None, registry="npm"), body, ""))
+    held(lambda: npm.filter_page(page(1, None, registry="npm"), "", body))
 
 
 def test_deep_and_endless_pages_are_no_work() -> None:
@@ -201,7 +203,7 @@ def test_deep_and_endless_pages_are_no_work() -> None:
 
 
 def test_paths_of_pages_and_of_everything_else() -> None:
-    assert pypi.project_of("/root/pypi/+simple/Zope.Interface/") == "zope-interface"
-    assert [pypi.project_of(path) for path in ("/simple/", "/simple/a/b", "/pypi/a/json")] == [None] * 3
+    assert pypi.package_of("/root/pypi/+simple/Zope.Interface/") == "zope-interface"
+    assert [pypi.package_of(path) for path in ("/simple/", "/simple/a/b", "/pypi/a/json")] == [None] * 3
     assert [npm.package_of(path) for path in ("/a", "/@s/a", "/@s%2Fa", "/npm/a")] == ["a", "@s/a", "@s/a", "a"]
     assert [npm.package_of(path) for path in ("/-/all", "/", "/-/a.tgz", "/a/-/a-1.tgz", "/@s")] == [None] * 5

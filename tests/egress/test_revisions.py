@@ -61,7 +61,7 @@ def test_live_connections(name: str, serve: object, headers: str, change: str) -
             revised = Policy({} if change == "host" else BOTH, revision="r2")
             revised.deny_paths = {"/a"} if change == "path" else set()
             revised.addresses = set() if change == "address" else revised.addresses
-            await world.gateway.revise("sb_1", revised)
+            await world.gateway.doors["sb_1"].revise(revised)
             # A path says nothing of a splice or of what is idle; an idle connection has no address.
             cut = (
                 change == "host" or (change == "path" and serve and name == "a.test") or (change == "address" and serve)
@@ -93,14 +93,14 @@ def test_a_hundred_live_connections_are_cut_together() -> None:
                 pairs.append((reader, writer))
                 writer.write(f"GET /a HTTP/1.1\r\nHost: a.test:{world.origin[1]}\r\n\r\n".encode())
                 await reader.readuntil(b"data: 1")
-            await world.gateway.revise("sb_1", Policy({}, revision="r2"))
+            await world.gateway.doors["sb_1"].revise(Policy({}, revision="r2"))
             ended = await asyncio.gather(*(reader.read() for reader, _ in pairs), return_exceptions=True)
             assert all(isinstance(one, ConnectionResetError) for one in ended)
             for _, writer in pairs:
                 writer.close()
             requests = [number for number, (flow, _) in enumerate(world.journal.decisions) if flow.kind == "request"]
             await eventually(lambda: all(number in world.journal.outcomes for number in requests))
-            await eventually(lambda: not world.gateway._doors["sb_1"].live)
+            await eventually(lambda: not world.gateway.doors["sb_1"].live)
 
     asyncio.run(work())
 

@@ -98,7 +98,7 @@ def test_who_does_not_read_stops_the_other_side() -> None:
         writer.write(get(f"a.test:{port}"))
         await reader.readuntil(HEAD)
         writer.transport.pause_reading()  # pyright: ignore[reportAttributeAccessIssue]
-        (connection,) = world.gateway._doors["sb_1"].live
+        (connection,) = world.gateway.doors["sb_1"].live
         wires = [connection.wire, connection.upstream.wire]
         await eventually(lambda: wires[0]._full and wires[1]._held)
         for wire in wires:

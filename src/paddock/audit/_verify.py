@@ -310,15 +310,17 @@ class _Directory(_Reading):
 class _Export(_Reading):
     """Lines of `paddock audit export`."""
 
-    def __init__(self, trusted: Sequence[bytes]) -> None:
+    def __init__(self, path: Path, trusted: Sequence[bytes]) -> None:
         super().__init__(trusted)
+        self._path = path
         self._heads: list[bytes] = []
 
     def more_heads(self) -> Iterable[bytes]:
         heads, self._heads = self._heads, []
         return heads
 
-    def read(self, path: Path) -> None:
+    def read(self) -> None:
+        path = self._path
         with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
                 try:
@@ -347,12 +349,9 @@ def verify(path: Path, keys: Sequence[bytes] = ()) -> AuditReport:
     With `keys` (32 bytes each), every signed head has to be by one of them, and there has to be one. A torn last line
     is `ok` and told in `problem`: a dying machine leaves it, and its effect never began.
     """
-    reading = _Export(keys) if path.is_file() else _Directory(path, keys)
+    reading = (_Export if path.is_file() else _Directory)(path, keys)
     try:
-        if isinstance(reading, _Export):
-            reading.read(path)
-        else:
-            reading.read()
+        reading.read()
     except Faulty as error:
         return reading.report(error)
     except OSError as error:

@@ -6,7 +6,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from paddock.errors import Unrecorded
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
@@ -15,20 +15,23 @@ from paddock.policy.egress import Snapshot
 from ._dns import GATEWAY, is_synthetic
 from ._exchange import Exchange
 from ._git import Update
-from ._h2_inside import Inside
-from ._h2_session import StreamTransport
+from ._h2_session import MOST_STREAMS, Broken, Session, StreamWire
 from ._hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
-from ._http1 import BadMessage, Http, Http1, answer
+from ._http1 import BadMessage, Fields, Http, Http1, answer
 from ._names import BadHost, canonical, is_address
-from ._open_door import OpenDoor
 from ._refusal import Refused, response_of
 from ._upstream import Upstream
 from ._wire import Lost, Wire
+
+if TYPE_CHECKING:
+    from ._door import Door
 
 PROXY_PORT = 3128
 _SILENT_SECONDS = 0.3
 _REFUSED_SECONDS = 2.0
 _LINGER_SECONDS = 3.0
+_STREAM_WINDOW = 65_535
+_STREAMS_WINDOW = 1 << 20
 _HTTP = re.compile(rb"[A-Z]{3,20} ")
 _MAYBE_HTTP = re.compile(rb"[A-Z]{1,20}")
 
@@ -39,11 +42,11 @@ class Connection:
     """`target` is what was decided on and `request` what is under way now: both are judged again when the policy
     changes."""
 
-    def __init__(self, room: OpenDoor, wire: Wire, origin: tuple[str, int], *, flow: int | None = None) -> None:
+    def __init__(self, door: Door, wire: Wire, origin: tuple[str, int], *, flow: int | None = None) -> None:
         """`flow`: the number of the connection that it is a stream of."""
-        self.room, self.wire, self.origin = room, wire, origin
+        self.door, self.wire, self.origin = door, wire, origin
         self.http: Http = Http1(wire)
-        self.flow = room.next_flow() if flow is None else flow
+        self.flow = door.next_flow() if flow is None else flow
         self.is_stream = self.is_grpc = False
         self._inside: Inside | None = None
         self.target: Target | None = None
@@ -59,14 +62,14 @@ class Connection:
         self._decision: int | None = None
         self._deadline: float | None = None
         self._overdue: Wire = wire
-        self._seen, self._seen_at = 0, room.loop.time()
+        self._seen, self._seen_at = 0, door.loop.time()
         self._why: str | None = None
 
     # -- what the door does to it --------------------------------------------------------------------------------------
 
     def limit(self, seconds: float | None, wire: Wire | None = None) -> None:
         """From now on: then `wire` (the client's) is broken off."""
-        self._deadline = None if seconds is None else self.room.loop.time() + seconds
+        self._deadline = None if seconds is None else self.door.loop.time() + seconds
         self._overdue = wire or self.wire
 
     def tick(self, now: float) -> None:
@@ -84,7 +87,7 @@ class Connection:
                     self._overdue.reset("too slow")
                 else:
                     self._inside.leave("too slow")
-        elif now - self._seen_at > self.room.limits.idle:
+        elif now - self._seen_at > self.door.limits.idle:
             self.cut("idle")
 
     def recheck(self, policy: Snapshot) -> None:
@@ -94,9 +97,9 @@ class Connection:
             for stream in list(self._inside.branches):
                 stream.recheck(policy)
 
-    def branch(self, stream: StreamTransport) -> Connection:
+    def branch(self, stream: StreamWire) -> Connection:
         """A stream of this one: all that was decided on it holds for the stream."""
-        branch = Connection(self.room, stream.wire, self.origin, flow=self.flow)
+        branch = Connection(self.door, stream, self.origin, flow=self.flow)
         branch.http, branch.is_stream, branch.is_grpc = stream, True, stream.is_grpc
         branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
         return branch
@@ -146,29 +149,24 @@ class Connection:
             raise
         finally:
             for name in self._held:
-                self.room.names.release(name)
-            self._release()
+                self.door.names.release(name)
+            self.wire.guard(None)
+            if self.upstream is not None:
+                self.upstream.wire.guard(None)
+                self.upstream.wire.close()
+            self.wire.close()
             self._record_end(self._why or error)
-
-    def _release(self) -> None:
-        self.wire.guard(None)
-        if self.upstream is not None:
-            self.upstream.wire.guard(None)
-            self.upstream.wire.close()
-        self.wire.close()
 
     def _record_end(self, error: str | None) -> None:
         if self._decision is not None:
             try:
-                self.room.door.journal.outcome(
-                    self._decision, sent=self.wire.received, received=self.wire.sent, error=error
-                )
+                self.door.outcome(self._decision, sent=self.wire.received, received=self.wire.sent, error=error)
             except Unrecorded:
                 self.wire.reset("unrecorded")
 
     async def _serve(self) -> None:
         host, port = self.origin
-        self.limit(self.room.limits.first_byte)
+        self.limit(self.door.limits.first_byte)
         if host == GATEWAY and port == PROXY_PORT:
             asked = await Exchange(self, None, "http").run()
             if asked is not None:
@@ -176,16 +174,16 @@ class Connection:
                 await self._go(target, verdict, literal=target.host if is_address(target.host) else None)
         elif not is_synthetic(host):
             await self._to(Target(host, port), literal=host)
-        elif (name := self.room.names.name(host)) is not None:
+        elif (name := self.door.names.name(host)) is not None:
             self._held.append(name)
-            self.room.names.hold(name)
+            self.door.names.hold(name)
             await self._to(Target(name, port))
         else:
             target = Target(host, port)
             await self._refuse(target, self._no("this address stands for no name (any more)", "synthetic"))
 
     def _no(self, reason: str, rule: str) -> Verdict:
-        return Verdict(allowed=False, rule=rule, reason=reason, revision=self.room.door.policy.revision)
+        return Verdict(allowed=False, rule=rule, reason=reason, revision=self.door.policy.revision)
 
     async def _to(self, target: Target, *, literal: str | None = None) -> None:
         verdict = self.allow(target)
@@ -197,7 +195,7 @@ class Connection:
     async def _go(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
         """All that comes from now on is for `target`, which was allowed."""
         self.settle(target, verdict, literal=literal)
-        self.limit(self.room.limits.first_byte)
+        self.limit(self.door.limits.first_byte)
         try:
             opening = await self._opening(_SILENT_SECONDS if verdict.tier is Tier.SPLICE else None)
             if isinstance(opening, Hello):
@@ -209,9 +207,9 @@ class Connection:
 
     def allow(self, target: Target) -> ConnectVerdict:
         """The verdict, recorded."""
-        verdict = self.room.door.policy.connect(target)
+        verdict = self.door.policy.connect(target)
         tier = None if verdict.tier is None else verdict.tier.value
-        number = self.room.decide("connect", self.flow, target, verdict, tier=tier)
+        number = self.door.decide("connect", self.flow, target, verdict, tier=tier)
         self._decision = number if self._decision is None else self._decision
         return verdict
 
@@ -226,21 +224,18 @@ class Connection:
         elif tier is Tier.SPLICE:
             await self._splice(target, opening)
         elif isinstance(opening, Hello):
-            self.limit(self.room.limits.head)
-            await self.wire.shake(self.room.door.authority.context(target.host, h2=True))
+            self.limit(self.door.limits.head)
+            await self.wire.shake(self.door.authority.context(target.host, h2=True))
             if self.wire.protocol == "h2":
-                await self._inspect_streams(target)
+                self._inside = Inside(self, target)
+                try:
+                    await self._inside.run()
+                finally:
+                    self._inside = None
             else:
                 await Exchange(self, target, "https").run()
         else:
             await self._refuse(target, self._no("neither TLS nor HTTP, and nothing else can be inspected", "protocol"))
-
-    async def _inspect_streams(self, target: Target) -> None:
-        self._inside = Inside(self, target)
-        try:
-            await self._inside.run()
-        finally:
-            self._inside = None
 
     # -- its first bytes -----------------------------------------------------------------------------------------------
 
@@ -298,7 +293,7 @@ class Connection:
     async def _refuse(self, target: Target, verdict: Verdict, *, recorded: bool = False) -> None:
         """In the words of whoever asks; at once."""
         if not recorded:
-            self._decision = self.room.decide("connect", self.flow, target, verdict)
+            self._decision = self.door.decide("connect", self.flow, target, verdict)
         self._why = verdict.reason
         try:
             async with asyncio.timeout(_REFUSED_SECONDS):
@@ -328,7 +323,7 @@ class Connection:
 
     async def _splice(self, target: Target, opening: Opening) -> None:
         self.limit(None)
-        upstream = self.upstream = await self.room.dial(self.flow, target, literal=self.literal, tls=False)
+        upstream = self.upstream = await self.door.dial(self.flow, target, literal=self.literal, tls=False)
         self.wire.guard(upstream.wire)
         upstream.wire.guard(self.wire)
         if opening == "silent":
@@ -339,3 +334,75 @@ class Connection:
             if isinstance(late, Hello):
                 self._identify(late)
         await self.wire.join(upstream.wire)
+
+
+class Inside:
+    """HTTP/2 of one connection from inside: each stream is a branch of it, with an exchange of its own.
+
+    `branches` are the streams that have not ended; `left`: there will be no more."""
+
+    def __init__(self, connection: Connection, target: Target) -> None:
+        self._connection, self._target, self._door = connection, target, connection.door
+        self.branches: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.left = False
+        self._session = Session(
+            connection.wire, self._door.loop, opened=self._opened, window=_STREAM_WINDOW, streams_window=_STREAMS_WINDOW
+        )
+
+    async def run(self) -> None:
+        """Lost; ends all that it began."""
+        connection, broken = self._connection, None
+        connection.limit(self._door.limits.keep_alive)
+        why: Exception = ConnectionResetError("the client has left")
+        try:
+            await self._session.pump()
+        except Broken as error:
+            why = broken = error
+        except Lost as lost:
+            why = lost
+            raise
+        finally:
+            self._session.lose(why)
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+        if self.left or broken is not None:
+            await connection.last_word()
+        if broken is not None:
+            raise Lost(str(broken))
+
+    def leave(self, why: str) -> None:
+        """Nothing passes any more: the streams are reset, and the client is told to go."""
+        for branch in list(self.branches):
+            branch.cut(why)
+        self._session.leave()
+        self.left = True
+        self._connection.wire.stir()
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def _opened(self, stream: StreamWire, fields: Fields, ended: bool) -> None:
+        door = self._door
+        if door.streams >= door.limits.streams or len(self.branches) >= 2 * MOST_STREAMS:
+            return stream.refuse()
+        stream.asked(fields, ended=ended)
+        branch = self._connection.branch(stream)
+        exchange = Exchange(branch, self._target, "https")
+        self.branches.add(branch)
+        door.streams += 1
+        self._connection.limit(None)
+        task = door.loop.create_task(branch.run(exchange.run))
+        self._tasks.add(task)
+        task.add_done_callback(lambda task: self._ended(branch, task))
+
+    def _ended(self, branch: Connection, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.branches.discard(branch)
+        self._door.streams -= 1
+        if not self.branches:
+            self._connection.limit(self._door.limits.keep_alive)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # ours: the stream was ended all the same
+            self._door.loop.call_exception_handler({"message": "a stream failed", "exception": error, "task": task})

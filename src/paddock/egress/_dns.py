@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -147,25 +147,18 @@ def _bare(query: bytes, code: int) -> bytes:
     return query[:2] + flags.to_bytes(2, "big") + bytes(8)
 
 
-class Frames:
-    """Queries over TCP: each has its length before it."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Those that are whole now; ValueError: one is too long."""
-        self._buffer += data
-        whole: list[bytes] = []
-        while len(self._buffer) >= 2:
-            size = int.from_bytes(self._buffer[:2], "big")
-            if size > MAX_QUERY_BYTES:
-                raise ValueError(f"a query of {size} bytes")
-            if len(self._buffer) < 2 + size:
-                break
-            whole.append(bytes(self._buffer[2 : 2 + size]))
-            del self._buffer[: 2 + size]
-        return whole
+def take_queries(buffer: bytearray) -> Iterator[bytes]:
+    """Take those that are whole from what came over TCP, where each has its length before it. ValueError: one is too
+    long."""
+    while len(buffer) >= 2:
+        end = 2 + int.from_bytes(buffer[:2], "big")
+        if end > 2 + MAX_QUERY_BYTES:
+            raise ValueError(f"a query of {end - 2} bytes")
+        if len(buffer) < end:
+            return
+        query = bytes(buffer[2:end])
+        del buffer[:end]
+        yield query
 
 
 def frame(message: bytes) -> bytes:

@@ -42,13 +42,13 @@ class Exchange:
     """`target` None: an explicit proxy, where each request names its own."""
 
     def __init__(self, connection: Connection, target: Target | None, scheme: str) -> None:
-        self._connection, self._room, self._wire = connection, connection.room, connection.wire
+        self._connection, self._door, self._wire = connection, connection.door, connection.wire
         self._fixed, self._scheme = target, scheme
         self._named: dict[str, Target] = {}
 
     async def run(self) -> tuple[Target, ConnectVerdict] | None:
         """Until either side has enough; or until CONNECT asks for a tunnel, which is allowed and said so."""
-        connection, limits = self._connection, self._room.limits
+        connection, limits = self._connection, self._door.limits
         goes_on = True
         while goes_on:
             request = None
@@ -111,7 +111,8 @@ class Exchange:
         if self._fixed is None:
             self._allow(target)
         verdict = self._judge(request, target, path)
-        number = self._decide(target, verdict, request.method, path)
+        digest = hashlib.sha256(path.encode()).hexdigest()[:16]
+        number = self._door.decide("request", connection.flow, target, verdict, method=request.method, path=digest)
         if not verdict.allowed:
             raise Refused(verdict.reason, rule=verdict.rule, number=number)
         connection.request, connection.granted = (target, self._scheme, request.method, path, None), verdict
@@ -153,7 +154,7 @@ class Exchange:
 
     def _judge(self, request: Request, target: Target, path: str) -> RequestVerdict:
         """Judge a request in each way in which a server may read it: all have to get one verdict. Refused."""
-        policy = self._room.door.policy
+        policy = self._door.policy
         verdict = policy.request(target, self._scheme, request.method, path)
         if verdict.allowed:
             for method, other, why in readings(request.method, path, request.fields):
@@ -167,20 +168,21 @@ class Exchange:
         request, verdict = judged.request, judged.verdict
         if not (request.chunked or request.length) or verdict.mock is not None or verdict.git is not None:
             return None
-        ask = self._room.door.policy.request
+        ask = self._door.policy.request
         if all(_is_alike(verdict, ask(judged.target, judged.scheme, method, judged.path)) for method in METHODS):
             return None
         return FormWatch.of(request.fields)
 
     def _astray(self, target: Target, reason: str, judged: Verdict) -> int:
         found = Verdict(allowed=False, rule="secret", reason=reason, revision=judged.revision)
-        return self._room.decide("secret", self._connection.flow, target, found)
+        return self._door.decide("secret", self._connection.flow, target, found)
 
     def _record(self, number: int, sent: int, received: int, error: str | None, relay: Relay) -> None:
-        journal = self._room.door.journal
-        given = None if relay.file is None else relay.file.given
+        about = {} if relay.how is None else {"cache": relay.how}
+        if relay.file is not None and relay.file.given is not None:
+            about["url"], about["digest"] = relay.file.given
         try:
-            journal.outcome(number, sent=sent, received=received, error=error, cache=relay.how, file=given)
+            self._door.outcome(number, sent=sent, received=received, error=error, **about)
         except Unrecorded:
             self._wire.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
@@ -193,14 +195,10 @@ class Exchange:
                 raise Refused(verdict.reason, rule=verdict.rule)
             connection.settle(target, verdict, literal=target.host if is_address(target.host) else None)
 
-    def _decide(self, target: Target, verdict: Verdict, method: str, path: str) -> int:
-        digest = hashlib.sha256(path.encode()).hexdigest()[:16]
-        return self._room.decide("request", self._connection.flow, target, verdict, method=method, path=digest)
-
     async def _judge_push(self, of: Judged, relay: Relay) -> None:
         """By its commands, before its pack is read. Refused: one of its refs is, and so all of it."""
         request, verdict = of.request, of.verdict
-        reader, policy, item = PushReader(), self._room.door.policy, verdict.item or 0
+        reader, policy, item = PushReader(), self._door.policy, verdict.item or 0
         try:
             check_fields(request.fields)
             whole = await relay.begin(reader.feed)
@@ -210,13 +208,13 @@ class Exchange:
             reason = refusal(updates, lambda ref: policy.push(item, ref), verdict.rule)
         except BadPush as error:
             updates, status, reason = (), 400, str(error)
-        if reason is None and policy.revision != self._room.door.policy.revision:
+        if reason is None and policy.revision != self._door.policy.revision:
             reason = "the policy has changed while the push was judged"
         judged = Verdict(
             allowed=reason is None, rule=verdict.rule, reason=reason or verdict.reason, revision=verdict.revision
         )
         refs = tuple(map(str, updates))
-        number = self._room.decide("push", self._connection.flow, of.target, judged, refs=refs)
+        number = self._door.decide("push", self._connection.flow, of.target, judged, refs=refs)
         if reason is not None:
             raise Refused(reason, status=status, rule=verdict.rule, number=number)
         self._connection.pushed = updates
@@ -226,8 +224,8 @@ class Exchange:
         request, verdict = of.request, of.verdict
         push = not is_download(request.fields, await relay.collect(MOST_BATCH_BYTES))
         asked = (of.target, of.scheme, request.method, of.path, push)
-        judged = self._room.door.policy.request(*asked)
-        number = self._room.decide("push", self._connection.flow, of.target, judged) if push else None
+        judged = self._door.policy.request(*asked)
+        number = self._door.decide("push", self._connection.flow, of.target, judged) if push else None
         if judged.revision != verdict.revision:
             raise Refused("the policy has changed while the request was judged", rule=verdict.rule, hint="try again")
         if not judged.allowed:
@@ -237,7 +235,7 @@ class Exchange:
         of.verdict = judged
 
     async def _forward(self, judged: Judged, relay: Relay) -> bool:
-        recorder = self._room.recorder
+        recorder = self._door.recorder
         if recorder is None:
             return await relay.forward()
         with recorder.recording(judged) as exchanged:
@@ -247,10 +245,10 @@ class Exchange:
 
     async def _mock(self, judged: Judged, relay: Relay) -> bool:
         """The policy's own answer; nobody outside is asked. Refused: what is to give it does not."""
-        room, wire, request = self._room, self._wire, judged.request
+        door, wire, request = self._door, self._wire, judged.request
         body = await relay.collect()
-        mock = room.door.policy.mock(judged.verdict.item or 0)
-        given = await room.mocks.answer(mock, judged, body, room.limits.handler)
+        mock = door.policy.mock(judged.verdict.item or 0)
+        given = await door.mocks.answer(mock, judged, body, door.limits.handler)
         del wire.buffer[: len(body)]
         response = mocked(given, head_only=request.method == "HEAD")
         answer(self._connection.http, response, given.body, keep_alive=request.keep_alive)
@@ -263,7 +261,7 @@ class Exchange:
         Of a push, the names of its objects stand for what is in them: git never packs them twice in the same way, and
         what is packed may be large.
         """
-        door, verdict, pushed = self._room.door, judged.verdict, tuple(map(str, self._connection.pushed))
+        door, verdict, pushed = self._door, judged.verdict, tuple(map(str, self._connection.pushed))
         body = b"" if pushed else await relay.collect()
         asked = of_request(judged, body, sandbox=door.sandbox, incarnation=door.incarnation, pushed=pushed)
         answer = await door.approvals.claim(asked)
@@ -295,9 +293,9 @@ class Exchange:
         came was none."""
         connection = self._connection
         if refused.number is None and refused.rule != "audit":
-            target, revision = connection.target or Target("", 0), self._room.door.policy.revision
+            target, revision = connection.target or Target("", 0), self._door.policy.revision
             verdict = Verdict(allowed=False, rule=refused.rule, reason=refused.reason, revision=revision)
-            refused.number = self._room.decide("request", connection.flow, target, verdict)
+            refused.number = self._door.decide("request", connection.flow, target, verdict)
         goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
         accept = None if request is None else wanted_form(request.get(b"accept"), request.get(b"user-agent"))
         head_only = request is not None and request.method == "HEAD"

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from ._token_bucket import TokenBucket
+
 MAX_FRAME_BYTES = 16 << 10
 MAX_BLOCK_BYTES = 64 << 10
 BURST, PER_SECOND = 2000.0, 200.0
@@ -38,7 +40,7 @@ class Frames:
     """Of one direction. `server`: a client's preface comes first."""
 
     def __init__(self, clock: Callable[[], float], *, server: bool) -> None:
-        self._clock, self._credit, self._credited = clock, BURST, clock()
+        self._free = TokenBucket(PER_SECOND, BURST, clock)
         self._held = bytearray()
         self._preface = PREFACE if server else b""
         self._block = 0
@@ -86,18 +88,9 @@ class Frames:
             if self._block > MAX_BLOCK_BYTES:
                 raise Flood(f"a header block of more than {MAX_BLOCK_BYTES} bytes", 0xB)
         if kind == _DATA and (length >= _EARNS_BYTES or flags & _END_STREAM):
-            self._credit = min(BURST, self._credit + 1)
-        elif kind not in _FREE:
-            self._spend()
-
-    def _spend(self) -> None:
-        if self._credit < 1:
-            now = self._clock()
-            self._credit = min(BURST, self._credit + (now - self._credited) * PER_SECOND)
-            self._credited = now
-            if self._credit < 1:
-                raise Flood("too many frames that carry nothing", 0xB)
-        self._credit -= 1
+            self._free.give()
+        elif kind not in _FREE and not self._free.take():
+            raise Flood("too many frames that carry nothing", 0xB)
 
 
 def _goaway(payload: bytearray) -> GoAway:

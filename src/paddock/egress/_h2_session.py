@@ -42,15 +42,14 @@ class StreamFailed(ConnectionResetError):
         self.untouched = untouched
 
 
-class StreamTransport(asyncio.Transport):
-    """One stream: an `Http`, and what `wire`, which is who is at this end, reads from and closes."""
+class StreamWire(Wire):
+    """One stream, as a wire of its own, and the `Http` that is spoken on it."""
 
     def __init__(self, session: Session, *, number: int | None) -> None:
         """`number` None: this side begins it."""
-        super().__init__()
+        super().__init__(session.loop, memoryview(b""))
         self._session, self.number = session, number
         self._serves = number is not None
-        self.wire: Wire = session.wire.branch(self)
         self._method = "GET"
         self._arrived: deque[Request | Response | BadMessage | Refused] = deque()
         self.ending = Ending()
@@ -62,8 +61,7 @@ class StreamTransport(asyncio.Transport):
         self.is_grpc = False
         self._deaf = False
         """What comes is not wanted."""
-        self._held = self._full = self._closing = self._eof = False
-        self._said = self._sent = self._closed = self._lost = False
+        self._closing = self._eof = self._said = self._sent = self._closed = False
         self._owed = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -77,7 +75,7 @@ class StreamTransport(asyncio.Transport):
 
     async def response(self, method: str) -> Response:
         while not self._arrived:
-            if not await self.wire.more():
+            if not await self.more():
                 raise Lost("it ended before its answer did")
         found = self._arrived.popleft()
         assert isinstance(found, Response)
@@ -108,8 +106,8 @@ class StreamTransport(asyncio.Transport):
         bodiless = isinstance(message, Response) and message.bodiless
         self._left = None if message.chunked else 0 if bodiless else message.length or 0
         self._arrived.append(message)
-        self.wire.received += _size(fields)
-        self.wire.stir()
+        self.received += _size(fields)
+        self.stir()
 
     def data(self, data: bytes, size: int) -> None:
         """`size` counts against the windows."""
@@ -120,7 +118,7 @@ class StreamTransport(asyncio.Transport):
                 self._owed += size
                 return self._fail("more content than was said")
             self._left -= len(data)
-        self._feed(data)
+        self._came(data)
         if self._held:
             self._owed += size
         else:
@@ -137,7 +135,7 @@ class StreamTransport(asyncio.Transport):
             if self._left:
                 return self._fail("less content than was said")
         self.ending.ended = True
-        self.wire.stir()
+        self.stir()
         self._settle()
 
     def lost(self, code: int | None) -> None:
@@ -153,29 +151,19 @@ class StreamTransport(asyncio.Transport):
     def vanish(self, error: Exception) -> None:
         """End the stream without a frame to the other side."""
         if not self._closed:
-            self._lost = True
             self._forget()
-            self.wire.connection_lost(error)
+            self._lose(error)
 
     def _fail(self, reason: str) -> None:
-        self._lost = True
-        self.reset(ErrorCodes.PROTOCOL_ERROR)
-        self.wire.connection_lost(StreamFailed(reason))
+        self._reset(ErrorCodes.PROTOCOL_ERROR)
+        self._lose(StreamFailed(reason))
 
-    def _feed(self, text: bytes) -> None:
-        while text and not self._closed:
-            room = self.wire.get_buffer(-1)
-            size = min(len(room), len(text))
-            room[:size] = text[:size]
-            self.wire.buffer_updated(size)
-            text = text[size:]
+    def _hold(self) -> None:
+        self._held = self._held or not self.is_closing
 
-    def pause_reading(self) -> None:
-        self._held = True
-
-    def resume_reading(self) -> None:
-        self._held = False
-        if self._owed and not self._closed:
+    def _flow_on(self) -> None:
+        self._held = self._held and self.is_closing
+        if self._owed and not self._held and not self._closed:
             owed, self._owed = self._owed, 0
             self._session.acknowledge(owed, self.number or 0)
             self._session.flush()
@@ -203,7 +191,7 @@ class StreamTransport(asyncio.Transport):
             self._begin(head, ended=self._said)
         if not self._said:
             self._out += data
-            self.wire.sent += len(data)
+            self.sent += len(data)
             self._last, self._said = last, last is not None
         if self.backlog:
             self._session.wait(self)
@@ -212,14 +200,13 @@ class StreamTransport(asyncio.Transport):
         else:
             self._session.flush_soon()
         if not self._full and len(self._out) > HIGH_WATER:
-            self._full = True
-            self.wire.pause_writing()
+            self.pause_writing()
 
     def _begin(self, head: Fields, *, ended: bool) -> None:
         if self.number is None:
             self.number = self._session.number(self)
         self._session.engine.send_headers(self.number, head, end_stream=ended)
-        self.wire.sent += _size(head)
+        self.sent += _size(head)
         if ended:
             self._sent = True
             self._settle()
@@ -246,8 +233,7 @@ class StreamTransport(asyncio.Transport):
                 engine.end_stream(number)
             self._last, self._sent, went_on = None, True, True
         if self._full and len(out) < _LOW_WATER:
-            self._full = False
-            self.wire.resume_writing()
+            self.resume_writing()
         self._settle()
         return went_on
 
@@ -259,25 +245,31 @@ class StreamTransport(asyncio.Transport):
             return
         if self.ending.ended:
             self._forget()
-        elif self._serves and (self._closing or (self._eof and not self.wire.discards)):
+        elif self._serves and (self._closing or (self._eof and not self.discards)):
             # The answer does not need the rest of the request. Where that is thrown away, for a while, it is not cut:
             # there are clients (curl 7.88) that don't look at an answer when they can't finish their request.
-            self.reset(ErrorCodes.NO_ERROR)
+            self._reset(ErrorCodes.NO_ERROR)
         else:
             return
         if self._eof:
-            self._session.loop.call_soon(self.wire.eof_received)
+            self._session.loop.call_soon(self._end)
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing or self.error is not None
 
     def write_eof(self) -> None:
+        if self.is_closing:
+            return
         self._eof = True
         if self._closed:
-            self._session.loop.call_soon(self.wire.eof_received)
+            self._session.loop.call_soon(self._end)
             return
-        if self.wire.discards and self.number is not None:
+        if self.discards and self.number is not None:
             self._deaf = True
             self._session.any_length(self.number)
         if not self._said:
-            return self.abort()
+            return self._abort()
         self._settle()
 
     def close(self) -> None:
@@ -285,23 +277,27 @@ class StreamTransport(asyncio.Transport):
             return
         self._closing = True
         if not self._said:
-            self.abort()
+            self._abort()
         elif not self._serves and not self.ending.ended:  # all that was to come is there, but for its end
-            self._timer = self._session.loop.call_later(_LAST_WORD_SECONDS, self.abort)
+            self._timer = self._session.loop.call_later(_LAST_WORD_SECONDS, self._abort)
         else:
             self._settle()
 
-    def is_closing(self) -> bool:
-        return self._closing or self._lost
+    def reset(self, why: str = "cut off") -> None:
+        self._abort(why)
+        self._lose(ConnectionAbortedError(why))
 
-    def abort(self) -> None:
+    def _abort(self, why: str = "closed") -> None:
         if not self._closed:
-            self._lost = True
             failed = ErrorCodes.NO_ERROR if self._sent else ErrorCodes.INTERNAL_ERROR
-            self.reset(failed if self._serves else ErrorCodes.CANCEL)
-            self._session.loop.call_soon(self.wire.connection_lost, None)
+            self._reset(failed if self._serves else ErrorCodes.CANCEL)
+            self._lose(ConnectionAbortedError(why))
 
-    def reset(self, code: ErrorCodes) -> None:
+    def refuse(self) -> None:
+        """The stream is not begun, and may be again."""
+        self._reset(ErrorCodes.REFUSED_STREAM)
+
+    def _reset(self, code: ErrorCodes) -> None:
         if self._closed:
             return
         self._forget()
@@ -332,7 +328,7 @@ MOST_STREAMS = 100
 _DEFAULT_WINDOW = 65_535
 _TURN_BYTES = 64 << 10
 
-Opened = Callable[[StreamTransport, Fields, bool], None]
+Opened = Callable[[StreamWire, Fields, bool], None]
 """A stream that the other side has begun, its fields, and whether that was all."""
 
 
@@ -359,11 +355,11 @@ class Session:
             )
         )
         self._frames = Frames(loop.time, server=not client)
-        self.streams: set[StreamTransport] = set()
+        self.streams: set[StreamWire] = set()
         self.refused_above: int | None = None
         """Since the other side's GOAWAY: streams with higher numbers were not begun."""
-        self._numbered: dict[int, StreamTransport] = {}
-        self._waiting: dict[StreamTransport, None] = {}
+        self._numbered: dict[int, StreamWire] = {}
+        self._waiting: dict[StreamWire, None] = {}
         self._soon = False
         self.over = False
         """Nothing is said on it any more."""
@@ -382,8 +378,13 @@ class Session:
 
     # -- what comes ----------------------------------------------------------------------------------------------------
 
-    def take(self) -> None:
-        """What is in the wire's buffer. Broken."""
+    async def pump(self) -> None:
+        """Take what comes, until it ends or this side leaves. Broken; Lost."""
+        while await self.wire.more() and not self.over:
+            self._take()
+            await self.wire.drain()
+
+    def _take(self) -> None:
         data = bytes(self.wire.buffer)
         self.wire.buffer.clear()
         try:
@@ -405,7 +406,7 @@ class Session:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, RequestReceived):
-            stream = StreamTransport(self, number=event.stream_id)
+            stream = StreamWire(self, number=event.stream_id)
             self._numbered[event.stream_id] = stream
             self.streams.add(stream)
             assert self._opened is not None
@@ -447,9 +448,9 @@ class Session:
 
     # -- what goes -----------------------------------------------------------------------------------------------------
 
-    def open(self) -> StreamTransport:
+    def open(self) -> StreamWire:
         """A stream of this side, which is begun with its first bytes."""
-        stream = StreamTransport(self, number=None)
+        stream = StreamWire(self, number=None)
         self.streams.add(stream)
         return stream
 
@@ -457,12 +458,12 @@ class Session:
     def full(self) -> bool:
         return len(self.streams) >= min(MOST_STREAMS, self.engine.remote_settings.max_concurrent_streams)
 
-    def number(self, stream: StreamTransport) -> int:
+    def number(self, stream: StreamWire) -> int:
         number = self.engine.get_next_available_stream_id()
         self._numbered[number] = stream
         return number
 
-    def wait(self, stream: StreamTransport) -> None:
+    def wait(self, stream: StreamWire) -> None:
         """It has something to send."""
         self._waiting[stream] = None
 
@@ -493,7 +494,7 @@ class Session:
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
-    def drop(self, stream: StreamTransport) -> None:
+    def drop(self, stream: StreamWire) -> None:
         self.streams.discard(stream)
         self._waiting.pop(stream, None)
         if stream.number is not None:

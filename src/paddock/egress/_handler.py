@@ -17,7 +17,7 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from typing import NoReturn, TypeAlias
+from typing import BinaryIO, NoReturn, TypeAlias
 
 import msgspec
 
@@ -44,12 +44,6 @@ futex exit exit_group rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack resta
 getpid gettid getppid getuid geteuid getgid getegid sched_yield sched_getaffinity rseq membarrier
 clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time times getrusage getrandom uname sysinfo
 """
-
-
-class Loading(msgspec.Struct, frozen=True):
-    """The first message to a handler: its text."""
-
-    python: str
 
 
 class MockAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,10 +106,10 @@ def _limit() -> None:
 
 
 def _serve(peer: socket.socket) -> NoReturn:
-    loading = msgspec.msgpack.decode(_read(peer), type=Loading)
-    handle, error = _load(loading.python)
+    messages = peer.makefile("rb")
+    handle, error = _load(msgspec.msgpack.decode(_read(messages), type=str))
     while True:
-        asked = msgspec.msgpack.decode(_read(peer), type=Request)
+        asked = msgspec.msgpack.decode(_read(messages), type=Request)
         said = MockAnswer(error=error) if handle is None else _ask(handle, asked)
         _say(peer, said)
 
@@ -172,19 +166,11 @@ def _words(error: BaseException) -> str:
         return f"an exception that cannot be shown{where}"
 
 
-def _read(peer: socket.socket) -> bytes:
-    (size,) = LENGTH.unpack(_exactly(peer, LENGTH.size))
-    return _exactly(peer, size)
-
-
-def _exactly(peer: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        piece = peer.recv(min(size - len(data), 1 << 16))
-        if not piece:
-            raise EOFError
-        data += piece
-    return bytes(data)
+def _read(messages: BinaryIO) -> bytes:
+    head = messages.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        raise EOFError
+    return messages.read(LENGTH.unpack(head)[0])
 
 
 class HandlerHost(ForkServer):

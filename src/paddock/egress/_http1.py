@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from ._needles import Filter
 from ._wire import Lost, Wire
+
+if TYPE_CHECKING:
+    from ._h2_session import StreamWire
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_FIELDS = 200
@@ -441,38 +444,18 @@ class Stream:
         self._body.end()
 
 
-class Http(Protocol):
-    """One side's messages, whatever protocol carries them: read from it and written to it in one form."""
-
-    async def request(self, begun: Callable[[], None]) -> Request | None:
-        """Read the next one; None: there is none. `begun` is called when it has begun and is not whole. BadMessage."""
-        ...
-
-    async def response(self, method: str) -> Response:
-        """Read the next one, to a request with `method`. BadMessage; Lost."""
-        ...
-
-    def body(self, head: Request | Response) -> Body: ...
-
-    def ask(self, request: Request, target: str, host: str) -> None:
-        """Begin a request: `target` in origin form, `host` as it was checked. It goes out with its first content."""
-        ...
-
-    def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
-        """Begin a response, for a client that speaks HTTP/1.`minor`. It goes out with its first content."""
-        ...
-
-    def send(self, data: bytes, last: Fields | None = None) -> None:
-        """Write content of what was begun. `last`: it ends with that, and these trailers."""
-        ...
+Http: TypeAlias = "Http1 | StreamWire"
 
 
 class Http1:
+    """One side's messages. `StreamWire` has the same methods for those of HTTP/2."""
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._head, self._chunked = bytearray(), False
 
     async def request(self, begun: Callable[[], None]) -> Request | None:
+        """Read the next one; None: there is none. `begun` is called when it has begun and is not whole. BadMessage."""
         wire, told = self._wire, False
         while (end := head_end(wire.buffer)) < 0:
             if wire.buffer and not told:
@@ -483,6 +466,7 @@ class Http1:
         return read_request(_taken(wire.buffer, end))
 
     async def response(self, method: str) -> Response:
+        """Read the next one, to a request with `method`. BadMessage; Lost."""
         wire = self._wire
         while (end := head_end(wire.buffer)) < 0:
             if not await wire.more():
@@ -494,13 +478,16 @@ class Http1:
         return Body(head, to_the_end=answers, extensions=answers)
 
     def ask(self, request: Request, target: str, host: str) -> None:
+        """Begin a request: `target` in origin form, `host` as it was checked. It goes out with its first content."""
         self._head, self._chunked = write_request(request, target, host), request.chunked
 
     def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
+        """Begin a response, for a client that speaks HTTP/1.`minor`. It goes out with its first content."""
         self._head = write_response(response, keep_alive=keep_alive, minor=minor)
         self._chunked = response.chunked and minor > 0 and not response.bodiless
 
     def send(self, data: bytes, last: Fields | None = None) -> None:
+        """Write content of what was begun. `last`: it ends with that, and these trailers."""
         if self._chunked:
             data = (chunk(data) if data else b"") + (b"" if last is None else last_chunk(last))
         head, self._head = self._head, bytearray()

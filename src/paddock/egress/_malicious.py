@@ -10,16 +10,11 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
+from packaging.version import Version
 
 Key: TypeAlias = tuple[Any, ...]
 
 _SEMVER = re.compile(r"v?([0-9]{1,16})\.([0-9]{1,16})\.([0-9]{1,16})(?:-([0-9A-Za-z.-]+))?(?:\+.*)?")
-_PEP440 = re.compile(
-    r"v?(?:([0-9]{1,9})!)?([0-9]{1,16}(?:\.[0-9]{1,16}){0,15})(?:[-_.]?(a|alpha|b|beta|c|rc|pre|preview)[-_.]?([0-9]{0,9}))?"
-    r"(?:(?:-([0-9]{1,9})|[-_.]?(post|rev|r)[-_.]?([0-9]{0,9})))?(?:[-_.]?(dev)[-_.]?([0-9]{0,9}))?(?:\+.*)?",
-    re.IGNORECASE,
-)
-_PHASES = {"a": 0, "alpha": 0, "b": 1, "beta": 1}
 
 
 def semver(version: str) -> Key | None:
@@ -33,19 +28,11 @@ def semver(version: str) -> Key | None:
 
 def pep440(version: str) -> Key | None:
     """Without what is local to somebody."""
-    match = _PEP440.fullmatch(version)
-    if match is None:
+    try:
+        found = Version(version)
+        return (Version(found.public) if found.local else found,)
+    except ValueError:
         return None
-    epoch, release, phase, number, dash, post, post_number, dev, dev_number = match.groups()
-    parts = [int(part) for part in release.split(".")]
-    while len(parts) > 1 and parts[-1] == 0:
-        parts.pop()
-    if phase is not None:
-        before = (_PHASES.get(phase.lower(), 2), int(number or 0))
-    else:
-        before = (-1, 0) if dev and post is None and dash is None else (3, 0)
-    after = int(dash or post_number or 0) if post is not None or dash is not None else -1
-    return int(epoch or 0), tuple(parts), before, after, dev is None, int(dev_number or 0)
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):

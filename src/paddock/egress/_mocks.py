@@ -14,7 +14,7 @@ import msgspec
 
 from paddock.model import Mock, Recorded
 
-from ._handler import LENGTH, HandlerHost, Loading, MockAnswer
+from ._handler import LENGTH, HandlerHost, MockAnswer
 from ._http1 import Response
 from ._judged import Judged
 from ._refusal import Refused
@@ -152,7 +152,7 @@ class Handler:
     async def _converse(self, asked: Asked) -> MockAnswer:
         if self._peer is None:
             self._begin()
-            await self._send(Loading(python=self._python))
+            await self._send(self._python)
         await self._send(asked)
         (size,) = LENGTH.unpack(await self._receive(LENGTH.size))
         if size > MOST_ANSWER_BYTES:
@@ -180,7 +180,7 @@ class Handler:
         if self._number is not None:
             self._host.end(self._number)
 
-    async def _send(self, message: Loading | Asked) -> None:
+    async def _send(self, message: str | Asked) -> None:
         data = msgspec.msgpack.encode(message)
         await asyncio.get_running_loop().sock_sendall(self._there(), LENGTH.pack(len(data)) + data)
 

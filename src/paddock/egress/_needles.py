@@ -68,6 +68,19 @@ class Needles:
                 start += 1
         return sorted(places)
 
+    def walk(self, data: bytes, begun: Sequence[int]) -> tuple[list[re.Match[bytes]], int]:
+        """Find needles one after the other, and up to where that is final. `begun` is where one begins that may go
+        on."""
+        matches: list[re.Match[bytes]] = []
+        done = 0
+        while True:
+            hold = next((place for place in begun if place >= done), len(data))
+            match = self.search(data, done)
+            if match is None or match.start() >= hold:
+                return matches, hold
+            matches.append(match)
+            done = match.end()
+
     def search(self, data: bytes, start: int) -> re.Match[bytes] | None:
         return None if self._pattern is None else self._pattern.search(data, start)
 
@@ -88,15 +101,12 @@ class Replacer:
             return data
         parts: list[bytes] = []
         done = 0
-        while True:
-            hold = next((place for place in begun if place >= done), len(data))
-            match = self._needles.search(data, done)
-            if match is None or match.start() >= hold:
-                parts.append(data[done:hold])
-                self._held = data[hold:]
-                return b"".join(parts)
+        matches, hold = self._needles.walk(data, begun)
+        for match in matches:
             parts += (data[done : match.start()], self._replacement(match[0]))
             done = match.end()
+        self._held = data[hold:]
+        return b"".join((*parts, data[done:hold]))
 
     def end(self) -> bytes:
         """What was held back and went on no further."""
@@ -244,15 +254,12 @@ class UnescapedReplacer:
     def _replaced(self, text: _Text, data: bytes, begun: list[int], stop: int) -> tuple[bytes, bytes]:
         """As above. `begun`: where in the plain reading a needle begins that may go on."""
         parts: list[bytes] = []
-        done = written = 0
-        while True:
-            hold = next((at for at in begun if at >= done), len(text.plain))
-            match = self._needles.search(text.plain, done)
-            if match is None or match.start() >= hold:
-                break
+        written = 0
+        matches, hold = self._needles.walk(text.plain, begun)
+        for match in matches:
             start, end = text.start(match.start()), text.end(match.end())
             parts += (data[written:start], self._replacement(match[0], end - start))
-            done, written = match.end(), end
+            written = end
         stop = text.start(hold) if hold < len(text.plain) else stop
         return b"".join((*parts, data[written:stop])), data[stop:]
 

@@ -8,8 +8,11 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from paddock.audit import AuditLog, redact_secrets
+from paddock.errors import Unrecorded
 from paddock.linux import sock_diag
 
 from ._witness import MOST_BYTES, First, unknown
@@ -126,3 +129,13 @@ class Origins:
         answered = self._asked.get(answer["n"])
         if answered is not None and not answered.done():
             answered.set_result(answer["answer"])
+
+
+def tell(log: AuditLog, what: str, sandbox: str, incarnation: int, detail: dict[str, Any]) -> None:
+    """Record what came to pass of a process inside. What can't be recorded of it is missing."""
+    with suppress(Unrecorded):
+        log.event(what, sandbox=sandbox, incarnation=incarnation, **without_secrets(detail))
+
+
+def without_secrets(detail: dict[str, Any]) -> dict[str, Any]:
+    return {**detail, "argv": redact_secrets(detail["argv"])} if "argv" in detail else detail

@@ -299,21 +299,16 @@ def find_page(store: PackageStore, page: Page) -> Remembered | None:
     if copy is None:
         return None
     try:
-        content = copy.read(0, copy.entry.size)
-    except OSError:
-        return None
-    finally:
-        copy.close()
-    hasher = copy.entry.hasher()
-    hasher.update(content)
-    if not copy.entry.is_of(hasher) or len(content) < _LENGTH.size:
+        content = b"".join(_pieces(copy))
+        end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+        read = _decode(content[_LENGTH.size : end])
+    except (Broken, struct.error):
         store.drop(copy.entry.key)
         return None
-    end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
-    try:
-        read = _decode(content[_LENGTH.size : end])
     except msgspec.MsgspecError:
         return None  # of another version
+    finally:
+        copy.close()
     age = store.clock() - read.judged_at
     if age < 0 or (page.rule.cooldown_days is not None and age > JUDGED_SECONDS):
         return None
@@ -408,7 +403,7 @@ class Packaged:
         if copy is None:
             return None
         try:
-            if connection.target is None or not connection.room.may_dial(connection.target, copy.entry.address):
+            if connection.target is None or not connection.door.may_dial(connection.target, copy.entry.address):
                 return None
             self.how, connection.source = "hit", copy.entry.address
             connection.wire.watch(True)

@@ -37,7 +37,7 @@ class Link:
         if self.retired or self._session.refused_above is not None or self._session.full:
             return None
         opened = self._session.open()
-        stream = Upstream(opened.wire, self._upstream.target, self._upstream.address, opened)
+        stream = Upstream(opened, self._upstream.target, self._upstream.address, opened)
         stream.reused, self._used = self._used, True
         stream.shared = True
         return stream
@@ -45,9 +45,7 @@ class Link:
     async def _pump(self) -> None:
         wire, why = self._upstream.wire, ConnectionResetError("the server has left")
         try:
-            while await wire.more():
-                self._session.take()
-                await wire.drain()
+            await self._session.pump()
         except (Lost, Broken) as error:
             why = ConnectionResetError(str(error))
         except Exception as fault:

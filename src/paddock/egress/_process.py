@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,12 +23,11 @@ from paddock.linux import local_sockets, seccomp, seccomp_profile
 from paddock.model.config import read_config
 
 from . import _witness
+from ._door import Pages
 from ._gateway import Gateway
 from ._handler import HandlerHost, start_host
-from ._journal import AuditJournal
 from ._malware import Lists
-from ._open_door import Pages
-from ._origins import Origins
+from ._origins import Origins, tell
 from ._package_cache import PackageStore
 from ._registry_reader import Reader
 from ._server import Server
@@ -103,7 +103,6 @@ async def make_server(
 ) -> Server:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
     log = AuditLog(state / layout.AUDIT)
-    journal = AuditJournal(log)
     world = World.of(state)
     if world is not None:
         log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
@@ -111,11 +110,11 @@ async def make_server(
         resolver=resolve_here if world is None else world.resolve,
         reach=over_tcp if world is None else world.reach,
         trust=system_trust if world is None else world.trust,
-        origins=Origins(witness, journal.process),
+        origins=Origins(witness, partial(tell, log)),
         handlers=handlers,
         pages=Pages(reader=reader, known=Lists(state / layout.MALWARE), packages=_packages(state)),
     )
-    return Server(listener, gateway, journal, owner=os.stat(state).st_uid)
+    return Server(listener, gateway, log, owner=os.stat(state).st_uid)
 
 
 def _packages(state: Path) -> PackageStore | None:

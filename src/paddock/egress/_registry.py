@@ -16,6 +16,7 @@ from paddock.model.egress import Target, Verdict
 
 from . import _registry_crates as crates
 from . import _registry_debian as debian
+from . import _registry_pypi as pypi
 from ._http1 import CONDITIONS, BadMessage, Request, Response
 from ._judged import Judged
 from ._malicious import Malicious
@@ -24,7 +25,6 @@ from ._package_cache import OF_SOMEBODY, Packaged, Read, Remembered, find_page, 
 from ._refusal import Refused
 from ._registry_page import File, Kept, Page, is_listed, malicious, too_young
 from ._registry_protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job, key_of, normalised
-from ._registry_pypi import project_of
 from ._relay import Relay
 from ._upstream import Upstream
 
@@ -186,13 +186,13 @@ class RegistryGate:
     """For one request of `connection`."""
 
     def __init__(self, connection: Connection, judged: Judged) -> None:
-        self._connection, self.room, self.judged, self._verdict = connection, connection.room, judged, judged.verdict
+        self._connection, self.door, self.judged, self._verdict = connection, connection.door, judged, judged.verdict
         self._asker = b""
-        self._rule = connection.room.door.policy.registry(judged.verdict.item or 0)
+        self._rule = connection.door.policy.registry(judged.verdict.item or 0)
 
     def is_silent(self) -> bool:
         """Whether who asks says nothing of a page that is refused, but of one that is no page."""
-        page = self._rule.registry == "pypi" and project_of(self.judged.path) is not None
+        page = self._rule.registry == "pypi" and pypi.package_of(self.judged.path) is not None
         return page and self._asker.startswith(b"pip/")
 
     async def judge(self, relay: Relay) -> None:
@@ -203,10 +203,7 @@ class RegistryGate:
         request.upgrade, relay.anew = None, True
         self._asker = (request.get(b"user-agent") or b"").lower()
         try:
-            found = self._judge()
-            if isinstance(found, Unread):
-                await self._read_page(found)
-                found = self._judge()
+            found = await self._find()
             if isinstance(found, Unread):
                 what = f"no page of {found.package} leads to this file" if found.package else "it has no config.json"
                 raise Refused(what, rule="registry", hint=_READ_FIRST)
@@ -219,14 +216,20 @@ class RegistryGate:
         elif found is not None:
             self._fetch(found, relay)
 
-    def _judge(self) -> Page | Kept | Unread | None:
-        return self.room.shelf.judge(self._rule, self.judged)
+    async def _find(self) -> Page | Kept | Unread | None:
+        """Read what should lead to it first, if nobody has: a file's page; for a page of crates, the index's own, which
+        says where files are."""
+        found = self.door.shelf.judge(self._rule, self.judged)
+        if isinstance(found, Unread):
+            await self._read_page(found)
+            found = self.door.shelf.judge(self._rule, self.judged)
+        return found
 
     def _fetch(self, kept: Kept, relay: Relay) -> None:
-        packages, file = self.room.pages.packages, wanted(self.judged, kept.digest)
+        packages, file = self.door.pages.packages, wanted(self.judged, kept.digest)
         if packages is not None and file is not None:
             relay.file = Packaged(self._connection, packages, file)
-        rule, shelf = self._rule, self.room.shelf
+        rule, shelf = self._rule, self.door.shelf
         if rule.registry != "debian" or (rule.cooldown_days is None and rule.unknown_age is None):
             self.record(None, kept=kept)
             return
@@ -244,7 +247,7 @@ class RegistryGate:
 
     async def _read_page(self, wanted: Unread) -> None:
         """A lock file names files: what leads to one is asked for here then. Where that fails, it stays unread."""
-        here, room, policy = self.judged.target, self.room, self.room.door.policy
+        here, door, policy = self.judged.target, self.door, self.door.policy
         host = next(iter(self._rule.hosts or ())) if wanted.package else here.host
         target = here if host == here.host else Target(host, _PORT)
         scheme = self.judged.scheme if target == here else "https"
@@ -254,17 +257,14 @@ class RegistryGate:
         if verdict.approve is not None or not policy.connect(target).allowed:
             return
         digest = hashlib.sha256(wanted.path.encode()).hexdigest()[:16]
-        number = room.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
+        number = door.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
         own = [one for one in self.judged.request.fields if one[0].lower() == b"authorization" and target == here]
         asked = Request(method="GET", target=wanted.path, fields=own)
         inner = RegistryGate(self._connection, Judged(asked, target, scheme, wanted.path, verdict))
         relay = Relay(self._connection, inner.judged, silent=True)
         error = None
         try:
-            found = inner._judge()
-            if isinstance(found, Unread):  # of an index of crates, which says itself where files are
-                await inner._read_page(found)
-                found = inner._judge()
+            found = await inner._find()
             if isinstance(found, Page):
                 relay.look, relay.anew = Look(inner, found), True
                 await relay.forward()
@@ -274,25 +274,25 @@ class RegistryGate:
                 raise
         finally:
             relay.close()
-            room.door.journal.outcome(number, sent=0, received=0, error=error)
+            door.outcome(number, sent=0, received=0, error=error)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
     def record(self, refused: str | None, *, kept: Kept | None = None, held: str = "") -> int:
-        verdict, room = self._verdict, self.room
+        verdict, door = self._verdict, self.door
         reason = refused or (f"{verdict.reason}; held back: {held}" if held else verdict.reason)
         judged = Verdict(allowed=refused is None, rule=verdict.rule, reason=reason, revision=verdict.revision)
         what = None if kept is None else kept.package
         if kept is not None and kept.version:
             what = f"{kept.package} {kept.version}"
-        return room.decide(
+        return door.decide(
             "registry",
             self._connection.flow,
             self.judged.target,
             judged,
             package=what,
             digest=None if kept is None else kept.digest,
-            malware=room.shelf.digest(self._rule),
+            malware=door.shelf.digest(self._rule),
         )
 
 
@@ -301,8 +301,8 @@ class Look:
 
     def __init__(self, gate: RegistryGate, page: Page) -> None:
         self._gate, self._page, self._judged = gate, page, gate.judged
-        self._room, self._verdict, request = gate.room, gate.judged.verdict, gate.judged.request
-        packages = self._room.pages.packages
+        self._door, self._verdict, request = gate.door, gate.judged.verdict, gate.judged.request
+        packages = self._door.pages.packages
         anybodys = packages is not None and not gate.judged.depends_on_who_asks(OF_SOMEBODY)
         self._store = packages if anybodys else None
         self._found = None if self._store is None else find_page(self._store, page)
@@ -312,7 +312,7 @@ class Look:
         """What the cache did, for the records."""
         request.upgrade = None
         request.fields = [field for field in request.fields if field[0].lower() not in _REQUEST_FIELDS]
-        request.fields.append((b"Accept", PROTOCOLS[page.rule.registry or ""].accept))
+        request.fields.append((b"Accept", PROTOCOLS[page.rule.registry or ""].ACCEPT))
         if self._found is not None and self._found.read.etag is not None:
             request.fields.append((b"If-None-Match", self._found.read.etag))
 
@@ -321,7 +321,7 @@ class Look:
         store, found = self._store, self._found
         if store is None or found is None or not found.read.judged_at <= store.clock() <= found.read.until:
             return None
-        if not self._room.may_dial(self._judged.target, found.address):
+        if not self._door.may_dial(self._judged.target, found.address):
             return None
         self.how = "page"
         return self._written(response, found.read.answer, found.body)
@@ -349,7 +349,7 @@ class Look:
         return self._written(response, found.read.answer, found.body)
 
     def _check_revision(self) -> None:
-        if self._room.door.policy.revision != self._verdict.revision:
+        if self._door.policy.revision != self._verdict.revision:
             raise Refused("the policy has changed meanwhile", rule=self._verdict.rule, hint="try again")
 
     def _keep(self, response: Response, read: Read, body: bytes) -> None:
@@ -366,7 +366,7 @@ class Look:
         return body
 
     async def _look(self, response: Response, content: bytes) -> tuple[Answer, bytes]:
-        reader = self._room.pages.reader
+        reader = self._door.pages.reader
         if reader is None:
             raise Refused("pages can't be read: there is no reader", status=503, rule="registry")
         coding = (response.get(b"content-encoding") or b"").strip().lower()
@@ -379,7 +379,7 @@ class Look:
             self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
             return found.read.answer, found.body
         job = Job(page=self._page, kind=kind, gzip=coding.endswith(b"gzip"))
-        answer, body = await reader.read(job, content, self._room.shelf.turn)
+        answer, body = await reader.read(job, content, self._door.shelf.turn)
         if answer.malformed is not None:
             raise self._refused(f"the index's page is malformed: {answer.malformed}")
         read = Read(kind=kind, content=digest, etag=etag, judged_at=self._page.now, until=0.0, answer=answer)
@@ -390,8 +390,8 @@ class Look:
         """What was read holds from now on. Refused: there is nothing to be seen."""
         page = self._page
         if page.rule.registry == "crates" and not page.package:
-            self._room.shelf.add_downloads(page, answer.downloads)
-        self._room.shelf.add(answer.files, self._verdict.revision)
+            self._door.shelf.add_downloads(page, answer.downloads)
+        self._door.shelf.add(answer.files, self._verdict.revision)
         if status == 200 and page.package:
             number = self._gate.record(answer.nothing, kept=Kept(page.package, ""), held=answer.held)
             if answer.nothing is not None:
@@ -399,7 +399,7 @@ class Look:
 
     async def _collect(self, response: Response, upstream: Upstream) -> bytes:
         """All of it, as it came."""
-        server, body, content, shelf = upstream.wire, upstream.http.body(response), bytearray(), self._room.shelf
+        server, body, content, shelf = upstream.wire, upstream.http.body(response), bytearray(), self._door.shelf
         held = 0
         try:
             while True:

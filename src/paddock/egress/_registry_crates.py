@@ -60,7 +60,7 @@ def page_of(path: str) -> tuple[str, str] | None:
     return normalised(name), f"/{place or f'{name[:2]}/{name[2:4]}/{name}'}"
 
 
-def filter_page(page: Page, body: bytes) -> Filtered:
+def filter_page(page: Page, kind: str, body: bytes) -> Filtered:
     """Malformed."""
     return _lines(page, body) if page.package else _config(page, body)
 

@@ -19,7 +19,6 @@ ABBREVIATED = "application/vnd.npm.install-v1+json"
 _PART = r"[A-Za-z0-9._~!'()*-]{1,214}"
 _PAGE = re.compile(rf"(?:/[^?@]*)?/((?:@{_PART}(?:/|%2[Ff]))?{_PART})")
 _FILE = re.compile(rf"(/[^?@]*?)?/((?:@{_PART}(?:/|%2[Ff]))?{_PART})/-/[^/?]+\.tgz")
-_NUMBER = re.compile(r"([0-9]{1,16})\.([0-9]{1,16})\.([0-9]{1,16})(?:-([0-9A-Za-z.-]+))?(?:\+.*)?")
 _SHORT = frozenset(
     {"name", "version", "deprecated", "dependencies", "optionalDependencies", "devDependencies", "bundleDependencies"}
     | {"bundledDependencies", "peerDependencies", "peerDependenciesMeta", "acceptDependencies", "bin", "directories"}
@@ -32,6 +31,9 @@ _OF_PACKAGE = frozenset(
 _WHOLE = _OF_PACKAGE | {"keywords", "repository", "bugs", "contributors", "readmeFilename"}
 
 Document = dict[str, Any]
+
+
+normalised = str
 
 
 def package_of(path: str) -> str | None:
@@ -50,7 +52,7 @@ def page_of(path: str) -> tuple[str, str] | None:
     return re.sub("%2[Ff]", "/", match[2]), f"{match[1] or ''}/{match[2]}"
 
 
-def filter_document(page: Page, body: bytes, accept: str) -> Filtered:
+def filter_page(page: Page, kind: str, body: bytes) -> Filtered:
     """Malformed."""
     document = read_object(body)
     versions, times = _object(document.get("versions")), _object(document.get("time"))
@@ -73,7 +75,7 @@ def filter_document(page: Page, body: bytes, accept: str) -> Filtered:
             held[version] = why
     if versions and not files:
         raise Malformed(f"none of its {len(versions)} versions is one of {page.package} on the rule's hosts")
-    kind = ABBREVIATED if ABBREVIATED in accept else "application/json"
+    kind = ABBREVIATED if ABBREVIATED in page.accept else "application/json"
     return page.filtered(kind, _written(page, document, kept, held, short=kind is ABBREVIATED), files)
 
 
@@ -110,11 +112,11 @@ def _digest(integrity: object) -> str | None:
 
 def _manifest(page: Page, version: str, manifest: Document) -> tuple[File, Document] | None:
     """None: it is another's, or its file is somewhere else."""
-    if manifest.get("name") != page.package or manifest.get("version") != version or not _NUMBER.fullmatch(version):
+    if manifest.get("name") != page.package or manifest.get("version") != version:
         return None
     dist = _object(manifest.get("dist"))
     found = page.file(dist.get("tarball"))
-    if found is None:
+    if found is None or version[:1] == "v" or semver(version) is None:
         return None
     short_name, place = page.package.rpartition("/")[2], found[0][2].partition("?")[0].replace("%2F", "/")
     if not place.endswith(f"/{page.package}/-/{short_name}-{version.partition('+')[0]}.tgz"):

@@ -4,7 +4,7 @@ Pure."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -15,27 +15,33 @@ from ._coding import Gzip, Undecodable
 from ._registry_page import File, Filtered, Kept, Malformed, Page, reasons
 
 MOST_PAGE_BYTES = 64 << 20
-_HTML = ("text/html", "application/vnd.pypi.simple.v1+html")
 _pack = msgspec.msgpack.Encoder().encode
 
 
-class Protocol(msgspec.Struct, frozen=True, kw_only=True):
-    """`accept` is what a page is asked for. `package_of` is that of a page's path, `page_of` package and path of the
-    page that should lead to a file, on the first of the rule's hosts."""
+class Registry(Protocol):
+    """A module that knows the pages of a registry."""
 
-    accept: bytes
-    normalised: Callable[[str], str]
-    package_of: Callable[[str], str | None]
-    page_of: Callable[[str], tuple[str, str] | None]
+    @property
+    def ACCEPT(self) -> bytes:
+        """What a page is asked for."""
+        ...
+
+    def normalised(self, name: str, /) -> str: ...
+
+    def package_of(self, path: str) -> str | None:
+        """Return whose page is at a path; None: the path is of something else."""
+        ...
+
+    def page_of(self, path: str) -> tuple[str, str] | None:
+        """Return package and path, on the first of the rule's hosts, of the page that should lead to a file."""
+        ...
+
+    def filter_page(self, page: Page, kind: str, body: bytes) -> Filtered:
+        """Write a page of type `kind` anew, as it may be seen. Malformed."""
+        ...
 
 
-PROTOCOLS = {
-    "pypi": Protocol(accept=pypi.ACCEPT, normalised=pypi.normalised, package_of=pypi.project_of, page_of=pypi.page_of),
-    "npm": Protocol(accept=npm.ACCEPT, normalised=str, package_of=npm.package_of, page_of=npm.page_of),
-    "crates": Protocol(
-        accept=crates.ACCEPT, normalised=crates.normalised, package_of=crates.package_of, page_of=crates.page_of
-    ),
-}
+PROTOCOLS: dict[str, Registry] = {"pypi": pypi, "npm": npm, "crates": crates}
 
 
 def normalised(registry: str, name: str) -> str:
@@ -70,7 +76,8 @@ def key_of(item: int, file: File) -> bytes:
 def read(job: Job, body: bytes) -> tuple[Answer, bytes]:
     """Never raises but for want of memory or time."""
     try:
-        found = _filtered(job, _decoded(body) if job.gzip else body)
+        protocol = PROTOCOLS[job.page.rule.registry or ""]
+        found = protocol.filter_page(job.page, job.kind, _decoded(body) if job.gzip else body)
     except (Malformed, Undecodable) as error:
         return Answer(malformed=str(error)), b""
     files = {key_of(job.page.item, file): _pack(kept) for file, kept in found.files}
@@ -78,17 +85,6 @@ def read(job: Job, body: bytes) -> tuple[Answer, bytes]:
         kind=found.kind, files=files, held=_held(found.files), nothing=found.nothing, downloads=found.downloads
     )
     return answer, found.body
-
-
-def _filtered(job: Job, body: bytes) -> Filtered:
-    page = job.page
-    if page.rule.registry == "npm":
-        return npm.filter_document(page, body, page.accept)
-    if page.rule.registry == "crates":
-        return crates.filter_page(page, body)
-    if job.kind in _HTML:
-        return pypi.filter_html(page, body, page.accept)
-    return pypi.filter_json(page, body, page.accept)
 
 
 def _decoded(body: bytes) -> bytes:

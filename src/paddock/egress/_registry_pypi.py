@@ -29,6 +29,7 @@ _HASH_NAME, _HASH_VALUE = re.compile(r"[a-z0-9_]{1,32}"), re.compile(r"[0-9a-fA-
 _FILENAME = re.compile(r"[A-Za-z0-9._+!-]{1,512}")
 _VERSION = re.compile(r"v?[0-9]")
 _ARCHIVES = re.compile(r"\.(tar\.(gz|bz2|xz|Z)|tgz|tbz|zip|egg|exe|msi|rpm|whl|deb|dmg)$")
+_HTML = ("text/html", "application/vnd.pypi.simple.v1+html")
 _PLAIN = {"requires-python": str, "yanked": (str, bool), "size": int, "upload-time": str, "gpg-sig": bool}
 _METADATA = ("core-metadata", "dist-info-metadata", "data-dist-info-metadata")
 
@@ -38,7 +39,7 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def project_of(path: str) -> str | None:
+def package_of(path: str) -> str | None:
     """Of a project's page; None: the path is of something else."""
     match = _PAGE.fullmatch(path)
     return None if match is None else normalised(match[1])
@@ -59,8 +60,12 @@ def page_of(path: str) -> tuple[str, str] | None:
     return normalised(name), f"/simple/{normalised(name)}/"
 
 
-def filter_json(page: Page, body: bytes, accept: str) -> Filtered:
+def filter_page(page: Page, kind: str, body: bytes) -> Filtered:
     """Malformed."""
+    return (filter_html if kind in _HTML else filter_json)(page, body, page.accept)
+
+
+def filter_json(page: Page, body: bytes, accept: str) -> Filtered:
     found = read_object(body)
     name, files = found.get("name"), found.get("files")
     if not isinstance(name, str) or normalised(name) != page.package or not isinstance(files, list):

@@ -11,7 +11,7 @@ import msgspec
 
 from ._coding import Undecodable
 from ._h2_session import StreamFailed
-from ._http1 import CONDITIONS, BadMessage, Body, Fields, Request, Response, Stream
+from ._http1 import CONDITIONS, BadMessage, Body, Fields, Http, Request, Response, Stream
 from ._judged import Judged
 from ._needles import Both, Filter
 from ._overrides import FormWatch
@@ -43,19 +43,10 @@ class _Stale(Exception):
         self.untouched = untouched
 
 
-class Opening(msgspec.Struct, frozen=True):
-    """What a server is sent first, and once more if it ended a connection that was kept."""
-
-    request: Request
-    path: str
-    content: bytes
-    last: Fields | None
-
-
 class Relay:
     def __init__(self, connection: Connection, judged: Judged, *, silent: bool = False) -> None:
         """`silent`: a page is read for what it says of files; nobody inside has asked for it."""
-        self._connection, self._room, self._wire, self._judged = connection, connection.room, connection.wire, judged
+        self._connection, self._door, self._wire, self._judged = connection, connection.door, connection.wire, judged
         self._request, self._target, self._scheme = judged.request, judged.target, judged.scheme
         self._http, self._held = connection.http, 0
         self._body, self._begun = self._http.body(self._request), bytearray()
@@ -79,7 +70,7 @@ class Relay:
 
     def close(self) -> None:
         """The request is over."""
-        self._room.hold(-self._held)
+        self._door.hold(-self._held)
         if self.file is not None:
             self.file.close()
 
@@ -118,7 +109,7 @@ class Relay:
             request.fields = [field for field in request.fields if field[0].lower() != b"expect"]
         while True:
             piece = body.take(wire.buffer)
-            self._room.hold(len(piece))
+            self._door.hold(len(piece))
             self._held += len(piece)
             self._begun += piece
             if enough(piece):
@@ -132,7 +123,7 @@ class Relay:
         """Whether the connection can go on. Refused: nothing came back, and what was sent was not all."""
         request, wire = self._request, self._wire
         swap = Swap(
-            self._room.door.secrets,
+            self._door.secrets,
             self._target,
             scheme=self._scheme,
             method=request.method,
@@ -140,7 +131,7 @@ class Relay:
         )
         self._swap = swap
         path, request.fields = swap.target(self._judged.path), swap.fields(request.fields)
-        if request.upgrade is not None and self._room.door.secrets:
+        if request.upgrade is not None and self._door.secrets:
             request.fields = [field for field in request.fields if field[0].lower() != EXTENSIONS]
         filter = swap.body(request.fields)
         rewrites = filter is not None and filter.rewrites
@@ -151,8 +142,13 @@ class Relay:
         content = stream.take(wire.buffer)
         if rewrites and (request.chunked or request.length is not None):
             request.chunked, request.length = not stream.done, len(content) if stream.done else None
-        sent = self._written_anew(swap) if self.anew else request
-        return await self._send_to_one(stream, Opening(sent, path, content, stream.last))
+        sent, last = self._written_anew(swap) if self.anew else request, stream.last
+
+        def begin(http: Http) -> None:
+            http.ask(sent, path, self._judged.host)
+            http.send(content, last)
+
+        return await self._send_to_one(stream, begin)
 
     def _written_anew(self, swap: Swap) -> Request:
         """Return the request with what its answer needs, and with credentials where a secret is bound to them."""
@@ -164,22 +160,24 @@ class Relay:
                 fields.append((name, value))
         return msgspec.structs.replace(self._request, fields=fields)
 
-    async def _send_to_one(self, stream: Stream, opening: Opening) -> bool:
+    async def _send_to_one(self, stream: Stream, begin: Callable[[Http], None]) -> bool:
+        """`begin` sends what there is of the request: once more if the server ended a connection that was kept."""
         connection, target, tls = self._connection, self._target, self._scheme == "https"
         if self.file is not None and (goes_on := await self.file.answer(self._request, self)) is not None:
             return goes_on
         if self.look is not None and (goes_on := await self._recall(self.look)) is not None:
             return goes_on
-        repeatable = stream.done and self._request.method in _REPEATABLE
+        complete = stream.done  # what comes later can be sent only once
+        repeatable = complete and self._request.method in _REPEATABLE
         upstream = self._kept(tls=tls, repeatable=repeatable)
         while True:
             if upstream is None:
                 upstream = await self._dial(tls=tls)
             connection.upstream = upstream
             try:
-                return await self._converse(stream, upstream, opening)
+                return await self._converse(stream, upstream, begin)
             except _Stale as stale:
-                if not (upstream.reused and (repeatable or (stale.untouched and stream.done))):
+                if not (upstream.reused and (repeatable or (stale.untouched and complete))):
                     raise Refused(
                         f"{target.host} ended the connection without an answer", status=502, rule="upstream"
                     ) from None
@@ -188,18 +186,18 @@ class Relay:
 
     def _kept(self, *, tls: bool, repeatable: bool) -> Upstream | None:
         connection, target = self._connection, self._target
-        shared = self._room.pool.stream(target) if tls and connection.is_stream else None
+        shared = self._door.pool.stream(target) if tls and connection.is_stream else None
         if shared is not None or connection.is_grpc:
             return shared
-        return self._room.pool.take(target, tls=tls, repeatable=repeatable)
+        return self._door.pool.take(target, tls=tls, repeatable=repeatable)
 
     async def _dial(self, *, tls: bool) -> Upstream:
         """What speaks HTTP/2 with us is spoken to so, if the server does too."""
-        connection, target, room = self._connection, self._target, self._room
+        connection, target, door = self._connection, self._target, self._door
         if not (tls and connection.is_stream):
-            return await room.dial(connection.flow, target, literal=connection.literal, tls=tls)
-        upstream = await room.pool.reach(
-            target, lambda: room.dial(connection.flow, target, literal=connection.literal, tls=tls, h2=True)
+            return await door.dial(connection.flow, target, literal=connection.literal, tls=tls)
+        upstream = await door.pool.reach(
+            target, lambda: door.dial(connection.flow, target, literal=connection.literal, tls=tls, h2=True)
         )
         if connection.is_grpc and not upstream.shared:
             upstream.wire.close()
@@ -208,16 +206,15 @@ class Relay:
             )
         return upstream
 
-    async def _converse(self, stream: Stream, upstream: Upstream, opening: Opening) -> bool:
+    async def _converse(self, stream: Stream, upstream: Upstream, begin: Callable[[Http], None]) -> bool:
         wire, server, before = self._wire, upstream.wire, upstream.wire.received
         wire.guard(server)
-        upstream.http.ask(opening.request, opening.path, self._judged.host)
-        upstream.http.send(opening.content, opening.last)
+        begin(upstream.http)
         sender: asyncio.Task[None] | None = None
         if stream.done:
             wire.watch(True)
         else:
-            sender = self._room.loop.create_task(self._send_rest(stream, upstream))
+            sender = self._door.loop.create_task(self._send_rest(stream, upstream))
         try:
             response = await self._answer(upstream, before)
             goes_on = await self._receive(response, upstream)
@@ -228,7 +225,7 @@ class Relay:
             wire.watch(False)
         self._connection.upstream = None
         if stream.done and response.keep_alive:
-            self._room.pool.give(upstream, tls=self._scheme == "https")
+            self._door.pool.give(upstream, tls=self._scheme == "https")
         else:
             server.close()
         return goes_on and stream.done
@@ -256,7 +253,7 @@ class Relay:
     async def _answer(self, upstream: Upstream, before: int) -> Response:
         """The final response's head; interim ones are passed on. `before`: bytes that it had sent before."""
         server = upstream.wire
-        self._connection.limit(self._room.limits.response, server)
+        self._connection.limit(self._door.limits.response, server)
         for _ in range(_MOST_INTERIM):
             try:
                 response = await upstream.http.response(self._request.method)
@@ -265,7 +262,7 @@ class Relay:
             except BadMessage as error:
                 server.reset()
                 raise Refused(f"the server's answer is malformed: {error}", status=502, rule="upstream") from None
-            book = self._room.door.secrets
+            book = self._door.secrets
             if book:
                 response.phrase = book.redaction(keep_length=True).whole(response.phrase)
             if response.status >= 200 or response.status == 101:
@@ -295,7 +292,7 @@ class Relay:
     async def _receive(self, response: Response, upstream: Upstream) -> bool:
         request, wire, server = self._request, self._wire, upstream.wire
         if response.status == 101:
-            return await switch(request, response, wire, server, self._room, self._swap)
+            return await switch(request, response, wire, server, self._door, self._swap)
         if self.look is not None:
             return await self._look_through(self.look, response, upstream)
         if self.admit is not None:
@@ -348,7 +345,7 @@ class Relay:
     async def _look_through(self, look: Look, response: Response, upstream: Upstream) -> bool:
         """A page is passed on when all of it is there, and has been written anew."""
         server, look.address = upstream.wire, upstream.address
-        self._connection.limit(self._room.limits.response, server)
+        self._connection.limit(self._door.limits.response, server)
         try:
             body = await look.read(response, upstream)
         except Lost as lost:
@@ -361,7 +358,7 @@ class Relay:
         return await self._give_page(response, body)
 
     async def _give_page(self, response: Response, body: bytes) -> bool:
-        request, wire, book = self._request, self._wire, self._room.door.secrets
+        request, wire, book = self._request, self._wire, self._door.secrets
         if self._silent:
             return request.keep_alive
         if book:
@@ -386,7 +383,7 @@ class Relay:
 
     def returning(self, response: Response, upstream: Upstream | None = None, kept: Packaged | None = None) -> Stream:
         """The answer's body; its head has lost what must not come back. `kept` looks at it first."""
-        book = self._room.door.secrets
+        book = self._door.secrets
         body = Body(response) if upstream is None else upstream.http.body(response)
         if not book:
             return Stream(body, filter=kept, trailers=lambda fields: fields)

@@ -6,11 +6,12 @@ import asyncio
 import os
 import socket
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
 
+from paddock.audit import AuditLog
 from paddock.errors import InternalError, InvalidState, NotFound, PaddockError
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.policy.egress import Snapshot
@@ -19,19 +20,11 @@ from paddock.wire.duplex import Duplex, NotSent
 
 from ._authority import Authority
 from ._control import VERSION, Close, Hello, Open, Order, Record, Revise, Secret, Welcome
+from ._door import Door
 from ._gateway import Gateway
-from ._journal import AuditJournal
-from ._open_door import Door
 from ._secret_book import Bound, SecretBook, from_bytes
 
 _bound = msgspec.msgpack.Decoder(Bound).decode
-
-
-def _wants_processes(policy: Snapshot) -> bool:
-    audit = policy.document.audit
-    return audit is not None and audit.processes
-
-
 IDLE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 CLAIM_SECONDS = 30.0
@@ -48,7 +41,7 @@ class Server:
         self,
         listener: socket.socket,
         gateway: Gateway,
-        journal: AuditJournal,
+        journal: AuditLog,
         *,
         owner: int,
         idle_seconds: float = IDLE_SECONDS,
@@ -153,7 +146,7 @@ class Server:
                 await self._open(order, descriptors)
             case Secret():
                 if order.sandbox in self._doors:
-                    self._gateway.put_secret(order.sandbox, _bound(order.secret))
+                    self._gateway.doors[order.sandbox].secrets.put(_bound(order.secret))
             case Close():
                 if self._has(order):
                     await self._close(order.sandbox)
@@ -163,14 +156,12 @@ class Server:
                     raise NotFound(reason)
                 if isinstance(order, Record):
                     return self._record(order)
-                policy = Snapshot.from_bytes(order.snapshot)
-                await self._gateway.revise(order.sandbox, policy)
-                await self._gateway.watch(order.sandbox, _wants_processes(policy))
+                await self._gateway.doors[order.sandbox].revise(Snapshot.from_bytes(order.snapshot))
         return b""
 
     def _record(self, order: Record) -> bytes:
         """Return what was recorded, if it ends with this."""
-        taken = self._gateway.record(order.sandbox, order.on)
+        taken = self._gateway.doors[order.sandbox].record(order.on)
         if order.on:
             return b""
         if taken is None:
@@ -188,8 +179,24 @@ class Server:
         policy, process = Snapshot.from_bytes(order.snapshot), descriptors.pop()
         sockets = [socket.socket(fileno=one) for one in descriptors]
         descriptors[:] = [process]
+        *tcp, dns_udp, dns_tcp, diag = sockets
         try:
-            await self._gateway.open(self._door(order, policy, sockets))
+            door = Door(
+                gateway=self._gateway,
+                sandbox=order.sandbox,
+                incarnation=order.incarnation,
+                first=order.first,
+                tcp=tcp,
+                dns_udp=dns_udp,
+                dns_tcp=dns_tcp,
+                diag=diag,
+                policy=policy,
+                authority=Authority(order.certificate, order.key),
+                secrets=SecretBook(from_bytes(order.secrets)),
+                approvals=self,
+                journal=self._journal,
+            )
+            await self._gateway.open(door)
         except BaseException:
             for one in sockets:
                 one.close()
@@ -197,24 +204,7 @@ class Server:
         descriptors.clear()
         self._doors[order.sandbox] = order.incarnation, process
         asyncio.get_running_loop().add_reader(process, self._ended, order.sandbox, process)
-        await self._gateway.watch(order.sandbox, _wants_processes(policy))
-
-    def _door(self, order: Open, policy: Snapshot, sockets: Sequence[socket.socket]) -> Door:
-        *tcp, dns_udp, dns_tcp, diag = sockets
-        return Door(
-            sandbox=order.sandbox,
-            incarnation=order.incarnation,
-            first=order.first,
-            tcp=tcp,
-            dns_udp=dns_udp,
-            dns_tcp=dns_tcp,
-            diag=diag,
-            policy=policy,
-            authority=Authority(order.certificate, order.key),
-            secrets=SecretBook(from_bytes(order.secrets)),
-            approvals=self,
-            journal=self._journal,
-        )
+        await door.watch()
 
     def _ended(self, sandbox: str, process: int) -> None:
         async def close() -> None:

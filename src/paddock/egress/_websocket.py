@@ -17,7 +17,7 @@ from ._swap import Swap
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
-    from ._open_door import OpenDoor
+    from ._door import Door
 
 PIECE_BYTES = 64 << 10
 _MOST_REASON = 120
@@ -154,14 +154,12 @@ async def _pass_on(source: Wire, sink: Wire, messages: Messages) -> None:
 EXTENSIONS = b"sec-websocket-extensions"
 
 
-async def switch(
-    request: Request, response: Response, wire: Wire, server: Wire, room: OpenDoor, swap: Swap | None
-) -> bool:
+async def switch(request: Request, response: Response, wire: Wire, server: Wire, door: Door, swap: Swap | None) -> bool:
     """Passes on what both say, until one ends. False: the connection can't go on. Refused: 101, and nobody asked."""
     if request.upgrade != b"websocket" or response.upgrade != b"websocket":
         server.reset()
         raise Refused("the server switched protocols, unasked", status=502, rule="upstream")
-    book = room.door.secrets
+    book = door.secrets
     if book:
         if response.get(EXTENSIONS) is not None:
             server.reset()
@@ -178,7 +176,7 @@ async def switch(
             filter=lambda _: book.redaction(keep_length=True).stream(),
             control=lambda data: book.redaction(keep_length=True).whole(data),
         )
-        await converse(wire, server, outwards, inwards, room.loop)
+        await converse(wire, server, outwards, inwards, door.loop)
     else:
         await wire.join(server)
     server.guard(None)

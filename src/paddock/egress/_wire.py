@@ -49,12 +49,6 @@ class Wire(asyncio.BufferedProtocol):
         """Takes over a connected socket."""
         await self._loop.connect_accepted_socket(lambda: self, sock)
 
-    def branch(self, transport: asyncio.Transport) -> Wire:
-        """One for a stream of this one."""
-        wire = Wire(self._loop, self._scratch)
-        wire._transport = transport
-        return wire
-
     @property
     def protocol(self) -> str | None:
         """What TLS has agreed on."""
@@ -112,8 +106,10 @@ class Wire(asyncio.BufferedProtocol):
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.received += nbytes
-        data = self._scratch[:nbytes]
+        self._came(self._scratch[:nbytes])
+
+    def _came(self, data: bytes | memoryview) -> None:
+        self.received += len(data)
         if self.discards:
             return
         if self._tls is not None:

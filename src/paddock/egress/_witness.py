@@ -18,6 +18,7 @@ from paddock.linux.proc_events import EXEC, EXIT, FORK, Event, News
 from paddock.linux.processes import Search, TooMany
 
 from ._fork_server import fork_beside
+from ._token_bucket import TokenBucket
 
 MOST_BYTES = 64 << 10
 _ANCESTORS = 16
@@ -215,20 +216,15 @@ def _words(text: bytes) -> str:
 class _Watched:
     def __init__(self, sandbox: str, incarnation: int, first: int) -> None:
         self.sandbox, self.incarnation, self.first = sandbox, incarnation, first
-        self.credit, self.credited = _BURST, time.monotonic()
+        self._records = TokenBucket(PER_SECOND, _BURST)
         self.lost = 0
         self.gap_at = -_GAP_SECONDS
 
     def may(self) -> bool:
         """So many a second: a program that starts others without end must not fill the log."""
-        now = time.monotonic()
-        self.credit = min(_BURST, self.credit + (now - self.credited) * PER_SECOND)
-        self.credited = now
-        if self.credit < 1:
-            self.lost += 1
-            return False
-        self.credit -= 1
-        return True
+        may = self._records.take()
+        self.lost += not may
+        return may
 
 
 class Starts:
