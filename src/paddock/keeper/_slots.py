@@ -121,7 +121,7 @@ class Slots:
     # -- /usr
 
     def usr(self, slot: int | None, late: list[int]) -> int:
-        """A detached mount of /usr for one sandbox. OSError. What is to be closed later, that mount too, is put on `late`.
+        """A detached mount of /usr for one sandbox. OSError. What is to be closed later, it too, is put on `late`.
 
         Those who have a range of ids one after the other have an overlay in common, so that its lookups stay warm:
         for a while, since it does not notice that the machine's packages are replaced.
