@@ -25,9 +25,8 @@ from paddock.model import (
 from paddock.model.approval import arguments_digest
 
 from ._clock import boot_id
-from ._context import Component, Context
+from ._context import Component, Context, handles
 from ._gate import Entry
-from ._handlers import handles
 from ._store import LEAST_PREFIX, has_ended, the_one
 
 _COLUMNS = (

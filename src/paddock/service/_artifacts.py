@@ -25,9 +25,8 @@ from paddock.storage._kept import Artifacts as Contents
 
 from . import _validate
 from ._collect import KeptOutput
-from ._context import Component, Context
+from ._context import Component, Context, handles
 from ._gate import Entry
-from ._handlers import handles
 from ._tasks import in_thread
 from ._workspace_results import ResultStore, Source, Sources
 

@@ -1,19 +1,25 @@
-"""The context that all parts of a service share, and the base class that gives it to them."""
+"""The context that all parts of a service share, the base class that gives it to them, and the table of handlers.
+
+The method that carries out an action says so itself. See docs/design/handlers.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
 from paddock.audit import AuditLog
+from paddock.errors import InternalError
 from paddock.model import Action, Principal
+from paddock.model.any_action import BY_TAG
 from paddock.model.config import Config
 from paddock.storage._base import Pool
 
 from ._clock import Clock
+from ._gate import Entry
 from ._lane import Lanes
 from ._needs import Needs
 from ._providers import Backends
@@ -27,6 +33,11 @@ if TYPE_CHECKING:
     from ._repositories import CredentialSource
 
 Perform: TypeAlias = Callable[[Action[Any], Principal], Awaitable[Any]]
+S = TypeVar("S")
+A = TypeVar("A", bound=Action[Any])
+R = TypeVar("R")
+Method: TypeAlias = Callable[[S, A, Entry], Coroutine[Any, Any, R]]
+Handler: TypeAlias = Callable[[Action[Any], Entry], Coroutine[Any, Any, object]]
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,3 +69,27 @@ class Component:
         self._lanes, self._needs = context.lanes, context.needs
         self._backends, self._pool, self._templates = context.backends, context.pool, context.templates
         self._images, self._credentials, self._perform = context.images, context.credentials, context.perform
+
+
+def handles(*actions: type[A]) -> Callable[[Method[S, A, R]], Method[S, A, R]]:
+    """Register the decorated method as the handler of these actions."""
+
+    def register(method: Method[S, A, R]) -> Method[S, A, R]:
+        vars(method)["actions"] = actions
+        return method
+
+    return register
+
+
+def table(components: Iterable[object]) -> Mapping[type[Action[Any]], Handler]:
+    """Return the handler of every action. InternalError: an action has none, or two."""
+    found: dict[type[Action[Any]], Handler] = {}
+    for component in components:
+        for name, method in vars(type(component)).items():
+            for action in getattr(method, "actions", ()):
+                if action in found:
+                    raise InternalError(f"{action.TAG!r} has two handlers: {name} of {type(component).__name__} is one")
+                found[action] = getattr(component, name)
+    if missing := [tag for tag, action in BY_TAG.items() if action not in found]:
+        raise InternalError(f"there is no handler for {', '.join(missing)}")
+    return found

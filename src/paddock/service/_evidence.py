@@ -36,8 +36,8 @@ from paddock.model import AuditKey, AuditReport, AuditStatement, GetAuditKey, Ve
 from paddock.model.config import Config
 
 from ._clock import Clock
+from ._context import handles
 from ._gate import Entry
-from ._handlers import handles
 from ._store import Row
 from ._tasks import Activity
 

@@ -41,9 +41,8 @@ from paddock.model import (
 
 from . import _validate
 from ._collect import Capture, Collector, finish, kept, redacting
-from ._context import Component, Context
+from ._context import Component, Context, handles
 from ._gate import Entry
-from ._handlers import handles
 from ._live import Held, Live
 from ._policies import Policies
 from ._remains import Remains

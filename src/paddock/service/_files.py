@@ -29,8 +29,8 @@ from paddock.model import (
 )
 
 from . import _validate
+from ._context import handles
 from ._gate import Entry
-from ._handlers import handles
 from ._live import Live
 from ._policies import Policies
 from ._sandboxes import Sandboxes

@@ -36,9 +36,8 @@ from paddock.storage._config import Watermarks
 from paddock.storage._memories import Memories
 from paddock.storage._trees import WAITING
 
-from ._context import Component, Context
+from ._context import Component, Context, handles
 from ._gate import Entry
-from ._handlers import handles
 from ._needs import Need, told
 from ._remains import Remains
 from ._workspace_tree import BESIDE, SPARE

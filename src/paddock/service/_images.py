@@ -13,10 +13,9 @@ from paddock.backends._threads import in_its_own_thread
 from paddock.errors import NotConfigured, PaddockError
 from paddock.model import Check, Image, ListImages, PullImage, RemoveImage
 
-from ._context import Component, Context
+from ._context import Component, Context, handles
 from ._garbage import Candidate, candidate, measured
 from ._gate import Entry
-from ._handlers import handles
 from ._needs import told
 from ._tasks import in_thread
 

@@ -35,10 +35,9 @@ from paddock.model import (
 
 from . import _copies, _validate
 from ._clock import boot_id
-from ._context import Component, Context
+from ._context import Component, Context, handles
 from ._doors import Doors
 from ._gate import Entry
-from ._handlers import handles
 from ._images import getting
 from ._lane import Hold
 from ._live import Live, end

@@ -18,8 +18,8 @@ from paddock.model import (
     UploadTree,
 )
 
+from ._context import handles
 from ._gate import Entry
-from ._handlers import handles
 from ._sandboxes import Sandboxes
 from ._store import Row
 

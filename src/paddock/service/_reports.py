@@ -57,11 +57,10 @@ from paddock.model import (
 from paddock.model.config import FILE
 from paddock.model.sandbox import RANK
 
-from ._context import Component, Context, Perform
+from ._context import Component, Context, Perform, handles
 from ._evidence import Evidence
 from ._garbage import measure
 from ._gate import Entry
-from ._handlers import handles
 from ._images import ImageRoom
 from ._sandboxes import Sandboxes
 

@@ -49,11 +49,10 @@ from paddock.model import (
 )
 
 from . import _validate
-from ._context import Component, Context
+from ._context import Component, Context, handles
 from ._disk_sleep import Restoring
 from ._doors import Doors
 from ._gate import Entry
-from ._handlers import handles
 from ._lane import Hold, Overtaken
 from ._live import LIVE, SESSION_ENDED, Held, Live
 from ._policies import Policies

@@ -26,7 +26,7 @@ from paddock.storage._base import Pool
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
 from ._clock import Clock
-from ._context import Context
+from ._context import Context, table
 from ._disk_sleep import Restoring
 from ._doors import Doors
 from ._evidence import Evidence
@@ -34,7 +34,6 @@ from ._execs import Execs
 from ._files import Files
 from ._garbage import Storage
 from ._gate import Gate
-from ._handlers import table
 from ._images import ImageRoom
 from ._live import LIVE, Live
 from ._making import Making

@@ -23,10 +23,9 @@ from paddock.model import (
 from paddock.storage._trees import measure
 
 from ._bases import Bases
-from ._context import Component, Context
+from ._context import Component, Context, handles
 from ._garbage import Candidate, candidate
 from ._gate import Entry
-from ._handlers import handles
 from ._repository_store import RepositoryStore
 from ._workshop import Workshops
 

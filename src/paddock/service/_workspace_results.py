@@ -32,9 +32,8 @@ from paddock.model import (
 from paddock.model.policy import Deed
 
 from . import _result_scripts as scripts
-from ._context import Component, Context
+from ._context import Component, Context, handles
 from ._gate import Entry, Unknown
-from ._handlers import handles
 from ._live import Held
 from ._policies import Exact, Policies
 from ._sandboxes import Sandboxes

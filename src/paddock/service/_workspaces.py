@@ -36,10 +36,9 @@ from paddock.storage._trees import sync_tree
 
 from . import _validate
 from ._bases import Base
-from ._context import Component, Context
+from ._context import Component, Context, handles
 from ._garbage import Candidate, candidate, measured
 from ._gate import Entry
-from ._handlers import handles
 from ._live import Live, end
 from ._policies import Policies
 from ._shelf import Shelf
