@@ -32,7 +32,7 @@ from ._checkout import (
     submodules,
 )
 from ._context import Component, Context
-from ._garbage import Candidate, candidate, measured
+from ._garbage import Candidate, measured
 from ._gate import Entry
 from ._needs import Need
 from ._tasks import in_thread
@@ -238,7 +238,7 @@ class Bases(Component):
         found: list[Candidate] = []
         for base in self._all("ORDER BY used_at, id"):
             size, kept, take = await measured(pool, base.id), _kept_because(base, needed), partial(self._take, base.id)
-            found.append(candidate(base.id, "base", why, size, take, kept=kept, only_when_full=True))
+            found.append(Candidate(base.id, "base", why, size, take, kept, only_when_full=True))
         return found
 
     async def _take(self, id: str) -> str | None:

@@ -46,9 +46,9 @@ from ._providers import Backends
 from ._recover import PERIOD_SECONDS, Recovery
 from ._remains import Remains
 from ._reports import Reports
+from ._repositories import Repositories
 from ._sandboxes import Sandboxes
 from ._secret_leases import Leases, Secrets
-from ._shelf import Shelf
 from ._snapshots import Snapshots
 from ._store import Store
 from ._tasks import Activity, Tasks
@@ -122,8 +122,8 @@ class Service:
         nested = Nested(context)
         live = self.live = Live(context, remains, leases, nested)
         restoring = Restoring(context, live, snapshots, self.doors, policies, leases)
-        shelf = self.shelf = Shelf(context)
-        spaces = self.workspaces = Workspaces(context, live, shelf, policies)
+        repositories = self.repositories = Repositories(context)
+        spaces = self.workspaces = Workspaces(context, live, repositories, policies)
         sandboxes = self.sandboxes = Sandboxes(context, live, snapshots, policies, restoring, self.doors)
         making = self.making = Making(context, sandboxes, live, self.doors, leases, snapshots, policies, nested, spaces)
         execs = Execs(context, sandboxes, live, remains, leases, policies)
@@ -133,17 +133,17 @@ class Service:
         image_room = ImageRoom(context)
         reports = Reports(context, sandboxes, self.evidence, image_room)
         mount_results = MountResults(context, sandboxes, snapshots)
-        sources = Sources(sandboxes, snapshots, spaces, shelf.workshops)
+        sources = Sources(sandboxes, snapshots, spaces, repositories.workshops)
         artifacts = ArtifactResults(context, sources)
-        results = WorkspaceResults(context, sources, shelf, policies)
-        collectors = (image_room.candidates, shelf.bases.candidates, shelf.candidates, spaces.candidates)
+        results = WorkspaceResults(context, sources, repositories, policies)
+        collectors = (image_room.candidates, repositories.bases.candidates, repositories.candidates, spaces.candidates)
         self.storage = Storage(context, remains, collectors)
         self.garbage = self.storage.garbage
         self.recovery = Recovery(
-            context, live, remains, snapshots, restoring, spaces, shelf, policies, self.garbage, period_seconds
+            context, live, remains, snapshots, restoring, spaces, repositories, policies, self.garbage, period_seconds
         )
         of_sandboxes = (sandboxes, snapshots, making, execs, files, promotion)
-        of_work = (shelf, spaces, mount_results, artifacts, results)
+        of_work = (repositories, spaces, mount_results, artifacts, results)
         of_the_machine = (image_room, reports, self.evidence, self.garbage, self.storage, leases, approvals)
         self.handlers = table((*of_sandboxes, *of_work, *of_the_machine))
         self._audit.hide = leases.without_values

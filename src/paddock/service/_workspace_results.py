@@ -36,8 +36,8 @@ from ._context import Component, Context, handles
 from ._gate import Entry, Unknown
 from ._live import Held
 from ._policies import Exact, Policies
+from ._repositories import Repositories
 from ._sandboxes import Sandboxes
-from ._shelf import Shelf
 from ._snapshots import Snapshots
 from ._store import Row, Store
 from ._workshop import READING_SECONDS, Workshop, Workshops, git_environment
@@ -201,9 +201,9 @@ class Sources:
 
 
 class WorkspaceResults(Component):
-    def __init__(self, context: Context, sources: Sources, shelf: Shelf, policies: Policies) -> None:
+    def __init__(self, context: Context, sources: Sources, repositories: Repositories, policies: Policies) -> None:
         super().__init__(context)
-        self._sources, self._shelf, self._policies = sources, shelf, policies
+        self._sources, self._repositories, self._policies = sources, repositories, policies
         self._rows = ResultStore(self._store)
 
     @handles(DiffWorkspace)
@@ -246,7 +246,7 @@ class WorkspaceResults(Component):
                 what = f"push {source.name} to {ref} of {url}"
                 await self._ask("git.push", action, source, entry, exact, what)
             pack = None
-            if commit != there and await self._shelf.repositories.git.commit(origin.cache, commit) != commit:
+            if commit != there and await self._repositories.git.commit(origin.cache, commit) != commit:
                 pack = await _check(workshop, scripts.PACK, began, output_bytes=_PACK_BYTES)
         told: dict[str, object] = {
             "workspace": source.id,
@@ -269,7 +269,7 @@ class WorkspaceResults(Component):
                 return Publishing(entry, needs.pop_all(), done)
             name = await needs.enter_async_context(self._quarantine(origin.cache, pack, commit))
             lender = origin.cache if name != origin.cache else None
-            git = self._shelf.repositories.git
+            git = self._repositories.git
             if there is not None and not action.force and not await git.leads(name, there, commit, lender=lender):
                 raise InvalidState(
                     f"{ref} of {url} has {there}, which is not in what the workspace has",
@@ -291,7 +291,7 @@ class WorkspaceResults(Component):
         if pack is None:
             yield cache
             return
-        name, git = QUARANTINE + os.urandom(8).hex(), self._shelf.repositories.git
+        name, git = QUARANTINE + os.urandom(8).hex(), self._repositories.git
         try:
             await git.receive(name, cache, pack, commit)
             yield name
@@ -352,7 +352,7 @@ class WorkspaceResults(Component):
 
         ref = check_ref(_HEADS + branch)
         try:
-            acquired = await self._shelf.repositories.acquire(origin.url, ref, 0.0, entry.principal)
+            acquired = await self._repositories.acquire(origin.url, ref, 0.0, entry.principal)
         except NotFound as missing:
             if missing.details.get("ref") != ref:
                 raise  # the repository itself

@@ -37,11 +37,11 @@ from paddock.storage._trees import sync_tree
 from . import _validate
 from ._bases import Base
 from ._context import Component, Context, handles
-from ._garbage import Candidate, candidate, measured
+from ._garbage import Candidate, measured
 from ._gate import Entry
 from ._live import Live, end
 from ._policies import Policies
-from ._shelf import Shelf
+from ._repositories import Repositories
 from ._store import Row, WorkspaceRow, WorkspaceStore, has_ended, the_one
 from ._tasks import in_thread
 from ._workspace_archive import Keeping
@@ -58,11 +58,11 @@ class Begun(NamedTuple):
 
 
 class Workspaces(Component):
-    def __init__(self, context: Context, live: Live, shelf: Shelf, policies: Policies) -> None:
+    def __init__(self, context: Context, live: Live, repositories: Repositories, policies: Policies) -> None:
         super().__init__(context)
-        self._live, self._policies, self._shelf = live, policies, shelf
+        self._live, self._policies, self._repositories = live, policies, repositories
         self._rows = WorkspaceStore(self._store)
-        self._keeping = Keeping(shelf.workshops, KeptArchives(self._state_dir / KEPT))
+        self._keeping = Keeping(repositories.workshops, KeptArchives(self._state_dir / KEPT))
 
     @handles(GetWorkspace)
     async def get(self, action: GetWorkspace, entry: Entry) -> Workspace:
@@ -175,7 +175,7 @@ class Workspaces(Component):
         if action.url is None:
             return None
         ref = action.branch if action.ref is None else action.ref
-        found = await self._shelf.repositories.acquire(action.url, ref, action.max_age_seconds, principal)
+        found = await self._repositories.acquire(action.url, ref, action.max_age_seconds, principal)
         return replace(found, branch=action.branch or found.branch or action.name)
 
     def _check_same(self, workspace: Workspace, action: OpenWorkspace, principal: Principal) -> None:
@@ -272,19 +272,19 @@ class Workspaces(Component):
 
         acquired = _acquired(row)
         # Before anything lies over it: from here on neither the commit nor the repository goes.
-        like = self._shelf.bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
-        await in_thread(pins.pin, self._shelf.directory / row.repository, row.id, acquired.commit, like=like)
+        like = self._repositories.bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
+        await in_thread(pins.pin, self._repositories.directory / row.repository, row.id, acquired.commit, like=like)
         base = await self._base(row, acquired, entry)
-        layers = await self._shelf.bases.derive(base, row.id, limit_bytes=limit)
+        layers = await self._repositories.bases.derive(base, row.id, limit_bytes=limit)
         workspace = replace(row.workspace, unfetched=base.unfetched)
         return replace(row, workspace=workspace, base=base.id, layers=layers)
 
     async def _base(self, row: WorkspaceRow, acquired: Acquired, entry: Entry | None) -> Base:
         """One that is there when it is recorded that this workspace needs it: no await comes between."""
         branch, submodules = acquired.branch or "", row.workspace.submodules
-        base = await self._shelf.bases.get(acquired, branch, entry, submodules=submodules)
-        while self._shelf.bases.ready(acquired, branch, submodules=submodules) != base.id:  # collected meanwhile
-            base = await self._shelf.bases.get(acquired, branch, entry, submodules=submodules)
+        base = await self._repositories.bases.get(acquired, branch, entry, submodules=submodules)
+        while self._repositories.bases.ready(acquired, branch, submodules=submodules) != base.id:  # collected meanwhile
+            base = await self._repositories.bases.get(acquired, branch, entry, submodules=submodules)
         self._rows.lie_over(row.id, (base.id,))
         return base
 
@@ -341,7 +341,7 @@ class Workspaces(Component):
         if row.repository is not None:
             from paddock.storage.repositories import pins
 
-            pins.unpin(self._shelf.directory / row.repository, row.id)
+            pins.unpin(self._repositories.directory / row.repository, row.id)
 
     async def recover(self) -> None:
         """Finish or undo what the daemon before this one was doing, and delete archives that no row knows."""
@@ -394,7 +394,7 @@ class Workspaces(Component):
                     why += ", nothing is only here" if clean else f", keeps {status.only_here}"
             why = f"workspace {row.workspace.name}: {why}"
             take = partial(self._take, row.id, why)
-            one = candidate(row.id, "workspace", why, size, take, kept=refusal, only_when_full=True)
+            one = Candidate(row.id, "workspace", why, size, take, refusal, only_when_full=True)
             found.append((refusal is not None, not clean, used, one))
         return [one for *_, one in sorted(found, key=lambda each: each[:3])]
 
