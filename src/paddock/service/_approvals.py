@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import starmap
 
 import msgspec
 
@@ -29,11 +30,7 @@ from ._context import Component, Context, handles
 from ._gate import Entry
 from ._store import LEAST_PREFIX, has_ended, the_one
 
-_COLUMNS = (
-    "id, kind, sandbox, incarnation, revision, digest, summary, state, created_at, expires_at, decided_at, decided_by,"
-    " reason"
-)
-_SELECT = f"SELECT {_COLUMNS} FROM approvals"
+_SELECT = f"SELECT {', '.join(Approval.__fields__)} FROM approvals"
 _OF_SANDBOX = "owner = :owner AND sandbox = :sandbox AND boot_id = :boot AND deadline > :clock"
 _EXACTLY = (
     f"{_OF_SANDBOX} AND kind = :kind AND incarnation = :incarnation AND revision = :revision AND digest = :digest"
@@ -191,7 +188,7 @@ class Approvals(Component):
             return found
         prefix = reference.startswith(Noun.APPROVAL) and len(reference) >= LEAST_PREFIX
         several = self._store.beginning(_SELECT, owner, reference) if prefix else ()
-        return the_one([*map(_approval, several)], "approval", reference, hint="paddock approvals ls --all")
+        return the_one([*starmap(_approval, several)], "approval", reference, hint="paddock approvals ls --all")
 
     def _get(self, owner: str, id: str) -> Approval | None:
         return self._store.one(_approval, f"{_SELECT} WHERE owner = ? AND id = ?", (owner, id))
@@ -204,14 +201,8 @@ def cleaned(text: str) -> str:
 
 
 def _told(request: ApprovalRequest) -> dict[str, object]:
-    return {
-        "kind": request.kind,
-        "digest": request.digest,
-        "summary": request.summary,
-        "revision": request.revision,
-        "incarnation": request.incarnation,
-    }
+    return {name: getattr(request, name) for name in ("kind", "digest", "summary", "revision", "incarnation")}
 
 
-def _approval(row: tuple[object, ...]) -> Approval:
-    return msgspec.convert(dict(zip(Approval.__fields__, row, strict=True)), Approval)
+def _approval(*columns: object) -> Approval:
+    return msgspec.convert(dict(zip(Approval.__fields__, columns, strict=True)), Approval)

@@ -259,8 +259,7 @@ class Bases(Component):
         return found[0] if found else None
 
     def _all(self, where: str, *values: object) -> tuple[Base, ...]:
-        rows = self._store.execute(f"SELECT {_COLUMNS}, unfetched FROM bases {where}", values).fetchall()  # noqa: S608
-        return tuple(Base(*row) for row in rows)
+        return self._store.every(Base, f"SELECT {_COLUMNS}, unfetched FROM bases {where}", values)  # noqa: S608
 
 
 def _kept_because(base: Base, needed: Mapping[str, tuple[Need, ...]]) -> str | None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from paddock.egress._redact import Redaction
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_KNOWN = f"SELECT {', '.join(Secret.__fields__)} FROM secrets WHERE owner = ?"  # noqa: S608
 
 
 class Secrets(Component):
@@ -80,17 +81,20 @@ class Secrets(Component):
                 " updated_at = excluded.updated_at",
                 (owner, name, place.version, sealed.key, sealed.wrapped, sealed.sealed, now, now),
             )
-        return next(one for one in self.list(owner) if one.name == name)
+        found = self._store.one(_secret, f"{_KNOWN} AND name = ?", (owner, name))
+        assert found is not None
+        return found
 
     def remove(self, owner: str, name: str) -> bool:
         sql = "DELETE FROM secrets WHERE owner = ? AND name = ?"
         return bool(self._store.execute(sql, (owner, name)).rowcount)
 
-    def list(self, owner: str) -> tuple[Secret, ...]:
-        sql = "SELECT name, version, created_at, updated_at, used_at, key FROM secrets WHERE owner = ? ORDER BY name"
-        return self._store.every(_secret, sql, (owner,))
+    @handles(ListSecrets)
+    async def list(self, action: ListSecrets, entry: Entry) -> tuple[Secret, ...]:
+        return self._store.every(_secret, f"{_KNOWN} ORDER BY name", (entry.principal.id,))
 
-    def rotate_key(self) -> int:
+    @handles(RotateVaultKey)
+    async def rotate_key(self, action: RotateVaultKey, entry: Entry) -> int:
         """Reseal the secrets of all owners, and return how many there are. Whatever is killed in between, every row's
         key is in the ring."""
         self.vault.keys.begin()
@@ -112,9 +116,8 @@ class Secrets(Component):
         return len(rows)
 
 
-def _secret(row: tuple[Any, ...]) -> Secret:
-    name, version, created_at, updated_at, used_at, key = row
-    return Secret(name=name, version=version, created_at=created_at, updated_at=updated_at, used_at=used_at, key=key)
+def _secret(*columns: Any) -> Secret:
+    return Secret(**dict(zip(Secret.__fields__, columns, strict=True)))
 
 
 def _place(sandbox: str, owner: str, name: str) -> Place:
@@ -167,8 +170,7 @@ class Lease(msgspec.Struct, frozen=True):
     """The variables of its maker by which the value is read."""
 
 
-def _lease(row: tuple[Any, ...]) -> Lease:
-    sandbox, owner, name, placeholder, rule, *sealed = row
+def _lease(sandbox: str, owner: str, name: str, placeholder: str, rule: bytes, *sealed: Any) -> Lease:
     return Lease(sandbox, owner, name, placeholder, _decode(rule), None if sealed[2] is None else Sealed(*sealed))
 
 
@@ -329,14 +331,6 @@ class Leases(Component):
         if not self._secrets.remove(entry.principal.id, action.name):
             raise NotFound(f"no secret {action.name!r}", hint="paddock secret ls", secret=action.name)
         await self._rotated(entry.principal.id, action.name, None)
-
-    @handles(ListSecrets)
-    async def list_secrets(self, action: ListSecrets, entry: Entry) -> tuple[Secret, ...]:
-        return self._secrets.list(entry.principal.id)
-
-    @handles(RotateVaultKey)
-    async def rotate_vault_key(self, action: RotateVaultKey, entry: Entry) -> int:
-        return self._secrets.rotate_key()
 
     async def _rotated(self, owner: str, stored: str, value: SecretValue | None) -> None:
         """What is kept under that name is another value now, or was revoked: returns when that holds everywhere."""

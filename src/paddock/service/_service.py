@@ -144,8 +144,9 @@ class Service:
         )
         of_sandboxes = (sandboxes, snapshots, making, execs, files, promotion)
         of_work = (repositories, spaces, mount_results, artifacts, results)
-        of_the_machine = (image_room, reports, self.evidence, self.garbage, self.storage, leases, approvals)
-        self.handlers = table((*of_sandboxes, *of_work, *of_the_machine))
+        of_access = (self.secrets, leases, approvals)
+        of_the_machine = (image_room, reports, self.evidence, self.garbage, self.storage)
+        self.handlers = table((*of_sandboxes, *of_work, *of_access, *of_the_machine))
         self._audit.hide = leases.without_values
         self.activity = Activity(lambda: bool(self._store.list()))
 

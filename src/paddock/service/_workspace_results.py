@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -74,7 +73,7 @@ class ResultStore:
             " WHERE owner = ? AND of_id = ? AND kind = 'branch' AND ifnull(?, name) = name"
             " ORDER BY created_at DESC LIMIT 1"
         )
-        return self._store.one(lambda found: (found[0], found[1]), sql, (owner, of, ref))
+        return self._store.one(lambda *found: found, sql, (owner, of, ref))
 
     def keep(self, owner: str, artifact: Artifact, of_name: str) -> bool:
         """False: there is one of that name."""
@@ -92,16 +91,12 @@ class ResultStore:
 
     def artifacts(self, owner: str, of: str | None = None, name: str | None = None) -> tuple[Artifact, ...]:
         """Oldest first. `of` is an id, or the name that it had."""
-        rows = self._store.execute(
+        sql = (
             "SELECT of_id, name, path, digest, bytes, is_tree, created_at FROM results WHERE kind = 'artifact'"
             " AND owner = ? AND (? IS NULL OR of_id = ? OR of_name = ?) AND ifnull(?, name) = name"
-            " ORDER BY created_at, name",
-            (owner, of, of, of, name),
-        ).fetchall()
-        return tuple(
-            Artifact(of=of, name=name, path=path, digest=digest, size_bytes=size, tree=bool(tree), created_at=at)
-            for of, name, path, digest, size, tree, at in rows
+            " ORDER BY created_at, name"
         )
+        return self._store.every(_artifact, sql, (owner, of, of, of, name))
 
     def forget(self, owner: str, artifact: Artifact) -> None:
         self._store.execute(
@@ -111,7 +106,11 @@ class ResultStore:
 
     def digests(self) -> set[str]:
         """Of all artifacts that somebody has."""
-        return set(self._store.every(itemgetter(0), "SELECT digest FROM results WHERE kind = 'artifact'"))
+        return set(self._store.every(str, "SELECT digest FROM results WHERE kind = 'artifact'"))
+
+
+def _artifact(of: str, name: str, path: str, digest: str, size: int, tree: int, at: float) -> Artifact:
+    return Artifact(of=of, name=name, path=path, digest=digest, size_bytes=size, tree=bool(tree), created_at=at)
 
 
 class Origin(msgspec.Struct, frozen=True):
