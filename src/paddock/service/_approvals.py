@@ -8,21 +8,9 @@ from itertools import starmap
 
 import msgspec
 
+from paddock import model
 from paddock.errors import ApprovalNeeded, InvalidState, PaddockError, PolicyDenied
-from paddock.model import (
-    APPROVAL_MOVES,
-    Action,
-    Approval,
-    ApprovalAnswer,
-    ApprovalRequest,
-    ApprovalState,
-    DenyApproval,
-    GrantApproval,
-    ListApprovals,
-    Noun,
-    mint,
-    replace,
-)
+from paddock.model import Approval, ApprovalAnswer, ApprovalRequest, ApprovalState, Noun, mint, replace
 from paddock.model.approval import arguments_digest
 
 from ._clock import boot_id
@@ -68,8 +56,8 @@ class Approvals(Component):
         super().__init__(context)
         self._boot = boot_id()
 
-    @handles(ListApprovals)
-    async def list(self, action: ListApprovals, entry: Entry) -> tuple[Approval, ...]:
+    @handles(model.ListApprovals)
+    async def list(self, action: model.ListApprovals, entry: Entry) -> tuple[Approval, ...]:
         owner = self._owner(entry)
         if action.approval is not None:
             return (self._find(action, owner),)
@@ -123,7 +111,7 @@ class Approvals(Component):
     def require(
         self,
         kind: str,
-        action: Action[object],
+        action: model.Action[object],
         entry: Entry,
         *,
         about: str,
@@ -155,14 +143,14 @@ class Approvals(Component):
             approval=answer.id,
         )
 
-    @handles(GrantApproval, DenyApproval)
-    async def decide(self, action: GrantApproval | DenyApproval, entry: Entry) -> Approval:
+    @handles(model.GrantApproval, model.DenyApproval)
+    async def decide(self, action: model.GrantApproval | model.DenyApproval, entry: Entry) -> Approval:
         owner = self._owner(entry)
         one = self._find(action, owner)
         to, reason = ApprovalState.GRANTED, None
-        if isinstance(action, DenyApproval):
+        if isinstance(action, model.DenyApproval):
             to, reason = ApprovalState.DENIED, None if action.reason is None else cleaned(action.reason)
-        if to not in APPROVAL_MOVES[one.state]:
+        if to not in model.APPROVAL_MOVES[one.state]:
             raise InvalidState(
                 f"approval {one.id} is {one.state.value}" + (f" by {one.decided_by}" if one.decided_by else ""),
                 hint="what asked for it has to ask again",
@@ -181,7 +169,7 @@ class Approvals(Component):
         self._store.execute(_EXPIRE, (self._boot, self._clock.boottime()))
         return entry.principal.id
 
-    def _find(self, action: ListApprovals | GrantApproval | DenyApproval, owner: str) -> Approval:
+    def _find(self, action: model.ListApprovals | model.GrantApproval | model.DenyApproval, owner: str) -> Approval:
         reference = action.approval or ""
         found = self._get(owner, reference)
         if found is not None:

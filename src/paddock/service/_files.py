@@ -4,29 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from paddock import model
 from paddock.backends._pump import Meter
-from paddock.model import (
-    Action,
-    ByteReader,
-    ByteStream,
-    ByteWriter,
-    ChangeStream,
-    ConnectPort,
-    CopyFile,
-    DownloadTree,
-    FindFiles,
-    GrepFiles,
-    ListFiles,
-    MakeDirectory,
-    MoveFile,
-    ReadFile,
-    RemoveFile,
-    SetFileAttributes,
-    StatFile,
-    UploadTree,
-    WatchFiles,
-    WriteFile,
-)
+from paddock.model import Action, ByteReader, ByteStream, ByteWriter, ChangeStream
 
 from . import _validate
 from ._context import handles
@@ -45,30 +25,38 @@ class Files:
         self._sandboxes, self._live, self._policies = sandboxes, live, policies
 
     @handles(
-        StatFile, ListFiles, MakeDirectory, MoveFile, CopyFile, RemoveFile, SetFileAttributes, FindFiles, GrepFiles
+        model.StatFile,
+        model.ListFiles,
+        model.MakeDirectory,
+        model.MoveFile,
+        model.CopyFile,
+        model.RemoveFile,
+        model.SetFileAttributes,
+        model.FindFiles,
+        model.GrepFiles,
     )
     async def value(self, action: Action[Any], entry: Entry) -> object:
         """What is answered at once."""
         return (await self._ask(action, entry))[1]
 
-    @handles(ReadFile, DownloadTree)
-    async def read(self, action: ReadFile | DownloadTree, entry: Entry) -> ByteReader:
+    @handles(model.ReadFile, model.DownloadTree)
+    async def read(self, action: model.ReadFile | model.DownloadTree, entry: Entry) -> ByteReader:
         row, inner = await self._ask(action, entry)
         return Outbound(inner, Meter(), Record(row, self._live, entry))
 
-    @handles(WriteFile, UploadTree)
-    async def write(self, action: WriteFile | UploadTree, entry: Entry) -> ByteWriter:
+    @handles(model.WriteFile, model.UploadTree)
+    async def write(self, action: model.WriteFile | model.UploadTree, entry: Entry) -> ByteWriter:
         row, inner = await self._ask(action, entry)
         record = Record(row, self._live, entry)
         return Inbound(inner, record.waking(), record)
 
-    @handles(WatchFiles)
-    async def watch(self, action: WatchFiles, entry: Entry) -> ChangeStream:
+    @handles(model.WatchFiles)
+    async def watch(self, action: model.WatchFiles, entry: Entry) -> ChangeStream:
         row, inner = await self._ask(action, entry)
         return Changes(inner, Record(row, self._live, entry))
 
-    @handles(ConnectPort)
-    async def connect(self, action: ConnectPort, entry: Entry) -> ByteStream:
+    @handles(model.ConnectPort)
+    async def connect(self, action: model.ConnectPort, entry: Entry) -> ByteStream:
         row, inner = await self._ask(action, entry)
         return Both(inner, Record(row, self._live, entry))
 

@@ -17,20 +17,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from paddock import model
 from paddock.errors import NotFound, PaddockError
 from paddock.keeper.layout import PACKAGES, POOL_IMAGE
-from paddock.model import (
-    Check,
-    CheckStorage,
-    CollectGarbage,
-    GarbageItem,
-    GarbageReport,
-    Level,
-    Noun,
-    PoolSpace,
-    State,
-    replace,
-)
+from paddock.model import Check, GarbageItem, GarbageReport, Level, Noun, PoolSpace, State, replace
 from paddock.storage._base import Pool
 from paddock.storage._config import Watermarks
 from paddock.storage._memories import Memories
@@ -74,8 +64,8 @@ class Garbage:
         """Two that collect at once would take twice as much as is to go."""
         self._sweepers, self._collectors = tuple(sweepers), tuple(collectors)
 
-    @handles(CollectGarbage)
-    async def perform(self, action: CollectGarbage, entry: Entry) -> GarbageReport:
+    @handles(model.CollectGarbage)
+    async def perform(self, action: model.CollectGarbage, entry: Entry) -> GarbageReport:
         report = await self.collect(dry_run=action.dry_run)
         gone = [item.what for item in report.items if item.kept_because is None]
         entry.done({"dry_run": report.dry_run, "number": len(gone), "gone": gone[:100]})
@@ -275,8 +265,8 @@ class Storage(Component):
         why = f"{number} files of registries, which would be fetched again"
         return [Candidate("package cache", "packages", why, size, take, kept)] if number else []
 
-    @handles(CheckStorage)
-    async def check(self, action: CheckStorage, entry: Entry) -> tuple[Check, ...]:
+    @handles(model.CheckStorage)
+    async def check(self, action: model.CheckStorage, entry: Entry) -> tuple[Check, ...]:
         try:
             pool = self._pool()
             if action.repair:

@@ -5,18 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import aclosing, suppress
 
+from paddock import model
 from paddock.backends._base import Instance
 from paddock.errors import InvalidArgument, InvalidState, PaddockError
-from paddock.model import (
-    DownloadTree,
-    FileInfo,
-    ListFiles,
-    MakeDirectory,
-    MoveFile,
-    PromoteChild,
-    RemoveFile,
-    UploadTree,
-)
+from paddock.model import FileInfo
 
 from ._context import handles
 from ._gate import Entry
@@ -33,8 +25,8 @@ class Promotion:
     def __init__(self, sandboxes: Sandboxes) -> None:
         self._sandboxes = sandboxes
 
-    @handles(PromoteChild)
-    async def promote(self, action: PromoteChild, entry: Entry) -> None:
+    @handles(model.PromoteChild)
+    async def promote(self, action: model.PromoteChild, entry: Entry) -> None:
         """Whole, or the sandbox has what it had. Processes of it that run meanwhile may see some of both."""
         if not action.path.startswith("/") or action.path.strip("/") == "" or ".." in action.path.split("/"):
             raise InvalidArgument(f"path={action.path!r} must be an absolute path of a directory below /", field="path")
@@ -52,7 +44,7 @@ class Promotion:
         new, old = f"{path}/{_NEW}", f"{path}/{_OLD}"
         await _remove(target, new, old)
         for left in (new, old):
-            await target.file(MakeDirectory(sandbox=target.id, path=left))
+            await target.file(model.MakeDirectory(sandbox=target.id, path=left))
         try:
             async with self._sandboxes.told(child):
                 await _carry(source, target, path, new)
@@ -67,9 +59,9 @@ class Promotion:
 
 
 async def _carry(source: Instance, target: Instance, path: str, new: str) -> None:
-    reader = await source.file(DownloadTree(sandbox=source.id, path=path))
+    reader = await source.file(model.DownloadTree(sandbox=source.id, path=path))
     async with aclosing(reader):
-        writer = await target.file(UploadTree(sandbox=target.id, path=new))
+        writer = await target.file(model.UploadTree(sandbox=target.id, path=new))
         try:
             while data := await reader.read(_CHUNK_BYTES):
                 await writer.write(data)
@@ -81,11 +73,11 @@ async def _carry(source: Instance, target: Instance, path: str, new: str) -> Non
 
 async def _remove(target: Instance, *paths: str) -> None:
     for path in paths:
-        await target.file(RemoveFile(sandbox=target.id, path=path, recursive=True, missing_ok=True))
+        await target.file(model.RemoveFile(sandbox=target.id, path=path, recursive=True, missing_ok=True))
 
 
 async def _entries(instance: Instance, path: str) -> list[FileInfo]:
-    found = await instance.file(ListFiles(sandbox=instance.id, path=path))
+    found = await instance.file(model.ListFiles(sandbox=instance.id, path=path))
     return [entry for entry in found if os.path.dirname(entry.path) == path.rstrip("/")]
 
 
@@ -96,12 +88,12 @@ async def _swap(target: Instance, path: str, before: list[FileInfo], after: list
     done: list[tuple[str, str]] = []
     try:
         for source, destination in moves:
-            await target.file(MoveFile(sandbox=target.id, source=source, destination=destination))
+            await target.file(model.MoveFile(sandbox=target.id, source=source, destination=destination))
             done.append((source, destination))
     except BaseException:
         for source, destination in reversed(done):
             with suppress(PaddockError):
-                await target.file(MoveFile(sandbox=target.id, source=destination, destination=source))
+                await target.file(model.MoveFile(sandbox=target.id, source=destination, destination=source))
         raise
 
 

@@ -13,21 +13,11 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from paddock import model
 from paddock.errors import InvalidArgument, InvalidState, NotFound, PolicyDenied
 from paddock.keeper.layout import REPOSITORIES
 from paddock.linux.descriptors import closing
-from paddock.model import (
-    Acquired,
-    AcquireRepository,
-    DeleteRepository,
-    ListRepositories,
-    Noun,
-    Principal,
-    Repository,
-    RepositoryId,
-    mint,
-    replace,
-)
+from paddock.model import Acquired, Noun, Principal, Repository, RepositoryId, mint, replace
 from paddock.storage._trees import measure
 
 from ._bases import Bases
@@ -75,18 +65,18 @@ class Repositories(Component):
     def git(self) -> HostGit:
         return _storage().HostGit(self.directory)
 
-    @handles(AcquireRepository)
-    async def perform(self, action: AcquireRepository, entry: Entry) -> Acquired:
+    @handles(model.AcquireRepository)
+    async def perform(self, action: model.AcquireRepository, entry: Entry) -> Acquired:
         acquired = await self.acquire(action.url, action.ref, action.max_age_seconds, entry.principal)
         entry.done({"repository": acquired.repository, "commit": acquired.commit, "ref": acquired.ref})
         return acquired
 
-    @handles(ListRepositories)
-    async def list(self, action: ListRepositories, entry: Entry) -> tuple[Repository, ...]:
+    @handles(model.ListRepositories)
+    async def list(self, action: model.ListRepositories, entry: Entry) -> tuple[Repository, ...]:
         return self._rows.list(entry.principal.id)
 
-    @handles(DeleteRepository)
-    async def delete(self, action: DeleteRepository, entry: Entry) -> None:
+    @handles(model.DeleteRepository)
+    async def delete(self, action: model.DeleteRepository, entry: Entry) -> None:
         """InvalidState: a workspace or a snapshot needs it."""
         await self.remove(self._find(action.repository, entry.principal.id).id)
 

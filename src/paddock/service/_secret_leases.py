@@ -14,21 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from paddock import model
 from paddock.backends._base import SandboxPlan
 from paddock.egress._secret_book import Bound, check_shape, mint, to_bytes
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied, SecretUnavailable
-from paddock.model import (
-    Binding,
-    ExecSpec,
-    ListSecrets,
-    RemoveSecret,
-    RotateVaultKey,
-    Secret,
-    SecretRule,
-    SecretValue,
-    SetSecret,
-    replace,
-)
+from paddock.model import Binding, ExecSpec, Secret, SecretRule, SecretValue, replace
 from paddock.model.caller import environment, of_source
 from paddock.storage._vault import Place, Sealed, Vault, open_keys
 from paddock.storage.secret_sources import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
@@ -89,12 +79,12 @@ class Secrets(Component):
         sql = "DELETE FROM secrets WHERE owner = ? AND name = ?"
         return bool(self._store.execute(sql, (owner, name)).rowcount)
 
-    @handles(ListSecrets)
-    async def list(self, action: ListSecrets, entry: Entry) -> tuple[Secret, ...]:
+    @handles(model.ListSecrets)
+    async def list(self, action: model.ListSecrets, entry: Entry) -> tuple[Secret, ...]:
         return self._store.every(_secret, f"{_KNOWN} ORDER BY name", (entry.principal.id,))
 
-    @handles(RotateVaultKey)
-    async def rotate_key(self, action: RotateVaultKey, entry: Entry) -> int:
+    @handles(model.RotateVaultKey)
+    async def rotate_key(self, action: model.RotateVaultKey, entry: Entry) -> int:
         """Reseal the secrets of all owners, and return how many there are. Whatever is killed in between, every row's
         key is in the ring."""
         self.vault.keys.begin()
@@ -318,16 +308,16 @@ class Leases(Component):
         for lease in leases:
             await self.changed(row.id, held.bounds[lease.name])
 
-    @handles(SetSecret)
-    async def set_secret(self, action: SetSecret, entry: Entry) -> Secret:
+    @handles(model.SetSecret)
+    async def set_secret(self, action: model.SetSecret, entry: Entry) -> Secret:
         check_name(action.name)
         check_value(action.name, action.value)
         secret = self._secrets.set(entry.principal.id, action.name, action.value)
         await self._rotated(entry.principal.id, action.name, action.value)
         return secret
 
-    @handles(RemoveSecret)
-    async def remove_secret(self, action: RemoveSecret, entry: Entry) -> None:
+    @handles(model.RemoveSecret)
+    async def remove_secret(self, action: model.RemoveSecret, entry: Entry) -> None:
         if not self._secrets.remove(entry.principal.id, action.name):
             raise NotFound(f"no secret {action.name!r}", hint="paddock secret ls", secret=action.name)
         await self._rotated(entry.principal.id, action.name, None)

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from paddock import model
 from paddock.errors import (
     AlreadyExists,
     InternalError,
@@ -28,23 +29,7 @@ from paddock.errors import (
     PaddockError,
     ResourceExhausted,
 )
-from paddock.model import (
-    LEGAL,
-    Level,
-    Limit,
-    Sandbox,
-    SandboxId,
-    SandboxSpec,
-    Snapshot,
-    SnapshotId,
-    State,
-    Template,
-    Workspace,
-    WorkspaceId,
-    WorkspaceState,
-    WorkspaceStatus,
-    replace,
-)
+from paddock.model import LEGAL, SandboxId, Snapshot, State, Template, Workspace, WorkspaceState, replace
 
 from . import _schema
 from ._clock import Clock
@@ -76,13 +61,13 @@ _ROWS = 1024
 
 _decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
 _encode = msgspec.json.Encoder().encode
-_decode_spec = msgspec.json.Decoder(SandboxSpec).decode
+_decode_spec = msgspec.json.Decoder(model.SandboxSpec).decode
 
 
 class Row(msgspec.Struct, frozen=True):
     """A sandbox as the store keeps it: what callers see, and what only services need."""
 
-    sandbox: Sandbox
+    sandbox: model.Sandbox
     deadline: float
     """CLOCK_BOOTTIME seconds, of the boot `boot_id`. That of its retention, where its TTL stands still."""
     boot_id: str
@@ -265,7 +250,7 @@ class Store:
         row: Row,
         to: State,
         *,
-        limit: Limit | None = None,
+        limit: model.Limit | None = None,
         reason: str | None = None,
         release_key: bool = False,
         restoring: str | None = None,
@@ -432,12 +417,12 @@ def _row(*values: Any) -> Row:
     found = dict(zip(_COLUMNS, values, strict=True))
     limit, workspace = found["limit_name"], found["workspace"]
     left_seconds = found["left_seconds"] if found["ended_at"] is None else None
-    sandbox = Sandbox(
+    sandbox = model.Sandbox(
         **{name: found[name] for name in _OF_SANDBOX},
         spec=_decode_spec(found["spec"]),
         state=State(found["state"]),
-        level=Level(found["level"]),
-        limit=limit and Limit(limit),
+        level=model.Level(found["level"]),
+        limit=limit and model.Limit(limit),
         kept_until=None if left_seconds is None else found["expires_at"],
         left_seconds=left_seconds,
     )
@@ -468,7 +453,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     """A copy of what the source had at /workspace, at the same instant."""
 
     @property
-    def id(self) -> SnapshotId:
+    def id(self) -> model.SnapshotId:
         return self.snapshot.id
 
     @property
@@ -552,7 +537,7 @@ class Kept(msgspec.Struct, frozen=True):
 
     digest: str
     bytes: int
-    status: WorkspaceStatus
+    status: model.WorkspaceStatus
 
 
 _decode_kept = msgspec.json.Decoder(Kept).decode
@@ -570,7 +555,7 @@ class WorkspaceRow(msgspec.Struct, frozen=True):
     kept: Kept | None = None
 
     @property
-    def id(self) -> WorkspaceId:
+    def id(self) -> model.WorkspaceId:
         return self.workspace.id
 
     @property

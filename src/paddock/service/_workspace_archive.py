@@ -10,11 +10,7 @@ from __future__ import annotations
 
 from paddock.backends._base import TreeMount
 from paddock.errors import ErrandFailed, InternalError
-from paddock.model import (
-    MOST_NAMES,
-    Workspace,
-    WorkspaceStatus,
-)
+from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
 from paddock.storage._kept import KeptArchives
 
 from ._gate import Entry

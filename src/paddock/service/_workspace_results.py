@@ -13,21 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from paddock import model
 from paddock.errors import ErrandFailed, InvalidArgument, InvalidState, NotFound, SandboxDied
-from paddock.model import (
-    Artifact,
-    DiffWorkspace,
-    OpenPullRequest,
-    Published,
-    PullRequest,
-    PullRequestPlan,
-    PushBranch,
-    PushedBranch,
-    PushPlan,
-    Workspace,
-    WorkspaceDiff,
-    codec,
-)
+from paddock.model import Artifact, PullRequest, PullRequestPlan, PushedBranch, PushPlan, WorkspaceDiff, codec
 from paddock.model.policy import Deed
 
 from . import _result_scripts as scripts
@@ -114,7 +102,7 @@ def _artifact(of: str, name: str, path: str, digest: str, size: int, tree: int, 
 
 
 class Origin(msgspec.Struct, frozen=True):
-    workspace: Workspace
+    workspace: model.Workspace
     url: str
     commit: str
     cache: str
@@ -205,8 +193,8 @@ class WorkspaceResults(Component):
         self._sources, self._repositories, self._policies = sources, repositories, policies
         self._rows = ResultStore(self._store)
 
-    @handles(DiffWorkspace)
-    async def diff(self, action: DiffWorkspace, entry: Entry) -> WorkspaceDiff:
+    @handles(model.DiffWorkspace)
+    async def diff(self, action: model.DiffWorkspace, entry: Entry) -> WorkspaceDiff:
         source = await self._sources.find(action.workspace, entry)
         commit = source.origin().commit
         patch = None
@@ -219,8 +207,8 @@ class WorkspaceResults(Component):
         entry.done({"workspace": source.id, "commit": commit, "changes": len(changes), **digest})
         return WorkspaceDiff(workspace=source.id, commit=commit, changes=changes, patch=patch)
 
-    @handles(PushBranch)
-    async def push(self, action: PushBranch, entry: Entry) -> Publishing:
+    @handles(model.PushBranch)
+    async def push(self, action: model.PushBranch, entry: Entry) -> Publishing:
         _check_message(action.message)
         source = await self._sources.find(action.workspace, entry)
         origin = source.origin()
@@ -297,8 +285,8 @@ class WorkspaceResults(Component):
         finally:
             await asyncio.to_thread(_remove, git.path(name))
 
-    @handles(OpenPullRequest)
-    async def pull_request(self, action: OpenPullRequest, entry: Entry) -> Publishing:
+    @handles(model.OpenPullRequest)
+    async def pull_request(self, action: model.OpenPullRequest, entry: Entry) -> Publishing:
         if not action.title.strip() or len(action.title) > 1024 or len(action.body) > _MESSAGE_CHARS:
             raise InvalidArgument("a pull request has a title of 1 to 1024 characters", field="title")
         source = await self._sources.find(action.workspace, entry)
@@ -333,7 +321,13 @@ class WorkspaceResults(Component):
         return Publishing(entry, AsyncExitStack(), done, pull_request=plan)
 
     async def _ask(
-        self, deed: Deed, action: PushBranch | OpenPullRequest, source: Source, entry: Entry, exact: Exact, what: str
+        self,
+        deed: Deed,
+        action: model.PushBranch | model.OpenPullRequest,
+        source: Source,
+        entry: Entry,
+        exact: Exact,
+        what: str,
     ) -> None:
         own = None if source.running is None else source.running[0].sandbox.policy
         workspace = None if source.begun is None else source.begun.workspace.id
@@ -341,7 +335,9 @@ class WorkspaceResults(Component):
             deed, action, entry, about=source.id, own=own, workspace=workspace, exact=exact, what=what
         )
 
-    async def _target(self, action: PushBranch, source: Source, origin: Origin, entry: Entry) -> tuple[str, str | None]:
+    async def _target(
+        self, action: model.PushBranch, source: Source, origin: Origin, entry: Entry
+    ) -> tuple[str, str | None]:
         """The full name of the branch, and what the remote has there now."""
         last = self._rows.last_pushed(entry.principal.id, source.id)
         branch = action.branch or (last[0].removeprefix(_HEADS) if last else f"paddock/{source.name}")
@@ -381,7 +377,7 @@ class Publishing:
         self._entry, self._needs, self._done = entry, needs, done
         entry.defer()
 
-    async def finish(self, published: Published) -> PushedBranch | PullRequest:
+    async def finish(self, published: model.Published) -> PushedBranch | PullRequest:
         async with self._needs:
             if published.error is not None:
                 error = codec.decode_error(published.error.encode())
