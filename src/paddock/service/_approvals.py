@@ -14,8 +14,7 @@ from paddock.model import Approval, ApprovalAnswer, ApprovalRequest, ApprovalSta
 from paddock.model.approval import arguments_digest
 
 from ._clock import boot_id
-from ._context import Component, Context, handles
-from ._gate import Entry
+from ._context import Component, Context, Entry, handles
 from ._store import LEAST_PREFIX, has_ended, the_one
 
 _SELECT = f"SELECT {', '.join(Approval.__fields__)} FROM approvals"

@@ -15,8 +15,7 @@ from paddock.storage._kept import Artifacts as Contents
 
 from . import _validate
 from ._collect import KeptOutput
-from ._context import Component, Context, handles
-from ._gate import Entry
+from ._context import Component, Context, Entry, handles
 from ._tasks import in_thread
 from ._workspace_results import ResultStore, Source, Sources
 

@@ -20,9 +20,8 @@ from paddock.model import Acquired, BaseId, Noun, RepositoryId, mint
 from paddock.storage._trees import look_at, sync_tree
 
 from . import _checkout
-from ._context import Component, Context
+from ._context import Component, Context, Entry
 from ._garbage import Candidate, measured
-from ._gate import Entry
 from ._needs import Need
 from ._tasks import in_thread
 from ._workshop import Workshops

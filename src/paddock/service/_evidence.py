@@ -17,8 +17,7 @@ from paddock.model import AuditKey, AuditReport, AuditStatement, GetAuditKey, Ve
 from paddock.model.config import Config
 
 from ._clock import Clock
-from ._context import handles
-from ._gate import Entry
+from ._context import Entry, handles
 from ._store import Row
 from ._tasks import Activity
 

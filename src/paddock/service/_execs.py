@@ -41,8 +41,7 @@ from paddock.model import (
 
 from . import _validate
 from ._collect import Capture, Collector, finish, kept, redacting
-from ._context import Component, Context, handles
-from ._gate import Entry
+from ._context import Component, Context, Entry, handles
 from ._live import Held, Live
 from ._policies import Policies
 from ._remains import Remains

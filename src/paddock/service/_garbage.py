@@ -26,8 +26,7 @@ from paddock.storage._config import Watermarks
 from paddock.storage._memories import Memories
 from paddock.storage._trees import WAITING
 
-from ._context import Component, Context, handles
-from ._gate import Entry
+from ._context import Component, Context, Entry, handles
 from ._needs import Need, told
 from ._remains import Remains
 from ._tasks import in_thread

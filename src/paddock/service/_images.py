@@ -13,9 +13,8 @@ from paddock.backends._threads import in_its_own_thread
 from paddock.errors import NotConfigured, PaddockError
 from paddock.model import Check, Image, ListImages, PullImage, RemoveImage
 
-from ._context import Component, Context, handles
+from ._context import Component, Context, Entry, handles
 from ._garbage import Candidate, discarded, measured
-from ._gate import Entry
 from ._needs import told
 from ._tasks import in_thread
 

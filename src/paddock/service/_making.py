@@ -20,9 +20,8 @@ from paddock.model import Principal, Sandbox, SandboxId, SandboxSpec, State, Tem
 
 from . import _copies, _validate
 from ._clock import boot_id
-from ._context import Component, Context, handles
+from ._context import Component, Context, Entry, handles
 from ._doors import Doors
-from ._gate import Entry
 from ._images import getting
 from ._lane import Hold
 from ._live import Live, end

@@ -15,8 +15,7 @@ from paddock.errors import InvalidArgument, PlatformError
 from paddock.linux.descriptors import closing
 from paddock.model import Change, DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
 
-from ._context import Component, Context, handles
-from ._gate import Entry
+from ._context import Component, Context, Entry, handles
 from ._live import Held
 from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots

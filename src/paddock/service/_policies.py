@@ -21,9 +21,8 @@ from paddock.storage import Pool
 from paddock.storage._listing import is_new
 
 from ._approvals import Approvals
-from ._context import Component, Context
+from ._context import Component, Context, Entry
 from ._doors import Doors
-from ._gate import Entry
 from ._secret_leases import Leases
 from ._store import Row
 from ._workspace_tree import WORKSPACE

@@ -21,10 +21,9 @@ from paddock.model import Check, Diagnosis, ExecSpec, Level, LevelReport, Princi
 from paddock.model.config import FILE
 from paddock.model.sandbox import RANK
 
-from ._context import Component, Context, Perform, handles
+from ._context import Component, Context, Entry, Perform, handles
 from ._evidence import Evidence
 from ._garbage import measure
-from ._gate import Entry
 from ._images import ImageRoom
 from ._sandboxes import Sandboxes
 

@@ -22,9 +22,8 @@ from paddock.storage._trees import measure
 
 from ._bases import Bases
 from ._clock import boot_id
-from ._context import Component, Context, handles
+from ._context import Component, Context, Entry, handles
 from ._garbage import Candidate
-from ._gate import Entry
 from ._repository_store import NOBODY, PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
 from ._store import LEAST_PREFIX, the_one
 from ._tasks import in_thread

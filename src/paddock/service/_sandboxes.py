@@ -10,20 +10,13 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from paddock import model
-from paddock.errors import (
-    InvalidArgument,
-    InvalidState,
-    NotFound,
-    PaddockError,
-    SandboxDied,
-)
+from paddock.errors import InvalidArgument, InvalidState, NotFound, PaddockError, SandboxDied
 from paddock.model import Inspection, Recording, Sandbox, SandboxId, Snapshot, State, Usage, nested_principal
 
 from . import _validate
-from ._context import Component, Context, handles
+from ._context import Component, Context, Entry, handles
 from ._disk_sleep import Restoring
 from ._doors import Doors
-from ._gate import Entry
 from ._lane import Hold, Overtaken
 from ._live import LIVE, SESSION_ENDED, Held, Live
 from ._policies import Policies

@@ -23,8 +23,7 @@ from paddock.model.caller import environment, of_source
 from paddock.storage._vault import Place, Sealed, Vault, open_keys
 from paddock.storage.secret_sources import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
 
-from ._context import Component, Context, handles
-from ._gate import Entry
+from ._context import Component, Context, Entry, handles
 from ._store import Row
 
 if TYPE_CHECKING:

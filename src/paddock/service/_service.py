@@ -21,14 +21,13 @@ from paddock.storage._base import Pool
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
 from ._clock import Clock
-from ._context import Context, table
+from ._context import Context, Gate, table
 from ._disk_sleep import Restoring
 from ._doors import Doors
 from ._evidence import Evidence
 from ._execs import Execs
 from ._files import Files
 from ._garbage import Storage
-from ._gate import Gate
 from ._images import ImageRoom
 from ._live import LIVE, Live
 from ._making import Making
@@ -36,7 +35,6 @@ from ._mount_results import MountResults
 from ._needs import Needs
 from ._nested import Nested
 from ._policies import Policies
-from ._promotion import Promotion
 from ._providers import Backends
 from ._recover import PERIOD_SECONDS, Recovery
 from ._remains import Remains
@@ -123,7 +121,6 @@ class Service:
         making = self.making = Making(context, sandboxes, live, self.doors, leases, snapshots, policies, nested, spaces)
         execs = Execs(context, sandboxes, live, remains, leases, policies)
         files = Files(sandboxes, live, policies)
-        promotion = Promotion(sandboxes)
         self.evidence = Evidence(state_dir, self._audit, clock, config)
         image_room = ImageRoom(context)
         reports = Reports(context, sandboxes, self.evidence, image_room)
@@ -137,7 +134,7 @@ class Service:
         self.recovery = Recovery(
             context, live, remains, snapshots, restoring, spaces, repositories, policies, self.garbage, period_seconds
         )
-        of_sandboxes = (sandboxes, snapshots, making, execs, files, promotion)
+        of_sandboxes = (sandboxes, snapshots, making, execs, files)
         of_work = (repositories, spaces, mount_results, artifacts, results)
         of_access = (self.secrets, leases, approvals)
         of_the_machine = (image_room, reports, self.evidence, self.garbage, self.storage)

@@ -16,8 +16,7 @@ from paddock.backends._base import Instance, SandboxPlan, TreeMount
 from paddock.errors import ErrandFailed, PlatformError, SandboxDied
 from paddock.model import ByteWriter, ExecId, ExecSpec, Level, Limits, Noun, SandboxId, SandboxSpec, mint
 
-from ._context import Component
-from ._gate import Entry
+from ._context import Component, Entry
 from ._live import end
 from ._tasks import in_thread
 from ._workspace_tree import REPOSITORY, WORKSPACE

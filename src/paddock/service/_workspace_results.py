@@ -19,8 +19,7 @@ from paddock.model import Artifact, PullRequest, PullRequestPlan, PushedBranch, 
 from paddock.model.policy import Deed
 
 from . import _result_scripts as scripts
-from ._context import Component, Context, handles
-from ._gate import Entry, Unknown
+from ._context import Component, Context, Entry, Unknown, handles
 from ._live import Held
 from ._policies import Exact, Policies
 from ._repositories import Repositories

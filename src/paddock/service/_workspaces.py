@@ -20,9 +20,8 @@ from paddock.storage._trees import sync_tree
 
 from . import _validate
 from ._bases import Base
-from ._context import Component, Context, handles
+from ._context import Component, Context, Entry, handles
 from ._garbage import Candidate, measured
-from ._gate import Entry
 from ._live import Live, end
 from ._policies import Policies
 from ._repositories import Repositories
