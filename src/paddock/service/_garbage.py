@@ -347,17 +347,9 @@ class Storage(Component):
         return _check("mounts", seen, "none of the pool shows on the machine", fix="umount")
 
 
-def _folder_sizes(folder: Path) -> dict[str, int | None]:
+def _folder_sizes(folder: Path) -> dict[str, int]:
     names = os.listdir(folder) if folder.is_dir() else []
-    return {name: _folder_size(f"{folder}/{name}") for name in names if name.startswith(Noun.SANDBOX)}
-
-
-def _folder_size(path: str) -> int | None:
-    try:
-        with os.scandir(path) as files:
-            return sum(file.stat(follow_symlinks=False).st_blocks * 512 for file in files)
-    except OSError:
-        return None
+    return {name: measure(folder / name)[1] for name in names if name.startswith(Noun.SANDBOX)}
 
 
 def measure(directory: Path) -> tuple[int, int]:
@@ -366,7 +358,7 @@ def measure(directory: Path) -> tuple[int, int]:
     with suppress(OSError), os.scandir(directory) as entries:
         for one in entries:
             with suppress(OSError):  # it has just gone
-                sizes.append(one.stat().st_size)
+                sizes.append(one.stat(follow_symlinks=False).st_size)
     return len(sizes), sum(sizes)
 
 

@@ -159,27 +159,15 @@ class Reports(Component):
         checks += await asyncio.to_thread(self._storage)
         checks += await asyncio.to_thread(self._image_room.checks)
         report = await asyncio.to_thread(audit.verify, self._audit.directory)
-        checks.append(
-            Check(
-                area="audit",
-                name="log",
-                status="ok" if report.ok else "missing",
-                detail=report.problem or _told(report),
-                fix=None if report.ok else "paddock audit verify",
-            )
-        )
+        status, fix = ("ok", None) if report.ok else ("missing", "paddock audit verify")
+        checks.append(Check(area="audit", name="log", status=status, detail=report.problem or _told(report), fix=fix))
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._since))
         said = f"pid {os.getpid()}, paddock {__version__}, since {since}, of {self._state_dir}"
-        checks.append(Check(area="state", name="daemon", status="ok", detail=said))
-        checks.append(
-            Check(
-                area="state",
-                name="database",
-                status="ok",
-                detail=f"{self._store.path}: survives kill -9 of its writers",
-            )
+        checks += (
+            _fine("daemon", said),
+            _fine("database", f"{self._store.path}: survives kill -9 of its writers"),
+            await asyncio.to_thread(_packages, self._state_dir / layout.PACKAGES),
         )
-        checks.append(await asyncio.to_thread(_packages, self._state_dir / layout.PACKAGES))
         return Diagnosis(
             checks=tuple(checks),
             default_level=self._config.level.value,
@@ -203,11 +191,9 @@ class Reports(Component):
     def _storage(self) -> tuple[Check, ...]:
         try:
             return self._pool().checks()
-        except PaddockError as error:
-            fix = _remedy(error)
-            return (Check(area="storage", name="pool", status="missing", detail=error.message, fix=fix),)
         except Exception as error:
-            return (Check(area="storage", name="pool", status="missing", detail=str(error)),)
+            detail, fix = (error.message, _remedy(error)) if isinstance(error, PaddockError) else (str(error), None)
+            return (Check(area="storage", name="pool", status="missing", detail=detail, fix=fix),)
 
 
 class _Trial(NamedTuple):
@@ -280,11 +266,15 @@ def _level(backend: Backend, check: Check | None, trial: _Trial | None) -> Level
     )
 
 
+def _fine(name: str, detail: str) -> Check:
+    return Check(area="state", name=name, status="ok", detail=detail)
+
+
 def _packages(directory: Path) -> Check:
     """What the gateway keeps of registries."""
     number, size = measure(directory)
     detail = f"{number} files, {size >> 20} MiB, for sandboxes that install what others have"
-    return Check(area="state", name="package cache", status="ok", detail=detail if number else "empty")
+    return _fine("package cache", detail if number else "empty")
 
 
 def _told(report: model.AuditReport) -> str:

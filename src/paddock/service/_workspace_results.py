@@ -234,21 +234,16 @@ class WorkspaceResults(Component):
             pack = None
             if commit != there and await self._repositories.git.commit(origin.cache, commit) != commit:
                 pack = await _check(workshop, scripts.PACK, began, output_bytes=_PACK_BYTES)
-        told: dict[str, object] = {
-            "workspace": source.id,
-            "repository": url,
-            "ref": ref,
-            "commit": commit,
-            "previous": there,
-        }
+        pushed = PushedBranch(
+            workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
+        )
+        told = {name: getattr(pushed, name) for name in PushedBranch.__fields__ if name != "pushed"}
 
         def done(_: object) -> PushedBranch:
             if commit != there:
                 self._rows.pushed(entry.principal.id, source.id, ref, commit, self._clock.wall())
             entry.done(told)
-            return PushedBranch(
-                workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
-            )
+            return pushed
 
         async with AsyncExitStack() as needs:
             if commit == there:
