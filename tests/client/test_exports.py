@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,19 @@ def test_type_checkers_see_each_name_of_the_model_where_it_is_defined() -> None:
     assert seen == sorted(set(package.HOMES.values()))
     for name, home in package.HOMES.items():
         assert [module for module in seen if name in defined(module)] == [home], name
+
+
+def test_no_program_asks_the_model_for_a_name_that_type_checkers_alone_see() -> None:
+    asked: set[str] = set()
+    for path in Path(str(paddock.__file__)).parent.rglob("*.py"):
+        text = path.read_text()
+        for names in re.findall(r"from paddock\.model import (\([^)]*\)|.*)", text):
+            asked.update(re.findall(r"(\w+)(?: as \w+)?", names.split("#")[0]))
+        if re.search(r"from paddock import .*\bmodel\b", text):
+            asked.update(re.findall(r"\bmodel\.([A-Z]\w*)", text))
+    modules = {path.stem for path in Path(str(paddock.model.__file__)).parent.glob("*.py")}
+    assert len(asked) > 100
+    assert asked - modules <= paddock.model.HOMES.keys()
 
 
 def defined(module: str) -> set[str]:
