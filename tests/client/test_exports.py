@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-
-import pytest
 
 import paddock
 import paddock.client
@@ -24,10 +23,48 @@ def declared(package: ModuleType = paddock) -> dict[str, str]:
     return {alias.name: node.module or "" for node in imports for alias in node.names if alias.asname == alias.name}
 
 
-@pytest.mark.parametrize("package", [paddock.client, paddock.model], ids=lambda package: package.__name__)
-def test_the_names_of_a_package_are_where_type_checkers_see_them(package: ModuleType) -> None:
+def test_the_names_of_the_client_are_where_type_checkers_see_them() -> None:
+    package = paddock.client
     assert declared(package) == {name: home.removeprefix(".") for name, home in package.HOMES.items()}
     assert all(hasattr(package, name) for name in declared(package))
+
+
+def test_type_checkers_see_each_name_of_the_model_where_it_is_defined() -> None:
+    package = paddock.model
+    assert all(hasattr(package, name) for name in package.HOMES)
+    tree = ast.parse(Path(package.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = [node.module or "" for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert seen == sorted(set(package.HOMES.values()))
+    for name, home in package.HOMES.items():
+        assert [module for module in seen if name in defined(module)] == [home], name
+
+
+def test_no_program_asks_the_model_for_a_name_that_type_checkers_alone_see() -> None:
+    asked: set[str] = set()
+    for path in Path(str(paddock.__file__)).parent.rglob("*.py"):
+        text = path.read_text()
+        for names in re.findall(r"from paddock\.model import (\([^)]*\)|.*)", text):
+            asked.update(re.findall(r"(\w+)(?: as \w+)?", names.split("#")[0]))
+        if re.search(r"from paddock import .*\bmodel\b", text):
+            asked.update(re.findall(r"\bmodel\.([A-Z]\w*)", text))
+    modules = {path.stem for path in Path(str(paddock.model.__file__)).parent.glob("*.py")}
+    assert len(asked) > 100
+    assert asked - modules <= paddock.model.HOMES.keys()
+
+
+def defined(module: str) -> set[str]:
+    """The names that a module of the model defines itself."""
+    found: set[str] = set()
+    for node in ast.parse((Path(paddock.model.__file__).parent / f"{module}.py").read_text()).body:
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                found.add(name)
+            case _:
+                pass
+    return found
 
 
 def test_programs_and_type_checkers_see_the_same_names() -> None:

@@ -24,7 +24,8 @@ class Shelf:
         self.context = context(state_dir, clock=self._clock, credentials=self._credential)
         self.store = RepositoryStore(self.context.store)
         self.git = HostGit(self.directory, bounds=bounds or Bounds())
-        self.repositories = Repositories(self.context, lambda id: lambda: None, self.git)
+        self.repositories = Repositories(self.context)
+        self.repositories.git = self.git
 
     async def _credential(self, principal: Principal, remote: Remote) -> Credential | None:
         return self.credentials.get(principal.id)
@@ -33,6 +34,9 @@ class Shelf:
         self, url: str, ref: str | None = None, *, max_age: float = 0.0, by: Principal = ALICE
     ) -> Acquired:
         return await self.repositories.acquire(url, ref, max_age, by)
+
+    async def delete(self, url: str, *, by: Principal = ALICE) -> None:
+        await self.repositories.remove(self.repositories._find(url, by.id).id)
 
     def path(self, acquired: Acquired) -> Path:
         return self.directory / acquired.repository

@@ -306,8 +306,8 @@ async def test_what_is_pinned_is_not_deleted_and_outlives_the_branch(shelf: Shel
     git(shelf.path(first), "gc", "--prune=now", "--quiet")
     assert git(shelf.path(first), "cat-file", "-t", first.commit) == "commit"
     with pytest.raises(InvalidState, match="needed by ws_1"):
-        await shelf.repositories.delete(url, ALICE)
+        await shelf.delete(url)
     pins.unpin(shelf.path(first), "ws_1")
-    await shelf.repositories.delete(url, ALICE)
+    await shelf.delete(url)
     assert list(shelf.directory.glob(f"{first.repository}*")) == []
     assert shelf.store.list(ALICE.id) == ()

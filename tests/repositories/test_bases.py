@@ -46,7 +46,7 @@ class Asked:
 class Rig:
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.shelf: Any = service.shelf
+        self.shelf: Any = service.repositories
         self.pool: Any = self.shelf.bases._pool()
 
     async def acquire(self, origin: Origin, ref: str | None = None) -> Acquired:
@@ -231,7 +231,7 @@ async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path,
         with pytest.raises(InvalidState, match=sandbox.id):
             await rig.service.perform(DeleteRepository(repository=acquired.repository), ME)
         (candidate,) = await rig.shelf.bases.candidates()
-        assert sandbox.id in (candidate.item.kept_because or "")
+        assert sandbox.id in (candidate.kept or "")
         del needs.by_tree
         await rig.service.perform(KillSandbox(sandbox=sandbox.id), ME)
         await rig.service.perform(DeleteRepository(repository=acquired.repository), ME)
@@ -239,7 +239,7 @@ async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path,
         assert base.id not in rig.pool.names()
         again = await rig.base(await rig.acquire(origin))
         (candidate,) = await rig.shelf.bases.candidates()
-        assert (candidate.only_when_full, candidate.item.kept_because) == (True, None)
+        assert (candidate.only_when_full, candidate.kept) == (True, None)
         assert await candidate.take() is None
         assert again.id not in rig.pool.names()
 

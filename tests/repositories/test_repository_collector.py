@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from paddock.errors import InvalidState
 from paddock.service._clock import Clock
 from paddock.service._needs import Need
-from paddock.service._shelf import Shelf as Repositories
+from paddock.service._repositories import Repositories
 from paddock.storage.repositories import pins
 from tests.repositories.git_servers import Origin, address
 from tests.repositories.shelf import Shelf
@@ -28,9 +29,9 @@ async def test_one_goes_that_nothing_needs_and_that_was_not_used_just_now(
     async def kept() -> str | None:
         (one,) = await collector.candidates()
         assert one.only_when_full
-        assert (one.item.what, one.item.kind) == (acquired.repository, "repository")
-        assert one.item.bytes
-        return one.item.kept_because
+        assert (one.what, one.kind) == (acquired.repository, "repository")
+        assert one.size
+        return one.kept
 
     assert "a moment ago" in (await kept() or "")
     later[0] = 3600.0
@@ -40,7 +41,8 @@ async def test_one_goes_that_nothing_needs_and_that_was_not_used_just_now(
     pins.pin(shelf.path(acquired), "ws_1", acquired.commit)
     assert "ws_1" in (await kept() or "")
     (one,) = await collector.candidates()
-    assert "ws_1" in (await one.take() or ""), "asked again at the last moment"
+    with pytest.raises(InvalidState, match="ws_1"):  # asked again at the last moment
+        await one.take()
     assert shelf.path(acquired).exists()
     pins.unpin(shelf.path(acquired), "ws_1")
     assert await kept() is None

@@ -17,7 +17,6 @@ from paddock.model import (
     CollectGarbage,
     CreateSandbox,
     CreateSnapshot,
-    GarbageItem,
     KillSandbox,
     Level,
     PoolSpace,
@@ -166,7 +165,7 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
         sql = f"INSERT INTO bases ({columns}) VALUES (?, 'rp_1', 'c', 'b', 1, 0, 0)"
         service._store.execute(sql, (base,))
         rig.pool.create(base)
-        bases, left = service.shelf.bases, list[tuple[object, ...]]()
+        bases, left = service.repositories.bases, list[tuple[object, ...]]()
         look = bases._needs.by_tree
 
         def looks() -> Mapping[str, tuple[Need, ...]]:
@@ -243,8 +242,8 @@ class Things:
         self.refused = "nobody"
 
     async def candidates(self) -> Sequence[Candidate]:
-        items = [GarbageItem(what=one, kind=self._kind, why="it is old", bytes=10) for one in self.left]
-        return [Candidate(item=item, take=partial(self._take, item.what), only_when_full=self._full) for item in items]
+        full, why = self._full, "it is old"
+        return [Candidate(one, self._kind, why, 10, partial(self._take, one), only_when_full=full) for one in self.left]
 
     async def _take(self, what: str) -> None:
         if what == self.refused:

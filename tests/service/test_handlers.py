@@ -10,7 +10,7 @@ from service_world import ME, Rig
 from paddock.errors import InternalError
 from paddock.model import Action, ListTemplates
 from paddock.model.any_action import BY_TAG
-from paddock.service._handlers import handles, table
+from paddock.service._context import handles, table
 
 
 class Unknown(Action[None], tag="unknown"):

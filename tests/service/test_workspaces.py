@@ -371,9 +371,9 @@ async def test_what_goes_first_is_clean_then_old_and_never_what_is_held_or_pinne
         for age, name in enumerate(("new", "dirty", "old")):
             service._store.execute("UPDATE workspaces SET used_at = ? WHERE name = ?", (1000.0 - age, name))
         rig.pool.used_bytes = 1 << 40
-        found = [each.item for each in await workspaces_of(service).candidates()]
+        found = await workspaces_of(service).candidates()
         names = [item.why.partition(":")[0].removeprefix("workspace ") for item in found]
-        assert [item.kept_because is None for item in found] == [True, True, True, False, False]
+        assert [item.kept is None for item in found] == [True, True, True, False, False]
         assert names[:3] == ["old", "new", "dirty"]
         assert ["nothing is only here" in item.why for item in found[:3]] == [True, True, False]
         assert set(names[3:]) == {"held", "pinned"}
@@ -399,7 +399,7 @@ async def test_a_full_pool_evicts_workspaces_and_says_why(rig: Rig) -> None:
         rig.pool.used_bytes = 1 << 40
         collector = workspaces_of(service)
         (candidate,) = await collector.candidates()
-        assert "keeps 1 untracked file" in candidate.item.why
+        assert "keeps 1 untracked file" in candidate.why
         assert keeping.looked == 1
         assert await candidate.take() is None
         assert any(b"workspace.evicted" in path.read_bytes() for path in (rig.state_dir / "audit").rglob("*.jsonl"))

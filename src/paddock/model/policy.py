@@ -21,7 +21,7 @@ that the sandbox has worked in. `publish`: an upload by a rule with `registry`, 
 `delete`: of such a workspace, and of a snapshot of the sandbox."""
 
 
-Verdict: TypeAlias = Literal["allow", "approve", "deny"]
+RuleVerdict: TypeAlias = Literal["allow", "approve", "deny"]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True): ...
@@ -205,8 +205,8 @@ class CommandRules(_Part, frozen=True, kw_only=True):
     what is asked for from outside; what those commands start in turn is not judged.
     """
 
-    default: Verdict = "allow"
-    unclear: Verdict = "approve"
+    default: RuleVerdict = "allow"
+    unclear: RuleVerdict = "approve"
     deny: tuple[CommandRule, ...] = ()
     approve: tuple[CommandRule, ...] = ()
     allow: tuple[CommandRule, ...] = ()

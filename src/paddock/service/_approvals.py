@@ -4,37 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import starmap
 
 import msgspec
 
+from paddock import model
 from paddock.errors import ApprovalNeeded, InvalidState, PaddockError, PolicyDenied
-from paddock.model import (
-    APPROVAL_MOVES,
-    Action,
-    Approval,
-    ApprovalAnswer,
-    ApprovalRequest,
-    ApprovalState,
-    DenyApproval,
-    GrantApproval,
-    ListApprovals,
-    Noun,
-    mint,
-    replace,
-)
+from paddock.model import Approval, ApprovalAnswer, ApprovalRequest, ApprovalState, Noun, mint, replace
 from paddock.model.approval import arguments_digest
 
 from ._clock import boot_id
-from ._context import Component, Context
-from ._gate import Entry
-from ._handlers import handles
+from ._context import Component, Context, Entry, handles
 from ._store import LEAST_PREFIX, has_ended, the_one
 
-_COLUMNS = (
-    "id, kind, sandbox, incarnation, revision, digest, summary, state, created_at, expires_at, decided_at, decided_by,"
-    " reason"
-)
-_SELECT = f"SELECT {_COLUMNS} FROM approvals"
+_SELECT = f"SELECT {', '.join(Approval.__fields__)} FROM approvals"
 _OF_SANDBOX = "owner = :owner AND sandbox = :sandbox AND boot_id = :boot AND deadline > :clock"
 _EXACTLY = (
     f"{_OF_SANDBOX} AND kind = :kind AND incarnation = :incarnation AND revision = :revision AND digest = :digest"
@@ -72,8 +55,8 @@ class Approvals(Component):
         super().__init__(context)
         self._boot = boot_id()
 
-    @handles(ListApprovals)
-    async def list(self, action: ListApprovals, entry: Entry) -> tuple[Approval, ...]:
+    @handles(model.ListApprovals)
+    async def list(self, action: model.ListApprovals, entry: Entry) -> tuple[Approval, ...]:
         owner = self._owner(entry)
         if action.approval is not None:
             return (self._find(action, owner),)
@@ -127,7 +110,7 @@ class Approvals(Component):
     def require(
         self,
         kind: str,
-        action: Action[object],
+        action: model.Action[object],
         entry: Entry,
         *,
         about: str,
@@ -159,14 +142,14 @@ class Approvals(Component):
             approval=answer.id,
         )
 
-    @handles(GrantApproval, DenyApproval)
-    async def decide(self, action: GrantApproval | DenyApproval, entry: Entry) -> Approval:
+    @handles(model.GrantApproval, model.DenyApproval)
+    async def decide(self, action: model.GrantApproval | model.DenyApproval, entry: Entry) -> Approval:
         owner = self._owner(entry)
         one = self._find(action, owner)
         to, reason = ApprovalState.GRANTED, None
-        if isinstance(action, DenyApproval):
+        if isinstance(action, model.DenyApproval):
             to, reason = ApprovalState.DENIED, None if action.reason is None else cleaned(action.reason)
-        if to not in APPROVAL_MOVES[one.state]:
+        if to not in model.APPROVAL_MOVES[one.state]:
             raise InvalidState(
                 f"approval {one.id} is {one.state.value}" + (f" by {one.decided_by}" if one.decided_by else ""),
                 hint="what asked for it has to ask again",
@@ -185,14 +168,14 @@ class Approvals(Component):
         self._store.execute(_EXPIRE, (self._boot, self._clock.boottime()))
         return entry.principal.id
 
-    def _find(self, action: ListApprovals | GrantApproval | DenyApproval, owner: str) -> Approval:
+    def _find(self, action: model.ListApprovals | model.GrantApproval | model.DenyApproval, owner: str) -> Approval:
         reference = action.approval or ""
         found = self._get(owner, reference)
         if found is not None:
             return found
         prefix = reference.startswith(Noun.APPROVAL) and len(reference) >= LEAST_PREFIX
         several = self._store.beginning(_SELECT, owner, reference) if prefix else ()
-        return the_one([*map(_approval, several)], "approval", reference, hint="paddock approvals ls --all")
+        return the_one([*starmap(_approval, several)], "approval", reference, hint="paddock approvals ls --all")
 
     def _get(self, owner: str, id: str) -> Approval | None:
         return self._store.one(_approval, f"{_SELECT} WHERE owner = ? AND id = ?", (owner, id))
@@ -205,14 +188,8 @@ def cleaned(text: str) -> str:
 
 
 def _told(request: ApprovalRequest) -> dict[str, object]:
-    return {
-        "kind": request.kind,
-        "digest": request.digest,
-        "summary": request.summary,
-        "revision": request.revision,
-        "incarnation": request.incarnation,
-    }
+    return {name: getattr(request, name) for name in ("kind", "digest", "summary", "revision", "incarnation")}
 
 
-def _approval(row: tuple[object, ...]) -> Approval:
-    return msgspec.convert(dict(zip(Approval.__fields__, row, strict=True)), Approval)
+def _approval(*columns: object) -> Approval:
+    return msgspec.convert(dict(zip(Approval.__fields__, columns, strict=True)), Approval)

@@ -6,28 +6,16 @@ import asyncio
 import os
 import re
 
+from paddock import model
 from paddock.backends._base import Instance
 from paddock.errors import AlreadyExists, InvalidArgument, NotFound
 from paddock.keeper.layout import ARTIFACTS
-from paddock.model import (
-    AddArtifact,
-    Artifact,
-    ByteReader,
-    DownloadTree,
-    FileKind,
-    GetArtifact,
-    ListArtifacts,
-    ReadFile,
-    RemoveArtifact,
-    StatFile,
-)
+from paddock.model import Artifact, ByteReader, FileKind
 from paddock.storage._kept import Artifacts as Contents
 
 from . import _validate
 from ._collect import KeptOutput
-from ._context import Component, Context
-from ._gate import Entry
-from ._handlers import handles
+from ._context import Component, Context, Entry, handles
 from ._tasks import in_thread
 from ._workspace_results import ResultStore, Source, Sources
 
@@ -44,8 +32,8 @@ class ArtifactResults(Component):
         self._changing = asyncio.Lock()
         """Between the contents and the rows that need them."""
 
-    @handles(AddArtifact)
-    async def add(self, action: AddArtifact, entry: Entry) -> Artifact:
+    @handles(model.AddArtifact)
+    async def add(self, action: model.AddArtifact, entry: Entry) -> Artifact:
         _validate.check_file(action)
         name = action.name or action.path.rstrip("/").rpartition("/")[2]
         if not _NAME.fullmatch(name):
@@ -63,32 +51,32 @@ class ArtifactResults(Component):
         entry.done({"of": artifact.of, "name": name, "sha256": artifact.digest, "length": artifact.size_bytes})
         return artifact
 
-    @handles(ListArtifacts)
-    async def list(self, action: ListArtifacts, entry: Entry) -> tuple[Artifact, ...]:
+    @handles(model.ListArtifacts)
+    async def list(self, action: model.ListArtifacts, entry: Entry) -> tuple[Artifact, ...]:
         return self._rows.artifacts(entry.principal.id, action.workspace)
 
-    @handles(GetArtifact)
-    async def get(self, action: GetArtifact, entry: Entry) -> ByteReader:
+    @handles(model.GetArtifact)
+    async def get(self, action: model.GetArtifact, entry: Entry) -> ByteReader:
         """The outcome says what was handed out; how much of it was read is the caller's matter."""
         artifact = self._find(action.workspace, action.name, entry)
         file = os.fdopen(await in_thread(self._contents.open, artifact.digest), "rb")
         entry.done({"of": artifact.of, "sha256": artifact.digest, "length": artifact.size_bytes})
         return KeptOutput(file)
 
-    @handles(RemoveArtifact)
-    async def remove(self, action: RemoveArtifact, entry: Entry) -> None:
+    @handles(model.RemoveArtifact)
+    async def remove(self, action: model.RemoveArtifact, entry: Entry) -> None:
         self._rows.forget(entry.principal.id, self._find(action.workspace, action.name, entry))
         async with self._changing:
             await in_thread(self._contents.keep_only, self._rows.digests())
 
     async def _take(self, source: Source, instance: Instance, path: str, name: str, entry: Entry) -> Artifact:
-        info = await instance.file(StatFile(sandbox=instance.id, path=path))
+        info = await instance.file(model.StatFile(sandbox=instance.id, path=path))
         if info.kind not in (FileKind.FILE, FileKind.DIRECTORY):
             raise InvalidArgument(
                 f"{path!r} is a {info.kind.value}: an artifact is a file or a directory", field="path"
             )
         tree = info.kind is FileKind.DIRECTORY
-        action = DownloadTree if tree else ReadFile
+        action = model.DownloadTree if tree else model.ReadFile
         reader: ByteReader = await instance.file(action(sandbox=instance.id, path=path))
         incoming = self._contents.incoming(MOST_BYTES)
         try:

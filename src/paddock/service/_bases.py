@@ -19,21 +19,9 @@ from paddock.linux.descriptors import closing
 from paddock.model import Acquired, BaseId, Noun, RepositoryId, mint
 from paddock.storage._trees import look_at, sync_tree
 
-from ._checkout import (
-    DEEPEST,
-    Acquire,
-    Submodule,
-    acquire_submodule,
-    check_out,
-    home_of,
-    lay_out,
-    mounts,
-    settle,
-    submodules,
-)
-from ._context import Component, Context
-from ._garbage import Candidate, candidate, measured
-from ._gate import Entry
+from . import _checkout
+from ._context import Component, Context, Entry
+from ._garbage import Candidate, measured
 from ._needs import Need
 from ._tasks import in_thread
 from ._workshop import Workshops
@@ -62,7 +50,7 @@ class Base(msgspec.Struct, frozen=True):
 
 
 class Bases(Component):
-    def __init__(self, context: Context, workshops: Workshops, acquire: Acquire) -> None:
+    def __init__(self, context: Context, workshops: Workshops, acquire: _checkout.Acquire) -> None:
         super().__init__(context)
         self._workshops, self._acquire, self._repositories = workshops, acquire, self._state_dir / REPOSITORIES
         self._making: dict[tuple[str, str, str, bool], asyncio.Task[Base]] = {}
@@ -137,36 +125,36 @@ class Bases(Component):
         Return how many submodules it lacks because they weren't asked for."""
         own = WorkspaceTree(base.id, repository=base.repository).mounts()
         scope, done = self._scope(base.repository), list[str]()
-        home = home_of(acquired, scope)
+        home = _checkout.home_of(acquired, scope)
         async with self._workshops.open(own, entry) as workshop:
-            await check_out(workshop, acquired, base.branch)
-            listed = await submodules(workshop, acquired, "")
+            await _checkout.check_out(workshop, acquired, base.branch)
+            listed = await _checkout.submodules(workshop, acquired, "")
             found = await self._fetch(listed, acquired, scope, home) if base.submodules else []
             if not found:
-                await settle(workshop, done, self._clock.wall())
-        for depth in range(DEEPEST, 0, -1):
+                await _checkout.settle(workshop, done, self._clock.wall())
+        for depth in range(_checkout.DEEPEST, 0, -1):
             if not found:
                 break
-            async with self._workshops.open((*own, *mounts(found)), entry) as workshop:
-                await lay_out(workshop, found, len(done))
+            async with self._workshops.open((*own, *_checkout.mounts(found)), entry) as workshop:
+                await _checkout.lay_out(workshop, found, len(done))
                 done += [submodule.path for submodule, _ in found]
-                below = list[tuple[Submodule, Acquired]]()
+                below = list[tuple[_checkout.Submodule, Acquired]]()
                 for submodule, inner in found if depth > 1 else ():
-                    within = await submodules(workshop, inner, submodule.path)
+                    within = await _checkout.submodules(workshop, inner, submodule.path)
                     below += await self._fetch(within, inner, scope, home)
                 found = below
                 if not found:
-                    await settle(workshop, done[::-1], self._clock.wall())
+                    await _checkout.settle(workshop, done[::-1], self._clock.wall())
         return 0 if base.submodules else len(listed)
 
     async def _fetch(
-        self, listed: Sequence[Submodule], parent: Acquired, scope: str, home: str
-    ) -> list[tuple[Submodule, Acquired]]:
+        self, listed: Sequence[_checkout.Submodule], parent: Acquired, scope: str, home: str
+    ) -> list[tuple[_checkout.Submodule, Acquired]]:
         """Fetch those submodules of `parent` that may be fetched. PlatformError: one cannot be reached now."""
-        found: list[tuple[Submodule, Acquired]] = []
+        found: list[tuple[_checkout.Submodule, Acquired]] = []
         for submodule in listed:
             try:
-                found.append((submodule, await acquire_submodule(self._acquire, submodule, scope, home)))
+                found.append((submodule, await _checkout.acquire_submodule(self._acquire, submodule, scope, home)))
             except RequestError as error:
                 message = error.message[:1024]
                 self._audit.event("submodule.empty", repository=parent.repository, path=submodule.path, message=message)
@@ -238,7 +226,7 @@ class Bases(Component):
         found: list[Candidate] = []
         for base in self._all("ORDER BY used_at, id"):
             size, kept, take = await measured(pool, base.id), _kept_because(base, needed), partial(self._take, base.id)
-            found.append(candidate(base.id, "base", why, size, take, kept=kept, only_when_full=True))
+            found.append(Candidate(base.id, "base", why, size, take, kept, only_when_full=True))
         return found
 
     async def _take(self, id: str) -> str | None:
@@ -259,8 +247,7 @@ class Bases(Component):
         return found[0] if found else None
 
     def _all(self, where: str, *values: object) -> tuple[Base, ...]:
-        rows = self._store.execute(f"SELECT {_COLUMNS}, unfetched FROM bases {where}", values).fetchall()  # noqa: S608
-        return tuple(Base(*row) for row in rows)
+        return self._store.every(Base, f"SELECT {_COLUMNS}, unfetched FROM bases {where}", values)  # noqa: S608
 
 
 def _kept_because(base: Base, needed: Mapping[str, tuple[Need, ...]]) -> str | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
 from paddock.linux import proc
+from paddock.linux.proc import boot_id as boot_id
 
 
 class Clock(msgspec.Struct, frozen=True):
@@ -16,10 +16,6 @@ class Clock(msgspec.Struct, frozen=True):
 
     wall: Callable[[], float] = time.time
     boottime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def start_time(pid: int) -> str | None:

@@ -21,10 +21,9 @@ from paddock.model import RollbackSandbox, Sandbox, State
 from paddock.storage._base import Pool
 
 from . import _copies
-from ._context import Component, Context
+from ._context import Component, Context, Entry
 from ._copies import Copy
 from ._doors import Doors
-from ._gate import Entry
 from ._live import Held, Live, destroy, end
 from ._making import Birth
 from ._nested import Nested

@@ -11,33 +11,13 @@ from typing import Any
 
 import msgspec
 
-from paddock.audit import (
-    HEADS,
-    AuditLog,
-    Broken,
-    Choice,
-    Cursor,
-    HeadSigner,
-    Session,
-    SigningKey,
-    Stream,
-    chains,
-    envelope,
-    last_signed,
-    open_key,
-    outdated,
-    pack,
-    public_pem,
-    size,
-    verify,
-)
+from paddock import audit
 from paddock.errors import InvalidState, NotConfigured, Unrecorded
 from paddock.model import AuditKey, AuditReport, AuditStatement, GetAuditKey, VerifyAudit
 from paddock.model.config import Config
 
 from ._clock import Clock
-from ._gate import Entry
-from ._handlers import handles
+from ._context import Entry, handles
 from ._store import Row
 from ._tasks import Activity
 
@@ -49,13 +29,13 @@ _UNSIGNED_SECONDS = 60.0
 
 
 class Evidence:
-    def __init__(self, state_dir: Path, audit: AuditLog, clock: Clock, config: Config) -> None:
+    def __init__(self, state_dir: Path, log: audit.AuditLog, clock: Clock, config: Config) -> None:
         """`config` says how many bytes the log may have and how old it may be, as far as closed parts make that up."""
-        self._state_dir, self._audit, self._clock, self._key_file = state_dir, audit, clock, config.audit_key_file
+        self._state_dir, self._audit, self._clock, self._key_file = state_dir, log, clock, config.audit_key_file
         self._most_bytes = config.audit_mib * 2**20 or math.inf
         self._most_seconds = config.audit_days * 86_400.0 or math.inf
-        self._signer = HeadSigner(audit.directory, self._key)
-        self._found: SigningKey | None = None
+        self._signer = audit.HeadSigner(log.directory, self._key)
+        self._found: audit.SigningKey | None = None
         self._seen: dict[str, int] = {}
         self._told: set[str] = set()
         self._since = clock.boottime()
@@ -72,7 +52,7 @@ class Evidence:
         seen = self._sizes()
         try:
             self._signer.sign()
-        except (OSError, NotConfigured, Broken) as error:
+        except (OSError, NotConfigured, audit.Broken) as error:
             self._tell("audit.unsigned", str(error))
         else:
             self._seen = seen
@@ -83,12 +63,12 @@ class Evidence:
         """Pack what is closed, and remove what is too old or too much, vouched for by a head that says so."""
         directory = self._audit.directory
         try:
-            pack(directory)
-            remove = outdated(directory, self._most_bytes, self._clock.wall() - self._most_seconds)
+            audit.pack(directory)
+            remove = audit.outdated(directory, self._most_bytes, self._clock.wall() - self._most_seconds)
             if remove:
                 self._audit.event("audit.removed", parts=[part.path.name for part in remove[:100]], number=len(remove))
                 self._signer.sign(remove)
-        except (OSError, NotConfigured, Unrecorded, Broken) as error:
+        except (OSError, NotConfigured, Unrecorded, audit.Broken) as error:
             self._tell("audit.retention", str(error))
 
     async def aclose(self) -> None:
@@ -99,12 +79,12 @@ class Evidence:
 
     @handles(VerifyAudit)
     async def verify(self, action: VerifyAudit, entry: Entry) -> AuditReport:
-        return await asyncio.to_thread(verify, self._audit.directory)
+        return await asyncio.to_thread(audit.verify, self._audit.directory)
 
     @handles(GetAuditKey)
     async def key(self, action: GetAuditKey, entry: Entry) -> AuditKey:
         found = await asyncio.to_thread(self._key)
-        return AuditKey(id=found.id, pem=public_pem(found.public))
+        return AuditKey(id=found.id, pem=audit.public_pem(found.public))
 
     async def statement(self, row: Row, entry: Entry) -> AuditStatement:
         made = await asyncio.to_thread(self._statement, row)
@@ -115,31 +95,31 @@ class Evidence:
         """Signed after the records are, up to a head that vouches for all of them."""
         self.sign()
         names = (row.id, *filter(None, [row.sandbox.spec.name]))
-        stream = Stream(
-            self._audit.directory, Choice(sandboxes=names, since=row.sandbox.created_at - _BEFORE), Cursor()
+        stream = audit.Stream(
+            self._audit.directory, audit.Choice(sandboxes=names, since=row.sandbox.created_at - _BEFORE), audit.Cursor()
         )
-        session = Session(row.id)
+        session = audit.Session(row.id)
         for found in stream.in_order():
             session.take(msgspec.json.decode(found.raw, type=dict[str, Any]))
-        head = last_signed(self._audit.directory)
+        head = audit.last_signed(self._audit.directory)
         if head is None:
             raise InvalidState("the audit log cannot be signed", hint="`paddock audit tail --kind audit` says why")
         key = self._key()
-        told = envelope(session.statement({"head": head[0], "sha256": head[1], "key": key.id}), key)
+        told = audit.envelope(session.statement({"head": head[0], "sha256": head[1], "key": key.id}), key)
         return msgspec.convert(told, AuditStatement)
 
-    def _key(self) -> SigningKey:
+    def _key(self) -> audit.SigningKey:
         if self._found is None:
-            self._found = open_key(self._state_dir, self._key_file)
+            self._found = audit.open_key(self._state_dir, self._key_file)
         return self._found
 
     def _sizes(self) -> dict[str, int]:
         """Of the segments."""
-        return {name: size(self._audit.directory, name) for name in chains(self._audit.directory)}
+        return {name: audit.size(self._audit.directory, name) for name in audit.chains(self._audit.directory)}
 
     def _age(self) -> float:
         """Seconds since the last head, or since the first record."""
-        heads = self._audit.directory / HEADS
+        heads = self._audit.directory / audit.HEADS
         if heads.exists():
             return self._clock.wall() - heads.stat().st_mtime
         first = min((name[:20] for name in self._sizes()), default="")

@@ -44,9 +44,7 @@ from paddock.model import (
 
 from . import _validate
 from ._collect import Capture, Collector, Outliving, finish, kept, redacting
-from ._context import Component, Context
-from ._gate import Entry
-from ._handlers import handles
+from ._context import Component, Context, Entry, handles
 from ._live import LIVE, Held, Live
 from ._policies import Policies
 from ._remains import Remains

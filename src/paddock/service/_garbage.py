@@ -17,61 +17,41 @@ from typing import TypeAlias
 
 import msgspec
 
+from paddock import model
 from paddock.errors import NotFound, PaddockError
 from paddock.keeper.layout import PACKAGES, POOL_IMAGE
-from paddock.model import (
-    Check,
-    CheckStorage,
-    CollectGarbage,
-    GarbageItem,
-    GarbageReport,
-    Level,
-    Noun,
-    PoolSpace,
-    State,
-    replace,
-)
+from paddock.model import Check, GarbageItem, GarbageReport, Level, Noun, PoolSpace, State, replace
 from paddock.storage._base import Pool
 from paddock.storage._config import Watermarks
 from paddock.storage._memories import Memories
 from paddock.storage._trees import WAITING
 
-from ._context import Component, Context
-from ._gate import Entry
-from ._handlers import handles
+from ._context import Component, Context, Entry, handles
 from ._needs import Need, told
 from ._remains import Remains
+from ._tasks import in_thread
 from ._workspace_tree import BESIDE, SPARE
 
 Take: TypeAlias = Callable[[], Awaitable[str | None]]
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that could go. `item.kept_because` says why it does not, whatever happens."""
+class Candidate(msgspec.Struct, frozen=True):
+    """Something that could go."""
 
-    item: GarbageItem
+    what: str
+    kind: str
+    why: str
+    size: int | None
     take: Take
     """Deletes it, unless somebody needs it by now: then, why it was kept."""
+    kept: str | None = None
+    """Why it does not go, whatever happens."""
     only_when_full: bool = False
     """It can be had again, at a price: it goes only while the pool is too full."""
 
 
 Collector: TypeAlias = Callable[[], Awaitable[Sequence[Candidate]]]
 """Finds one kind of what could go, in the order in which it is to go."""
-
-
-def candidate(
-    what: str,
-    kind: str,
-    why: str,
-    size: int | None,
-    take: Take,
-    *,
-    kept: str | None = None,
-    only_when_full: bool = False,
-) -> Candidate:
-    item = GarbageItem(what=what, kind=kind, why=why, bytes=size, kept_because=kept)
-    return Candidate(item=item, take=take, only_when_full=only_when_full)
 
 
 class Garbage:
@@ -83,8 +63,8 @@ class Garbage:
         """Two that collect at once would take twice as much as is to go."""
         self._sweepers, self._collectors = tuple(sweepers), tuple(collectors)
 
-    @handles(CollectGarbage)
-    async def perform(self, action: CollectGarbage, entry: Entry) -> GarbageReport:
+    @handles(model.CollectGarbage)
+    async def perform(self, action: model.CollectGarbage, entry: Entry) -> GarbageReport:
         report = await self.collect(dry_run=action.dry_run)
         gone = [item.what for item in report.items if item.kept_because is None]
         entry.done({"dry_run": report.dry_run, "number": len(gone), "gone": gone[:100]})
@@ -114,14 +94,14 @@ class Garbage:
         items: list[GarbageItem] = []
         for collector in collectors:
             for one in await collector():
-                item = one.item
-                if item.kept_because is None and one.only_when_full and not room.wanted:
-                    item = replace(item, kept_because=room.words())
-                if item.kept_because is None and not dry_run:
-                    item = replace(item, kept_because=await _take(one))
-                if item.kept_because is None:
-                    room.gain(item.bytes or 0)
-                items.append(item)
+                kept = one.kept
+                if kept is None and one.only_when_full and not room.wanted:
+                    kept = room.words()
+                if kept is None and not dry_run:
+                    kept = await _take(one)
+                if kept is None:
+                    room.gain(one.size or 0)
+                items.append(GarbageItem(what=one.what, kind=one.kind, why=one.why, bytes=one.size, kept_because=kept))
         return GarbageReport(items=tuple(items), dry_run=dry_run, before=before, after=room.space)
 
 
@@ -154,6 +134,16 @@ async def measured(pool: Pool, name: str) -> int | None:
         return await asyncio.to_thread(pool.measure, name)
     except NotFound:
         return None
+
+
+async def discarded(discard: Callable[[str], bool], name: str, kept: str | None) -> str | None:
+    """Delete what lies below other trees, unless it is `kept`; return why it stays, if it does.
+
+    Who has taken it into use since it was looked at may have ended, and his sandbox lives on: `kept` is asked again.
+    """
+    if kept is not None or await in_thread(discard, name):
+        return kept
+    return "it is in use, or being built"
 
 
 async def _take(one: Candidate) -> str | None:
@@ -194,7 +184,7 @@ class Storage(Component):
             return (await asyncio.to_thread(pool.sweep)).get(name)  # all of them at once
 
         left = await asyncio.to_thread(pool.unfinished)
-        return [candidate(name, "unfinished", why, None, partial(take, name)) for name in left]
+        return [Candidate(name, "unfinished", why, None, partial(take, name)) for name in left]
 
     async def orphans(self) -> Sequence[Candidate]:
         """Trees that no row needs, nor this process."""
@@ -209,7 +199,7 @@ class Storage(Component):
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
         needed = self._needs.by_tree().keys() | pool.in_use
         lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
-        return [candidate(name, "orphan", why, await measured(pool, name), partial(take, name)) for name in lost]
+        return [Candidate(name, "orphan", why, await measured(pool, name), partial(take, name)) for name in lost]
 
     async def memory(self) -> Sequence[Candidate]:
         """Of virtual machines, on which no tree leans any more."""
@@ -220,7 +210,7 @@ class Storage(Component):
             return None if gone else "a machine needs it by now"
 
         lost = await asyncio.to_thread(Memories(pool).lost)
-        return [candidate(name, "memory", why, await measured(pool, name), partial(take, name)) for name in lost]
+        return [Candidate(name, "memory", why, await measured(pool, name), partial(take, name)) for name in lost]
 
     async def outputs(self) -> Sequence[Candidate]:
         """What commands of sandboxes that have ended have printed."""
@@ -231,18 +221,14 @@ class Storage(Component):
         sizes = await asyncio.to_thread(_folder_sizes, self._remains.outputs)
         living = {row.id for row in self._store.list()}
         gone = {name: size for name, size in sizes.items() if name not in living}
-        return [candidate(name, "output", "its sandbox has ended", gone[name], partial(take, name)) for name in gone]
+        return [Candidate(name, "output", "its sandbox has ended", gone[name], partial(take, name)) for name in gone]
 
     async def old_templates(self) -> Sequence[Candidate]:
         """Versions that a newer one has replaced, and what killed builders have begun."""
         pool, templates = self._pool(), self._templates()
 
         async def take(name: str) -> str | None:
-            # Who has taken it into use since it was looked at may have ended, and his sandbox lives on.
-            if (kept := self._template_kept(self._needs.by_tree(), name)) is not None:
-                return kept
-            gone = await asyncio.to_thread(templates.discard, name)
-            return None if gone else "it is in use, or being built"
+            return await discarded(templates.discard, name, self._template_kept(self._needs.by_tree(), name))
 
         names = [name for name in await asyncio.to_thread(pool.names) if templates.is_version(name)]
         current = await asyncio.to_thread(templates.versions)
@@ -253,7 +239,7 @@ class Storage(Component):
                 whole = name.startswith(Noun.TEMPLATE)
                 why = "a newer version has replaced it" if whole else "its builder did not come to an end"
                 size, kept = await measured(pool, name), self._template_kept(needed, name)
-                found.append(candidate(name, "template", why, size, partial(take, name), kept=kept))
+                found.append(Candidate(name, "template", why, size, partial(take, name), kept))
         return found
 
     def _template_kept(self, needed: Mapping[str, tuple[Need, ...]], name: str) -> str | None:
@@ -276,10 +262,10 @@ class Storage(Component):
 
         number, size = await asyncio.to_thread(measure, self._state_dir / PACKAGES)
         why = f"{number} files of registries, which would be fetched again"
-        return [candidate("package cache", "packages", why, size, take, kept=kept)] if number else []
+        return [Candidate("package cache", "packages", why, size, take, kept)] if number else []
 
-    @handles(CheckStorage)
-    async def check(self, action: CheckStorage, entry: Entry) -> tuple[Check, ...]:
+    @handles(model.CheckStorage)
+    async def check(self, action: model.CheckStorage, entry: Entry) -> tuple[Check, ...]:
         try:
             pool = self._pool()
             if action.repair:
@@ -361,17 +347,9 @@ class Storage(Component):
         return _check("mounts", seen, "none of the pool shows on the machine", fix="umount")
 
 
-def _folder_sizes(folder: Path) -> dict[str, int | None]:
+def _folder_sizes(folder: Path) -> dict[str, int]:
     names = os.listdir(folder) if folder.is_dir() else []
-    return {name: _folder_size(f"{folder}/{name}") for name in names if name.startswith(Noun.SANDBOX)}
-
-
-def _folder_size(path: str) -> int | None:
-    try:
-        with os.scandir(path) as files:
-            return sum(file.stat(follow_symlinks=False).st_blocks * 512 for file in files)
-    except OSError:
-        return None
+    return {name: measure(folder / name)[1] for name in names if name.startswith(Noun.SANDBOX)}
 
 
 def measure(directory: Path) -> tuple[int, int]:
@@ -380,7 +358,7 @@ def measure(directory: Path) -> tuple[int, int]:
     with suppress(OSError), os.scandir(directory) as entries:
         for one in entries:
             with suppress(OSError):  # it has just gone
-                sizes.append(one.stat().st_size)
+                sizes.append(one.stat(follow_symlinks=False).st_size)
     return len(sizes), sum(sizes)
 
 

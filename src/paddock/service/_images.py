@@ -13,10 +13,8 @@ from paddock.backends._threads import in_its_own_thread
 from paddock.errors import NotConfigured, PaddockError
 from paddock.model import Check, Image, ListImages, PullImage, RemoveImage
 
-from ._context import Component, Context
-from ._garbage import Candidate, candidate, measured
-from ._gate import Entry
-from ._handlers import handles
+from ._context import Component, Context, Entry, handles
+from ._garbage import Candidate, discarded, measured
 from ._needs import told
 from ._tasks import in_thread
 
@@ -97,19 +95,15 @@ class ImageRoom(Component):
         for name in names:
             why = f"it is of {had[name]}, which can be had again" if name in had else "no image has it any more"
             size, kept, take = await measured(pool, name), told(needed, name), partial(self._take, name)
-            found.append(candidate(name, "image", why, size, take, kept=kept, only_when_full=name in had))
+            found.append(Candidate(name, "image", why, size, take, kept, only_when_full=name in had))
         # An image before its layers, which it shares with others.
-        return sorted(found, key=lambda each: each.item.what.startswith("tp_oci_layer_"))
+        return sorted(found, key=lambda each: each.what.startswith("tp_oci_layer_"))
 
     async def _take(self, name: str) -> str | None:
         if not self._lanes.is_free(LANE):  # a slow registry holds no sweep up, nor those who would queue behind it
             return "an image is being pulled, used or removed"
         async with self._lanes.exclusive(LANE):
-            # Who has taken it into use since it was looked at may have ended, and his sandbox lives on.
-            if (kept := told(self._needs.by_tree(), name)) is not None:
-                return kept
-            gone = await in_thread(_source(self._context).discard, name)
-            return None if gone else "it is in use, or being built"
+            return await discarded(_source(self._context).discard, name, told(self._needs.by_tree(), name))
 
 
 def _source(context: Context) -> Images:

@@ -16,8 +16,7 @@ from paddock.errors import GuestProtocolError, InvalidState, NotFound, PaddockEr
 from paddock.model import ExecInfo, Limit, SandboxId, State, Usage, replace
 
 from . import _copies
-from ._context import Component, Context
-from ._gate import Entry
+from ._context import Component, Context, Entry
 from ._nested import Nested
 from ._remains import Remains, died, has_ended
 from ._secret_leases import Leases

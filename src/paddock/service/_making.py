@@ -12,33 +12,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from paddock import model
 from paddock.backends._base import FROZEN, Backend, Instance, SandboxPlan
 from paddock.backends._threads import in_its_own_thread
 from paddock.errors import AlreadyExists, InvalidState, NotFound, PaddockError, ResourceExhausted, Unsupported
-from paddock.model import (
-    CreateSandbox,
-    ForkSandbox,
-    Limits,
-    Mount,
-    MountMode,
-    Noun,
-    Principal,
-    Sandbox,
-    SandboxId,
-    SandboxSpec,
-    State,
-    Template,
-    is_image,
-    mint,
-    replace,
-)
+from paddock.model import Principal, Sandbox, SandboxId, SandboxSpec, State, Template, is_image, mint, replace
 
 from . import _copies, _validate
 from ._clock import boot_id
-from ._context import Component, Context
+from ._context import Component, Context, Entry, handles
 from ._doors import Doors
-from ._gate import Entry
-from ._handlers import handles
 from ._images import getting
 from ._lane import Hold
 from ._live import Live, end
@@ -113,8 +96,8 @@ class Making(Component):
         self._boot = boot_id()
         self._built: set[str] = set()
 
-    @handles(CreateSandbox)
-    async def create(self, action: CreateSandbox, entry: Entry) -> Sandbox:
+    @handles(model.CreateSandbox)
+    async def create(self, action: model.CreateSandbox, entry: Entry) -> Sandbox:
         spec, owner = action.spec, entry.principal.id
         _validate.check_spec(spec)
         key = self._key(action)
@@ -129,7 +112,7 @@ class Making(Component):
             for need in _validate.needs(spec, source):
                 backend.capabilities.require(need, backend.name)
             if source is not None:
-                if backend.capabilities.memory and spec.limits == Limits():  # what has memory has a size
+                if backend.capabilities.memory and spec.limits == model.Limits():  # what has memory has a size
                     spec = replace(spec, limits=source.snapshot.spec.limits)
                 self._snapshots.fits(source, spec.limits, backend)
             if spec.mounts:
@@ -190,8 +173,8 @@ class Making(Component):
             (running,) = await self._bear((birth,), fill, recorded)
         return running.sandbox
 
-    @handles(ForkSandbox)
-    async def fork(self, action: ForkSandbox, entry: Entry) -> tuple[Sandbox, ...]:
+    @handles(model.ForkSandbox)
+    async def fork(self, action: model.ForkSandbox, entry: Entry) -> tuple[Sandbox, ...]:
         parent, held = await self._sandboxes.reach(action.sandbox, entry)
         _validate.check_count(action.count, MOST_FORKS)
         held.backend.capabilities.require("freeze", held.backend.name)
@@ -273,7 +256,7 @@ class Making(Component):
         inherits: bool,
     ) -> Birth:
         """Describe a new one, not recorded yet, over `workspace` or a copy of one."""
-        now, id = self._clock.wall(), SandboxId(mint(Noun.SANDBOX))
+        now, id = self._clock.wall(), SandboxId(mint(model.Noun.SANDBOX))
         sandbox = Sandbox(
             id=id,
             spec=spec if spec.policy is None else replace(spec, policy=None),
@@ -304,15 +287,15 @@ class Making(Component):
             raise InvalidState(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
         return (await self._live.check(row)).sandbox
 
-    def _check_layers(self, mounts: tuple[Mount, ...]) -> None:
+    def _check_layers(self, mounts: tuple[model.Mount, ...]) -> None:
         pool = self._pool()
-        if not pool.overlay and any(mount.mode is not MountMode.READ_WRITE for mount in mounts):
+        if not pool.overlay and any(mount.mode is not model.MountMode.READ_WRITE for mount in mounts):
             raise Unsupported(
                 f"the pool's driver {pool.driver!r} has no layers: a directory can only be mounted read-write",
                 hint="paddock doctor; or copy it in: paddock cp",
             )
 
-    def _key(self, action: CreateSandbox) -> Key | None:
+    def _key(self, action: model.CreateSandbox) -> Key | None:
         if action.idempotency_key is None:
             return None
         _validate.check_key(action.idempotency_key)

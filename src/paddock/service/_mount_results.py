@@ -15,9 +15,7 @@ from paddock.errors import InvalidArgument, PlatformError
 from paddock.linux.descriptors import closing
 from paddock.model import Change, DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
 
-from ._context import Component, Context
-from ._gate import Entry
-from ._handlers import handles
+from ._context import Component, Context, Entry, handles
 from ._live import Held
 from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
@@ -64,7 +62,14 @@ class MountResults(Component):
     async def promote(self, action: PromoteMount, entry: Entry) -> Promoting:
         row, held = await self._sandboxes.reach(action.sandbox, entry)
         number, mount = _mount(row, action.target)
-        promoting = Promoting(lambda plan: _promotion(row, mount, plan, dry_run=action.dry_run))
+
+        def told(plan: Plan) -> Promotion:
+            changes = {"applied": plan.words, "left_out": plan.left_out}
+            return Promotion(
+                sandbox=row.id, target=mount.target, source=mount.source, dry_run=action.dry_run, **changes
+            )
+
+        promoting = Promoting(told)
 
         def begin(changes: MountChanges) -> Plan:
             plan = changes.plan(git=action.git, force=action.force)
@@ -187,17 +192,6 @@ class Promoting:
             if fd != -1:
                 os.close(fd)
         self.layer = self.journal = -1
-
-
-def _promotion(row: Row, mount: Mount, plan: Plan, *, dry_run: bool) -> Promotion:
-    return Promotion(
-        sandbox=row.id,
-        target=mount.target,
-        source=mount.source,
-        applied=plan.words,
-        left_out=plan.left_out,
-        dry_run=dry_run,
-    )
 
 
 def _mount(row: Row, target: str | None) -> tuple[int, Mount]:

@@ -12,6 +12,7 @@ import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
+from paddock import model
 from paddock.backends._base import Instance
 from paddock.errors import (
     GuestLost,
@@ -23,24 +24,7 @@ from paddock.errors import (
     ResourceExhausted,
     SandboxDied,
 )
-from paddock.model import (
-    Action,
-    ByteReader,
-    ByteStream,
-    ByteWriter,
-    CreateSandbox,
-    ExecResult,
-    Limits,
-    Principal,
-    ReadFile,
-    Sandbox,
-    SandboxSpec,
-    Value,
-    WriteFile,
-    codec,
-    nested_principal,
-    replace,
-)
+from paddock.model import Limits, Principal, Sandbox, SandboxSpec, Value, codec, nested_principal, replace
 from paddock.wire import PROTOCOL, Frame, Inbox, Kind, WireError, pack
 
 from ._context import Component
@@ -85,7 +69,7 @@ _log = logging.getLogger("paddock")
 class Request(Value, forbid_unknown_fields=True):
     """What an OPEN holds: a caller inside has neither descriptors nor handles."""
 
-    action: Action[Any]
+    action: model.Action[Any]
     data: bytes = b""
     """What `file.write` writes."""
 
@@ -160,7 +144,7 @@ class Nested(Component):
         for name, source in PACKAGE.items():
             text = await in_thread(files("paddock").joinpath(source).read_bytes)
             path = f"{FOLDER}/paddock/{name}"
-            await _write(await instance.file(WriteFile(sandbox=instance.id, path=path, mode=0o644)), text)
+            await _write(await instance.file(model.WriteFile(sandbox=instance.id, path=path, mode=0o644)), text)
 
     async def serve(self, held: Held) -> None:
         """Until the sandbox has ended, or the task is cancelled."""
@@ -182,7 +166,7 @@ class Nested(Component):
             else:
                 await self._talk(stream, nested_principal(held.id))
 
-    async def _talk(self, stream: ByteStream, principal: Principal) -> None:
+    async def _talk(self, stream: model.ByteStream, principal: Principal) -> None:
         """One request after the other. A silent caller may be paused, and holds nothing but its own place."""
         inbox = Inbox(MOST_FRAME_BYTES)
         async with aclosing(stream):
@@ -213,14 +197,14 @@ class Nested(Component):
         assert outer is not None
         request = admitted(body)
         action = request.action
-        if isinstance(action, CreateSandbox):
+        if isinstance(action, model.CreateSandbox):
             action = replace(action, spec=self._completed(action.spec, body, outer))
-        elif isinstance(action, ReadFile):
+        elif isinstance(action, model.ReadFile):
             action = replace(action, length=MOST_FILE_BYTES + 1)
         result: Any = await self._perform(action, principal)
-        if isinstance(action, ReadFile):
+        if isinstance(action, model.ReadFile):
             return await _read(result, action.path)
-        return await _write(result, request.data) if isinstance(action, WriteFile) else _seen(result)
+        return await _write(result, request.data) if isinstance(action, model.WriteFile) else _seen(result)
 
     def _completed(self, asked: SandboxSpec, body: bytes, outer: Row) -> SandboxSpec:
         """On what the outer one is made on, and with what each child may have where nothing is asked."""
@@ -267,12 +251,12 @@ def _seen(result: object) -> object:
         return tuple(map(_seen, cast("tuple[object, ...]", result)))
     if isinstance(result, Sandbox):
         return replace(result, spec=SandboxSpec(name=result.spec.name, limits=result.spec.limits))
-    if isinstance(result, ExecResult):
+    if isinstance(result, model.ExecResult):
         return replace(result, out=replace(result.out, file=None), err=replace(result.err, file=None))
     return result
 
 
-async def _read(reader: ByteReader, path: str) -> bytes:
+async def _read(reader: model.ByteReader, path: str) -> bytes:
     data = bytearray()
     async with aclosing(reader):
         while part := await reader.read():
@@ -283,7 +267,7 @@ async def _read(reader: ByteReader, path: str) -> bytes:
     return bytes(data)
 
 
-async def _write(writer: ByteWriter, data: bytes) -> None:
+async def _write(writer: model.ByteWriter, data: bytes) -> None:
     try:
         await writer.write(data)
     except BaseException:

@@ -13,34 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from paddock import model
 from paddock.errors import ApprovalNeeded, InternalError, InvalidState, NotFound, PolicyDenied
-from paddock.model import (
-    Action,
-    CopyFile,
-    MakeDirectory,
-    MoveFile,
-    PolicyDocument,
-    PolicyRevision,
-    Principal,
-    RemoveFile,
-    RunExec,
-    Sandbox,
-    SetFileAttributes,
-    SetPolicy,
-    StartExec,
-    Template,
-    UploadTree,
-    WriteFile,
-    replace,
-)
+from paddock.model import Action, PolicyDocument, PolicyRevision, Principal, Sandbox, Template, replace
 from paddock.model.policy import Deed
 from paddock.storage import Pool
 from paddock.storage._listing import is_new
 
 from ._approvals import Approvals
-from ._context import Component, Context
+from ._context import Component, Context, Entry
 from ._doors import Doors
-from ._gate import Entry
 from ._secret_leases import Leases
 from ._store import Row
 from ._workspace_tree import WORKSPACE
@@ -120,7 +102,7 @@ class Policies(Component):
             if row.sandbox.policy is not None:
                 await self._doors.open(row, await self.of(row.sandbox.policy))
 
-    async def set(self, action: SetPolicy, row: Row, entry: Entry) -> Sandbox:
+    async def set(self, action: model.SetPolicy, row: Row, entry: Entry) -> Sandbox:
         """The caller shares the lane of the sandbox: it is not made again meanwhile."""
         if Principal(row.sandbox.owner).sandbox is not None:
             raise PolicyDenied(f"{row.id} was made by a program inside a sandbox: those have no network")
@@ -166,7 +148,7 @@ class Policies(Component):
                 self._approvals.require(deed, action, entry, about=about, revision=revision, what=what, exact=exactly)
                 return
 
-    async def command(self, action: RunExec | StartExec, row: Row, entry: Entry) -> None:
+    async def command(self, action: model.RunExec | model.StartExec, row: Row, entry: Entry) -> None:
         """PolicyDenied, ApprovalNeeded, Unrecorded: then it is not started."""
         rules = (await self._own_document(row)).commands
         if rules is None:
@@ -191,7 +173,7 @@ class Policies(Component):
             return
         if (
             judged.verdict == "approve"
-            and isinstance(action, RemoveFile)
+            and isinstance(action, model.RemoveFile)
             and await _is_own(self._pool, files.absolute(action.path), row, template)
         ):
             judged = DoorVerdict(
@@ -284,13 +266,13 @@ def _judged(files: Files, action: Action[Any]) -> DoorVerdict | None:
     from paddock.policy.door import strictest
 
     match action:
-        case WriteFile(path=path) | MakeDirectory(path=path) | SetFileAttributes(path=path):
+        case model.WriteFile(path=path) | model.MakeDirectory(path=path) | model.SetFileAttributes(path=path):
             return files.write(path)
-        case CopyFile(destination=path) | UploadTree(path=path):
+        case model.CopyFile(destination=path) | model.UploadTree(path=path):
             return files.fill(path)
-        case MoveFile(source=source, destination=destination):
+        case model.MoveFile(source=source, destination=destination):
             return strictest(files.move(source), files.fill(destination))
-        case RemoveFile(path=path):
+        case model.RemoveFile(path=path):
             return files.remove(path)
         case _:
             return None

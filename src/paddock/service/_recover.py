@@ -25,7 +25,7 @@ from ._garbage import Garbage
 from ._live import LIVE, Live, destroy
 from ._policies import Policies
 from ._remains import Remains
-from ._shelf import Shelf
+from ._repositories import Repositories
 from ._snapshots import Snapshots
 from ._store import Row
 from ._tasks import Activity
@@ -47,7 +47,7 @@ class Recovery(Component):
         snapshots: Snapshots,
         restoring: Restoring,
         workspaces: Workspaces,
-        shelf: Shelf,
+        repositories: Repositories,
         policies: Policies,
         garbage: Garbage,
         execs: Execs,
@@ -55,7 +55,7 @@ class Recovery(Component):
     ) -> None:
         super().__init__(context)
         self._live, self._remains, self._snapshots = live, remains, snapshots
-        self._restoring, self._workspaces, self._shelf = restoring, workspaces, shelf
+        self._restoring, self._workspaces, self._repositories = restoring, workspaces, repositories
         self._policies, self._garbage, self._execs, self._period = policies, garbage, execs, period_seconds
 
     async def recover(self) -> None:
@@ -65,9 +65,9 @@ class Recovery(Component):
         await self._try("pauses", self._pauses)
         await self._try("snapshots", self._snapshots.recover)
         await self._try("workspaces", self._workspaces.recover)
-        await self._try("workshops", self._shelf.workshops.recover)
-        await self._try("bases", self._shelf.bases.recover)
-        await self._try("quarantines", lambda: asyncio.to_thread(remove_quarantines, self._shelf.directory))
+        await self._try("workshops", self._repositories.workshops.recover)
+        await self._try("bases", self._repositories.bases.recover)
+        await self._try("quarantines", lambda: asyncio.to_thread(remove_quarantines, self._repositories.directory))
 
     async def run(self, activity: Activity) -> None:
         """Sweep until it is cancelled. A sweep that fails is recorded, and comes round again."""
@@ -96,7 +96,7 @@ class Recovery(Component):
             living = None if backend is None else await self._living(backend)
             if backend is None or living is None:
                 continue
-            rows, workshops = {row.id: row for row in self._store.list()}, self._shelf.workshops.living()
+            rows, workshops = {row.id: row for row in self._store.list()}, self._repositories.workshops.living()
             work: list[Awaitable[None]] = []
             adopted: list[Row] = []
             for id in {*living, *(id for id, row in rows.items() if row.sandbox.backend == backend.name)} - workshops:

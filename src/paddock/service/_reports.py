@@ -13,55 +13,17 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from paddock import __version__
-from paddock.audit import (
-    MOST_RECORDS,
-    Choice,
-    Cursor,
-    Eyes,
-    Found,
-    Heading,
-    Stream,
-    cursor_line,
-    head_line,
-    heading_line,
-    read_cursor,
-    read_records,
-    record_line,
-    record_prefix,
-    verify,
-)
+from paddock import __version__, audit, model
 from paddock.backends._base import Backend
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied
 from paddock.keeper import layout
-from paddock.model import (
-    AuditRecord,
-    AuditReport,
-    AuditStatement,
-    Check,
-    CreateSandbox,
-    Diagnose,
-    Diagnosis,
-    ExecSpec,
-    GetAuditStatement,
-    KillSandbox,
-    Level,
-    LevelReport,
-    ListAudit,
-    Principal,
-    RunExec,
-    SandboxSpec,
-    StreamAudit,
-    replace,
-)
+from paddock.model import Check, Diagnosis, ExecSpec, Level, LevelReport, Principal, SandboxSpec, replace
 from paddock.model.config import FILE
 from paddock.model.sandbox import RANK
 
-from ._context import Component, Context, Perform
+from ._context import Component, Context, Entry, Perform, handles
 from ._evidence import Evidence
 from ._garbage import measure
-from ._gate import Entry
-from ._handlers import handles
 from ._images import ImageRoom
 from ._sandboxes import Sandboxes
 
@@ -76,10 +38,12 @@ _log = logging.getLogger("paddock")
 class AuditStream:
     """A ByteReader. Its own decision and outcome are in the log like everybody's."""
 
-    def __init__(self, directory: Path, action: StreamAudit, choice: Choice, cursor: Cursor, entry: Entry) -> None:
+    def __init__(
+        self, directory: Path, action: model.StreamAudit, choice: audit.Choice, cursor: audit.Cursor, entry: Entry
+    ) -> None:
         self._action, self._entry = action, entry
-        self._stream = Stream(directory, choice, cursor)
-        self._lines = self._first(Heading(filtered=not choice.everything, resumed=action.cursor is not None))
+        self._stream = audit.Stream(directory, choice, cursor)
+        self._lines = self._first(audit.Heading(filtered=not choice.everything, resumed=action.cursor is not None))
         self._rest = b""
         self._told = 0
         self._closed = False
@@ -105,8 +69,8 @@ class AuditStream:
     def _more(self) -> bytes:
         return b"".join(itertools.islice(self._lines, _AT_ONCE))
 
-    def _first(self, heading: Heading) -> Iterator[bytes]:
-        yield heading_line(heading)
+    def _first(self, heading: audit.Heading) -> Iterator[bytes]:
+        yield audit.heading_line(heading)
         if self._action.last is not None:
             kept = deque(self._stream.in_order(), maxlen=self._action.last) if self._action.last else ()
             if not self._action.last:
@@ -116,19 +80,19 @@ class AuditStream:
             yield from self._told_of(self._stream.records())
         if not self._action.follow:
             # After the records: what is vouched for was read. What is older than a cursor was sent before.
-            yield from map(head_line, self._stream.heads())
-            yield cursor_line(self._stream.cursor.text())
+            yield from map(audit.head_line, self._stream.heads())
+            yield audit.cursor_line(self._stream.cursor.text())
 
     def _new(self) -> Iterator[bytes]:
         return self._told_of(self._stream.in_order())
 
-    def _told_of(self, records: Iterator[Found]) -> Iterator[bytes]:
+    def _told_of(self, records: Iterator[audit.Found]) -> Iterator[bytes]:
         prefixes: dict[str, bytes] = {}
         for found in records:
             if found.segment not in prefixes:
-                prefixes[found.segment] = record_prefix(found.segment)
+                prefixes[found.segment] = audit.record_prefix(found.segment)
             self._told += 1
-            yield record_line(prefixes[found.segment], found.raw)
+            yield audit.record_line(prefixes[found.segment], found.raw)
 
 
 _BEFORE_SECONDS = 60.0
@@ -142,12 +106,12 @@ class Reports(Component):
         self._owner = f"local:{os.getuid()}"
         self._since = self._clock.wall()
 
-    @handles(ListAudit)
-    async def audit(self, action: ListAudit, entry: Entry) -> tuple[AuditRecord, ...]:
+    @handles(model.ListAudit)
+    async def records(self, action: model.ListAudit, entry: Entry) -> tuple[model.AuditRecord, ...]:
         """Of a sandbox that is still known, by whatever it was called. The state directory's owner sees everything;
         everybody else what he has asked himself, and what came to pass in the sandbox of his that he names."""
-        if not 1 <= action.limit <= MOST_RECORDS:
-            raise InvalidArgument(f"limit={action.limit} must be 1 to {MOST_RECORDS}", field="limit")
+        if not 1 <= action.limit <= audit.MOST_RECORDS:
+            raise InvalidArgument(f"limit={action.limit} must be 1 to {audit.MOST_RECORDS}", field="limit")
         names: tuple[str, ...] = ()
         me, own = entry.principal.id, None
         if me != self._owner and action.principal not in (None, me):
@@ -159,15 +123,15 @@ class Reports(Component):
                 action = replace(action, sandbox=row.id, since=since)
                 own = row.id
                 names = () if row.sandbox.spec.name is None else (row.sandbox.spec.name,)
-        eyes = None if me == self._owner else Eyes(principal=me, sandbox=own)
-        return await asyncio.to_thread(read_records, self._audit.directory, action, names, eyes=eyes)
+        eyes = None if me == self._owner else audit.Eyes(principal=me, sandbox=own)
+        return await asyncio.to_thread(audit.read_records, self._audit.directory, action, names, eyes=eyes)
 
-    @handles(StreamAudit)
-    async def stream(self, action: StreamAudit, entry: Entry) -> AuditStream:
+    @handles(model.StreamAudit)
+    async def stream(self, action: model.StreamAudit, entry: Entry) -> AuditStream:
         if entry.principal.id != self._owner:
             raise PolicyDenied(f"the log is for {self._owner} alone", rule="own-records")
-        if action.last is not None and not 0 <= action.last <= MOST_RECORDS:
-            raise InvalidArgument(f"last={action.last} must be 0 to {MOST_RECORDS}", field="last")
+        if action.last is not None and not 0 <= action.last <= audit.MOST_RECORDS:
+            raise InvalidArgument(f"last={action.last} must be 0 to {audit.MOST_RECORDS}", field="last")
         names: tuple[str, ...] = ()
         if action.sandbox is not None:
             names = (action.sandbox,)
@@ -176,12 +140,12 @@ class Reports(Component):
                 names = (row.id, *names, *filter(None, [row.sandbox.spec.name]))
         if not action.follow and action.last is None:
             await asyncio.to_thread(self._evidence.sign)
-        choice = Choice(sandboxes=names, tag=action.tag, since=action.since)
-        cursor = Cursor() if action.cursor is None else read_cursor(action.cursor)
+        choice = audit.Choice(sandboxes=names, tag=action.tag, since=action.since)
+        cursor = audit.Cursor() if action.cursor is None else audit.read_cursor(action.cursor)
         return AuditStream(self._audit.directory, action, choice, cursor, entry)
 
-    @handles(Diagnose)
-    async def diagnose(self, action: Diagnose, entry: Entry) -> Diagnosis:
+    @handles(model.Diagnose)
+    async def diagnose(self, action: model.Diagnose, entry: Entry) -> Diagnosis:
         backends, trials = self._backends.all(), dict[Level, _Trial]()
         if action.run:
             if entry.principal.id != self._owner:
@@ -194,28 +158,16 @@ class Reports(Component):
         checks = [check for check in checks if check.area != "level"]  # `levels` says more of them
         checks += await asyncio.to_thread(self._storage)
         checks += await asyncio.to_thread(self._image_room.checks)
-        report = await asyncio.to_thread(verify, self._audit.directory)
-        checks.append(
-            Check(
-                area="audit",
-                name="log",
-                status="ok" if report.ok else "missing",
-                detail=report.problem or _told(report),
-                fix=None if report.ok else "paddock audit verify",
-            )
-        )
+        report = await asyncio.to_thread(audit.verify, self._audit.directory)
+        status, fix = ("ok", None) if report.ok else ("missing", "paddock audit verify")
+        checks.append(Check(area="audit", name="log", status=status, detail=report.problem or _told(report), fix=fix))
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._since))
         said = f"pid {os.getpid()}, paddock {__version__}, since {since}, of {self._state_dir}"
-        checks.append(Check(area="state", name="daemon", status="ok", detail=said))
-        checks.append(
-            Check(
-                area="state",
-                name="database",
-                status="ok",
-                detail=f"{self._store.path}: survives kill -9 of its writers",
-            )
+        checks += (
+            _fine("daemon", said),
+            _fine("database", f"{self._store.path}: survives kill -9 of its writers"),
+            await asyncio.to_thread(_packages, self._state_dir / layout.PACKAGES),
         )
-        checks.append(await asyncio.to_thread(_packages, self._state_dir / layout.PACKAGES))
         return Diagnosis(
             checks=tuple(checks),
             default_level=self._config.level.value,
@@ -225,8 +177,8 @@ class Reports(Component):
             config=self._config.shown(),
         )
 
-    @handles(GetAuditStatement)
-    async def statement(self, action: GetAuditStatement, entry: Entry) -> AuditStatement:
+    @handles(model.GetAuditStatement)
+    async def statement(self, action: model.GetAuditStatement, entry: Entry) -> model.AuditStatement:
         return await self._evidence.statement(self._sandboxes.find(action.sandbox, entry), entry)
 
     def _tried(self, backend: Backend) -> tuple[Check, ...]:
@@ -239,11 +191,9 @@ class Reports(Component):
     def _storage(self) -> tuple[Check, ...]:
         try:
             return self._pool().checks()
-        except PaddockError as error:
-            fix = _remedy(error)
-            return (Check(area="storage", name="pool", status="missing", detail=error.message, fix=fix),)
         except Exception as error:
-            return (Check(area="storage", name="pool", status="missing", detail=str(error)),)
+            detail, fix = (error.message, _remedy(error)) if isinstance(error, PaddockError) else (str(error), None)
+            return (Check(area="storage", name="pool", status="missing", detail=detail, fix=fix),)
 
 
 class _Trial(NamedTuple):
@@ -272,12 +222,12 @@ async def _try(level: Level, perform: Perform, principal: Principal) -> _Trial:
     _log.info("making a sandbox of level %s", level.value)
     start = time.monotonic()
     try:
-        made = await perform(CreateSandbox(spec=SandboxSpec(level=level, ttl_seconds=_TTL_SECONDS)), principal)
+        made = await perform(model.CreateSandbox(spec=SandboxSpec(level=level, ttl_seconds=_TTL_SECONDS)), principal)
         try:
             spec = ExecSpec(argv=(PROGRAM,), timeout_seconds=_TRUE_SECONDS)
-            status = (await perform(RunExec(sandbox=made.id, spec=spec), principal)).status
+            status = (await perform(model.RunExec(sandbox=made.id, spec=spec), principal)).status
         finally:
-            await perform(KillSandbox(sandbox=made.id), principal)
+            await perform(model.KillSandbox(sandbox=made.id), principal)
     except PaddockError as error:
         return _Trial(time.monotonic() - start, f"no sandbox of it runs: {error.message}", _remedy(error))
     except Exception as error:  # a report that says so is worth more than none
@@ -316,13 +266,17 @@ def _level(backend: Backend, check: Check | None, trial: _Trial | None) -> Level
     )
 
 
+def _fine(name: str, detail: str) -> Check:
+    return Check(area="state", name=name, status="ok", detail=detail)
+
+
 def _packages(directory: Path) -> Check:
     """What the gateway keeps of registries."""
     number, size = measure(directory)
     detail = f"{number} files, {size >> 20} MiB, for sandboxes that install what others have"
-    return Check(area="state", name="package cache", status="ok", detail=detail if number else "empty")
+    return _fine("package cache", detail if number else "empty")
 
 
-def _told(report: AuditReport) -> str:
+def _told(report: model.AuditReport) -> str:
     signed = f"{report.signed} of them signed" if report.heads else "none of them signed yet"
     return f"{report.records} records in {report.segments} segments, {signed}"

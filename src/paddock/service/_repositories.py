@@ -1,65 +1,110 @@
-"""Repositories: acquire a commit that a remote has, list, delete."""
+"""Repositories: acquire a commit that a remote has, list, delete; collect those that nothing is checked out of."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
+import os
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
+from paddock import model
 from paddock.errors import InvalidArgument, InvalidState, NotFound, PolicyDenied
 from paddock.keeper.layout import REPOSITORIES
-from paddock.model import (
-    Acquired,
-    Noun,
-    Principal,
-    Repository,
-    RepositoryId,
-    mint,
-    replace,
-)
-from paddock.storage.repositories import (
-    SSH,
-    Credential,
-    HostGit,
-    Listing,
-    Proof,
-    Refused,
-    Remote,
-    check_ref,
-    is_commit,
-    located,
-    parse,
-    pins,
-)
+from paddock.linux.descriptors import closing
+from paddock.model import Acquired, Noun, Principal, Repository, RepositoryId, mint, replace
+from paddock.storage._trees import measure
 
+from ._bases import Bases
 from ._clock import boot_id
-from ._context import Component, Context
+from ._context import Component, Context, Entry, handles
+from ._garbage import Candidate
 from ._repository_store import NOBODY, PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
 from ._store import LEAST_PREFIX, the_one
 from ._tasks import in_thread
+from ._workshop import Workshops
 
-CredentialSource = Callable[[Principal, Remote], Awaitable[Proof | None]]
-"""What a principal proves himself with to a remote; None: nothing."""
+if TYPE_CHECKING:
+    from paddock.storage.repositories import Credential, HostGit, Listing, Proof, Remote
+
+    CredentialSource: TypeAlias = Callable[[Principal, Remote], Awaitable[Proof | None]]
+    """What a principal proves himself with to a remote; None: nothing."""
 
 _log = logging.getLogger("paddock")
 _HEADS, _TAGS = "refs/heads/", "refs/tags/"
 _UNPROVEN = "git credential approve tells git what to prove that with"
 _NO_KEY = "ssh-add -l lists your agent's keys; GIT_SSH_COMMAND='ssh -i FILE' names another"
 _NOT_TAKEN = "wrong, expired or without the right to it: git credential reject, then approve another"
+_JUST_USED_SECONDS = 600.0
+"""Who has acquired one is about to do something with it."""
+
+
+def _storage():  # pyright infers the module, with the types of all that is in it
+    """Return the part of storage with all that git needs, which a sandbox without a repository does not."""
+    from paddock.storage import repositories
+
+    return repositories
 
 
 class Repositories(Component):
-    def __init__(
-        self, context: Context, forget_bases: Callable[[str], Callable[[], None]], git: HostGit | None = None
-    ) -> None:
+    """The cache, checkouts of it (`bases`), and workshops to make those in."""
+
+    def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._directory, self._forget_bases = self._state_dir / REPOSITORIES, forget_bases
-        self.git = git or HostGit(self._directory)
-        self._rows, self._boot = RepositoryStore(self._store), boot_id()
+        self.directory, self._rows, self._boot = self._state_dir / REPOSITORIES, RepositoryStore(self._store), boot_id()
+        self.workshops = Workshops(context)
+        self.bases = Bases(context, self.workshops, self._acquire_submodule)
+
+    @cached_property
+    def git(self) -> HostGit:
+        return _storage().HostGit(self.directory)
+
+    @handles(model.AcquireRepository)
+    async def perform(self, action: model.AcquireRepository, entry: Entry) -> Acquired:
+        acquired = await self.acquire(action.url, action.ref, action.max_age_seconds, entry.principal)
+        entry.done({"repository": acquired.repository, "commit": acquired.commit, "ref": acquired.ref})
+        return acquired
+
+    @handles(model.ListRepositories)
+    async def list(self, action: model.ListRepositories, entry: Entry) -> tuple[Repository, ...]:
+        return self._rows.list(entry.principal.id)
+
+    @handles(model.DeleteRepository)
+    async def delete(self, action: model.DeleteRepository, entry: Entry) -> None:
+        """InvalidState: a workspace or a snapshot needs it."""
+        await self.remove(self._find(action.repository, entry.principal.id).id)
+
+    async def candidates(self) -> Sequence[Candidate]:
+        found: list[Candidate] = []
+        for id, url, used_at in self._rows.by_use():
+            size, kept = await asyncio.to_thread(self._size, id), self._kept_because(id, used_at)
+            why, take = f"{url} can be fetched again", partial(self.remove, id)
+            found.append(Candidate(id, "repository", why, size, take, kept, only_when_full=True))
+        return found
+
+    def _size(self, id: str) -> int | None:
+        try:
+            fd = os.open(self.directory / id, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        with closing(fd):
+            return measure(fd)
+
+    def _kept_because(self, id: str, used_at: float) -> str | None:
+        if self._clock.wall() - used_at < _JUST_USED_SECONDS:
+            return "it was used a moment ago"
+        users = [need.by for need in self._needs.by_tree().get(id, ())] or list(
+            _storage().pins.owners(self.directory / id)
+        )
+        return f"{users[0]} needs its objects" if users else None
+
+    async def _acquire_submodule(self, url: str, ref: str, principal: Principal, home: str) -> Acquired:
+        return await self.acquire(url, ref, math.inf, principal, home=home)
 
     async def acquire(
         self, url: str, ref: str | None, max_age_seconds: float, principal: Principal, *, home: str | None = None
@@ -74,8 +119,8 @@ class Repositories(Component):
         if math.isnan(max_age_seconds) or max_age_seconds < 0:
             raise InvalidArgument(f"max_age_seconds={max_age_seconds} is no age")
         if ref is not None:
-            check_ref(ref)
-        remote, given = parse(url, local=principal.id.startswith("local:"))
+            _storage().check_ref(ref)
+        remote, given = _storage().parse(url, local=principal.id.startswith("local:"))
         if home is not None:
             remote = await _outside(remote, home)
         try:
@@ -105,8 +150,8 @@ class Repositories(Component):
         for scope in (PUBLIC, principal.id):
             row = self._rows.find(scope, remote.url)
             if row is not None and row.observed_boot == self._boot and (row.observed_clock or 0) >= since:
-                known = (ref is not None and is_commit(ref)) or self._named(row, ref) is not None
-                if known and (self._directory / row.id / "objects").is_dir():
+                known = (ref is not None and _storage().is_commit(ref)) or self._named(row, ref) is not None
+                if known and (self.directory / row.id / "objects").is_dir():
                     return row
         return None
 
@@ -114,7 +159,7 @@ class Repositories(Component):
         self, remote: Remote, principal: Principal, given: Credential | None
     ) -> tuple[RepositoryRow, Proof | None]:
         at, clock = self._clock.wall(), self._clock.boottime()
-        remote = await located(remote)
+        remote = await _storage().located(remote)
         listing, credential, scope = await self._prove(remote, principal, given)
         row = self._rows.make(RepositoryId(mint(Noun.REPOSITORY)), scope, remote.url, at)
         async with self._lanes.exclusive(row.id):
@@ -132,15 +177,15 @@ class Repositories(Component):
         if given is None and not (private and remote.path is None):
             try:
                 return await self.git.look(remote, None), None, own
-            except Refused:
+            except _storage().Refused:
                 pass
         credential = given or await self._proof(principal, remote)
         try:
             return await self.git.look(remote, credential), credential, own if credential is None else principal.id
-        except Refused as refused:
+        except _storage().Refused as refused:
             raise NotFound(
                 f"{remote.url} is not there, or not for {principal.id}: {refused}",
-                hint=_NO_KEY if remote.scheme == SSH else _UNPROVEN if credential is None else _NOT_TAKEN,
+                hint=_NO_KEY if remote.scheme == _storage().SSH else _UNPROVEN if credential is None else _NOT_TAKEN,
             ) from None
 
     async def _bring(
@@ -149,7 +194,7 @@ class Repositories(Component):
         """Makes sure that all that was listed is here. What has moved meanwhile is taken as it is now: it was observed
         later than was asked for."""
         known = self._rows.refs(row.id)
-        there = (self._directory / row.id / "objects").is_dir()
+        there = (self.directory / row.id / "objects").is_dir()
         oids = {name: ref.oid for name, ref in listing.refs.items() if name.startswith((_HEADS, _TAGS))}
         if there and row.observed_at is not None and oids == {name: ref.oid for name, ref in known.items()}:
             return dict(known)
@@ -165,13 +210,13 @@ class Repositories(Component):
     ) -> None:
         try:
             await self.git.fetch(row.id, remote, credential, only=only, progress=_log.info)
-        except Refused as refused:
+        except _storage().Refused as refused:
             raise NotFound(f"{remote.url} is not there any more, or not for the one who asks: {refused}") from None
 
     @asynccontextmanager
     async def _marked(self, id: str) -> AsyncGenerator[None]:
         """Mark a repository whose lane the caller holds alone: a git that was killed leaves locks of its own."""
-        mark = self._directory / f"{id}.busy"
+        mark = self.directory / f"{id}.busy"
         if mark.exists():
             await self.git.clear_up(id)
         await asyncio.to_thread(self._mark, mark)
@@ -179,14 +224,14 @@ class Repositories(Component):
         await asyncio.to_thread(mark.unlink, missing_ok=True)
 
     def _mark(self, mark: Path) -> None:
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         mark.touch()
 
     async def _answer(
         self, row: RepositoryRow, remote: Remote, ref: str | None, credential: Proof | None, principal: Principal
     ) -> Acquired:
         self._rows.used(row.id, self._clock.wall())
-        if ref is not None and is_commit(ref):
+        if ref is not None and _storage().is_commit(ref):
             await self._need(row, remote, ref, credential, principal)
             return _acquired(row, ref, None)
         known = self._named(row, ref)
@@ -239,35 +284,31 @@ class Repositories(Component):
     ) -> str:
         if credential is None and row.scope == principal.id and remote.path is None:
             credential = await self._proof(principal, remote)
-        remote = await located(remote)
+        remote = await _storage().located(remote)
         if row.scope == PUBLIC and not remote.public:
             raise InvalidState(f"{row.url} is no public address any more", hint=f"paddock repos rm {row.id}")
         async with self._lanes.exclusive(row.id), self._marked(row.id):
             await self._fetch(row, remote, credential, only=what)
-        return pins.fetched(what)
+        return _storage().pins.fetched(what)
 
     async def _proof(self, principal: Principal, remote: Remote) -> Proof | None:
         if self._credentials is None or principal == NOBODY:
             return None
         return await self._credentials(principal, remote)
 
-    async def delete(self, reference: str, principal: Principal) -> None:
-        """InvalidState: a workspace or a snapshot needs it."""
-        await self.remove(self._find(reference, principal.id).id)
-
     async def remove(self, id: str) -> None:
         async with self._lanes.exclusive(id):
-            owners = await asyncio.to_thread(pins.owners, self._directory / id)
+            owners = await asyncio.to_thread(_storage().pins.owners, self.directory / id)
             needed = [owner for owner in owners if not owner.startswith(Noun.BASE)]
             if needed:
                 raise InvalidState(f"repository {id} is needed by {', '.join(needed[:8])}", hint="delete those first")
-            discard = self._forget_bases(id)
+            discard = self.bases.forget(id)
             self._rows.remove(id)
             await in_thread(discard)
             await in_thread(self._delete, id)
 
     def _delete(self, id: str) -> None:
-        path, gone = self._directory / id, self._directory / f"{id}.gone"
+        path, gone = self.directory / id, self.directory / f"{id}.gone"
         if path.exists():
             path.rename(gone)
             shutil.rmtree(gone)  # by descriptors: it follows no link
@@ -282,7 +323,7 @@ class Repositories(Component):
 
 async def _outside(remote: Remote, home: str) -> Remote:
     """Look up a URL that a repository named. PolicyDenied: a person on this network could reach it, a stranger not."""
-    remote = await located(remote)
+    remote = await _storage().located(remote)
     if not remote.public and remote.origin != home:
         raise PolicyDenied(
             f"{remote.url} leads to no public address, and is named by a repository of another host",

@@ -1,4 +1,3 @@
-# ruff: noqa: S608 (statements are put together from the constants below, never from values)
 """Rows of repositories and of what they had, in the store's file and transactions."""
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ PUBLIC = "public"
 NOBODY = Principal("")
 """Who has no credential, no directory of this machine, and no cache of his own."""
 
-_COLUMNS = "id, scope, url, head, observed_at, observed_boot, observed_clock, used_at"
-_SELECT = f"SELECT {_COLUMNS} FROM repositories"
+_SELECT = "SELECT id, scope, url, head, observed_at, observed_boot, observed_clock, used_at FROM repositories"
 _REFS = "SELECT name, oid, commit_id FROM repository_refs WHERE repository = ?"
 _HEADS, _TAGS = "refs/heads/", "refs/tags/"
 
@@ -60,10 +58,10 @@ class RepositoryStore:
         self._store = store
 
     def find(self, scope: str, url: str) -> RepositoryRow | None:
-        return self._store.one(_row, f"{_SELECT} WHERE scope = ? AND url = ?", (scope, url))
+        return self._store.one(RepositoryRow, f"{_SELECT} WHERE scope = ? AND url = ?", (scope, url))
 
     def get(self, id: str) -> RepositoryRow | None:
-        return self._store.one(_row, f"{_SELECT} WHERE id = ?", (id,))
+        return self._store.one(RepositoryRow, f"{_SELECT} WHERE id = ?", (id,))
 
     def make(self, id: RepositoryId, scope: str, url: str, now: float) -> RepositoryRow:
         """The one of that scope and URL: a new one of that id, if there is none."""
@@ -74,10 +72,10 @@ class RepositoryStore:
         return row
 
     def refs(self, id: str) -> Mapping[str, KnownRef]:
-        return {ref.name: ref for ref in self._store.every(_ref, _REFS, (id,))}
+        return {ref.name: ref for ref in self._store.every(KnownRef, _REFS, (id,))}
 
     def ref(self, id: str, name: str) -> KnownRef | None:
-        return self._store.one(_ref, f"{_REFS} AND name = ?", (id, name))
+        return self._store.one(KnownRef, f"{_REFS} AND name = ?", (id, name))
 
     def has_tip(self, id: str, commit: str) -> bool:
         """A branch or a tag leads to it."""
@@ -87,7 +85,7 @@ class RepositoryStore:
     def observed(self, id: str, seen: Observation) -> None:
         """InvalidState: it was deleted meanwhile."""
         with self._store.writing() as db:
-            before = set(self._store.every(_ref, _REFS, (id,)))
+            before = set(self._store.every(KnownRef, _REFS, (id,)))
             now = set(seen.refs.values())
             db.executemany(
                 "DELETE FROM repository_refs WHERE repository = ? AND name = ?",
@@ -110,7 +108,7 @@ class RepositoryStore:
     def list(self, owner: str) -> tuple[Repository, ...]:
         """What is public, and what is that one's own."""
         sql = (
-            "SELECT id, url, scope, head, observed_at, used_at,"
+            "SELECT head, id, url, scope, observed_at, used_at,"
             " (SELECT count(*) FROM repository_refs WHERE repository = id AND name >= ? AND name < ?),"
             " (SELECT count(*) FROM repository_refs WHERE repository = id AND name >= ? AND name < ?)"
             " FROM repositories WHERE scope IN (?, ?) ORDER BY url, scope"
@@ -119,7 +117,7 @@ class RepositoryStore:
 
     def by_use(self) -> tuple[tuple[str, str, float], ...]:
         """Id, address and last use of all, the one first that was not used for longest."""
-        return self._store.every(tuple, "SELECT id, url, used_at FROM repositories ORDER BY used_at, id")
+        return self._store.every(lambda *found: found, "SELECT id, url, used_at FROM repositories ORDER BY used_at, id")
 
     def remove(self, id: str) -> None:
         """With what it had. Not while there are bases of it: InvalidState."""
@@ -130,23 +128,6 @@ class RepositoryStore:
             db.execute("DELETE FROM repositories WHERE id = ?", (id,))
 
 
-def _row(values: tuple[Any, ...]) -> RepositoryRow:
-    return RepositoryRow(*values)
-
-
-def _ref(values: tuple[Any, ...]) -> KnownRef:
-    return KnownRef(*values)
-
-
-def _repository(values: tuple[Any, ...]) -> Repository:
-    id, url, scope, head, observed_at, used_at, branches, tags = values
-    return Repository(
-        id=RepositoryId(id),
-        url=url,
-        scope=scope,
-        default_branch=head.removeprefix(_HEADS) if head else None,
-        branches=branches,
-        tags=tags,
-        observed_at=observed_at,
-        used_at=used_at,
-    )
+def _repository(head: str | None, *values: Any) -> Repository:
+    found = dict(zip(("id", "url", "scope", "observed_at", "used_at", "branches", "tags"), values, strict=True))
+    return Repository(**found, default_branch=head.removeprefix(_HEADS) if head else None)

@@ -9,51 +9,14 @@ from types import TracebackType
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from paddock.errors import (
-    InvalidArgument,
-    InvalidState,
-    NotFound,
-    PaddockError,
-    SandboxDied,
-)
-from paddock.model import (
-    CreateSnapshot,
-    ExtendSandbox,
-    GetPolicy,
-    GetSandbox,
-    GetUsage,
-    Inspection,
-    InspectSandbox,
-    KillSandbox,
-    ListProcesses,
-    ListSandboxes,
-    ListSnapshots,
-    ListTemplates,
-    Noun,
-    PauseSandbox,
-    PolicyRevision,
-    Principal,
-    Process,
-    Recording,
-    ResumeSandbox,
-    RollbackSandbox,
-    Sandbox,
-    SandboxId,
-    SetPolicy,
-    Snapshot,
-    StartRecording,
-    State,
-    TakeRecording,
-    Usage,
-    nested_principal,
-)
+from paddock import model
+from paddock.errors import InvalidArgument, InvalidState, NotFound, PaddockError, SandboxDied
+from paddock.model import Inspection, Recording, Sandbox, SandboxId, Snapshot, State, Usage, nested_principal
 
 from . import _validate
-from ._context import Component, Context
+from ._context import Component, Context, Entry, handles
 from ._disk_sleep import Restoring
 from ._doors import Doors
-from ._gate import Entry
-from ._handlers import handles
 from ._lane import Hold, Overtaken
 from ._live import LIVE, SESSION_ENDED, Held, Live
 from ._policies import Policies
@@ -87,17 +50,17 @@ class Sandboxes(Component):
         self._latest: SandboxId | None = None
         self._changed = -_CROWD_SECONDS
 
-    @handles(GetSandbox)
-    async def get(self, action: GetSandbox, entry: Entry) -> Sandbox:
+    @handles(model.GetSandbox)
+    async def get(self, action: model.GetSandbox, entry: Entry) -> Sandbox:
         return (await self._live.check(self.find(action.sandbox, entry))).sandbox
 
-    @handles(ListSandboxes)
-    async def list(self, action: ListSandboxes, entry: Entry) -> tuple[Sandbox, ...]:
+    @handles(model.ListSandboxes)
+    async def list(self, action: model.ListSandboxes, entry: Entry) -> tuple[Sandbox, ...]:
         rows = await self._live.check_all(self._store.list(entry.principal.id, ended=action.ended))
         return tuple(row.sandbox for row in rows if action.ended or not has_ended(row))
 
-    @handles(ExtendSandbox)
-    async def extend(self, action: ExtendSandbox, entry: Entry) -> Sandbox:
+    @handles(model.ExtendSandbox)
+    async def extend(self, action: model.ExtendSandbox, entry: Entry) -> Sandbox:
         _validate.check_ttl(action.ttl_seconds)
         row, held = await self.reach(action.sandbox, entry)
         if row.state is State.PAUSED or held.instance.stillness.now:  # its pid 1, which keeps the time too, has to hear
@@ -125,8 +88,8 @@ class Sandboxes(Component):
             raise died(self._now(row.id).sandbox)
         return now
 
-    @handles(KillSandbox)
-    async def kill(self, action: KillSandbox, entry: Entry) -> Sandbox:
+    @handles(model.KillSandbox)
+    async def kill(self, action: model.KillSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
         return (await self._live.kill(row.id, f"killed by {entry.principal.id}", told=True)).sandbox
 
@@ -135,8 +98,8 @@ class Sandboxes(Component):
         if self._store.get(id) is not None:
             await self._live.kill(id, SESSION_ENDED)
 
-    @handles(PauseSandbox)
-    async def pause(self, action: PauseSandbox, entry: Entry) -> Sandbox:
+    @handles(model.PauseSandbox)
+    async def pause(self, action: model.PauseSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
 
         async def turn() -> Sandbox:
@@ -150,8 +113,8 @@ class Sandboxes(Component):
 
         return await self._turned(turn(), row)
 
-    @handles(ResumeSandbox)
-    async def resume(self, action: ResumeSandbox, entry: Entry) -> Sandbox:
+    @handles(model.ResumeSandbox)
+    async def resume(self, action: model.ResumeSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
 
         async def turn() -> Sandbox:
@@ -160,8 +123,8 @@ class Sandboxes(Component):
 
         return await self._turned(turn(), row)
 
-    @handles(RollbackSandbox)
-    async def rollback(self, action: RollbackSandbox, entry: Entry) -> Sandbox:
+    @handles(model.RollbackSandbox)
+    async def rollback(self, action: model.RollbackSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
 
         async def turn() -> Sandbox:
@@ -175,8 +138,8 @@ class Sandboxes(Component):
         async with self.told(row):
             return await self._tasks.finish(work, name=f"sandbox {row.id}: pause, resume, rollback or extend")
 
-    @handles(GetUsage)
-    async def usage(self, action: GetUsage, entry: Entry) -> Usage:
+    @handles(model.GetUsage)
+    async def usage(self, action: model.GetUsage, entry: Entry) -> Usage:
         if (asleep := self.find(action.sandbox, entry)).asleep:
             disk = await asyncio.to_thread(self._pool().usage, asleep.id)
             return Usage(memory_bytes=0, processes=0, disk_bytes=disk.used_bytes)
@@ -184,16 +147,16 @@ class Sandboxes(Component):
         async with self.told(row):
             return await self._live.with_disk(held, await held.instance.usage())
 
-    @handles(ListProcesses)
-    async def processes(self, action: ListProcesses, entry: Entry) -> tuple[Process, ...]:
+    @handles(model.ListProcesses)
+    async def processes(self, action: model.ListProcesses, entry: Entry) -> tuple[model.Process, ...]:
         if self.find(action.sandbox, entry).asleep:
             return ()
         row, held = await self.reach(action.sandbox, entry)
         async with self.told(row):
             return await held.instance.processes()
 
-    @handles(InspectSandbox)
-    async def inspect(self, action: InspectSandbox, entry: Entry) -> Inspection:
+    @handles(model.InspectSandbox)
+    async def inspect(self, action: model.InspectSandbox, entry: Entry) -> Inspection:
         row = await self._live.check(self.find(action.sandbox, entry))
         if row.state not in LIVE or row.asleep:
             return Inspection(sandbox=row.sandbox)
@@ -206,31 +169,31 @@ class Sandboxes(Component):
         enforced = tuple(sorted(held.backend.capabilities.enforced))
         return Inspection(sandbox=row.sandbox, usage=usage, enforced=enforced, posture=posture)
 
-    @handles(CreateSnapshot)
-    async def snapshot(self, action: CreateSnapshot, entry: Entry) -> Snapshot:
+    @handles(model.CreateSnapshot)
+    async def snapshot(self, action: model.CreateSnapshot, entry: Entry) -> Snapshot:
         async with self.alone(action.sandbox, entry) as (row, held):
             return await self._snapshots.create(action, row, held, entry)
 
-    @handles(ListSnapshots)
-    async def snapshots(self, action: ListSnapshots, entry: Entry) -> tuple[Snapshot, ...]:
+    @handles(model.ListSnapshots)
+    async def snapshots(self, action: model.ListSnapshots, entry: Entry) -> tuple[Snapshot, ...]:
         source = None if action.sandbox is None else self.find(action.sandbox, entry).id
         return self._snapshots.list(source, entry)
 
-    @handles(SetPolicy)
-    async def set_policy(self, action: SetPolicy, entry: Entry) -> Sandbox:
+    @handles(model.SetPolicy)
+    async def set_policy(self, action: model.SetPolicy, entry: Entry) -> Sandbox:
         async with self.use(action.sandbox, entry, awake=False) as (row, _):
             return await self._policies.set(action, row, entry)
 
-    @handles(GetPolicy)
-    async def policy(self, action: GetPolicy, entry: Entry) -> PolicyRevision:
+    @handles(model.GetPolicy)
+    async def policy(self, action: model.GetPolicy, entry: Entry) -> model.PolicyRevision:
         return await self._policies.get(self.find(action.sandbox, entry))
 
-    @handles(StartRecording)
-    async def start_recording(self, action: StartRecording, entry: Entry) -> None:
+    @handles(model.StartRecording)
+    async def start_recording(self, action: model.StartRecording, entry: Entry) -> None:
         await self._order(Doors.start_recording, action.sandbox, entry)
 
-    @handles(TakeRecording)
-    async def take_recording(self, action: TakeRecording, entry: Entry) -> Recording:
+    @handles(model.TakeRecording)
+    async def take_recording(self, action: model.TakeRecording, entry: Entry) -> Recording:
         taken = await self._order(Doors.take_recording, action.sandbox, entry)
         entry.done({"exchanges": len(taken.exchanges), "omitted": len(taken.omitted)})
         return taken
@@ -245,8 +208,8 @@ class Sandboxes(Component):
             await self._policies.resume(row)
             return await order(self._doors, row)
 
-    @handles(ListTemplates)
-    async def templates(self, action: ListTemplates, entry: Entry) -> tuple[str, ...]:
+    @handles(model.ListTemplates)
+    async def templates(self, action: model.ListTemplates, entry: Entry) -> tuple[str, ...]:
         return tuple(sorted(self._templates().names()))
 
     def find(self, reference: str, entry: Entry) -> Row:
@@ -262,7 +225,7 @@ class Sandboxes(Component):
         row = self._store.by_name(owner, reference, living=True)
         if row is not None:
             return row
-        if reference.startswith(Noun.SANDBOX):
+        if reference.startswith(model.Noun.SANDBOX):
             if len(reference) < LEAST_PREFIX:
                 raise InvalidArgument(f"{reference!r} is too short: a prefix has {LEAST_PREFIX} characters or more")
             if found := self._store.by_prefix(owner, reference):
@@ -278,7 +241,7 @@ class Sandboxes(Component):
         """His own, what programs inside his own have made, and, for a program inside one, that one."""
         if owner == row.sandbox.owner or owner == nested_principal(row.id).id:
             return True
-        outer = Principal(row.sandbox.owner).sandbox
+        outer = model.Principal(row.sandbox.owner).sandbox
         around = None if outer is None else self._store.get(outer)
         return around is not None and around.sandbox.owner == owner
 

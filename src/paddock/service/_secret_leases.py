@@ -14,34 +14,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from paddock import model
 from paddock.backends._base import SandboxPlan
 from paddock.egress._secret_book import Bound, check_shape, mint, to_bytes
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied, SecretUnavailable
-from paddock.model import (
-    Binding,
-    ExecSpec,
-    ListSecrets,
-    RemoveSecret,
-    RotateVaultKey,
-    Secret,
-    SecretRule,
-    SecretValue,
-    SetSecret,
-    replace,
-)
+from paddock.model import Binding, ExecSpec, Secret, SecretRule, SecretValue, replace
 from paddock.model.caller import environment, of_source
 from paddock.storage._vault import Place, Sealed, Vault, open_keys
 from paddock.storage.secret_sources import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
 
-from ._context import Component, Context
-from ._gate import Entry
-from ._handlers import handles
+from ._context import Component, Context, Entry, handles
 from ._store import Row
 
 if TYPE_CHECKING:
     from paddock.egress._redact import Redaction
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_KNOWN = f"SELECT {', '.join(Secret.__fields__)} FROM secrets WHERE owner = ?"  # noqa: S608
 
 
 class Secrets(Component):
@@ -81,17 +70,20 @@ class Secrets(Component):
                 " updated_at = excluded.updated_at",
                 (owner, name, place.version, sealed.key, sealed.wrapped, sealed.sealed, now, now),
             )
-        return next(one for one in self.list(owner) if one.name == name)
+        found = self._store.one(_secret, f"{_KNOWN} AND name = ?", (owner, name))
+        assert found is not None
+        return found
 
     def remove(self, owner: str, name: str) -> bool:
         sql = "DELETE FROM secrets WHERE owner = ? AND name = ?"
         return bool(self._store.execute(sql, (owner, name)).rowcount)
 
-    def list(self, owner: str) -> tuple[Secret, ...]:
-        sql = "SELECT name, version, created_at, updated_at, used_at, key FROM secrets WHERE owner = ? ORDER BY name"
-        return self._store.every(_secret, sql, (owner,))
+    @handles(model.ListSecrets)
+    async def list(self, action: model.ListSecrets, entry: Entry) -> tuple[Secret, ...]:
+        return self._store.every(_secret, f"{_KNOWN} ORDER BY name", (entry.principal.id,))
 
-    def rotate_key(self) -> int:
+    @handles(model.RotateVaultKey)
+    async def rotate_key(self, action: model.RotateVaultKey, entry: Entry) -> int:
         """Reseal the secrets of all owners, and return how many there are. Whatever is killed in between, every row's
         key is in the ring."""
         self.vault.keys.begin()
@@ -113,9 +105,8 @@ class Secrets(Component):
         return len(rows)
 
 
-def _secret(row: tuple[Any, ...]) -> Secret:
-    name, version, created_at, updated_at, used_at, key = row
-    return Secret(name=name, version=version, created_at=created_at, updated_at=updated_at, used_at=used_at, key=key)
+def _secret(*columns: Any) -> Secret:
+    return Secret(**dict(zip(Secret.__fields__, columns, strict=True)))
 
 
 def _place(sandbox: str, owner: str, name: str) -> Place:
@@ -168,8 +159,7 @@ class Lease(msgspec.Struct, frozen=True):
     """The variables of its maker by which the value is read."""
 
 
-def _lease(row: tuple[Any, ...]) -> Lease:
-    sandbox, owner, name, placeholder, rule, *sealed = row
+def _lease(sandbox: str, owner: str, name: str, placeholder: str, rule: bytes, *sealed: Any) -> Lease:
     return Lease(sandbox, owner, name, placeholder, _decode(rule), None if sealed[2] is None else Sealed(*sealed))
 
 
@@ -317,27 +307,19 @@ class Leases(Component):
         for lease in leases:
             await self.changed(row.id, held.bounds[lease.name])
 
-    @handles(SetSecret)
-    async def set_secret(self, action: SetSecret, entry: Entry) -> Secret:
+    @handles(model.SetSecret)
+    async def set_secret(self, action: model.SetSecret, entry: Entry) -> Secret:
         check_name(action.name)
         check_value(action.name, action.value)
         secret = self._secrets.set(entry.principal.id, action.name, action.value)
         await self._rotated(entry.principal.id, action.name, action.value)
         return secret
 
-    @handles(RemoveSecret)
-    async def remove_secret(self, action: RemoveSecret, entry: Entry) -> None:
+    @handles(model.RemoveSecret)
+    async def remove_secret(self, action: model.RemoveSecret, entry: Entry) -> None:
         if not self._secrets.remove(entry.principal.id, action.name):
             raise NotFound(f"no secret {action.name!r}", hint="paddock secret ls", secret=action.name)
         await self._rotated(entry.principal.id, action.name, None)
-
-    @handles(ListSecrets)
-    async def list_secrets(self, action: ListSecrets, entry: Entry) -> tuple[Secret, ...]:
-        return self._secrets.list(entry.principal.id)
-
-    @handles(RotateVaultKey)
-    async def rotate_vault_key(self, action: RotateVaultKey, entry: Entry) -> int:
-        return self._secrets.rotate_key()
 
     async def _rotated(self, owner: str, stored: str, value: SecretValue | None) -> None:
         """What is kept under that name is another value now, or was revoked: returns when that holds everywhere."""

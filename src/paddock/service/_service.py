@@ -13,12 +13,7 @@ from paddock.audit import AuditLog
 from paddock.backends._base import Backend
 from paddock.errors import InternalError, InvalidState, Unrecorded, exhaustion
 from paddock.keeper.layout import AUDIT, DATABASE
-from paddock.model import (
-    Action,
-    Principal,
-    SandboxId,
-    State,
-)
+from paddock.model import Action, Principal, SandboxId, State
 from paddock.model.config import Config
 from paddock.policy import Policy
 from paddock.storage._base import Pool
@@ -26,15 +21,13 @@ from paddock.storage._base import Pool
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults
 from ._clock import Clock
-from ._context import Context
+from ._context import Context, Gate, table
 from ._disk_sleep import Restoring
 from ._doors import Doors
 from ._evidence import Evidence
 from ._execs import Execs
 from ._files import Files
 from ._garbage import Storage
-from ._gate import Gate
-from ._handlers import table
 from ._images import ImageRoom
 from ._live import LIVE, Live
 from ._making import Making
@@ -42,14 +35,13 @@ from ._mount_results import MountResults
 from ._needs import Needs
 from ._nested import Nested
 from ._policies import Policies
-from ._promotion import Promotion
 from ._providers import Backends
 from ._recover import PERIOD_SECONDS, Recovery
 from ._remains import Remains
 from ._reports import Reports
+from ._repositories import Repositories
 from ._sandboxes import Sandboxes
 from ._secret_leases import Leases, Secrets
-from ._shelf import Shelf
 from ._snapshots import Snapshots
 from ._store import Store
 from ._tasks import Activity, Tasks
@@ -123,30 +115,40 @@ class Service:
         nested = Nested(context)
         live = self.live = Live(context, remains, leases, nested)
         restoring = Restoring(context, live, snapshots, self.doors, policies, leases)
-        shelf = self.shelf = Shelf(context)
-        spaces = self.workspaces = Workspaces(context, live, shelf, policies)
+        repositories = self.repositories = Repositories(context)
+        spaces = self.workspaces = Workspaces(context, live, repositories, policies)
         sandboxes = self.sandboxes = Sandboxes(context, live, snapshots, policies, restoring, self.doors)
         making = self.making = Making(context, sandboxes, live, self.doors, leases, snapshots, policies, nested, spaces)
         execs = self.execs = Execs(context, sandboxes, live, remains, leases, policies)
         files = Files(sandboxes, live, policies)
-        promotion = Promotion(sandboxes)
         self.evidence = Evidence(state_dir, self._audit, clock, config)
         image_room = ImageRoom(context)
         reports = Reports(context, sandboxes, self.evidence, image_room)
         mount_results = MountResults(context, sandboxes, snapshots)
-        sources = Sources(sandboxes, snapshots, spaces, shelf.workshops)
+        sources = Sources(sandboxes, snapshots, spaces, repositories.workshops)
         artifacts = ArtifactResults(context, sources)
-        results = WorkspaceResults(context, sources, shelf, policies)
-        collectors = (image_room.candidates, shelf.bases.candidates, shelf.candidates, spaces.candidates)
+        results = WorkspaceResults(context, sources, repositories, policies)
+        collectors = (image_room.candidates, repositories.bases.candidates, repositories.candidates, spaces.candidates)
         self.storage = Storage(context, remains, collectors)
         self.garbage = self.storage.garbage
         self.recovery = Recovery(
-            context, live, remains, snapshots, restoring, spaces, shelf, policies, self.garbage, execs, period_seconds
+            context,
+            live,
+            remains,
+            snapshots,
+            restoring,
+            spaces,
+            repositories,
+            policies,
+            self.garbage,
+            execs,
+            period_seconds,
         )
-        of_sandboxes = (sandboxes, snapshots, making, execs, files, promotion)
-        of_work = (shelf, spaces, mount_results, artifacts, results)
-        of_the_machine = (image_room, reports, self.evidence, self.garbage, self.storage, leases, approvals)
-        self.handlers = table((*of_sandboxes, *of_work, *of_the_machine))
+        of_sandboxes = (sandboxes, snapshots, making, execs, files)
+        of_work = (repositories, spaces, mount_results, artifacts, results)
+        of_access = (self.secrets, leases, approvals)
+        of_the_machine = (image_room, reports, self.evidence, self.garbage, self.storage)
+        self.handlers = table((*of_sandboxes, *of_work, *of_access, *of_the_machine))
         self._audit.hide = leases.without_values
         self.activity = Activity(self._store.any_lives)
 

@@ -14,10 +14,8 @@ from paddock.model import CreateSnapshot, DeleteSnapshot, Limits, Noun, SandboxS
 from paddock.storage._listing import Listing, list_changes
 
 from . import _copies, _validate
-from ._context import Component, Context
+from ._context import Component, Context, Entry, handles
 from ._copies import Copy
-from ._gate import Entry
-from ._handlers import handles
 from ._policies import Policies
 from ._store import Row, SnapshotRow, SnapshotStore, the_one
 from ._tasks import in_thread

@@ -12,12 +12,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from operator import itemgetter
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from paddock import model
 from paddock.errors import (
     AlreadyExists,
     InternalError,
@@ -28,23 +29,7 @@ from paddock.errors import (
     PaddockError,
     ResourceExhausted,
 )
-from paddock.model import (
-    LEGAL,
-    Level,
-    Limit,
-    Sandbox,
-    SandboxId,
-    SandboxSpec,
-    Snapshot,
-    SnapshotId,
-    State,
-    Template,
-    Workspace,
-    WorkspaceId,
-    WorkspaceState,
-    WorkspaceStatus,
-    replace,
-)
+from paddock.model import LEGAL, SandboxId, Snapshot, State, Template, Workspace, WorkspaceState, replace
 
 from . import _schema
 from ._clock import Clock
@@ -76,13 +61,13 @@ _ROWS = 8192
 
 _decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
 _encode = msgspec.json.Encoder().encode
-_decode_spec = msgspec.json.Decoder(SandboxSpec).decode
+_decode_spec = msgspec.json.Decoder(model.SandboxSpec).decode
 
 
 class Row(msgspec.Struct, frozen=True):
     """A sandbox as the store keeps it: what callers see, and what only services need."""
 
-    sandbox: Sandbox
+    sandbox: model.Sandbox
     deadline: float
     """CLOCK_BOOTTIME seconds, of the boot `boot_id`. That of its retention, where its TTL stands still."""
     boot_id: str
@@ -174,9 +159,11 @@ class Store:
         if key is None and also is None:
             self._insert(row)
             return None
-        with self.writing() as db:
-            if key is not None and (known := _known(db, row.sandbox.owner, key)) is not None:
-                return known
+        with self.writing():
+            if key is not None:
+                sql = "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?"
+                if (known := self.one(Known, sql, (row.sandbox.owner, key.text))) is not None:
+                    return known
             self._insert(row)
             if key is not None:
                 self._write(
@@ -225,7 +212,7 @@ class Store:
         return self.one(_row, sql, (owner, name))
 
     def by_prefix(self, owner: str, prefix: str) -> tuple[Row, ...]:
-        return tuple(_row(found) for found in self.beginning(_SELECT, owner, prefix))
+        return tuple(starmap(_row, self.beginning(_SELECT, owner, prefix)))
 
     def beginning(self, select: str, owner: str, prefix: str) -> list[tuple[Any, ...]]:
         """What `select` says of those of the owner whose ids begin so, and of no more than `the_one` tells."""
@@ -267,7 +254,7 @@ class Store:
         row: Row,
         to: State,
         *,
-        limit: Limit | None = None,
+        limit: model.Limit | None = None,
         reason: str | None = None,
         release_key: bool = False,
         restoring: str | None = None,
@@ -309,7 +296,7 @@ class Store:
 
     def backends(self) -> frozenset[str]:
         """The backends that rows name, those of ended sandboxes included."""
-        return frozenset(self.every(itemgetter(0), "SELECT DISTINCT backend FROM sandboxes"))
+        return frozenset(self.every(str, "SELECT DISTINCT backend FROM sandboxes"))
 
     def prune(self, before: float) -> int:
         """Forgets what ended before that time, and its idempotency keys."""
@@ -327,14 +314,14 @@ class Store:
     def close(self) -> None:
         self._db.close()
 
-    def one(self, make: Callable[[tuple[Any, ...]], R], sql: str, values: Values) -> R | None:
-        """What `make` makes of the first row that the statement finds."""
+    def one(self, make: Callable[..., R], sql: str, values: Values) -> R | None:
+        """What `make` makes of the columns of the first row that the statement finds."""
         found = self.execute(sql, values).fetchone()
-        return None if found is None else make(found)
+        return None if found is None else make(*found)
 
-    def every(self, make: Callable[[tuple[Any, ...]], R], sql: str, values: Values = ()) -> tuple[R, ...]:
-        """What `make` makes of each row that the statement finds."""
-        return tuple(map(make, self.execute(sql, values).fetchall()))
+    def every(self, make: Callable[..., R], sql: str, values: Values = ()) -> tuple[R, ...]:
+        """What `make` makes of the columns of each row that the statement finds."""
+        return tuple(starmap(make, self.execute(sql, values).fetchall()))
 
     def execute(self, sql: str, values: Values) -> sqlite3.Cursor:
         """One statement, which outside of `writing` is a transaction by itself: SQLite takes the write lock before it
@@ -413,12 +400,6 @@ def _translation(path: Path, error: sqlite3.DatabaseError) -> PaddockError:
     return InternalError(f"{path}: {error}")
 
 
-def _known(db: sqlite3.Connection, owner: str, key: Key) -> Known | None:
-    sql = "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?"
-    found = db.execute(sql, (owner, key.text)).fetchone()
-    return None if found is None else Known(*found)
-
-
 def _values(row: Row) -> dict[str, object]:
     """By column."""
     s = row.sandbox
@@ -436,16 +417,16 @@ def _values(row: Row) -> dict[str, object]:
     }
 
 
-def _row(values: tuple[Any, ...]) -> Row:
+def _row(*values: Any) -> Row:
     found = dict(zip(_COLUMNS, values, strict=True))
     limit, workspace = found["limit_name"], found["workspace"]
     left_seconds = found["left_seconds"] if found["ended_at"] is None else None
-    sandbox = Sandbox(
+    sandbox = model.Sandbox(
         **{name: found[name] for name in _OF_SANDBOX},
         spec=_decode_spec(found["spec"]),
         state=State(found["state"]),
-        level=Level(found["level"]),
-        limit=limit and Limit(limit),
+        level=model.Level(found["level"]),
+        limit=limit and model.Limit(limit),
         kept_until=None if left_seconds is None else found["expires_at"],
         left_seconds=left_seconds,
     )
@@ -476,7 +457,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     """A copy of what the source had at /workspace, at the same instant."""
 
     @property
-    def id(self) -> SnapshotId:
+    def id(self) -> model.SnapshotId:
         return self.snapshot.id
 
     @property
@@ -523,7 +504,7 @@ class SnapshotStore:
 
     def find(self, owner: str, reference: str) -> tuple[SnapshotRow, ...]:
         """The one of that id or name; else those whose ids begin so."""
-        return tuple(map(_snapshot_row, self._store.named(_SNAPSHOTS, owner, reference)))
+        return tuple(starmap(_snapshot_row, self._store.named(_SNAPSHOTS, owner, reference)))
 
     def list(self, owner: str | None = None, source: str | None = None) -> tuple[SnapshotRow, ...]:
         where = "(? IS NULL OR owner = ?) AND (? IS NULL OR source = ?)"
@@ -531,7 +512,7 @@ class SnapshotStore:
         return self._store.every(_snapshot_row, sql, (owner, owner, source, source))
 
 
-def _snapshot_row(values: tuple[Any, ...]) -> SnapshotRow:
+def _snapshot_row(*values: Any) -> SnapshotRow:
     found = dict(zip(_SNAPSHOT_COLUMNS, values, strict=True))
     template, workspace = _decode_template(found["template"]), found["workspace"]
     of = {name: found[name] for name in _OF_SNAPSHOT}
@@ -560,7 +541,7 @@ class Kept(msgspec.Struct, frozen=True):
 
     digest: str
     bytes: int
-    status: WorkspaceStatus
+    status: model.WorkspaceStatus
 
 
 _decode_kept = msgspec.json.Decoder(Kept).decode
@@ -578,7 +559,7 @@ class WorkspaceRow(msgspec.Struct, frozen=True):
     kept: Kept | None = None
 
     @property
-    def id(self) -> WorkspaceId:
+    def id(self) -> model.WorkspaceId:
         return self.workspace.id
 
     @property
@@ -601,7 +582,7 @@ class WorkspaceStore:
 
     def find(self, owner: str, reference: str) -> tuple[WorkspaceRow, ...]:
         """The one of that id or name; else those whose ids begin so."""
-        return tuple(map(_workspace_row, self._store.named(_WORKSPACES, owner, reference)))
+        return tuple(starmap(_workspace_row, self._store.named(_WORKSPACES, owner, reference)))
 
     def list(self, owner: str | None = None) -> tuple[WorkspaceRow, ...]:
         """Those used least recently first."""
@@ -648,7 +629,7 @@ def _workspace_values(row: WorkspaceRow) -> dict[str, object]:
     }
 
 
-def _workspace_row(values: tuple[Any, ...]) -> WorkspaceRow:
+def _workspace_row(*values: Any) -> WorkspaceRow:
     found = dict(zip(_WORKSPACE_COLUMNS, values, strict=True))
     workspace = Workspace(
         **{name: found[name] for name in _OF_WORKSPACE},

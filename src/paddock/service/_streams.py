@@ -11,7 +11,7 @@ from paddock.backends._pump import Flow, Meter, draw, pour
 from paddock.errors import SandboxDied
 from paddock.model import ByteReader, ByteStream, ByteWriter, ChangeStream, FileChange, FileInfo
 
-from ._gate import Entry
+from ._context import Entry
 from ._live import Live
 from ._store import Row
 

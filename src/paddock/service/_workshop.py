@@ -11,23 +11,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from paddock import model
 from paddock.backends._base import Instance, SandboxPlan, TreeMount
 from paddock.errors import ErrandFailed, PlatformError, SandboxDied
-from paddock.model import (
-    ByteReader,
-    ByteWriter,
-    ExecId,
-    ExecSpec,
-    Level,
-    Limits,
-    Noun,
-    SandboxId,
-    SandboxSpec,
-    mint,
-)
+from paddock.model import ByteWriter, ExecId, ExecSpec, Level, Limits, Noun, SandboxId, SandboxSpec, mint
 
-from ._context import Component
-from ._gate import Entry
+from ._context import Component, Entry
 from ._live import end
 from ._tasks import in_thread
 from ._workspace_tree import REPOSITORY, WORKSPACE
@@ -219,7 +208,7 @@ class Workshops(Component):
         self._store.execute("DELETE FROM workshops WHERE id = ?", (id,))
 
 
-async def _pump(reader: ByteReader, take: Callable[[bytes], None]) -> None:
+async def _pump(reader: model.ByteReader, take: Callable[[bytes], None]) -> None:
     while data := await reader.read(_CHUNK):
         take(data)
 

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 from paddock.backends._base import TreeMount
 from paddock.errors import ErrandFailed, InternalError
-from paddock.model import (
-    MOST_NAMES,
-    Workspace,
-    WorkspaceStatus,
-)
+from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
 from paddock.storage._kept import KeptArchives
 
-from ._gate import Entry
+from ._context import Entry
 from ._store import Kept, WorkspaceRow
 from ._workshop import PLAIN_FILES, READING_SECONDS, Workshop, Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE, WorkspaceTree

@@ -9,36 +9,21 @@ import re
 import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from operator import itemgetter
 from pathlib import Path
 
 import msgspec
 
+from paddock import model
 from paddock.errors import ErrandFailed, InvalidArgument, InvalidState, NotFound, SandboxDied
-from paddock.model import (
-    Artifact,
-    DiffWorkspace,
-    OpenPullRequest,
-    Published,
-    PullRequest,
-    PullRequestPlan,
-    PushBranch,
-    PushedBranch,
-    PushPlan,
-    Workspace,
-    WorkspaceDiff,
-    codec,
-)
+from paddock.model import Artifact, PullRequest, PullRequestPlan, PushedBranch, PushPlan, WorkspaceDiff, codec
 from paddock.model.policy import Deed
 
 from . import _result_scripts as scripts
-from ._context import Component, Context
-from ._gate import Entry, Unknown
-from ._handlers import handles
+from ._context import Component, Context, Entry, Unknown, handles
 from ._live import Held
 from ._policies import Exact, Policies
+from ._repositories import Repositories
 from ._sandboxes import Sandboxes
-from ._shelf import Shelf
 from ._snapshots import Snapshots
 from ._store import Row, Store
 from ._workshop import READING_SECONDS, Workshop, Workshops, git_environment
@@ -75,7 +60,7 @@ class ResultStore:
             " WHERE owner = ? AND of_id = ? AND kind = 'branch' AND ifnull(?, name) = name"
             " ORDER BY created_at DESC LIMIT 1"
         )
-        return self._store.one(lambda found: (found[0], found[1]), sql, (owner, of, ref))
+        return self._store.one(lambda *found: found, sql, (owner, of, ref))
 
     def keep(self, owner: str, artifact: Artifact, of_name: str) -> bool:
         """False: there is one of that name."""
@@ -93,16 +78,12 @@ class ResultStore:
 
     def artifacts(self, owner: str, of: str | None = None, name: str | None = None) -> tuple[Artifact, ...]:
         """Oldest first. `of` is an id, or the name that it had."""
-        rows = self._store.execute(
+        sql = (
             "SELECT of_id, name, path, digest, bytes, is_tree, created_at FROM results WHERE kind = 'artifact'"
             " AND owner = ? AND (? IS NULL OR of_id = ? OR of_name = ?) AND ifnull(?, name) = name"
-            " ORDER BY created_at, name",
-            (owner, of, of, of, name),
-        ).fetchall()
-        return tuple(
-            Artifact(of=of, name=name, path=path, digest=digest, size_bytes=size, tree=bool(tree), created_at=at)
-            for of, name, path, digest, size, tree, at in rows
+            " ORDER BY created_at, name"
         )
+        return self._store.every(_artifact, sql, (owner, of, of, of, name))
 
     def forget(self, owner: str, artifact: Artifact) -> None:
         self._store.execute(
@@ -112,11 +93,15 @@ class ResultStore:
 
     def digests(self) -> set[str]:
         """Of all artifacts that somebody has."""
-        return set(self._store.every(itemgetter(0), "SELECT digest FROM results WHERE kind = 'artifact'"))
+        return set(self._store.every(str, "SELECT digest FROM results WHERE kind = 'artifact'"))
+
+
+def _artifact(of: str, name: str, path: str, digest: str, size: int, tree: int, at: float) -> Artifact:
+    return Artifact(of=of, name=name, path=path, digest=digest, size_bytes=size, tree=bool(tree), created_at=at)
 
 
 class Origin(msgspec.Struct, frozen=True):
-    workspace: Workspace
+    workspace: model.Workspace
     url: str
     commit: str
     cache: str
@@ -202,13 +187,13 @@ class Sources:
 
 
 class WorkspaceResults(Component):
-    def __init__(self, context: Context, sources: Sources, shelf: Shelf, policies: Policies) -> None:
+    def __init__(self, context: Context, sources: Sources, repositories: Repositories, policies: Policies) -> None:
         super().__init__(context)
-        self._sources, self._shelf, self._policies = sources, shelf, policies
+        self._sources, self._repositories, self._policies = sources, repositories, policies
         self._rows = ResultStore(self._store)
 
-    @handles(DiffWorkspace)
-    async def diff(self, action: DiffWorkspace, entry: Entry) -> WorkspaceDiff:
+    @handles(model.DiffWorkspace)
+    async def diff(self, action: model.DiffWorkspace, entry: Entry) -> WorkspaceDiff:
         source = await self._sources.find(action.workspace, entry)
         commit = source.origin().commit
         patch = None
@@ -221,8 +206,8 @@ class WorkspaceResults(Component):
         entry.done({"workspace": source.id, "commit": commit, "changes": len(changes), **digest})
         return WorkspaceDiff(workspace=source.id, commit=commit, changes=changes, patch=patch)
 
-    @handles(PushBranch)
-    async def push(self, action: PushBranch, entry: Entry) -> Publishing:
+    @handles(model.PushBranch)
+    async def push(self, action: model.PushBranch, entry: Entry) -> Publishing:
         _check_message(action.message)
         source = await self._sources.find(action.workspace, entry)
         origin = source.origin()
@@ -247,30 +232,25 @@ class WorkspaceResults(Component):
                 what = f"push {source.name} to {ref} of {url}"
                 await self._ask("git.push", action, source, entry, exact, what)
             pack = None
-            if commit != there and await self._shelf.repositories.git.commit(origin.cache, commit) != commit:
+            if commit != there and await self._repositories.git.commit(origin.cache, commit) != commit:
                 pack = await _check(workshop, scripts.PACK, began, output_bytes=_PACK_BYTES)
-        told: dict[str, object] = {
-            "workspace": source.id,
-            "repository": url,
-            "ref": ref,
-            "commit": commit,
-            "previous": there,
-        }
+        pushed = PushedBranch(
+            workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
+        )
+        told = {name: getattr(pushed, name) for name in PushedBranch.__fields__ if name != "pushed"}
 
         def done(_: object) -> PushedBranch:
             if commit != there:
                 self._rows.pushed(entry.principal.id, source.id, ref, commit, self._clock.wall())
             entry.done(told)
-            return PushedBranch(
-                workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
-            )
+            return pushed
 
         async with AsyncExitStack() as needs:
             if commit == there:
                 return Publishing(entry, needs.pop_all(), done)
             name = await needs.enter_async_context(self._quarantine(origin.cache, pack, commit))
             lender = origin.cache if name != origin.cache else None
-            git = self._shelf.repositories.git
+            git = self._repositories.git
             if there is not None and not action.force and not await git.leads(name, there, commit, lender=lender):
                 raise InvalidState(
                     f"{ref} of {url} has {there}, which is not in what the workspace has",
@@ -292,15 +272,15 @@ class WorkspaceResults(Component):
         if pack is None:
             yield cache
             return
-        name, git = QUARANTINE + os.urandom(8).hex(), self._shelf.repositories.git
+        name, git = QUARANTINE + os.urandom(8).hex(), self._repositories.git
         try:
             await git.receive(name, cache, pack, commit)
             yield name
         finally:
             await asyncio.to_thread(_remove, git.path(name))
 
-    @handles(OpenPullRequest)
-    async def pull_request(self, action: OpenPullRequest, entry: Entry) -> Publishing:
+    @handles(model.OpenPullRequest)
+    async def pull_request(self, action: model.OpenPullRequest, entry: Entry) -> Publishing:
         if not action.title.strip() or len(action.title) > 1024 or len(action.body) > _MESSAGE_CHARS:
             raise InvalidArgument("a pull request has a title of 1 to 1024 characters", field="title")
         source = await self._sources.find(action.workspace, entry)
@@ -335,7 +315,13 @@ class WorkspaceResults(Component):
         return Publishing(entry, AsyncExitStack(), done, pull_request=plan)
 
     async def _ask(
-        self, deed: Deed, action: PushBranch | OpenPullRequest, source: Source, entry: Entry, exact: Exact, what: str
+        self,
+        deed: Deed,
+        action: model.PushBranch | model.OpenPullRequest,
+        source: Source,
+        entry: Entry,
+        exact: Exact,
+        what: str,
     ) -> None:
         own = None if source.running is None else source.running[0].sandbox.policy
         workspace = None if source.begun is None else source.begun.workspace.id
@@ -343,7 +329,9 @@ class WorkspaceResults(Component):
             deed, action, entry, about=source.id, own=own, workspace=workspace, exact=exact, what=what
         )
 
-    async def _target(self, action: PushBranch, source: Source, origin: Origin, entry: Entry) -> tuple[str, str | None]:
+    async def _target(
+        self, action: model.PushBranch, source: Source, origin: Origin, entry: Entry
+    ) -> tuple[str, str | None]:
         """The full name of the branch, and what the remote has there now."""
         last = self._rows.last_pushed(entry.principal.id, source.id)
         branch = action.branch or (last[0].removeprefix(_HEADS) if last else f"paddock/{source.name}")
@@ -353,7 +341,7 @@ class WorkspaceResults(Component):
 
         ref = check_ref(_HEADS + branch)
         try:
-            acquired = await self._shelf.repositories.acquire(origin.url, ref, 0.0, entry.principal)
+            acquired = await self._repositories.acquire(origin.url, ref, 0.0, entry.principal)
         except NotFound as missing:
             if missing.details.get("ref") != ref:
                 raise  # the repository itself
@@ -383,7 +371,7 @@ class Publishing:
         self._entry, self._needs, self._done = entry, needs, done
         entry.defer()
 
-    async def finish(self, published: Published) -> PushedBranch | PullRequest:
+    async def finish(self, published: model.Published) -> PushedBranch | PullRequest:
         async with self._needs:
             if published.error is not None:
                 error = codec.decode_error(published.error.encode())

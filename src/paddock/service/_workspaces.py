@@ -11,38 +11,20 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
 
+from paddock import model
 from paddock.errors import InternalError, InvalidState, PaddockError
 from paddock.keeper.layout import KEPT
-from paddock.model import (
-    Acquired,
-    DeleteWorkspace,
-    GetWorkspace,
-    InspectWorkspace,
-    ListWorkspaces,
-    Noun,
-    OpenWorkspace,
-    PinWorkspace,
-    Principal,
-    RepositoryId,
-    Workspace,
-    WorkspaceId,
-    WorkspaceState,
-    WorkspaceStatus,
-    mint,
-    replace,
-)
+from paddock.model import Acquired, Principal, Workspace, WorkspaceState, WorkspaceStatus, mint, replace
 from paddock.storage._kept import KeptArchives
 from paddock.storage._trees import sync_tree
 
 from . import _validate
 from ._bases import Base
-from ._context import Component, Context
-from ._garbage import Candidate, candidate, measured
-from ._gate import Entry
-from ._handlers import handles
+from ._context import Component, Context, Entry, handles
+from ._garbage import Candidate, measured
 from ._live import Live, end
 from ._policies import Policies
-from ._shelf import Shelf
+from ._repositories import Repositories
 from ._store import Row, WorkspaceRow, WorkspaceStore, has_ended, the_one
 from ._tasks import in_thread
 from ._workspace_archive import Keeping
@@ -59,45 +41,45 @@ class Begun(NamedTuple):
 
 
 class Workspaces(Component):
-    def __init__(self, context: Context, live: Live, shelf: Shelf, policies: Policies) -> None:
+    def __init__(self, context: Context, live: Live, repositories: Repositories, policies: Policies) -> None:
         super().__init__(context)
-        self._live, self._policies, self._shelf = live, policies, shelf
+        self._live, self._policies, self._repositories = live, policies, repositories
         self._rows = WorkspaceStore(self._store)
-        self._keeping = Keeping(shelf.workshops, KeptArchives(self._state_dir / KEPT))
+        self._keeping = Keeping(repositories.workshops, KeptArchives(self._state_dir / KEPT))
 
-    @handles(GetWorkspace)
-    async def get(self, action: GetWorkspace, entry: Entry) -> Workspace:
+    @handles(model.GetWorkspace)
+    async def get(self, action: model.GetWorkspace, entry: Entry) -> Workspace:
         return self._shown(self.find(action.workspace, entry.principal.id))
 
-    @handles(ListWorkspaces)
-    async def list(self, action: ListWorkspaces, entry: Entry) -> tuple[Workspace, ...]:
+    @handles(model.ListWorkspaces)
+    async def list(self, action: model.ListWorkspaces, entry: Entry) -> tuple[Workspace, ...]:
         return tuple(self._shown(row) for row in self._rows.list(entry.principal.id))
 
-    @handles(OpenWorkspace)
-    async def open(self, action: OpenWorkspace, entry: Entry) -> Workspace:
+    @handles(model.OpenWorkspace)
+    async def open(self, action: model.OpenWorkspace, entry: Entry) -> Workspace:
         _validate.check_workspace(action)
         row = await self._opened(action, entry)
         entry.done({"workspace": row.id, "commit": row.workspace.commit})
         return self._shown(row)
 
-    @handles(PinWorkspace)
-    async def pin(self, action: PinWorkspace, entry: Entry) -> Workspace:
+    @handles(model.PinWorkspace)
+    async def pin(self, action: model.PinWorkspace, entry: Entry) -> Workspace:
         _validate.check_pin(action.seconds)
         row = self.find(action.workspace, entry.principal.id)
         until = self._clock.wall() + action.seconds if action.seconds else None
         self._rows.pin(row.id, until)
         return self._shown(replace(row, workspace=replace(row.workspace, pinned_until=until)))
 
-    @handles(InspectWorkspace)
-    async def status(self, action: InspectWorkspace, entry: Entry) -> WorkspaceStatus:
+    @handles(model.InspectWorkspace)
+    async def status(self, action: model.InspectWorkspace, entry: Entry) -> WorkspaceStatus:
         row = self.find(action.workspace, entry.principal.id)
         async with self._lanes.shared(row.id):  # waits until it is made, evicted or restored
             row = self.find(row.id, entry.principal.id)
         status = await self._status(row, entry)
         return replace(status, workspace=self._shown(row))
 
-    @handles(DeleteWorkspace)
-    async def delete(self, action: DeleteWorkspace, entry: Entry) -> None:
+    @handles(model.DeleteWorkspace)
+    async def delete(self, action: model.DeleteWorkspace, entry: Entry) -> None:
         row = self.find(action.workspace, entry.principal.id)
         id, what = row.id, f"delete the workspace {row.workspace.name} ({row.id})"
         await self._policies.ask("delete", action, entry, about=id, workspace=id, what=what)
@@ -132,7 +114,7 @@ class Workspaces(Component):
             row = await self._laid_out(id, entry) or self.find(reference, owner)
         return Begun(self._shown(row), _tree(row, row.workspace.epoch))
 
-    async def _opened(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow:
+    async def _opened(self, action: model.OpenWorkspace, entry: Entry) -> WorkspaceRow:
         owner = entry.principal.id
         async with self._lanes.exclusive(f"workspace {action.name} of {owner}"):
             row = self._rows.named(owner, action.name)
@@ -145,11 +127,11 @@ class Workspaces(Component):
             self._rows.touch(row.id, self._clock.wall())
             return row
 
-    async def _make(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow:
+    async def _make(self, action: model.OpenWorkspace, entry: Entry) -> WorkspaceRow:
         found = await self._commit(action, entry.principal)
         now = self._clock.wall()
         workspace = Workspace(
-            id=WorkspaceId(mint(Noun.WORKSPACE)),
+            id=model.WorkspaceId(mint(model.Noun.WORKSPACE)),
             name=action.name,
             owner=entry.principal.id,
             state=WorkspaceState.MAKING,
@@ -171,15 +153,15 @@ class Workspaces(Component):
                 await self._remove(row)
                 raise
 
-    async def _commit(self, action: OpenWorkspace, principal: Principal) -> Acquired | None:
+    async def _commit(self, action: model.OpenWorkspace, principal: Principal) -> Acquired | None:
         """What a new workspace begins with, here by now; `branch` is what it will be on."""
         if action.url is None:
             return None
         ref = action.branch if action.ref is None else action.ref
-        found = await self._shelf.repositories.acquire(action.url, ref, action.max_age_seconds, principal)
+        found = await self._repositories.acquire(action.url, ref, action.max_age_seconds, principal)
         return replace(found, branch=action.branch or found.branch or action.name)
 
-    def _check_same(self, workspace: Workspace, action: OpenWorkspace, principal: Principal) -> None:
+    def _check_same(self, workspace: Workspace, action: model.OpenWorkspace, principal: Principal) -> None:
         """InvalidState if it is there and is not what is asked for: its files are not thrown away for others."""
         url = None
         if action.url is not None:  # as repositories are recorded, without a credential
@@ -273,19 +255,19 @@ class Workspaces(Component):
 
         acquired = _acquired(row)
         # Before anything lies over it: from here on neither the commit nor the repository goes.
-        like = self._shelf.bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
-        await in_thread(pins.pin, self._shelf.directory / row.repository, row.id, acquired.commit, like=like)
+        like = self._repositories.bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
+        await in_thread(pins.pin, self._repositories.directory / row.repository, row.id, acquired.commit, like=like)
         base = await self._base(row, acquired, entry)
-        layers = await self._shelf.bases.derive(base, row.id, limit_bytes=limit)
+        layers = await self._repositories.bases.derive(base, row.id, limit_bytes=limit)
         workspace = replace(row.workspace, unfetched=base.unfetched)
         return replace(row, workspace=workspace, base=base.id, layers=layers)
 
     async def _base(self, row: WorkspaceRow, acquired: Acquired, entry: Entry | None) -> Base:
         """One that is there when it is recorded that this workspace needs it: no await comes between."""
         branch, submodules = acquired.branch or "", row.workspace.submodules
-        base = await self._shelf.bases.get(acquired, branch, entry, submodules=submodules)
-        while self._shelf.bases.ready(acquired, branch, submodules=submodules) != base.id:  # collected meanwhile
-            base = await self._shelf.bases.get(acquired, branch, entry, submodules=submodules)
+        base = await self._repositories.bases.get(acquired, branch, entry, submodules=submodules)
+        while self._repositories.bases.ready(acquired, branch, submodules=submodules) != base.id:  # collected meanwhile
+            base = await self._repositories.bases.get(acquired, branch, entry, submodules=submodules)
         self._rows.lie_over(row.id, (base.id,))
         return base
 
@@ -342,7 +324,7 @@ class Workspaces(Component):
         if row.repository is not None:
             from paddock.storage.repositories import pins
 
-            pins.unpin(self._shelf.directory / row.repository, row.id)
+            pins.unpin(self._repositories.directory / row.repository, row.id)
 
     async def recover(self) -> None:
         """Finish or undo what the daemon before this one was doing, and delete archives that no row knows."""
@@ -395,7 +377,7 @@ class Workspaces(Component):
                     why += ", nothing is only here" if clean else f", keeps {status.only_here}"
             why = f"workspace {row.workspace.name}: {why}"
             take = partial(self._take, row.id, why)
-            one = candidate(row.id, "workspace", why, size, take, kept=refusal, only_when_full=True)
+            one = Candidate(row.id, "workspace", why, size, take, refusal, only_when_full=True)
             found.append((refusal is not None, not clean, used, one))
         return [one for *_, one in sorted(found, key=lambda each: each[:3])]
 
@@ -456,7 +438,7 @@ def _acquired(row: WorkspaceRow) -> Acquired:
     if row.repository is None or w.repository is None or w.commit is None or w.branch is None:
         raise InternalError(f"the row of workspace {row.id} does not say what it began with")
     return Acquired(
-        repository=RepositoryId(row.repository),
+        repository=model.RepositoryId(row.repository),
         url=w.repository,
         commit=w.commit,
         ref=None,

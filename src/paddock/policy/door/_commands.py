@@ -8,17 +8,17 @@ from typing import Literal
 
 import msgspec
 
-from paddock.model.policy import CommandRule, CommandRules, Verdict
+from paddock.model.policy import CommandRule, CommandRules, RuleVerdict
 
 from ._shell import Command, Line, read_argv, read_line
 
-_STRICT: dict[Verdict, int] = {"allow": 0, "approve": 1, "deny": 2}
+_STRICT: dict[RuleVerdict, int] = {"allow": 0, "approve": 1, "deny": 2}
 
 
 class DoorVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """`rule` is its place in the document (`commands.deny[0]`), `reason` says why in words."""
 
-    verdict: Verdict
+    verdict: RuleVerdict
     rule: str
     reason: str
 
@@ -29,7 +29,7 @@ def strictest(*verdicts: DoorVerdict) -> DoorVerdict:
 
 
 MOST_RULES = 1000
-_KINDS: tuple[Verdict, ...] = ("deny", "approve", "allow")
+_KINDS: tuple[RuleVerdict, ...] = ("deny", "approve", "allow")
 # Variables that turn a name into another program.
 _TURNING = frozenset({"PATH", "ENV", "BASH_ENV", "SHELLOPTS", "BASHOPTS", "IFS", "PYTHONSTARTUP", "NODE_OPTIONS"})
 _Match = Literal["yes", "no", "perhaps"]
