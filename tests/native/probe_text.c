@@ -74,11 +74,11 @@ static void account(struct reader file, struct reader name)
         return;
     }
     (void)put_bytes(&to, number, strlen(decimal(number, found.uid)));
-    (void)put_u8(&to, ':');
+    (void)put_bytes(&to, ":", 1);
     (void)put_bytes(&to, number, strlen(decimal(number, found.gid)));
-    (void)put_u8(&to, ':');
+    (void)put_bytes(&to, ":", 1);
     (void)put_bytes(&to, found.home.at, found.home.left);
-    (void)put_u8(&to, ':');
+    (void)put_bytes(&to, ":", 1);
     (void)put_bytes(&to, found.shell.at, found.shell.left);
     answer(line, (uint32_t)to.used);
 }
