@@ -23,7 +23,7 @@ from typing import NamedTuple, NoReturn, TypedDict
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from paddock.linux import caps, mounts, namespaces, prctl, rlimits
+from paddock.linux import caps, confine, mounts, namespaces, prctl
 from paddock.linux.descriptors import closing
 
 
@@ -225,7 +225,7 @@ def _limit(order: Order) -> None:
         (resource.RLIMIT_NPROC, _PROCESSES if order["uid"] is not None else resource.RLIM_INFINITY),
     ):
         if most != resource.RLIM_INFINITY:
-            rlimits.set_limit(number, most)
+            confine.limit(number, most)
 
 
 def _watch(pid: int) -> NoReturn:
