@@ -5,9 +5,9 @@ The names are resolved on first use: a program that runs one command needs a ten
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
+TYPE_CHECKING = False  # pyright: ignore[reportConstantRedefinition]
 if TYPE_CHECKING:  # `HOMES` says which names of these a program can import
-    from .action import *  # pyright: ignore[reportConstantRedefinition]
+    from .action import *
     from .actions import *
     from .approval import *
     from .decision import *
