@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # pyright: ignore[reportConstantRedefinition]
 if TYPE_CHECKING:  # `HOMES` says which names of these a program can import
-    from .action import *  # pyright: ignore[reportConstantRedefinition]
+    from .action import *
     from .actions import *
     from .approval import *
     from .decision import *
