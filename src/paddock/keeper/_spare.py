@@ -6,6 +6,7 @@ and runs nothing; it dies with the keeper, and its group is swept away by the ne
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from contextlib import suppress
@@ -221,6 +222,8 @@ def read_report(sync: socket.socket, given: list[int] | None = None) -> Said | N
     except WireError as error:
         raise JailError(f"the child's report can't be read: {error}") from error
     if report.failed:
+        if report.errno == errno.EPIPE:  # pid 1 had the plan for an agent of whose death it had not heard
+            raise Died("its agent died before it was ready")
         words = os.strerror(report.errno) if report.errno else InjectedFault.__name__
         raise JailError(f"inside, at step {report.step.decode()!r}: {words}", report.errno or None)
     took = {name.decode(): took / 1e9 for name, took in zip(report.steps, report.took, strict=True)}
