@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends._stillness import Stillness
 from paddock.errors import AlreadyExists, FileError, NotFound, ProgramNotFoundError, SandboxDied
 from paddock.linux import proc
@@ -43,6 +43,7 @@ from paddock.model import (
     Usage,
     WriteFile,
 )
+from paddock.model.caller import PROCESS
 from paddock.policy import local_policy
 from paddock.service import Service
 from paddock.service._recover import PERIOD_SECONDS
@@ -127,7 +128,7 @@ class Command:
         self.stdin = Stdin(feed) if spec.stdin else None
         self.stdout, self.stderr = Pipe(out), Pipe(err)
         self.status: ExitStatus | None = None
-        self.kept = False
+        self.kept, self.owner = False, ""
 
     @property
     def pid(self) -> int:
@@ -159,7 +160,7 @@ class Command:
     async def resize(self, size: PtySize) -> None: ...
 
     async def keep(self, timeout_seconds: float | None) -> None:
-        self.kept = True
+        self.kept, self.owner = True, PROCESS.get()
 
     async def feed(self, data: bytes) -> None:
         assert self.stdin is not None
@@ -469,9 +470,11 @@ class WorldBackend:
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {i: p.ended for i, p in self._world.places.items() if self._adopt or i in self.own}
 
-    async def kept(self) -> dict[ExecId, SandboxId]:
+    async def kept(self) -> dict[ExecId, Kept]:
         places = self._world.places.items()
-        return {exec: id for id, place in places for exec, command in place.commands.items() if command.kept}
+        return {
+            exec: Kept(id, command.owner) for id, p in places for exec, command in p.commands.items() if command.kept
+        }
 
     async def paused(self) -> dict[SandboxId, Paused]:
         places = self._world.places.items()

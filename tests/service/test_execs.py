@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ from paddock.model import (
     StartExec,
     mint,
 )
+from paddock.model.caller import PROCESS
 from paddock.service import Service, _execs
+from paddock.service._clock import start_time
 
 
 def sh(script: str, **fields: Any) -> ExecSpec:
@@ -262,12 +265,19 @@ async def test_a_command_is_taken_up_by_the_caller_who_asks_again(rig: Rig) -> N
         assert (await again).status.signal == signal.SIGKILL
 
 
-async def test_a_command_that_nobody_asks_for_again_is_ended(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_is_ended_once_its_caller_is_dead(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_execs, "_CLAIM_SECONDS", 0.0)
     async with rig.service() as service:
         id = await make(service)
+    caller = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - at once
+    PROCESS.set(f"{caller.pid} {start_time(caller.pid)}")
     command = await left_running(rig, id, ExecId(mint(Noun.EXEC)))
-    async with rig.service():
+    async with rig.service() as service:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert service.execs.keeps(command.id), "its caller may ask again"
+        caller.kill()
+        caller.wait()
         assert (await command.wait()).signal == signal.SIGKILL
 
 

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from paddock.audit import AuditLog
-from paddock.backends._base import Backend, Capabilities, Ending, Paused, SandboxPlan
+from paddock.backends._base import Backend, Capabilities, Ending, Kept, Paused, SandboxPlan
 from paddock.backends._stillness import Stillness
 from paddock.egress._control import Close, Open, Order, Revise
 from paddock.errors import (
@@ -924,7 +924,7 @@ class SimulatedBackend:
         places = self._supervisor.places
         return await self._supervisor.ask("list", "", lambda: {id: place.ended for id, place in places.items()})
 
-    async def kept(self) -> Mapping[ExecId, SandboxId]:
+    async def kept(self) -> Mapping[ExecId, Kept]:
         return {}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:

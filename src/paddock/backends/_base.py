@@ -149,6 +149,13 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Kept(NamedTuple):
+    """A command that outlives its daemon: in which sandbox it runs, and for whom (`model.caller.PROCESS`)."""
+
+    sandbox: SandboxId
+    owner: str
+
+
 class Command(ExecHandle, Protocol):
     """A command as its backend holds it."""
 
@@ -296,7 +303,7 @@ class Backend(Protocol):
         """What the backend holds: None for the living; an Ending for what ended and was not forgotten yet."""
         ...
 
-    async def kept(self) -> Mapping[ExecId, SandboxId]:
+    async def kept(self) -> Mapping[ExecId, Kept]:
         """Commands that an earlier daemon kept."""
         ...
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from struct import Struct
 
-from paddock.backends._base import Capabilities, Ending, Exits, Paused, SandboxPlan
+from paddock.backends._base import Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends._look import process
 from paddock.backends.guest import PING, Place, check, program
 from paddock.backends.guest._connection import GuestConnection
@@ -307,7 +307,7 @@ class ProcessBackend:
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {id: instance.ending for id, instance in self._instances.items()}
 
-    async def kept(self) -> Mapping[ExecId, SandboxId]:
+    async def kept(self) -> Mapping[ExecId, Kept]:
         return {}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:

@@ -38,7 +38,7 @@ from paddock.model import (
     codec,
     replace,
 )
-from paddock.model.caller import DIRECTORIES, ENVIRONMENT
+from paddock.model.caller import DIRECTORIES, ENVIRONMENT, PROCESS
 from paddock.wire import AGAIN, Frame, Kind
 
 from ._asked import Asked, Memory, Reply
@@ -193,6 +193,7 @@ class Requests:
         named = _named(action, request.id)
         if request.has_input and isinstance(named, RunExec):
             named = replace(named, input=await asyncio.to_thread(_read_all, frame.descriptors[0]))
+        PROCESS.set(f"{session.pid} {session.start_time}")
         ENVIRONMENT.set(request.environment)
         DIRECTORIES.set(request.directories)
         result = await self._performed(action, named)

@@ -23,7 +23,7 @@ from paddock.keeper._nursery import Nursery, Reply, problem
 from paddock.keeper._plan import WAITING, JailPlan, PlanError
 from paddock.keeper._records import Ended, Record
 from paddock.keeper._slots import ENGINE
-from paddock.keeper._supervised import Supervised
+from paddock.keeper._supervised import Kept, Supervised
 from paddock.keeper._undertaker import Undertaker
 from paddock.keeper._watch import Watch
 from paddock.linux import btrfs, proc
@@ -276,16 +276,17 @@ class Keeper:
         fds = () if exits is None else (*(one.fileno() for one in exits.all), sandbox.pidfd)
         reply({"late": record.late, "pid": record.pid, "start": record.start}, fds)
 
-    def do_keep(self, reply: Reply, id: str, command: str, descriptors: tuple[int, ...] = ()) -> None:
+    def do_keep(self, reply: Reply, id: str, command: str, owner: str, descriptors: tuple[int, ...] = ()) -> None:
         """Hold what a command reads and writes for the next daemon, in place of what was held of it before."""
         sandbox = self._sandbox(id)
         if len(sandbox.kept) >= MOST_KEPT and command not in sandbox.kept:
             raise PlanError(f"{MOST_KEPT} commands of {id} are kept already")
-        sandbox.keep(command, descriptors)
+        sandbox.keep(command, Kept(owner, descriptors))
         reply()
 
     def do_kept(self, reply: Reply, id: str, command: str) -> None:
-        reply({}, self._sandbox(id).kept.get(command, ()))
+        kept = self._sandbox(id).kept.get(command)
+        reply({}, () if kept is None else kept.descriptors)
 
     def do_freeze(self, reply: Reply, id: str, hold: int) -> None:
         """Until `thaw`, or until the daemon is gone."""
@@ -329,7 +330,11 @@ class Keeper:
         living = {id: record.incarnation for id, record in records.items()}
         kinds = {id: record.kind for id, record in records.items()}
         paused = {record.id: _times(record) for record in self._undertaker.pauses.paused()}
-        kept = {id: list(sandbox.kept) for id, sandbox in self._undertaker.sandboxes.items() if sandbox.kept}
+        kept = {
+            id: {command: one.owner for command, one in sandbox.kept.items()}
+            for id, sandbox in self._undertaker.sandboxes.items()
+            if sandbox.kept
+        }
         reply({"living": living, "kinds": kinds, "ended": ended, "paused": paused, "kept": kept})
 
     def do_inspect(self, reply: Reply, id: str) -> None:

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from paddock.keeper._door import Door
 from paddock.keeper._exits import Exits
@@ -47,6 +48,13 @@ class Count:
     """When to count again: counting takes a tenth of the keeper's time at most."""
 
 
+class Kept(NamedTuple):
+    """Of one command: whose it is, as the daemon says it, and what it reads and writes."""
+
+    owner: str
+    descriptors: tuple[int, ...]
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Supervised:
     """`cause` is set before the supervisor ends it; without one it died by itself."""
@@ -62,15 +70,17 @@ class Supervised:
     cause: Ended | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Answers that its end brings."""
-    kept: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    """Descriptors of commands that outlive the daemon, by the command's id."""
+    kept: dict[str, Kept] = field(default_factory=dict[str, "Kept"])
+    """Commands that outlive the daemon, by id."""
     seen: Seen = field(default_factory=Seen)
 
-    def keep(self, command: str, descriptors: tuple[int, ...]) -> None:
-        """In place of those that were kept before. With none the command is forgotten."""
-        close_all(self.kept.pop(command, ()))
-        if descriptors:
-            self.kept[command] = descriptors
+    def keep(self, command: str, kept: Kept) -> None:
+        """In place of what was kept before. Without descriptors the command is forgotten."""
+        before = self.kept.pop(command, None)
+        if before is not None:
+            close_all(before.descriptors)
+        if kept.descriptors:
+            self.kept[command] = kept
 
     def close_way(self) -> None:
         if self.way is not None:
@@ -79,8 +89,8 @@ class Supervised:
 
     def close(self) -> None:
         os.close(self.pidfd)
-        for command in tuple(self.kept):
-            self.keep(command, ())
+        for one in self.kept.values():
+            close_all(one.descriptors)
         self.close_way()
         self.seen.close()
         if self.diag is not None:

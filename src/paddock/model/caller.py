@@ -14,6 +14,8 @@ ENVIRONMENT: ContextVar[Mapping[str, str] | None] = ContextVar("environment", de
 """Set by the daemon for each request. What a request starts in the background keeps it. Unset: this process's own."""
 DIRECTORIES: ContextVar[Mapping[str, tuple[int, int]] | None] = ContextVar("directories", default=None)
 """As `ENVIRONMENT`. Unset: whoever asks has this process's mounts."""
+PROCESS: ContextVar[str] = ContextVar("process", default="")
+"""As `ENVIRONMENT`: the pid of the process that asks, and when it was started. Unset: nobody asks a second time."""
 
 _GIT = frozenset(
     (

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from paddock.backends._base import Backend, Command
+from paddock.backends._base import Backend, Command, Kept
 from paddock.errors import (
     DaemonLost,
     GuestProtocolError,
@@ -43,6 +43,7 @@ from paddock.model import (
 )
 
 from . import _validate
+from ._clock import start_time
 from ._collect import Capture, Collector, Outliving, finish, kept, redacting
 from ._context import Component, Context, Entry, handles
 from ._live import LIVE, Held, Live
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 _COUNTED = (Limit.MEMORY, Limit.PROCESSES, Limit.INODES, Limit.DISK)
 _DISK_SLACK_BYTES = 1 << 20
 _CLAIM_SECONDS = 10.0
-"""A caller that lives asks again as soon as its connection has ended."""
+"""Between two looks at whose callers have died."""
 # The kernel counts none of these: it tells only the program. (The quota may be that of a workspace.)
 _WORDS = (
     (b"Too many open files", Limit.OPEN_FILES),
@@ -86,13 +87,13 @@ class Execs(Component):
         super().__init__(context)
         self._sandboxes, self._live, self._remains = sandboxes, live, remains
         self._leases, self._policies = leases, policies
-        self._kept: dict[ExecId, SandboxId] = {}
+        self._kept: dict[ExecId, Kept] = {}
         """Commands of an earlier daemon, whose callers may ask again for what became of them."""
         self.leaves = False
         """This daemon does, and the next one takes up what is kept."""
 
     async def recover(self, backends: Iterable[Backend]) -> None:
-        """Learn which commands an earlier daemon kept. What nobody asks for soon is ended."""
+        """Learn which commands an earlier daemon kept. What nobody can ask for any more is ended."""
         for backend in backends:
             self._kept.update(await backend.kept())
         if self._kept:
@@ -102,14 +103,20 @@ class Execs(Component):
         return id in self._kept
 
     async def _end_unclaimed(self) -> None:
-        await asyncio.sleep(_CLAIM_SECONDS)
+        """A program that lives may ask for its command whenever it next looks at it."""
         while self._kept:
-            id, sandbox = self._kept.popitem()
-            row = self._store.get(sandbox)
-            with contextlib.suppress(PaddockError, OSError):
-                if row is not None and row.state in LIVE:
-                    held = await self._live.hold(row)
-                    await (await held.instance.take_up(id)).aclose()
+            await asyncio.sleep(_CLAIM_SECONDS)
+            for id, (sandbox, owner) in tuple(self._kept.items()):
+                if not _lives(owner):
+                    self._kept.pop(id, None)
+                    with contextlib.suppress(PaddockError, OSError):
+                        await self._end(id, sandbox)
+
+    async def _end(self, id: ExecId, sandbox: SandboxId) -> None:
+        row = self._store.get(sandbox)
+        if row is not None and row.state in LIVE:
+            held = await self._live.hold(row)
+            await (await held.instance.take_up(id)).aclose()
 
     @handles(RunExec)
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
@@ -248,6 +255,12 @@ class Execs(Component):
         _validate.check_signal(action.signal)
         async with self._sandboxes.use(action.sandbox, entry) as (_, held):
             await held.instance.signal_exec(ExecId(action.exec), action.signal)
+
+
+def _lives(owner: str) -> bool:
+    """Whether the process of `caller.PROCESS` does. One of another pid namespace, seen as 0, is taken to."""
+    pid, _, started = owner.partition(" ")
+    return bool(pid) and (pid == "0" or start_time(int(pid)) == started)
 
 
 def _unstarted(id: ExecId, error: PaddockError, entry: Entry) -> ExecResult:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan, TreeMount
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.jail import KeeperClient
 from paddock.errors import (
@@ -268,7 +268,7 @@ class ContainerBackend:
                 self._start(self._end_overdue(record))  # its pid 1 stands still, or somebody holds it
         return found
 
-    async def kept(self) -> Mapping[ExecId, SandboxId]:
+    async def kept(self) -> Mapping[ExecId, Kept]:
         return {}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:

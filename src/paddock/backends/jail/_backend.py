@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends._environment import certificates, hints
 from paddock.backends._stillness import Stillness
 from paddock.backends.jail import _probe
@@ -324,10 +324,11 @@ class JailBackend:
         # Of those that ended without anybody's knowing what they were, each backend tells.
         return {**_endings(answer, (self.name, "")), **dict.fromkeys(self._mine(answer))}
 
-    async def kept(self) -> Mapping[ExecId, SandboxId]:
+    async def kept(self) -> Mapping[ExecId, Kept]:
         answer = await self.keeper.request("list")
+        kept: dict[SandboxId, dict[ExecId, str]] = answer.get("kept", {})
         mine = self._mine(answer)
-        return {ExecId(one): id for id, commands in answer.get("kept", {}).items() if id in mine for one in commands}
+        return {command: Kept(id, owner) for id in mine for command, owner in kept.get(id, {}).items()}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
         answer = await self.keeper.request("list")

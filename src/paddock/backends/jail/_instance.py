@@ -16,6 +16,7 @@ from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import KeeperUnavailable, SandboxDied
 from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
+from paddock.model.caller import PROCESS
 
 if TYPE_CHECKING:
     from paddock.backends.jail._backend import JailBackend
@@ -36,7 +37,7 @@ class _Kept:
         return os.open(self._keeper.state_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
     async def put(self, command: ExecId, descriptors: tuple[int, ...]) -> None:
-        await self._keeper.request("keep", descriptors=descriptors, id=self._id, command=command)
+        await self._keeper.request("keep", descriptors=descriptors, id=self._id, command=command, owner=PROCESS.get())
 
     async def get(self, command: ExecId) -> tuple[int, ...]:
         answer = await self._keeper.request("kept", id=self._id, command=command)
