@@ -441,6 +441,18 @@ def test_damaged_frames_are_read_or_refused_in_little_memory() -> None:
 ASKED = {op for op in Op if op < Op.IDENTITY} - {Op.ECHO, Op.HAND}
 
 
+class _Nowhere:
+    """Holds nothing of a command."""
+
+    def journal(self) -> int:
+        return os.memfd_create("journal")
+
+    async def put(self, command: ExecId, descriptors: tuple[int, ...]) -> None: ...
+
+    async def get(self, command: ExecId) -> tuple[int, ...]:
+        return ()
+
+
 def test_every_operation_is_tried() -> None:
     asked: set[int] = {Op.PING}
 
@@ -453,6 +465,12 @@ def test_every_operation_is_tried() -> None:
         else:
             await peer.say(frames.pack(Kind.ERROR, channel, Error(errno=errno.EIO).pack()))
 
+    async def runs(peer: Peer, channel: int, code: int) -> None:
+        if code == Op.EXEC:
+            await peer.say(frames.pack(Kind.REPLY, channel, ExecReply(pid=1).pack()))
+        else:
+            await serve(peer, channel, code)
+
     async def main() -> None:
         for call in CALLS.values():
             async with lying(serve) as (connection, _):
@@ -462,6 +480,12 @@ def test_every_operation_is_tried() -> None:
             async with lying(serve) as (connection, _):
                 with contextlib.suppress(PaddockError):
                     await held(await CALLS["terminal"](connection))
+
+        async with lying(runs, descriptors=True) as (connection, _):
+            handle = await start_foreground(connection, ExecSpec(argv=("x",)), ID, None, _Nowhere())
+            with contextlib.suppress(PaddockError):
+                await handle.keep(None)
+            handle.abandon()
 
     asyncio.run(main())
     assert asked == ASKED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 
 import pytest
@@ -98,3 +99,23 @@ def test_whoever_holds_a_pipe_and_its_journal_has_all_of_the_stream(steps: list[
         for fd in (near, far, file):
             if fd >= 0:
                 os.close(fd)
+
+
+@pytest.mark.parametrize("first", [b"", b"one"])
+def test_a_stream_goes_on_without_its_journal_when_that_has_no_room(first: bytes) -> None:
+    near, far = os.pipe2(os.O_NONBLOCK)
+    file = os.memfd_create("journal", os.MFD_ALLOW_SEALING)
+    journal = Journal(os.dup(file))
+    try:
+        if first:
+            os.write(far, first)
+            assert journal.read(near, 10) == first
+        assert Journal.is_whole(file)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+        os.write(far, b"two")
+        assert journal.read(near, 10) == b"two"
+        assert not Journal.is_whole(file), "nobody can take it up"
+    finally:
+        journal.close()
+        for fd in (near, far, file):
+            os.close(fd)

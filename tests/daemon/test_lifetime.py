@@ -268,8 +268,9 @@ def test_what_is_under_way_when_the_daemon_dies_or_leaves_is_said_to_be_unknown(
     how: signal.Signals, state_dir: Path, program: Start
 ) -> None:
     waits = program(
-        "box = Sandbox.create(level='jail', ttl_seconds=300)\nbox.exec('mkfifo gate')\nsay(box.id)\n"
-        "try:\n    box.exec('echo started > f; read line < gate')\nexcept Exception as error:\n    say(error.code)\n"
+        "box = Sandbox.create(level='jail', ttl_seconds=300)\nsay(box.id)\n"
+        "try:\n    box.start('echo started > f; read line', stdin=True).wait()\n"
+        "except Exception as error:\n    say(error.code)\n"
         "sys.stdin.readline()\nsay(box.exec('printf started').stdout)\nsys.stdin.readline()\n"
     )
     id = waits.hears()

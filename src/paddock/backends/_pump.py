@@ -104,6 +104,12 @@ class Journal:
     def __init__(self, file: int) -> None:
         self.file = file
         self._at, self._end = 0, os.lseek(file, 0, os.SEEK_CUR)
+        self._is_lost = False
+
+    @staticmethod
+    def is_whole(file: int) -> bool:
+        """Whether a process that was killed has left all of the stream in the pipe and in `file`."""
+        return os.fstat(file).st_size == os.lseek(file, 0, os.SEEK_CUR)
 
     @property
     def unread(self) -> int:
@@ -112,8 +118,17 @@ class Journal:
 
     def read(self, pipe: int, size: int) -> bytes:
         """At most `size` bytes. BlockingIOError: there is nothing now; b"" at the end."""
-        if not self.unread:
-            self._end += os.splice(pipe, self.file, size, flags=os.SPLICE_F_NONBLOCK)
+        if not self.unread and not self._is_lost:
+            try:
+                self._end += os.splice(pipe, self.file, size, flags=os.SPLICE_F_NONBLOCK)
+            except BlockingIOError:
+                raise
+            except OSError:  # a full disk: nobody can take it up from now on, and it is no reason to fail the command
+                os.ftruncate(self.file, 0)
+                os.lseek(self.file, self._end + 1, os.SEEK_SET)
+                self._is_lost = True
+        if self._is_lost:
+            return os.read(pipe, size)
         data = os.pread(self.file, min(size, self.unread), self._at)
         self._at += len(data)
         return data

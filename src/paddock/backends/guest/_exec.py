@@ -488,10 +488,14 @@ def _pipes(outputs: int, *, stdin: bool) -> Generator[tuple[list[int], PipeWrite
 
 
 async def take_up(connection: GuestConnection, id: ExecId, keeping: Keeping, held: tuple[int, ...]) -> GuestExecHandle:
-    """Go on with a command that another daemon kept. `held` is owned from its answer on. NotFound."""
+    """Go on with a command that another daemon kept. NotFound: it, or what it printed, is gone, and so it ends."""
     channel = connection.open(_attach_request(id, 0), receives=(Stream.OUT, Stream.ERR))
     with channel.attended():
         await channel.reply(wire.AttachReply)
+    if not all(map(Journal.is_whole, held[1:4:2])):
+        channel.close()
+        await connection.open(ask(Op.KILL, wire.Kill(id=encode(id)), of_command(id))).call(wire.KillReply)
+        raise NotFound(f"what {id} printed was not kept: there was no room for it on the disk")
     handle = TakenUpExecHandle(connection, channel, id=id, keeping=keeping, held=tuple(map(os.dup, held)))
     await handle.started()
     return handle

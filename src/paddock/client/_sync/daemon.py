@@ -122,10 +122,10 @@ class _Reader:
     """`method` tells, at the end of the bytes, whether they are all. Without a `lease` the handle is closed with it."""
 
     def __init__(
-        self, stream: _Stream, *, method: str, lease: Lease | None = None, command: _Exec | None = None
+        self, stream: _Stream, *, method: str, lease: Lease | None = None, followed: _Followed | None = None
     ) -> None:
-        self._stream: _Stream = stream
-        self._method, self._lease, self._command = method, lease, command
+        self._stream = stream
+        self._method, self._lease, self._followed = method, lease, followed
         self._ended, self._received = False, 0
 
     def read(self, size: int = 65536) -> bytes:
@@ -144,10 +144,10 @@ class _Reader:
 
     def _follow(self, why: DaemonLost) -> None:
         """Read on at the next daemon: all that this one has sent is read."""
-        command = self._command
-        while command is not None and command.take_up(self._stream.handle):
+        followed = self._followed
+        while followed is not None and followed.take_up(self._stream.handle):
             self._stream.pipe.close()
-            self._stream = command.streams[self._method]
+            self._stream = followed.streams.pop(self._method)
             try:
                 self._stream.call(self._method.replace("end", "from"), sent=self._received)
             except DaemonLost:
@@ -245,6 +245,44 @@ class _Changes:
             self._calls.give_up(handle_methods(self._handle, "close"))
 
 
+class _Followed:
+    """A command, at whichever daemon has it. Its handle and its streams share this, and it knows none of them: what is
+    dropped is closed at once."""
+
+    def __init__(self, calls: Calls, handle: int, action: Action[Any], id: ExecId, lease: Lease) -> None:
+        self._calls, self.handle, self.action, self._id, self._lease = calls, handle, action, id, lease
+        self._taking = Mutex()
+        self.streams: dict[str, _Stream] = {}
+        """Those of the last daemon that nobody reads yet, by the method that ends each."""
+
+    def take_up(self, before: int) -> bool:
+        """Follow it at the next daemon, if that one has it. `before`: the handle at the daemon that has ended."""
+        if not isinstance(self.action, StartExec) or self.action.background or self.action.spec.stdin:
+            return False
+        with self._taking:
+            if self.handle != before:
+                return True
+            body, _ = request_of(AttachExec(sandbox=self.action.sandbox, exec=self._id), os.urandom(16).hex())
+            try:
+                frame = self._calls.ask(body, (), repeatable=True)
+            except PaddockError:
+                return False
+            self.streams = _streams(self._calls, frame)
+            handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+            self.handle = handle.handle
+            self._lease.renew(handle)
+            return True
+
+
+def _streams(calls: Calls, frame: Frame) -> dict[str, _Stream]:
+    """Of a command, by the method that ends each; of stdin, by what its methods begin with."""
+    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    return {
+        "stdin." if name == "stdin" else f"{name}.end": _Stream(calls, handle.handle, descriptor)
+        for name, descriptor in zip(handle.streams, frame.descriptors, strict=True)
+    }
+
+
 _AGAIN = frozenset(("close", "kill", "wait"))
 """What may be done twice to a command."""
 
@@ -255,39 +293,15 @@ class _Exec:
         assert handle.id is not None
         assert handle.pid is not None
         self.id, self.pid = ExecId(handle.id), handle.pid
-        self._calls, self._handle = calls, handle.handle
-        self._action, self._taking = action, Mutex()
         self._lease = lease = Lease(calls.give_up, handle, warns=not getattr(action, "background", True))
-        self.streams = streams = self._open(frame)
-        """Those of the daemon that it was last followed at."""
+        self._calls, self._followed = calls, _Followed(calls, handle.handle, action, self.id, lease)
+        streams = _streams(calls, frame)
         stdin, stdout, stderr = (streams.get(name) for name in ("stdin.", "stdout.end", "stderr.end"))
         self.stdin = None if stdin is None else _Writer(stdin, prefix="stdin.", lease=lease)
-        self.stdout = None if stdout is None else _Reader(stdout, method="stdout.end", lease=lease, command=self)
-        self.stderr = None if stderr is None else _Reader(stderr, method="stderr.end", lease=lease, command=self)
-
-    def _open(self, frame: Frame) -> dict[str, _Stream]:
-        handle: codec.Handle = codec.decode(frame.body, codec.Handle)
-        return {
-            "stdin." if name == "stdin" else f"{name}.end": _Stream(self._calls, handle.handle, descriptor)
-            for name, descriptor in zip(handle.streams, frame.descriptors, strict=True)
-        }
-
-    def take_up(self, before: int) -> bool:
-        """Follow it at the next daemon, if that one has it. `before`: the handle at the daemon that has ended."""
-        if not isinstance(self._action, StartExec) or self._action.background or self.stdin is not None:
-            return False
-        with self._taking:
-            if self._handle != before:
-                return True
-            body, _ = request_of(AttachExec(sandbox=self._action.sandbox, exec=self.id), os.urandom(16).hex())
-            try:
-                frame = self._calls.ask(body, (), repeatable=True)
-            except PaddockError:
-                return False
-            handle: codec.Handle = codec.decode(frame.body, codec.Handle)
-            self.streams, self._handle = self._open(frame), handle.handle
-            self._lease.renew(handle)
-            return True
+        self.stdout, self.stderr = (
+            None if stream is None else _Reader(stream, method=method, lease=lease, followed=self._followed)
+            for stream, method in ((stdout, "stdout.end"), (stderr, "stderr.end"))
+        )
 
     def wait(self) -> ExitStatus:
         from paddock.model import ExitStatus
@@ -314,12 +328,12 @@ class _Exec:
 
     def _call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
         def unknown(problem: str) -> DaemonLost:
-            return lost(self._action, self.id, problem)
+            return lost(self._followed.action, self.id, problem)
 
         while True:
-            handle = self._handle
+            handle = self._followed.handle
             try:
                 return self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
             except DaemonLost:
-                if not self.take_up(handle) or method not in _AGAIN:
+                if not self._followed.take_up(handle) or method not in _AGAIN:
                     raise
