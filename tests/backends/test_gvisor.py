@@ -257,12 +257,13 @@ os.waitpid(child, 0)
 print("again")
 """
 
+# The soft limit of processes follows the memory that is free.
 _FACTS = """
 grep -E 'Cap|Seccomp|NoNewPrivs' /proc/self/status
 cat /proc/[0-9]*/status | grep CapEff | sort -u
 env | grep -v =ex_ | sort
 id; pwd
-for one in n p f c; do ulimit -$one; done
+for one in n Hp f c; do ulimit -$one; done
 """
 
 
