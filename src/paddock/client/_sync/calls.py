@@ -52,7 +52,7 @@ class Calls:
         A request whose connection ends is sent once more, on a new connection: the others may be those of a daemon
         that is dying. If it had reached the daemon whole it is sent as `AGAIN`, unless not `again`: the daemon knows
         what became of it, or says that it doesn't. A daemon that leaves says what it has not started, which is sent to
-        the next one. Of what it was working on only what is `repeatable` is asked of the next one.
+        the next one. Of what it was working on only what is `repeatable` is asked of the next one, five times in all.
         """
         problem, flags = "", 0  # a text: the exception would keep the callers' frames, and the streams in them, alive
         line = None
