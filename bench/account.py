@@ -1,4 +1,4 @@
-"""Count processor time: of the caller, its children, the daemon, the keeper, and what is inside the sandboxes.
+"""Count processor time: of the caller, its children, the daemon, the supervisor, and what is inside the sandboxes.
 
 Imports nothing of paddock: that is the revision which is measured.
 Not counted: threads of the kernel that work for nobody in particular (loop device, removal of groups and trees).
@@ -19,17 +19,18 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Account:
-    """Count the calling process and, with `state`, that directory's daemon, its keeper and its sandboxes."""
+    """Count the calling process and, with `state`, that directory's daemon, its supervisor and its sandboxes."""
 
     def __init__(self, state: Path | None = None) -> None:
         self._state = state
         self._daemon: int | None = None
-        self._keeper: int | None = None
+        self._supervisor: int | None = None
         self._group: Path | None = None
 
     @property
     def exact(self) -> bool:
-        """False where no control group counts what runs inside: then only what the keeper has waited for is known."""
+        """False where no control group counts what runs inside: then only what the supervisor has waited for is
+        known."""
         return self._state is None or self._group is not None
 
     def read(self) -> dict[str, float]:
@@ -40,18 +41,18 @@ class Account:
             if self._daemon is None or not os.path.exists(f"/proc/{self._daemon}"):
                 self._daemon = _listener(self._state / "daemon.sock")
             seconds["daemon"] = sum(_of_process(self._daemon)) if self._daemon is not None else 0.0
-            if self._keeper is None or not os.path.exists(f"/proc/{self._keeper}"):
-                self._keeper = keeper_pid(self._state)
-                self._group = _group_of(self._state, self._keeper)
-            seconds["keeper"], waited_for = _of_keeper(self._keeper)
+            if self._supervisor is None or not os.path.exists(f"/proc/{self._supervisor}"):
+                self._supervisor = supervisor_pid(self._state)
+                self._group = _group_of(self._state, self._supervisor)
+            seconds["supervisor"], waited_for = _of_supervisor(self._supervisor)
             inside = _of_group(self._group)
             seconds["inside"] = waited_for if inside is None else inside
         return seconds
 
 
-def keeper_pid(state: Path) -> int | None:
-    """Whoever listens at the keeper's door; None if nobody does."""
-    return _listener(state / "keeper.sock")
+def supervisor_pid(state: Path) -> int | None:
+    """Whoever listens at the supervisor's door; None if nobody does."""
+    return _listener(state / "supervisor.sock")
 
 
 def gateway_pid(state: Path) -> int | None:
@@ -66,10 +67,10 @@ def _listener(path: Path) -> int | None:
     return None
 
 
-def _of_keeper(pid: int | None) -> tuple[float, float]:
-    """Of the keeper and of its own helpers, and of the children that it has waited for.
+def _of_supervisor(pid: int | None) -> tuple[float, float]:
+    """Of the supervisor and of its own helpers, and of the children that it has waited for.
 
-    A helper is a child in the keeper's own control group: sandboxes have groups of their own.
+    A helper is a child in the supervisor's own control group: sandboxes have groups of their own.
     """
     try:
         place = Path(f"/proc/{pid}/cgroup").read_bytes()
@@ -93,13 +94,13 @@ def _of_process(pid: int) -> tuple[float, float]:
     return own, waited_for
 
 
-def _group_of(state: Path, keeper: int | None) -> Path | None:
-    """The file that counts for all groups that the keeper of `state` makes, those that are gone included.
+def _group_of(state: Path, supervisor: int | None) -> Path | None:
+    """The file that counts for all groups that the supervisor of `state` makes, those that are gone included.
 
-    The keeper chooses where its groups are and holds their directory open: it is looked at through that descriptor.
+    The supervisor chooses where its groups are and holds their directory open: it is looked at through that descriptor.
     """
     name = f"paddock_{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}"
-    for fd in Path(f"/proc/{keeper}/fd").glob("*"):
+    for fd in Path(f"/proc/{supervisor}/fd").glob("*"):
         with suppress(OSError):
             if os.path.basename(os.readlink(fd)) != name:
                 continue

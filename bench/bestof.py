@@ -12,7 +12,7 @@ from bench.plan import Plan
 from bench.report import Section
 from bench.worker import TOTAL
 from paddock import Mount, Sandbox
-from paddock.loop import Checkout, Test, compare
+from paddock.agents import Checkout, Test, compare
 
 ATTEMPTS, AT_ONCE = 8, 2
 COMMAND = "pytest -q -p no:cacheprovider"

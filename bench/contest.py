@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from bench.account import keeper_pid
+from bench.account import supervisor_pid
 from bench.worker import TOTAL
 from paddock.client import stop_daemon
 from paddock.wire import Kind, pack
@@ -143,19 +143,19 @@ class Worker:
         self._log.close()
         if self._state is not None:
             stop_daemon(self._state)
-            stop_keeper(self._state)
+            stop_supervisor(self._state)
 
 
-def stop_keeper(state: Path) -> None:
+def stop_supervisor(state: Path) -> None:
     """Has it end what lives, and leave; returns when it has. Nothing if there is none."""
-    pid = keeper_pid(state)
+    pid = supervisor_pid(state)
     if pid is None:
         return
     pidfd = os.pidfd_open(pid)
     try:
         with suppress(OSError), socket.socket(socket.AF_UNIX) as door:
             door.settimeout(PATIENCE_SECONDS)
-            door.connect(str(state / "keeper.sock"))
+            door.connect(str(state / "supervisor.sock"))
             door.sendall(pack(Kind.OPEN, 1, b'{"op":"stop"}'))
             while door.recv(65536):
                 pass

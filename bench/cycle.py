@@ -26,7 +26,7 @@ class Cycle:
     """A sandbox's whole life, in process, as its caller sees it."""
 
     def __init__(self) -> None:
-        self.once()  # the pool, the keeper, the template
+        self.once()  # the pool, the supervisor, the template
 
     def once(self) -> dict[str, float]:
         start = time.perf_counter()

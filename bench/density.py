@@ -1,8 +1,8 @@
 """How many sandboxes fit, and whether the last one is made as quickly as the first: `python -m bench.density`.
 
 Sandboxes that do nothing are made until `--count` of them live. With 5 and with all of them alive, further ones are
-made, used and killed: processor time of this program and of the keeper, and wall time, of which ratios are to those of
-`subprocess.run(["true"])` at the same time. As root: the memory of sandboxes is not an ordinary user's to look at.
+made, used and killed: processor time of this program and of the supervisor, and wall time, of which ratios are to those
+of `subprocess.run(["true"])` at the same time. As root: the memory of sandboxes is not an ordinary user's to look at.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from paddock import Sandbox
-from paddock.keeper import layout
+from paddock.supervisor import layout
 
 FEW = 5
 REFERENCE = "subprocess.run"
@@ -44,26 +44,26 @@ def main() -> int:
 def measure(state: Path, count: int, cycles: int) -> dict[str, float]:
     crowd = [make() for _ in range(FEW)]
     try:
-        keeper = Keeper(state)
-        cycle_many(keeper, cycles // 2)
-        few = cycle_many(keeper, cycles)
+        supervisor = Supervisor(state)
+        cycle_many(supervisor, cycles // 2)
+        few = cycle_many(supervisor, cycles)
         free = available_mib()
         began = time.perf_counter()
         while len(crowd) < count:
             crowd.append(make())
         filling = time.perf_counter() - began
         used = (free - available_mib()) / (count - FEW)
-        private = [private_mib(pid) for pid in keeper.sandboxes()]
-        descriptors = len(os.listdir(f"/proc/{keeper.pid}/fd")) / count
-        cycle_many(keeper, cycles // 4)
-        many = cycle_many(keeper, cycles)
+        private = [private_mib(pid) for pid in supervisor.sandboxes()]
+        descriptors = len(os.listdir(f"/proc/{supervisor.pid}/fd")) / count
+        cycle_many(supervisor, cycles // 4)
+        many = cycle_many(supervisor, cycles)
         report = {
             f"sandboxes alive ({len(private)} found)": float(count),
             "MiB of private memory of each, median": statistics.median(private),
             "MiB of private memory of each, most": max(private),
             "MiB less available to the machine for each": used,
-            "MiB of private memory of the keeper": private_of(keeper.pid) / 1024,
-            "descriptors of the keeper for each": descriptors,
+            "MiB of private memory of the supervisor": private_of(supervisor.pid) / 1024,
+            "descriptors of the supervisor for each": descriptors,
             "seconds for each while they were made": filling / (count - FEW),
         }
         for name in few:
@@ -81,10 +81,10 @@ def make() -> Sandbox:
     return Sandbox.create(ttl_seconds=3600, persistent=False)
 
 
-def cycle_many(keeper: Keeper, cycles: int) -> dict[str, float]:
+def cycle_many(supervisor: Supervisor, cycles: int) -> dict[str, float]:
     """Medians of wall time, means of processor time."""
     walls: dict[str, list[float]] = {"create": [], "first exec": [], "kill": [], REFERENCE: []}
-    own, kept = time.process_time(), keeper.cpu_seconds()
+    own, kept = time.process_time(), supervisor.cpu_seconds()
     for _ in range(cycles):
         times = [time.perf_counter()]
         sandbox = make()
@@ -100,13 +100,13 @@ def cycle_many(keeper: Keeper, cycles: int) -> dict[str, float]:
     return {
         **{name: statistics.median(series) for name, series in walls.items()},
         "processor time of a cycle, here": (time.process_time() - own) / cycles,
-        "processor time of a cycle, keeper": (keeper.cpu_seconds() - kept) / cycles,
+        "processor time of a cycle, supervisor": (supervisor.cpu_seconds() - kept) / cycles,
     }
 
 
-class Keeper:
+class Supervisor:
     def __init__(self, state: Path) -> None:
-        inode = (state / layout.KEEPER_LOCK).stat().st_ino
+        inode = (state / layout.SUPERVISOR_LOCK).stat().st_ino
         rows = (line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line)
         (self.pid,) = {int(row[4]) for row in rows if row[5].rpartition(":")[2] == str(inode)} - {-1, 0}
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from bench.egress_h2 import Answers2
 from paddock.audit import AuditLog
-from paddock.egress._authority import Authority
-from paddock.egress._door import Limits
-from paddock.egress._gateway import Gateway
+from paddock.gateway._authority import Authority
+from paddock.gateway._door import Limits
+from paddock.gateway._gateway import Gateway
 from paddock.model.egress import Tier
-from tests.egress.rig import Policy, Rig
+from tests.gateway.rig import Policy, Rig
 
 NAME = "a.test"
 BODY = b"x" * 1024

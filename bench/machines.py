@@ -21,7 +21,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.density import Keeper
+from bench.density import Supervisor
 from paddock import Sandbox
 from paddock.backends.microvm import MicrovmBackend
 from paddock.backends.vessel._control import Said
@@ -54,11 +54,11 @@ def measure(state: Path, children: int, forks: int) -> dict[str, float]:
     limits = Limits(memory_mib=256, disk_mib=512)
     with Sandbox.create(level="microvm", limits=limits, ttl_seconds=3600) as machine:
         machine.exec("true", check=True)
-        keeper = Keeper(state)
-        (one,) = shares(keeper).values()
+        supervisor = Supervisor(state)
+        (one,) = shares(supervisor).values()
         siblings = machine.fork(children)
         try:
-            all_of_them = shares(keeper)
+            all_of_them = shares(supervisor)
             own = list(all_of_them.values())[1:]  # by age
         finally:
             for sibling in siblings:
@@ -145,9 +145,11 @@ def silences(machine: Sandbox) -> Generator[list[float]]:
         listener.join()
 
 
-def shares(keeper: Keeper) -> dict[int, float]:
+def shares(supervisor: Supervisor) -> dict[int, float]:
     """MiB of guest memory of each machine, by the pid of its QEMU."""
-    found = {one.pid for first in keeper.sandboxes() for one in processes.below(first) if one.name.startswith(b"qemu")}
+    found = {
+        one.pid for first in supervisor.sandboxes() for one in processes.below(first) if one.name.startswith(b"qemu")
+    }
     return {pid: share(pid) for pid in sorted(found)}
 
 

@@ -15,7 +15,7 @@ from bench.plan import Plan
 from bench.report import Section
 from bench.worker import TOTAL
 from paddock import Sandbox
-from paddock.keeper.layout import default_state_dir
+from paddock.supervisor.layout import default_state_dir
 
 _POLICY = {"egress": {"mock": [{"host": "here.test", "body": "hello"}]}}
 _INSIDE = r"""

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.account import keeper_pid
+from bench.account import supervisor_pid
 from bench.contest import Contender, contest
 from bench.plan import Plan
 from bench.report import Section
@@ -85,8 +85,8 @@ class Outside:
             return
         self._sandbox = Sandbox.create(ttl_seconds=900)
         state = Path(os.environ["PADDOCK_STATE_DIR"])
-        # Only the keeper has the pool mounted; root sees through its eyes.
-        tree = Path(f"/proc/{keeper_pid(state)}/root{state}/pool/{self._sandbox.id}")
+        # Only the supervisor has the pool mounted; root sees through its eyes.
+        tree = Path(f"/proc/{supervisor_pid(state)}/root{state}/pool/{self._sandbox.id}")
         self._place = tree / "beside"
         self._place.mkdir()
 

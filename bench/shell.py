@@ -18,7 +18,7 @@ _PADDOCK = str(Path(sys.executable).parent / "paddock")
 
 
 class Command:
-    """A command from start to end; the keeper is there already, as it is after the first."""
+    """A command from start to end; the supervisor is there already, as it is after the first."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._argv = argv

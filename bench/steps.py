@@ -1,4 +1,4 @@
-"""Where the time of a create goes: each step of storage, keeper and child."""
+"""Where the time of a create goes: each step of storage, supervisor and child."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
-from bench.contest import stop_keeper
+from bench.contest import stop_supervisor
 from bench.plan import Plan
 from bench.report import Row, Section
 from paddock.backends import SandboxPlan
@@ -29,8 +29,8 @@ def measure(plan: Plan) -> list[Section]:
         try:
             life, steps = asyncio.run(_measure(state, plan.rounds(100)))
         finally:
-            stop_keeper(state)
-    whole = Section("steps", "a sandbox's life below the service: storage, keeper, guest")
+            stop_supervisor(state)
+    whole = Section("steps", "a sandbox's life below the service: storage, supervisor, guest")
     whole.rows = [Row(name, [1e3 * value for value in life[name]]) for name in LIFE]
     inner = Section("create", "the steps of create (inside.*: in the sandbox; spare.*: ahead, when nobody waits)")
     for name, seconds in steps.items():

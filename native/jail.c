@@ -28,7 +28,7 @@ struct jail {
     int inner; /* the user namespace of the agents */
     int tell;  /* there the first agent, which waits for its plan, hears of it */
     struct plan plan;
-    struct watch keeper;
+    struct watch supervisor;
     struct steps steps;
 };
 
@@ -306,9 +306,9 @@ static int become(struct jail *jail, struct reader body)
     return 0;
 }
 
-static void keeper_said(struct watch *watch, uint32_t events)
+static void supervisor_said(struct watch *watch, uint32_t events)
 {
-    struct jail *jail = CONTAINER_OF(watch, struct jail, keeper);
+    struct jail *jail = CONTAINER_OF(watch, struct jail, supervisor);
     unsigned char bytes[1024];
     (void)events;
     long got = sys_recv(watch->fd, bytes, sizeof bytes, MSG_DONTWAIT);
@@ -334,8 +334,8 @@ static void keeper_said(struct watch *watch, uint32_t events)
 void jail_look(struct init *init)
 {
     struct jail *jail = CONTAINER_OF(init, struct jail, init);
-    if (init->begun && jail->keeper.fd >= 0)
-        keeper_said(&jail->keeper, 0);
+    if (init->begun && jail->supervisor.fd >= 0)
+        supervisor_said(&jail->supervisor, 0);
 }
 
 static void move_in(struct jail *jail)
@@ -352,9 +352,9 @@ static void move_in(struct jail *jail)
         result = agent_open(&jail->init.agent); /* no signal of the first agent's is missed */
     step_end(&jail->steps, "agent", result ? result : conceive(jail));
     step_begin(&jail->steps, "drop");
-    jail->keeper = (struct watch){KEEPER, 0, keeper_said};
+    jail->supervisor = (struct watch){SUPERVISOR, 0, supervisor_said};
     result = drop_capabilities(0);
-    step_end(&jail->steps, "drop", result ? result : watch_for(&jail->init.agent.loop, &jail->keeper, EPOLLIN));
+    step_end(&jail->steps, "drop", result ? result : watch_for(&jail->init.agent.loop, &jail->supervisor, EPOLLIN));
     (void)sys_prctl(PR_SET_PDEATHSIG, 0); /* from here on the stream says when the supervisor ends */
 }
 

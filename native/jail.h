@@ -9,7 +9,7 @@ enum { MOST_STEPS = 8, USER = 0, ROOT = 1 };
 
 /* What pid 1 has open: the supervisor's stream, which is the spawner's as long as it is no jail; a mount of /proc that
  * can be written, which no command ever sees; the sockets of pid 1 itself, of `user`, and in a whole house of `root`. */
-enum { KEEPER = 7, WRITABLE_PROC = 8, FIRST_LISTENER = 9 };
+enum { SUPERVISOR = 7, WRITABLE_PROC = 8, FIRST_LISTENER = 9 };
 
 /* What is done, for who measures, and where tests make it fail. */
 struct steps {
@@ -29,7 +29,7 @@ void steps_report(const struct steps *, const char *failed, int error, const int
 
 /* In a house that is made: becomes a spare, and what is planned. */
 _Noreturn void jail_run(struct agent *child, const struct house_message *, const struct steps *);
-/* Serves KEEPER: clones. Returns in no child. */
+/* Serves SUPERVISOR: clones. Returns in no child. */
 int spawner_run(struct agent *child);
 
 #endif

@@ -1,5 +1,5 @@
 /* Connections between the host and those who serve in a virtual machine or behind gVisor's sentry, over one port: the
- * agents' sockets and pid 1's own are at the other end of them. The host's part is src/paddock/guest/_trunk.py.
+ * agents' sockets and pid 1's own are at the other end of them. The host's part is src/paddock/vmm/_trunk.py.
  *
  * A frame is u32 length, u16 kind, u16 zero, u32 connection, and `length` bytes. All numbers are little-endian.
  *

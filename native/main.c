@@ -65,7 +65,7 @@ int guest_main(const unsigned long *stack)
         return sentry_run(&agent) ? REFUSED : 0;
     if (sys_getpid() == 1 && !is_given(ENTRANCE))
         return init_run(&agent) ? REFUSED : 0;
-    if (!is_given(ENTRANCE) && is_given(KEEPER))
+    if (!is_given(ENTRANCE) && is_given(SUPERVISOR))
         return spawner_run(&agent) ? REFUSED : 0;
     if (!is_given(ENTRANCE))
         return REFUSED;

@@ -109,7 +109,7 @@ static int shed(struct birth *birth)
             return birth->fds[i];
     int result = sys_close_range(3, ABOVE - 1, 0);
     for (size_t i = 0; i < kept && result >= 0; i++)
-        result = sys_dup3(birth->fds[i], i ? FIRST_LISTENER + (int)i - 1 : KEEPER, O_CLOEXEC);
+        result = sys_dup3(birth->fds[i], i ? FIRST_LISTENER + (int)i - 1 : SUPERVISOR, O_CLOEXEC);
     for (size_t i = 0; i < kept; i++)
         fd_close(&birth->fds[i]);
     return result < 0 ? result : 0;
@@ -197,7 +197,7 @@ _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
     step_begin(steps, "join");
     step_end(steps, "join", join(birth));
     int result = open_stage(birth->house, places, &dev);
-    if (sys_recv(KEEPER, &mapped, 1, 0) <= 0) /* the supervisor writes the id maps meanwhile */
+    if (sys_recv(SUPERVISOR, &mapped, 1, 0) <= 0) /* the supervisor writes the id maps meanwhile */
         sys_exit(1);
     step_begin(steps, "identity");
     step_end(steps, "identity", result ? result : take_ids());
@@ -247,7 +247,7 @@ static long receive(void *to, size_t size, int fds[MOST_DESCRIPTORS], size_t *co
     } control;
     struct iovec part = {to, size};
     struct message message = {.parts = &part, .part_count = 1, .control = &control, .control_size = sizeof control};
-    long got = sys_recvmsg(KEEPER, &message, MSG_CMSG_CLOEXEC);
+    long got = sys_recvmsg(SUPERVISOR, &message, MSG_CMSG_CLOEXEC);
     *count = got > 0 && message.control_size >= sizeof control.header ? (control.header.size - sizeof control.header) / sizeof(int) : 0;
     memcpy(fds, control.fds, *count * sizeof *fds);
     return got;
@@ -291,7 +291,7 @@ int spawner_run(struct agent *agent)
     unsigned char bytes[256];
     int namespaces[MOST_DESCRIPTORS];
     size_t count;
-    (void)sys_fcntl(KEEPER, F_SETFD, 1);
+    (void)sys_fcntl(SUPERVISOR, F_SETFD, 1);
     (void)sys_prctl(PR_SET_NAME, P("paddock"));
     long got = receive(orders, sizeof orders, namespaces, &count);
     if (got <= 0 || message_read(reader_of(orders, (size_t)got), &house_shape, &house))
@@ -308,8 +308,8 @@ int spawner_run(struct agent *agent)
             return 0; /* the supervisor is gone */
         int pid = spawn_one(agent, &house, reader_of(bytes, (size_t)got), &birth);
         struct spawned_message spawned = {pid > 0 ? (uint32_t)pid : 0, pid > 0 ? 0 : (uint32_t)-pid};
-        (void)sys_close_range(KEEPER + 1, ~0u, 0); /* before the answer: else the child's end would not be seen at once */
+        (void)sys_close_range(SUPERVISOR + 1, ~0u, 0); /* before the answer: else the child's end would not be seen at once */
         must(!message_put(&body, &spawned_shape, &spawned));
-        (void)sys_send(KEEPER, body.base, body.used, MSG_NOSIGNAL);
+        (void)sys_send(SUPERVISOR, body.base, body.used, MSG_NOSIGNAL);
     }
 }

@@ -33,7 +33,7 @@ void steps_report(const struct steps *steps, const char *failed, int error, cons
     };
     if (count)
         memcpy(control.fds, fds, count * sizeof *fds);
-    (void)CALL3(sendmsg, KEEPER, P(&message), MSG_NOSIGNAL);
+    (void)CALL3(sendmsg, SUPERVISOR, P(&message), MSG_NOSIGNAL);
 }
 
 _Noreturn static void fail(const struct steps *steps, const char *step, int error)

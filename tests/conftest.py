@@ -1,6 +1,6 @@
 """Fixtures that every room shares, and the look at what the tests have left behind.
 
-`state_dir` is a private, empty state directory. Take it in tests that kill a keeper or a gateway, fill the disk, or
+`state_dir` is a private, empty state directory. Take it in tests that kill a supervisor or a gateway, fill the disk, or
 count what lies there. `module_state` is one for all tests of a module. `sandbox` makes sandboxes in the session's.
 """
 
@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from paddock.backends.jail import KeeperClient
+from paddock.backends.jail import SupervisorClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu
 from paddock.client import session, stop_daemon
-from paddock.errors import KeeperUnavailable
-from paddock.keeper import layout
+from paddock.errors import SupervisorUnavailable
 from paddock.linux import local_sockets
 from paddock.model.config import FILE
+from paddock.supervisor import layout
 from paddock.wire import Kind, pack
 from tests import modes, orphans
 
@@ -154,12 +154,12 @@ def private_state(*, ignore: tuple[str, ...] = (), suffix: str = "") -> Generato
         # One that has just reached its deadline goes by itself.
         orphans.wait_until(lambda: not live_sandboxes(directory))
         alive = live_sandboxes(directory)
-        stop_keeper(directory)
+        stop_supervisor(directory)
         stop_gateway(directory)
         wait_until_clean(before, directory, ignore=("files", *ignore))
         assert not alive, f"sandboxes that nobody killed: {alive}"
     except BaseException:
-        succeed_keeper(directory)
+        succeed_supervisor(directory)
         raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -175,21 +175,22 @@ def live_sandboxes(state_dir: Path) -> list[str]:
     return sorted(entry.name for entry in (state_dir / layout.RUN).glob("*") if entry.is_dir())
 
 
-def stop_keeper(state_dir: Path) -> None:
-    """End this process's session, the daemon, and the keeper with what lives in it; kill a keeper that doesn't leave.
+def stop_supervisor(state_dir: Path) -> None:
+    """End this process's session, the daemon, and the supervisor with what lives in it; kill a supervisor that doesn't
+    leave.
 
-    The keeper serves one client: it isn't told anything while the daemon has its connection.
+    The supervisor serves one client: it isn't told anything while the daemon has its connection.
     """
     leave_session(state_dir)
-    with contextlib.suppress(OSError), _connected(state_dir, layout.KEEPER_SOCKET) as door:
+    with contextlib.suppress(OSError), _connected(state_dir, layout.SUPERVISOR_SOCKET) as door:
         door.sendall(pack(Kind.OPEN, 1, b'{"op":"stop"}'))
         while door.recv(65536):  # it closes when it leaves
             pass
-    if not orphans.wait_until(lambda: not keepers(state_dir)):
-        for pid in keepers(state_dir):
+    if not orphans.wait_until(lambda: not supervisors(state_dir)):
+        for pid in supervisors(state_dir):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        pytest.fail(f"the keeper of {state_dir} did not leave when it was told to")
+        pytest.fail(f"the supervisor of {state_dir} did not leave when it was told to")
 
 
 @contextlib.contextmanager
@@ -216,30 +217,30 @@ def stop_gateway(state_dir: Path) -> None:
         assert orphans.wait_until(lambda: gateway_pid(state_dir) is None)
 
 
-def succeed_keeper(state_dir: Path) -> None:
-    """Ends all that lives in this directory, even where a test that failed has killed its keeper: what that one had
+def succeed_supervisor(state_dir: Path) -> None:
+    """Ends all that lives in this directory, even where a test that failed has killed its supervisor: what that one had
     is left to its successor, and nobody starts one for a directory that is gone.
     """
-    stop_keeper(state_dir)
+    stop_supervisor(state_dir)
     left = Snapshot.take(state_dir)
     if live_sandboxes(state_dir) or left.cgroups or left.processes:
-        with contextlib.suppress(KeeperUnavailable):  # a test has seen to that
-            asyncio.run(_start_keeper(state_dir))
-        stop_keeper(state_dir)
+        with contextlib.suppress(SupervisorUnavailable):  # a test has seen to that
+            asyncio.run(_start_supervisor(state_dir))
+        stop_supervisor(state_dir)
 
 
-async def _start_keeper(state_dir: Path) -> None:
-    client = KeeperClient(state_dir)
+async def _start_supervisor(state_dir: Path) -> None:
+    client = SupervisorClient(state_dir)
     try:
         await client.connect()
     finally:
         client.close()
 
 
-def keepers(state_dir: Path) -> list[int]:
+def supervisors(state_dir: Path) -> list[int]:
     """Who holds the lock of this state directory, by the kernel's list."""
     try:
-        found = (state_dir / layout.KEEPER_LOCK).stat()
+        found = (state_dir / layout.SUPERVISOR_LOCK).stat()
     except OSError:
         return []
     major, minor = os.major(found.st_dev), os.minor(found.st_dev)
@@ -266,7 +267,7 @@ def state_of_module() -> Generator[Path]:
 
 @pytest.fixture
 def module_state(state_of_module: Path) -> Generator[Path]:
-    """The state directory that the tests of a module share, with one pool, keeper and `host` template.
+    """The state directory that the tests of a module share, with one pool, supervisor and `host` template.
 
     A test fails if it leaves a sandbox alive. `private_state` looks for all else after the last test.
     """
@@ -288,7 +289,7 @@ def no_new_sandbox(state_dir: Path, *, seconds: float = orphans.PATIENCE_SECONDS
 
 @pytest.fixture(scope="session")
 def shared_state() -> Generator[Path]:
-    """The state directory of the sandboxes that `sandbox` makes: one pool and one keeper for all."""
+    """The state directory of the sandboxes that `sandbox` makes: one pool and one supervisor for all."""
     # It lives as long as the session: descriptors that other tests open meanwhile are not its own.
     with private_state(ignore=("descriptors",)) as directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PADDOCK_STATE_DIR", str(directory))

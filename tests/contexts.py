@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from paddock.audit import AuditLog
-from paddock.keeper.layout import AUDIT, DATABASE
 from paddock.model import Action, Principal
 from paddock.service._clock import Clock
 from paddock.service._context import Context
@@ -14,6 +13,7 @@ from paddock.service._needs import Needs
 from paddock.service._providers import Backends
 from paddock.service._store import Store
 from paddock.service._tasks import Tasks
+from paddock.supervisor.layout import AUDIT, DATABASE
 
 
 class NoTemplates:

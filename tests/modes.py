@@ -16,15 +16,15 @@ PURE = {
     "backends": "connections hostile_guest pipes",
     "bench": "figures peers report",
     "client": "client_sandbox client_streams exports unasync values",
-    "egress": "certificates clients dns gateway git_push git_push_flow h2 h2_hostile h2_heads hello hostile"
+    "gateway": "certificates clients dns gateway git_push git_push_flow h2 h2_hostile h2_heads hello hostile"
     " http1 identity limits malware mock mock_cassettes names needles origins package_cache package_pages package_store"
     " recording refusal registry registry_crates registry_debian registry_filters resolver revisions secret_flow"
     " streaming swap synthetic websocket world",
     "eval": "canaries",
-    "guest": "control fuse_state fuse_wire seal trunk",
+    "vmm": "control fuse_state fuse_wire seal trunk",
     "images": "registry tar",
-    "keeper": "plan",
-    "loop": "budget trace verdict",
+    "supervisor": "plan",
+    "agents": "budget trace verdict",
     "native": "echo fuzz guest_faults protocol",
     "policy": "*",
     "repositories": "remote",
@@ -53,14 +53,14 @@ ONCE = {
     "contract": "jail_backend process_backend",  # without isolation there is nothing that root could do differently
     "daemon": "first_start lifetime many_clients steps",
     "demo": "*",  # .ci/run runs `make demo` as the ordinary user
-    "egress": "mock_real registry_reader whole",
+    "gateway": "mock_real registry_reader whole",
     "eval": "*",
     "faults": "killed_rollback killed_services",
-    "guest": "fuse_mount pilot",
+    "vmm": "fuse_mount pilot",
     "images": "image_cli layer_workers",
     "levels": "every_level images",
     "linux": "seccomp",
-    "loop": "*",
+    "agents": "*",
     "native": "archives commands exact files_faults guest_files guest_start init parent patterns program",
     "remotes": "*",
     "repositories": "acquire attack_repository bases repository_collector",

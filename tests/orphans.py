@@ -73,7 +73,7 @@ def descendants(ancestor: int) -> list[int]:
 def supervise() -> None:
     """From here on the caller is the child of a process to which every orphan falls.
 
-    So a keeper, or a sandbox whose keeper was killed, can be found at the end: by its ancestor, however it
+    So a supervisor, or a sandbox whose supervisor was killed, can be found at the end: by its ancestor, however it
     has detached itself. The supervisor only reaps, and ends as its child ends.
     """
     sys.stdout.flush()
@@ -111,7 +111,7 @@ def end_strays() -> list[str]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     wait_until(look)
-    for group in groups:  # no other keeper will ever come to sweep them
+    for group in groups:  # no other supervisor will ever come to sweep them
         for part in (*group.glob("gr_*"), group):
             with contextlib.suppress(OSError):
                 part.rmdir()
@@ -119,7 +119,7 @@ def end_strays() -> list[str]:
 
 
 def _groups_of(pid: int) -> list[Path]:
-    """The control groups of a whole keeper, which it holds open and its sandboxes are below."""
+    """The control groups of a whole supervisor, which it holds open and its sandboxes are below."""
     try:
         held = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
@@ -129,5 +129,5 @@ def _groups_of(pid: int) -> list[Path]:
     for line in lines:
         path = line.split(":", 2)[2].lstrip("/")
         groups |= {tree / path for tree in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/"))}
-    keepers = {group.parent if group.name.startswith("gr_") else group for group in groups}
-    return [group for group in keepers if group.name.startswith("paddock_")]
+    supervisors = {group.parent if group.name.startswith("gr_") else group for group in groups}
+    return [group for group in supervisors if group.name.startswith("paddock_")]

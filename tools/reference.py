@@ -41,23 +41,23 @@ PAGES = {
             "client/_sync/workspace.py": ("Workspace",),
         },
     ),
-    "loop.md": Page(
+    "agents.md": Page(
         "The loop",
-        "From `paddock.loop`. `AsyncAgent`, `AsyncCheckout` and the models have the same methods, awaited; `acompare`, "
-        "`abest_of`, `atree_search` and `aagent_attempt` are the functions.",
+        "From `paddock.agents`. `AsyncAgent`, `AsyncCheckout` and the models have the same methods, awaited; "
+        "`acompare`, `abest_of`, `atree_search` and `aagent_attempt` are the functions.",
         {
-            "loop/_sync/agent.py": ("Agent",),
-            "loop/_messages.py": ("Run", "Message", "ToolCall", "ToolResult", "Reply", "ToolSpec"),
-            "loop/_budget.py": ("Budget", "Stop", "Tokens", "Price", "Meter"),
-            "loop/_sync/toolbox.py": ("Toolbox",),
-            "loop/_tools.py": ("Observation",),
-            "loop/_sync/model.py": ("Model", "OpenAIModel", "AnthropicModel", "ScriptModel"),
-            "loop/_sync/checkout.py": ("Checkout",),
-            "loop/_attempt.py": (
+            "agents/_sync/agent.py": ("Agent",),
+            "agents/_messages.py": ("Run", "Message", "ToolCall", "ToolResult", "Reply", "ToolSpec"),
+            "agents/_budget.py": ("Budget", "Stop", "Tokens", "Price", "Meter"),
+            "agents/_sync/toolbox.py": ("Toolbox",),
+            "agents/_tools.py": ("Observation",),
+            "agents/_sync/model.py": ("Model", "OpenAIModel", "AnthropicModel", "ScriptModel"),
+            "agents/_sync/checkout.py": ("Checkout",),
+            "agents/_attempt.py": (
                 *("Test", "Verdict", "Counts", "Comparison", "Attempt", "DiffSize", "Effort"),
                 *("Found", "Node", "SearchBudget"),
             ),
-            "loop/_trace.py": ("Trace",),
+            "agents/_trace.py": ("Trace",),
         },
     ),
     "values.md": Page(

@@ -18,7 +18,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parent.parent / "src" / "paddock"
 TARGETS = {
     "client/_sync": ("client/_async/*.py", "model/streams.py"),
-    "loop/_sync": ("loop/_async/*.py",),
+    "agents/_sync": ("agents/_async/*.py",),
 }
 """Directories that hold what is generated here and nothing else, and from what."""
 

@@ -1,6 +1,6 @@
 """paddock: disposable, forkable, observable computers for AI coding agents.
 
-The names are resolved on first use, so that `import paddock.linux` in the keeper
+The names are resolved on first use, so that `import paddock.linux` in the supervisor
 and `paddock --help` pay for nothing else.
 """
 

@@ -26,7 +26,7 @@
   + PlatformError             paddock or the machine did it
     - Unrecorded              the audit log cannot be written, so nothing was done
     - ResourceExhausted       the machine is out of disk, memory, descriptors, ids
-    - KeeperUnavailable
+    - SupervisorUnavailable
     - DaemonUnavailable       it does not start, or does not answer
     - DaemonLost              it died before it answered, so the outcome is unknown; `id` is the command's
     - GatewayUnavailable      it died before it answered; while a service lives another one is started
@@ -172,7 +172,7 @@ class ResourceExhausted(PlatformError, code="resource_exhausted", status=507): .
 class GatewayUnavailable(PlatformError, code="gateway_unavailable", status=503): ...
 
 
-class KeeperUnavailable(PlatformError, code="keeper_unavailable", status=503): ...
+class SupervisorUnavailable(PlatformError, code="supervisor_unavailable", status=503): ...
 
 
 class DaemonUnavailable(PlatformError, code="daemon_unavailable", status=503): ...

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from paddock.egress._authority import Authority
-from paddock.keeper import layout
+from paddock.gateway._authority import Authority
+from paddock.supervisor import layout
 from tests.acceptance import handing_over
 from tests.acceptance.rig import Internet, Records, open_internet
 

@@ -6,8 +6,8 @@ import pytest
 
 from paddock import Sandbox
 from tests.conftest import SandboxFactory
-from tests.egress import hellos
-from tests.egress.hellos import client_hello, with_extension
+from tests.gateway import hellos
+from tests.gateway.hellos import client_hello, with_extension
 
 from .inside import ask, refused
 from .rig import Internet, Records

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paddock import Sandbox, local
-from paddock.egress._authority import Authority
+from paddock.gateway._authority import Authority
 from paddock.model import CreateSandbox, Level, RemoveSecret, SandboxSpec, SecretValue, SetSecret
 from paddock.policy.egress import load
 from tests.in_process import in_process

@@ -10,7 +10,7 @@ import pytest
 
 from paddock import Sandbox
 from tests.conftest import SandboxFactory
-from tests.egress.registry_files import Outside
+from tests.gateway.registry_files import Outside
 
 from .rig import Internet, Records, Request, Response
 

@@ -12,8 +12,8 @@ import pytest
 
 from paddock import Sandbox, local
 from paddock.errors import InvalidState
-from paddock.keeper import layout
 from paddock.model import Approval, DenyApproval, GrantApproval, ListApprovals
+from paddock.supervisor import layout
 from tests.conftest import SandboxFactory
 
 from .inside import ask, refused

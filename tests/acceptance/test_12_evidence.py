@@ -21,8 +21,8 @@ from securesystemslib.signer import SSlibKey
 
 from paddock.audit import MOST_RECORDS, read_public_key, read_records, verify
 from paddock.client import stop_daemon
-from paddock.keeper import layout
 from paddock.model import ListAudit
+from paddock.supervisor import layout
 from tests.audit.record_schema import wrong
 from tests.conftest import SandboxFactory, gateway_pid
 from tests.daemon.conftest import daemon_pid

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from paddock.audit import read_records
-from paddock.keeper import layout
 from paddock.model import ListAudit
+from paddock.supervisor import layout
 from tests.conftest import SandboxFactory, gateway_pid
 from tests.orphans import wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from paddock.loop import Message, Reply, Role, Tokens, ToolCall
+from paddock.agents import Message, Reply, Role, Tokens, ToolCall
 
 TASK = "def add(a, b):\n    return a - b\n"
 TESTS = "from task import add\n\ndef test_sum(): assert add(1, 2) == 3\ndef test_zero(): assert add(0, 0) == 0\n"

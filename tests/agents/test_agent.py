@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import ModelFailed, ResourceExhausted
-from paddock.loop import (
+from paddock.agents import (
     Agent,
     AsyncAgent,
     AsyncScriptModel,
@@ -28,8 +27,9 @@ from paddock.loop import (
     ToolSpec,
     Trace,
 )
+from paddock.errors import ModelFailed, ResourceExhausted
+from tests.agents.scripts import bash, calls, says
 from tests.conftest import SandboxFactory
-from tests.loop.scripts import bash, calls, says
 
 
 def results(run: Run) -> list[str]:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from paddock import PaddockError, Sandbox
-from tests.loop.endpoint import Answer, calls_openai, says_openai, serving
-from tests.loop.scripts import BAD, GOOD, MISFIT, project
+from tests.agents.endpoint import Answer, calls_openai, says_openai, serving
+from tests.agents.scripts import BAD, GOOD, MISFIT, project
 
 Paddock = Callable[..., "subprocess.CompletedProcess[str]"]
 PYTEST = "python3 -m pytest -q -p no:cacheprovider"
@@ -180,5 +180,5 @@ def test_a_model_is_asked_through_its_endpoint_and_the_key_stays_outside(paddock
 
 
 def test_nothing_of_it_is_loaded_for_help() -> None:
-    script = "import sys; from paddock.cli import _verbs; _verbs.parser(); print('paddock.loop' in sys.modules)"
+    script = "import sys; from paddock.cli import _verbs; _verbs.parser(); print('paddock.agents' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"

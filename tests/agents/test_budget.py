@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from paddock.agents import Agent, Budget, Meter, Price, ScriptModel, Stop, Tokens
 from paddock.errors import InvalidArgument
-from paddock.loop import Agent, Budget, Meter, Price, ScriptModel, Stop, Tokens
-from tests.loop.scripts import says
+from tests.agents.scripts import says
 
 
 def test_money_without_a_price_is_refused_before_anything_runs() -> None:

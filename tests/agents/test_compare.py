@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from paddock import AsyncSandbox, Mount, Sandbox
-from paddock.errors import InvalidArgument, ResourceExhausted
-from paddock.loop import (
+from paddock.agents import (
     Agent,
     AsyncCheckout,
     Budget,
@@ -27,8 +26,9 @@ from paddock.loop import (
     best_of,
     compare,
 )
+from paddock.errors import InvalidArgument, ResourceExhausted
+from tests.agents.scripts import BAD, GOOD, MISFIT, bash, calls, project, says
 from tests.conftest import SandboxFactory
-from tests.loop.scripts import BAD, GOOD, MISFIT, bash, calls, project, says
 from tests.orphans import wait_until
 
 PYTEST = Test("python3 -m pytest -q -p no:cacheprovider")
@@ -140,7 +140,7 @@ def test_the_state_has_what_is_uncommitted_and_what_is_tracked_though_ignored(
 
 
 def test_a_diff_that_is_too_large_fails_its_attempt_alone(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.loop._checkout.DIFF_BYTES", 50_000)
+    monkeypatch.setattr("paddock.agents._checkout.DIFF_BYTES", 50_000)
 
     def change(box: Sandbox, number: int) -> None:
         box.exec("head -c 100000 /dev/urandom > blob" if number == 0 else "sed -i 's/a - b/a + b/' task.py", check=True)
@@ -224,7 +224,7 @@ def test_a_cancelled_comparison_leaves_no_fork(checkout: Checkout) -> None:
 INTERRUPTED = """
 import sys
 from paddock import Sandbox
-from paddock.loop import Checkout, Test, best_of
+from paddock.agents import Checkout, Test, best_of
 
 def attempt(box, number):
     print("here", flush=True)

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from paddock.errors import ModelFailed, NotConfigured
-from paddock.loop import (
+from paddock.agents import (
     Agent,
     AnthropicModel,
     AsyncAnthropicModel,
@@ -27,9 +26,10 @@ from paddock.loop import (
     ToolCall,
     ToolResult,
 )
-from paddock.loop._tools import tool_specs
+from paddock.agents._tools import tool_specs
+from paddock.errors import ModelFailed, NotConfigured
+from tests.agents.endpoint import ANTHROPIC, OPENAI, Answer, Endpoint, serving
 from tests.conftest import SandboxFactory
-from tests.loop.endpoint import ANTHROPIC, OPENAI, Answer, Endpoint, serving
 
 KEY = "sk-very-secret-key"
 TALK = (
@@ -215,7 +215,7 @@ def test_a_missing_key_is_named_at_once(
 def test_importing_the_loop_imports_no_sdk(make: Callable[..., Complete]) -> None:
     import subprocess
 
-    script = "import paddock.loop, sys; print({'openai', 'anthropic', 'sqlalchemy'} & set(sys.modules))"
+    script = "import paddock.agents, sys; print({'openai', 'anthropic', 'sqlalchemy'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "set()\n"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from paddock import AsyncSandbox, Sandbox
+from paddock.agents import AsyncCheckout, Checkout, Node, SearchBudget, atree_search, tree_search
 from paddock.errors import InvalidArgument, InvalidState, ResourceExhausted
-from paddock.loop import AsyncCheckout, Checkout, Node, SearchBudget, atree_search, tree_search
 from tests.conftest import SandboxFactory
 from tests.orphans import wait_until
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from paddock.agents import Trace, report
 from paddock.errors import InvalidArgument
-from paddock.loop import Trace, report
 
 SECRET = 'sk-"quoted"\\and\nlong'
 

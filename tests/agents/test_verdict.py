@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paddock.loop import Attempt, Comparison, Counts, DiffSize, Verdict
-from paddock.loop._attempt import junit_counts, summary_counts
+from paddock.agents import Attempt, Comparison, Counts, DiffSize, Verdict
+from paddock.agents._attempt import junit_counts, summary_counts
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from paddock.audit import read_records
-from paddock.keeper import layout
 from paddock.model import AuditRecord, ListAudit, PtySize
+from paddock.supervisor import layout
 from tests.conftest import SandboxFactory
 
 POLICY = {"egress": {"allow": [{"host": "allowed.example", "methods": ["GET"]}]}}

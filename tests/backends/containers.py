@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paddock.backends import SandboxPlan
 from paddock.backends.container import ContainerBackend
-from paddock.backends.jail import KeeperClient
+from paddock.backends.jail import SupervisorClient
 from paddock.model import Noun, SandboxId, SandboxSpec, Template, mint
 from paddock.storage import Pool, Templates
 from tests.backends.vessels import furnished
@@ -19,10 +19,10 @@ from tests.conftest import private_state
 class ContainerHarness:
     def __init__(self, state_dir: Path, pool: Pool, templates: Templates) -> None:
         self.state_dir, self.pool, self.templates = state_dir, pool, templates
-        self.keeper = KeeperClient(state_dir)
+        self.supervisor = SupervisorClient(state_dir)
 
     def backend(self) -> ContainerBackend:
-        return ContainerBackend(self.state_dir, keeper=self.keeper)
+        return ContainerBackend(self.state_dir, supervisor=self.supervisor)
 
     async def plan(self, spec: SandboxSpec, template: Template | None = None) -> SandboxPlan:
         id = SandboxId(mint(Noun.SANDBOX))

@@ -23,7 +23,7 @@ class MicrovmHarness(VesselHarness):
     test_seconds = 600.0  # emulated, a program takes fifty times as long
 
     def backend(self) -> MicrovmBackend:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return MicrovmBackend(self.state_dir, keeper=self.keeper)
+        return MicrovmBackend(self.state_dir, supervisor=self.supervisor)
 
     async def plan(self, spec: SandboxSpec) -> SandboxPlan:
         """As small as what is asked for: each size is baked once."""

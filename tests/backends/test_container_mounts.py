@@ -16,8 +16,8 @@ import pytest
 from paddock.backends import TreeMount
 from paddock.backends.container import ContainerBackend
 from paddock.errors import InvalidArgument, PaddockError, Unsupported
-from paddock.keeper.layout import TREE_ID_BASE
 from paddock.model import Mount, MountMode, SandboxId, SandboxSpec
+from paddock.supervisor.layout import TREE_ID_BASE
 from tests.backends.containers import ContainerHarness
 from tests.backends.test_container_engine import backend_of
 from tests.conformance import Box

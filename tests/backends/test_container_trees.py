@@ -16,10 +16,10 @@ from paddock.backends.container._carry import Porters
 from paddock.backends.jail import JailBackend
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import PlatformError
-from paddock.keeper import layout
-from paddock.keeper._records import Records
-from paddock.keeper._undertaker import UNFINISHED
 from paddock.model import SandboxId, SandboxSpec
+from paddock.supervisor import layout
+from paddock.supervisor._records import Records
+from paddock.supervisor._undertaker import UNFINISHED
 from tests.backends.containers import ContainerHarness
 from tests.backends.engines import PodmanService
 from tests.conformance import Box, eventually
@@ -56,7 +56,7 @@ def tree(containers: ContainerHarness) -> Generator[str]:
 
 @contextlib.asynccontextmanager
 async def in_jail(containers: ContainerHarness, tree: str) -> AsyncGenerator[Box]:
-    backend = JailBackend(containers.state_dir, keeper=containers.keeper)
+    backend = JailBackend(containers.state_dir, supervisor=containers.supervisor)
     plan = await containers.plan(SandboxSpec())
     containers.pool.create(plan.id, layers=plan.template.layers)
     plan = msgspec.structs.replace(plan, trees=(TreeMount(tree=tree, target="/workspace", writable=True),))
@@ -238,17 +238,17 @@ def test_of_a_carrier_that_came_to_nothing_nobody_is_told_as_of_the_sandbox(
         made.append(plan.id)
         directory = os.open(containers.state_dir / layout.RUN, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            Records(directory).write_ended(plan.id, UNFINISHED)  # as the next keeper does
+            Records(directory).write_ended(plan.id, UNFINISHED)  # as the next supervisor does
         finally:
             os.close(directory)
-        raise PlatformError("the keeper went away")
+        raise PlatformError("the supervisor went away")
 
     async def main() -> None:
         monkeypatch.setattr(Porters, "create", unfinished)
         with pytest.raises(PlatformError, match="went away"):
             async with in_container(containers, tree):
                 pass
-        jails = JailBackend(containers.state_dir, keeper=containers.keeper)
+        jails = JailBackend(containers.state_dir, supervisor=containers.supervisor)
         try:
             assert not set(made) & set(await jails.living())
         finally:

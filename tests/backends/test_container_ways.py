@@ -14,8 +14,8 @@ import pytest
 from paddock.backends import Exits
 from paddock.backends.container import ContainerBackend, _ways
 from paddock.errors import PlatformError, SandboxDied, Unsupported
-from paddock.keeper._exits import TCP_PORT
 from paddock.model import SandboxSpec
+from paddock.supervisor._exits import TCP_PORT
 from tests.backends.containers import ContainerHarness
 from tests.backends.test_container_engine import backend_of, boxed, left
 from tests.conformance import Box
@@ -100,7 +100,7 @@ def test_what_cannot_be_protected_leaves_nothing(containers: ContainerHarness) -
                 async with opened(containers, protect=("/bin/sh",)):
                     pass
             assert left(containers) == [box.plan.id]
-            assert await asyncio.to_thread(none_lost, before + 2)  # the second backend's keeper and engine
+            assert await asyncio.to_thread(none_lost, before + 2)  # the second backend's supervisor and engine
 
     asyncio.run(main())
 

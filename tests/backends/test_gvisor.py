@@ -41,7 +41,7 @@ from tests.conftest import configure, private_state
 
 class GvisorHarness(VesselHarness):
     def backend(self) -> GvisorBackend:
-        return GvisorBackend(self.state_dir, keeper=self.keeper)
+        return GvisorBackend(self.state_dir, supervisor=self.supervisor)
 
 
 @pytest.fixture(scope="module")

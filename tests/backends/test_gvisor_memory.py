@@ -15,9 +15,9 @@ from paddock.backends.gvisor import GvisorBackend
 from paddock.backends.jail._backend import JailInstance
 from paddock.backends.vessel import VesselInstance
 from paddock.errors import PaddockError, Unsupported
-from paddock.guest._saved import Saved
-from paddock.keeper._plan import JailPlan
 from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint, replace
+from paddock.supervisor._plan import JailPlan
+from paddock.vmm._saved import Saved
 from tests.backends.vessels import VesselHarness, furnished
 from tests.conformance import _host
 from tests.conformance._box import Box
@@ -54,7 +54,7 @@ signal.pause()
 
 class MemoryHarness(VesselHarness):
     def backend(self) -> GvisorBackend:
-        return GvisorBackend(self.state_dir, keeper=self.keeper)
+        return GvisorBackend(self.state_dir, supervisor=self.supervisor)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from paddock.backends.microvm import MicrovmBackend, _accelerator, _kernel, _qem
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._qemu import Machine
 from paddock.errors import NotConfigured, SandboxError
-from paddock.keeper._plan import JailPlan
 from paddock.model import SandboxSpec, Template, User
+from paddock.supervisor._plan import JailPlan
 from tests.backends.microvms import SMALL, MicrovmHarness
 from tests.conftest import configure
 
@@ -139,7 +139,7 @@ class Sham(MicrovmBackend):
     """A jail with /dev/kvm boots nothing. `made`: kinds and devices of the jails that it made."""
 
     def __init__(self, harness: MicrovmHarness) -> None:
-        super().__init__(harness.state_dir, keeper=harness.keeper)
+        super().__init__(harness.state_dir, supervisor=harness.supervisor)
         self.made: list[tuple[str, tuple[str, ...]]] = []
 
     async def make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:

@@ -13,12 +13,12 @@ import pytest
 from paddock.backends.microvm import _backend
 from paddock.backends.microvm._backend import MicrovmInstance
 from paddock.errors import PaddockError, ResourceExhausted, SandboxDied
-from paddock.keeper import layout
-from paddock.keeper._records import Records
 from paddock.linux import processes
 from paddock.model import ExecId, ExecSpec
 from paddock.storage import _memories
 from paddock.storage._memories import PREFIX, Memories
+from paddock.supervisor import layout
+from paddock.supervisor._records import Records
 from tests.backends.microvms import Family, MicrovmHarness, play
 from tests.conformance._box import Box
 from tests.conformance._lab import eventually

@@ -134,7 +134,7 @@ def test_it_ends_with_its_pilot_while_no_service_lives(harness: VesselHarness) -
         async def ended() -> Ending | None:
             return (await later.living())[instance.id]
 
-        assert (await eventually("the keeper knows that it has ended", ended)).reason == "its plain ended"
+        assert (await eventually("the supervisor knows that it has ended", ended)).reason == "its plain ended"
         assert await later.adopt(instance.id) is None
         await later.aclose()
 
@@ -151,7 +151,7 @@ async def readable(fd: int) -> None:
 
 def test_it_is_paused_as_a_whole_and_goes_on(harness: VesselHarness) -> None:
     async def body(backend: PlainVessel, instance: VesselInstance) -> None:
-        jail = JailBackend(harness.state_dir, keeper=harness.keeper)
+        jail = JailBackend(harness.state_dir, supervisor=harness.supervisor)
         try:
             await instance.pause()
             assert instance.id in await backend.paused()
@@ -213,7 +213,7 @@ def test_it_is_not_idle_while_it_is_made(harness: VesselHarness) -> None:
 
 def test_each_backend_has_its_own(harness: VesselHarness) -> None:
     async def body(backend: PlainVessel, instance: VesselInstance) -> None:
-        jail = JailBackend(harness.state_dir, keeper=harness.keeper)
+        jail = JailBackend(harness.state_dir, supervisor=harness.supervisor)
         try:
             assert instance.id not in await jail.living()
             assert await jail.adopt(instance.id) is None
@@ -243,7 +243,7 @@ def test_a_wall_that_ends_at_once_is_an_error_with_its_last_words_and_leaves_not
     assert caught.value.message.endswith("; the last that it said: wait")
 
 
-def test_one_whose_pilot_is_killed_while_it_is_made_is_told_what_the_keeper_knows(harness: VesselHarness) -> None:
+def test_one_whose_pilot_is_killed_while_it_is_made_is_told_what_the_supervisor_knows(harness: VesselHarness) -> None:
     async def never(backend: PlainVessel, instance: VesselInstance) -> None:
         raise AssertionError
 

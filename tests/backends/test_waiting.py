@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from paddock.backends import SandboxPlan, TreeMount
-from paddock.backends.jail import KeeperClient
+from paddock.backends.jail import SupervisorClient
 from paddock.backends.vessel import VesselBackend, VesselInstance
-from paddock.keeper import layout
-from paddock.keeper._records import Records
 from paddock.linux import proc
 from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec, mint, replace
 from paddock.storage import Templates, open_pool, prepare
 from paddock.storage._trees import WAITING
+from paddock.supervisor import layout
+from paddock.supervisor._records import Records
 from tests.backends.test_vessel import output
 from tests.backends.vessels import PlainVessel, VesselHarness, pool_of, processes
 from tests.conformance import eventually
@@ -102,8 +102,8 @@ class Room:
 
 def play(harness: VesselHarness, scene: Callable[[Room], Awaitable[None]], *, for_tests: bool = False) -> None:
     async def main() -> None:
-        keeper = KeeperClient(harness.state_dir, for_tests=True) if for_tests else harness.keeper
-        room = Room(harness, PlainVessel(harness.state_dir, keeper=keeper))
+        supervisor = SupervisorClient(harness.state_dir, for_tests=True) if for_tests else harness.supervisor
+        room = Room(harness, PlainVessel(harness.state_dir, supervisor=supervisor))
         try:
             await scene(room)
         finally:
@@ -147,7 +147,7 @@ def test_what_was_claimed_outlives_its_service_and_the_next_one_finds_it(harness
         plan = await room.plan(env={"GREETING": "hello"})
         await (await room.backend.create(plan)).aclose()
         await room.backend.aclose()
-        later = PlainVessel(harness.state_dir, keeper=harness.keeper)
+        later = PlainVessel(harness.state_dir, supervisor=harness.supervisor)
         try:
             adopted = await later.adopt(plan.id)
             assert adopted is not None
@@ -161,13 +161,13 @@ def test_what_was_claimed_outlives_its_service_and_the_next_one_finds_it(harness
     play(harness, scene)
 
 
-def test_a_claimed_one_ends_by_its_own_deadline_even_when_the_keeper_is_dead(harness: VesselHarness) -> None:
+def test_a_claimed_one_ends_by_its_own_deadline_even_when_the_supervisor_is_dead(harness: VesselHarness) -> None:
     async def scene(room: Room) -> None:
         await room.stock()
         plan = replace(await room.plan(), deadline=proc.boottime() + 4.0)
         await room.backend.create(plan)
         first = os.pidfd_open(state_of(room, plan.id)["pid"])
-        os.kill(int(room.backend.keeper.facts["pid"]), signal.SIGSTOP)
+        os.kill(int(room.backend.supervisor.facts["pid"]), signal.SIGSTOP)
         ended = asyncio.Event()
         asyncio.get_running_loop().add_reader(first, ended.set)
         try:
@@ -176,7 +176,7 @@ def test_a_claimed_one_ends_by_its_own_deadline_even_when_the_keeper_is_dead(har
         finally:
             asyncio.get_running_loop().remove_reader(first)
             os.close(first)
-            os.kill(int(room.backend.keeper.facts["pid"]), signal.SIGCONT)
+            os.kill(int(room.backend.supervisor.facts["pid"]), signal.SIGCONT)
 
     play(harness, scene)
 
@@ -220,7 +220,7 @@ def test_nothing_waits_for_a_program_that_makes_one_sandbox(harness: VesselHarne
 def test_another_service_sees_no_sandbox_in_what_waits(harness: VesselHarness) -> None:
     async def scene(room: Room) -> None:
         id = await room.stock()
-        other = PlainVessel(harness.state_dir, keeper=harness.keeper)
+        other = PlainVessel(harness.state_dir, supervisor=harness.supervisor)
         try:
             assert id not in await other.living()
             assert await other.adopt(SandboxId(id)) is None
@@ -330,7 +330,7 @@ def test_it_ends_with_a_service_that_is_killed_and_its_tree_is_swept(harness: Ve
             await ended.wait()
         asyncio.get_running_loop().remove_reader(first)
         os.close(first)
-        await room.backend.living()  # the keeper buries it before it answers
+        await room.backend.living()  # the supervisor buries it before it answers
         assert room.trees() == [id]
         assert id not in harness.pool.in_use
         harness.pool.delete(id)

@@ -1,4 +1,4 @@
-"""A claim that a fault or a death breaks off leaves nothing. With a keeper of its own, which honours faults."""
+"""A claim that a fault or a death breaks off leaves nothing. With a supervisor of its own, which honours faults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_claim_that_fails_at_any_step_leaves_nothing_and_the_create_is_served(
         assert state_of(room, plan.id)["pid"] != first
         assert await output(instance, "sh", "-c", "echo $GREETING") == b"hello\n"
         assert room.waiting() == room.trees() == []
-        assert not alive(first)  # though the tests' supervisor may have to reap it yet, if its keeper died
+        assert not alive(first)  # though the tests' supervisor may have to reap it yet, if its supervisor died
 
     play(fragile, scene, for_tests=True)
 

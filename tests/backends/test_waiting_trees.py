@@ -72,7 +72,7 @@ def test_it_is_over_the_workspace_and_leaves_what_it_writes_there(harness: Vesse
         second = await desk.create(plan)
         record = state_of(desk, plan.id)
         assert record["pid"] == vessel["pid"], "it was not made anew"
-        assert record["trees"] == {workspace: 1 << 30}, "the keeper watches its ceiling"
+        assert record["trees"] == {workspace: 1 << 30}, "the supervisor watches its ceiling"
         script = "cat a/b; echo more > a/c; stat -c %u who | cmp - who; grep -c ' /workspace ' /proc/self/mountinfo"
         assert await output(second, "sh", "-c", script) == b"good\n1\n"
         await second.kill()
@@ -157,7 +157,7 @@ def test_a_claim_that_fails_leaves_the_workspace_to_the_one_that_is_made(harness
         instance = await desk.create(plan)
         desk.backend.fault = ""
         assert state_of(desk, plan.id)["pid"] != first
-        assert not alive(first)  # though the tests' supervisor may have to reap it yet, if its keeper died
+        assert not alive(first)  # though the tests' supervisor may have to reap it yet, if its supervisor died
         assert await output(instance, "sh", "-c", "echo mine > file; cat file") == b"mine\n"
         assert desk.waiting() == desk.trees() == []
 

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paddock.backends import SandboxPlan
-from paddock.backends.jail import JailBackend, KeeperClient
+from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.vessel import GUEST, Child, Orders, VesselBackend, VesselInstance
-from paddock.keeper._plan import JailPlan
 from paddock.linux import proc
 from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates, open_pool, prepare
+from paddock.supervisor._plan import JailPlan
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
 from tests.conformance import _host
@@ -38,7 +38,7 @@ class PlainVessel(VesselBackend):
         return Orders(child=child, env=self.own_environment(plan), greeting_seconds=self.greeting_seconds)
 
     async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
-        # The keeper has set the host name.
+        # The supervisor has set the host name.
         await instance.tell(Renew(parts=Part.HOSTS, hosts=plan.hostname.encode()))
 
 
@@ -47,10 +47,10 @@ class VesselHarness:
 
     def __init__(self, state_dir: Path, pool: Pool, templates: Templates) -> None:
         self.state_dir, self.pool, self.templates = state_dir, pool, templates
-        self.keeper = KeeperClient(state_dir)
+        self.supervisor = SupervisorClient(state_dir)
 
     def backend(self) -> VesselBackend:
-        return PlainVessel(self.state_dir, keeper=self.keeper)
+        return PlainVessel(self.state_dir, supervisor=self.supervisor)
 
     async def plan(self, spec: SandboxSpec) -> SandboxPlan:
         template = self.templates.get("host")
@@ -69,7 +69,7 @@ def processes(id: str) -> dict[str, int]:
     """Host process ids of the pilot and of the guest's pid 1, which is its child, and has the id in its name."""
     for pid in _host.processes(id):
         parent = proc.parent(pid)
-        if b"guest/__main__.pyc" in Path(f"/proc/{parent}/cmdline").read_bytes():
+        if b"vmm/__main__.pyc" in Path(f"/proc/{parent}/cmdline").read_bytes():
             return {"pilot": parent, "child": pid}
     raise AssertionError(f"no pilot of {id} lives")
 

@@ -30,20 +30,20 @@ def test_both_versions_of_control_groups_are_read(
 ) -> None:
     file = tmp_path / name
     file.write_text(content)
-    monkeypatch.setattr(account, "_group_of", lambda state, keeper: file)
+    monkeypatch.setattr(account, "_group_of", lambda state, supervisor: file)
     found = Account(tmp_path)
     assert found.read()["inside"] == seconds
     assert found.exact
 
 
 def test_where_nothing_counts_what_is_inside_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(account, "_group_of", lambda state, keeper: None)
+    monkeypatch.setattr(account, "_group_of", lambda state, supervisor: None)
     found = Account(tmp_path)
-    assert found.read()["inside"] == 0.0  # no keeper, so it has waited for nobody
+    assert found.read()["inside"] == 0.0  # no supervisor, so it has waited for nobody
     assert not found.exact
 
 
-def test_a_caller_without_sandboxes_has_no_keeper() -> None:
+def test_a_caller_without_sandboxes_has_no_supervisor() -> None:
     assert set(Account().read()) == {"caller", "children"}
 
 

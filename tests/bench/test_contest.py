@@ -64,7 +64,7 @@ def test_what_a_sandbox_uses_is_counted_and_nothing_is_left(
     record = contest([PADDOCK], rounds=1, block=5, warm_up=0)["paddock"]
     assert record.failure is None
     assert len(record.seconds("create")) == 5
-    assert all(record.cpu[0][part] > 0 for part in ("caller", "keeper"))
+    assert all(record.cpu[0][part] > 0 for part in ("caller", "supervisor"))
     if record.exact:
         assert record.cpu[0]["inside"] > 0
     assert [os.path.exists(place) for place in made if place.startswith("/var/tmp/pb-")] == [False]

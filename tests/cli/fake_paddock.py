@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from paddock.cli import main
 from paddock.client import session
 from paddock.client._daemon import LOCK
-from paddock.keeper.layout import default_state_dir
 from paddock.model import AuditReport
+from paddock.supervisor.layout import default_state_dir
 from tests.client.door import FakeDoor, Served
 
 state_dir = default_state_dir()

@@ -152,7 +152,7 @@ def test_doctor_and_the_audit_log_are_content(paddock: Paddock, shared_state: Pa
 
 def test_garbage_is_shown_and_collected_and_the_pool_is_looked_through(paddock: Paddock, shared_state: Path) -> None:
     old = "tp_host_000000000000"
-    stop_daemon(shared_state)  # the keeper serves one client
+    stop_daemon(shared_state)  # the supervisor serves one client
     asyncio.run(_make_tree(shared_state, old))
     seen = json.loads(paddock("gc", "--dry-run", "--json").stdout)
     assert old in [item["what"] for item in seen["items"] if item["kind"] == "template" and not item["kept_because"]]

@@ -130,13 +130,13 @@ def test_importing_the_client_loads_nothing_of_the_daemon() -> None:
 
 
 def test_the_daemon_loads_nothing_before_it_is_asked_for_it() -> None:
-    """Each of these takes as long as several sandboxes: the pilot and the keeper are other processes."""
+    """Each of these takes as long as several sandboxes: the pilot and the supervisor are other processes."""
     needed = "paddock.daemon._main, paddock.backends.jail, paddock.policy, paddock.service, paddock.storage"
     heavy = (
         "importlib.metadata",
         "paddock.client._unpack",
-        "paddock.guest._pilot",
-        "paddock.keeper._serve",
+        "paddock.vmm._pilot",
+        "paddock.supervisor._serve",
         "sqlalchemy",
         "tarfile",
     )

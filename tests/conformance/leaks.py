@@ -33,12 +33,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     mounts: Found
     """Of this process's mount namespace, and of those of `processes`."""
     cgroups: Found
-    """Below the own one, in every hierarchy: the keeper's, and those that carry the id of one of `sandboxes`."""
+    """Below the own one, in every hierarchy: the supervisor's, and those that carry the id of one of `sandboxes`."""
     namespaces: Found
     """That `processes` are in and this process is not."""
     descriptors: dict[Descriptor, str]
     """Of this process, with what /proc shows of each. That text can change while the descriptor doesn't: its file is
-    deleted or renamed; its file system, the pool of a keeper that leaves, is mounted nowhere any more and becomes `/`.
+    deleted or renamed; its file system, the pool of a supervisor that leaves, is mounted nowhere any more and becomes
+    `/`.
     """
     loop_devices: Found
     files: Found
@@ -53,7 +54,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             processes=frozenset(_describe(pid) for pid in pids),
             mounts=frozenset(_mounts(root, pids)),
-            cgroups=frozenset(_cgroups([*sandboxes, _keepers_group(state_dir)])),
+            cgroups=frozenset(_cgroups([*sandboxes, _supervisors_group(state_dir)])),
             namespaces=frozenset(_namespaces(pids)),
             descriptors=dict(_descriptors()),
             loop_devices=frozenset(_loop_devices(root)),
@@ -171,8 +172,8 @@ def _mounts(root: Path, pids: set[int]) -> Iterator[str]:
                 yield f"{space} {words[4]}"
 
 
-def _keepers_group(state_dir: Path) -> str:
-    """What a keeper calls the group of all its sandboxes (keeper/_house.py)."""
+def _supervisors_group(state_dir: Path) -> str:
+    """What a supervisor calls the group of all its sandboxes (supervisor/_house.py)."""
     return f"paddock_{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]}"
 
 

@@ -22,8 +22,8 @@ from typing import Protocol
 import pytest
 
 from paddock.errors import AlreadyExists, InvalidArgument, NotFound, ResourceExhausted
-from paddock.keeper.layout import TREE_ID_BASE
 from paddock.storage import Pool
+from paddock.supervisor.layout import TREE_ID_BASE
 from tests.conformance.trees import Root, describe, everything_in, exit_code, fill_with_hostility, in_child
 
 MIB = 1 << 20

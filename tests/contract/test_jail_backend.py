@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddock.backends import SandboxPlan
-from paddock.backends.jail import JailBackend, KeeperClient
+from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.model import Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates
 from tests.backends.vessels import furnished
@@ -44,10 +44,10 @@ class JailHarness:
         self.state_dir = state_dir
         self.pool = pool
         self.templates = templates
-        self.keeper = KeeperClient(state_dir)
+        self.supervisor = SupervisorClient(state_dir)
 
     def backend(self) -> JailBackend:
-        return JailBackend(self.state_dir, keeper=self.keeper)
+        return JailBackend(self.state_dir, supervisor=self.supervisor)
 
     async def plan(self, spec: SandboxSpec) -> SandboxPlan:
         template = self.templates.get("host")

@@ -40,7 +40,8 @@ def test_a_file_and_a_descriptor_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_a_descriptor_is_the_same_when_its_file_system_and_its_file_go(tmp_path: Path) -> None:
-    """The pool of a keeper that leaves becomes `/`. A fixture of the session may hold it while another test looks."""
+    """The pool of a supervisor that leaves becomes `/`. A fixture of the session may hold it while another test
+    looks."""
     place, path = tmp_path / "pool", tmp_path / "file"
     place.mkdir()
     with open(path, "w"), closing(mounts.fs_mount("tmpfs")) as pool:

@@ -28,11 +28,11 @@ from paddock.linux import local_sockets, namespaces, seccomp
 from paddock.linux._syscall import MACHINE
 from paddock.linux._syscall_names import numbers
 from paddock.model import ConnectPort, SandboxId
-from tests.conftest import gateway_pid, keepers, private_state
+from tests.conftest import gateway_pid, private_state, supervisors
 from tests.daemon.conftest import Start, daemon_pid
-from tests.keeper.conftest import configure
 from tests.linux.child import descriptors
 from tests.orphans import PATIENCE_SECONDS, wait_until
+from tests.supervisor.conftest import configure
 
 _HOLDS = "box = Sandbox.create(level='jail', ttl_seconds=300)\nsay(box.id)\nsys.stdin.readline()\n"
 
@@ -74,7 +74,8 @@ def test_what_the_daemon_writes_is_its_owners_alone(state_dir: Path) -> None:
         found = [
             path
             for place in state_dir.iterdir()
-            if place.name not in ("pool", "templates", "keeper")  # what others inside are to read, or the kernel's own
+            if place.name
+            not in ("pool", "templates", "supervisor")  # what others inside are to read, or the kernel's own
             for path in (place, *(place.rglob("*") if place.is_dir() else ()))
             if not path.is_symlink() and path.stat().st_mode & 0o077
         ]
@@ -306,7 +307,7 @@ def test_a_paused_sandbox_keeps_no_daemon_and_is_resumed_by_the_next(state_dir: 
     box.pause(force=True)
     session(state_dir).close()
     assert wait_until(lambda: daemon_status(state_dir) is None)
-    assert keepers(state_dir)
+    assert supervisors(state_dir)
     box = Sandbox.connect(box.id, transport=transport)
     assert daemon_pid(state_dir) != old
     assert box.state == "paused"
@@ -403,7 +404,7 @@ def test_a_state_directory_takes_its_sandboxes_and_its_daemon_along(how: str, st
     assert holds.hears() == "1"
     holds.hears()
     daemon = os.pidfd_open(daemon_pid(state_dir))
-    agents = [os.pidfd_open(pid) for pid in keepers(state_dir)]
+    agents = [os.pidfd_open(pid) for pid in supervisors(state_dir)]
     moved = state_dir.with_name(state_dir.name + ".moved")
     if how == "deleted":
         while state_dir.exists():  # the supervisor deletes in it as well
@@ -431,8 +432,8 @@ def test_a_state_directory_may_have_a_path_longer_than_a_socket_s_and_no_socket_
             box.fork().kill()
             daemon, gateway = daemon_pid(state_dir), gateway_pid(state_dir)
             assert gateway is not None
-            supervisors = keepers(state_dir)
-            ours = [pid for pid in (daemon, gateway, *supervisors) if os.access(f"/proc/{pid}/fd", os.R_OK)]
+            owners = supervisors(state_dir)
+            ours = [pid for pid in (daemon, gateway, *owners) if os.access(f"/proc/{pid}/fd", os.R_OK)]
             sockets = [line for pid in ours for line in _sockets_of(pid)]  # into some, only root may look
             assert any("daemon.sock" in line for line in sockets)
             # The kernel names a connected socket that asks for credentials itself (unix(7): autobind). None may listen.
@@ -662,7 +663,7 @@ def test_a_daemon_that_does_not_answer_is_waited_for_and_not_replaced(state_dir:
     box = Sandbox.create(level="jail", ttl_seconds=300, transport=transport)
     process = box.start("while :; do date +%s > now; done", background=True)
     daemon = daemon_pid(state_dir)
-    stopped = (daemon, *keepers(state_dir))
+    stopped = (daemon, *supervisors(state_dir))
     before = _connections(daemon)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
@@ -675,7 +676,7 @@ def test_a_daemon_that_does_not_answer_is_waited_for_and_not_replaced(state_dir:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
     assert {one.hears() for one in programs} == {"1"}
-    assert (daemon_pid(state_dir), *keepers(state_dir)) == stopped
+    assert (daemon_pid(state_dir), *supervisors(state_dir)) == stopped
     assert [one.id for one in box.processes() if one.status is None] == [process.id]
     box.kill()
 

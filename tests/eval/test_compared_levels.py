@@ -13,7 +13,7 @@ import pytest
 from paddock.client import default_transport
 from paddock.errors import InvalidArgument, LevelUnavailable
 from paddock.eval import levels
-from paddock.keeper import layout
+from paddock.supervisor import layout
 
 # What an ordinary user may do to himself on any kernel; the others also depend on its settings.
 OPEN = {
@@ -25,7 +25,7 @@ OPEN = {
 def attacked(level: str, state: Path) -> tuple[levels.Verdict, ...]:
     from paddock import Sandbox
 
-    with levels.lure([state / layout.KEEPER_SOCKET]) as host, Sandbox.create(level=level) as sandbox:
+    with levels.lure([state / layout.SUPERVISOR_SOCKET]) as host, Sandbox.create(level=level) as sandbox:
         return levels.attack(sandbox, host)
 
 

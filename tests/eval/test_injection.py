@@ -13,8 +13,8 @@ import pytest
 from paddock.audit import MOST_RECORDS, read_records, verify
 from paddock.errors import InvalidArgument
 from paddock.eval import Outcome, as_json, as_markdown, catalogue, evaluate
-from paddock.keeper import layout
 from paddock.model import ListAudit
+from paddock.supervisor import layout
 
 # What a template may lack the tools for.
 OF_TOOLS = {"npm-postinstall", "cargo-build"}

@@ -4,12 +4,12 @@ The table: what is done; whose steps are counted, one system call after the othe
 
 | done | steps of | killed |
 |---|---|---|
-| exec | agent | agent, pid 1, keeper |
-| kill | keeper | keeper, agent, pid 1 |
+| exec | agent | agent, pid 1, supervisor |
+| kill | supervisor | supervisor, agent, pid 1 |
 | create, fork, exec, start, write, snapshot, promote, kill | daemon | daemon |
-| create, snapshot, fork, restore, rollback | keeper | keeper |
+| create, snapshot, fork, restore, rollback | supervisor | supervisor |
 
-(Those of a create have names: tests/keeper/test_jail.py.) All steps take minutes: by default some, spread over all.
+(Those of a create have names: tests/supervisor/test_jail.py.) All steps take minutes: by default some, spread over all.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from paddock.errors import DaemonLost, GuestLost, LevelUnavailable, SandboxDied
 from paddock.linux import proc
 from paddock.model import ExecResult
 from tests.conformance.leaks import Snapshot, wait_until_clean
-from tests.conftest import keepers, live_sandboxes
+from tests.conftest import live_sandboxes, supervisors
 from tests.daemon.conftest import daemon_pid
 from tests.faults.stepping import Operation, Stepper
 from tests.orphans import wait_until
 
-pytestmark = pytest.mark.root  # an ordinary user may not trace a keeper, nor what is inside
+pytestmark = pytest.mark.root  # an ordinary user may not trace a supervisor, nor what is inside
 SOME = 4
 FEW = 2
 Steps = Callable[..., Iterator[int]]
@@ -66,7 +66,7 @@ class Scene:
         record = json.loads((state_dir / "run" / self.box.id / "state.json").read_bytes())
         self.init = int(record["pid"])
         (self.agent,) = _children(self.init)
-        (self.keeper,) = keepers(state_dir)
+        (self.supervisor,) = supervisors(state_dir)
 
     def pid(self, part: str) -> int:
         return int(getattr(self, part))
@@ -91,7 +91,7 @@ def _kill_at(step: int, scene: Scene, victim: str, work: Callable[[], object]) -
     operation = Operation(work)
     stepper.go(step, lambda: operation.done)
     os.kill(scene.pid(victim), signal.SIGKILL)
-    if victim == "keeper":
+    if victim == "supervisor":
         stepper.let_go()
     else:  # whose end is the agent's too
         stepper.killed()
@@ -108,7 +108,7 @@ def _forty_two(operation: Operation) -> bool:
     return True
 
 
-@pytest.mark.parametrize("victim", ["agent", "init", "keeper"])
+@pytest.mark.parametrize("victim", ["agent", "init", "supervisor"])
 def test_an_exec(victim: str, steps: Steps, state_dir: Path, transport: DaemonTransport) -> None:
     def run(scene: Scene) -> Callable[[], object]:
         return lambda: scene.box.exec("echo $((6 * 7))")
@@ -136,23 +136,23 @@ def test_an_exec(victim: str, steps: Steps, state_dir: Path, transport: DaemonTr
     _nothing_is_left_after_the_next_start(before, state_dir, transport)
 
 
-@pytest.mark.parametrize("victim", ["keeper", "agent", "init"])
+@pytest.mark.parametrize("victim", ["supervisor", "agent", "init"])
 def test_a_kill(victim: str, steps: Steps, state_dir: Path, transport: DaemonTransport) -> None:
     scene = Scene(state_dir, transport)
-    count = _count(Stepper(scene.keeper), Operation(scene.box.kill))
+    count = _count(Stepper(scene.supervisor), Operation(scene.box.kill))
     assert count > 20
     before = Snapshot.take(state_dir)
     for step in steps(count):
         scene = Scene(state_dir, transport)
         background = scene.box.start("sleep 600", background=True)
-        stepper = Stepper(scene.keeper)
+        stepper = Stepper(scene.supervisor)
         operation = Operation(scene.box.kill)
         stepper.go(step, lambda operation=operation: operation.done)
         try:
             os.kill(scene.pid(victim), signal.SIGKILL)
         except ProcessLookupError:
-            assert victim != "keeper"  # it was killed already, as was asked
-        if victim == "keeper":
+            assert victim != "supervisor"  # it was killed already, as was asked
+        if victim == "supervisor":
             stepper.killed()
         else:
             stepper.let_go()
@@ -176,14 +176,14 @@ AGAIN: dict[str, Callable[[Sandbox, DaemonTransport], object]] = {
 
 
 @pytest.mark.parametrize("work", AGAIN)
-def test_what_the_keeper_dies_in_is_done_all_the_same(
+def test_what_the_supervisor_dies_in_is_done_all_the_same(
     work: str, steps: Steps, state_dir: Path, transport: DaemonTransport
 ) -> None:
     def start() -> tuple[Scene, Stepper, Operation]:
         scene = Scene(state_dir, transport)
         scene.box.filesystem.write("file", "kept")
         scene.box.snapshot("first")
-        return scene, Stepper(scene.keeper), Operation(lambda: AGAIN[work](scene.box, transport))
+        return scene, Stepper(scene.supervisor), Operation(lambda: AGAIN[work](scene.box, transport))
 
     def end(scene: Scene, operation: Operation, step: int) -> None:
         operation.end()
@@ -203,7 +203,7 @@ def test_what_the_keeper_dies_in_is_done_all_the_same(
     for step in steps(count):
         scene, stepper, operation = start()
         stepper.go(step, lambda operation=operation: operation.done)
-        os.kill(scene.keeper, signal.SIGKILL)
+        os.kill(scene.supervisor, signal.SIGKILL)
         stepper.killed()
         end(scene, operation, step)
     _nothing_is_left_after_the_next_start(before, state_dir, transport)
@@ -311,5 +311,5 @@ def _goes_on(box: Sandbox) -> None:
 def _nothing_is_left_after_the_next_start(before: Snapshot, state_dir: Path, transport: DaemonTransport) -> None:
     Sandbox.create(level="jail", ttl_seconds=60, transport=transport).kill()
     assert wait_until(lambda: not live_sandboxes(state_dir))
-    # Another keeper has other processes and mounts; whatever is left at its end the fixture `state_dir` sees.
+    # Another supervisor has other processes and mounts; whatever is left at its end the fixture `state_dir` sees.
     wait_until_clean(before, state_dir, ignore=("files", "descriptors", "processes", "namespaces", "mounts", "cgroups"))

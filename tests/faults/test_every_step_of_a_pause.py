@@ -1,5 +1,5 @@
-"""kill -9 of keeper and daemon at every step of a pause and of a resumption: the next use finds it awake, or wakes it,
-and its TTL has neither been lost nor begun anew.
+"""kill -9 of supervisor and daemon at every step of a pause and of a resumption: the next use finds it awake, or wakes
+it, and its TTL has neither been lost nor begun anew.
 
 All steps take minutes: by default some, spread over all.
 """
@@ -19,11 +19,11 @@ from paddock import Sandbox
 from paddock.client import DaemonTransport, default_transport
 from paddock.errors import DaemonLost, LevelUnavailable, SandboxDied
 from paddock.model import Sandbox as SandboxInfo
-from tests.conftest import keepers
+from tests.conftest import supervisors
 from tests.daemon.conftest import daemon_pid
 from tests.faults.stepping import Operation, Stepper
 
-pytestmark = pytest.mark.root  # an ordinary user may not trace a keeper
+pytestmark = pytest.mark.root  # an ordinary user may not trace a supervisor
 SOME = 2
 TTL = 120
 Steps = Callable[[int], Iterator[int]]
@@ -102,7 +102,7 @@ def test_past_its_ttl_it_lives_with_what_was_left_whoever_was_killed(
 ) -> None:
     (box, _), (idle, ends) = _still(transport), _still(transport, idle_seconds=1)
     left = {one.id: one.refresh().left_seconds for one in (box, idle)}
-    for pid in (daemon_pid(state_dir), *keepers(state_dir)):
+    for pid in (daemon_pid(state_dir), *supervisors(state_dir)):
         os.kill(pid, signal.SIGKILL)
     time.sleep(max(0.0, ends + 2 - time.time()))  # it is time itself that must not count
     for one in (box, idle):
@@ -117,7 +117,7 @@ def test_past_its_ttl_it_lives_with_what_was_left_whoever_was_killed(
 
 
 @pytest.mark.parametrize("work", ["pause", "resume"])
-def test_the_keeper(work: str, steps: Steps, state_dir: Path, transport: DaemonTransport) -> None:
+def test_the_supervisor(work: str, steps: Steps, state_dir: Path, transport: DaemonTransport) -> None:
     def begin() -> tuple[Sandbox, Stepper, Operation]:
         try:
             box = Sandbox.create(level="jail", ttl_seconds=TTL, transport=transport)
@@ -125,8 +125,8 @@ def test_the_keeper(work: str, steps: Steps, state_dir: Path, transport: DaemonT
             pytest.skip(f"no jail here: {error}")
         if work == "resume":
             box.pause()
-        (keeper,) = keepers(state_dir)
-        return box, Stepper(keeper), Operation(getattr(box, work))
+        (supervisor,) = supervisors(state_dir)
+        return box, Stepper(supervisor), Operation(getattr(box, work))
 
     box, stepper, operation = begin()
     count = _count(stepper, operation)
@@ -135,7 +135,7 @@ def test_the_keeper(work: str, steps: Steps, state_dir: Path, transport: DaemonT
     for step in steps(count):
         box, stepper, operation = begin()
         stepper.go(step, lambda operation=operation: operation.done)
-        os.kill(keepers(state_dir)[0], signal.SIGKILL)
+        os.kill(supervisors(state_dir)[0], signal.SIGKILL)
         stepper.killed()
         operation.end()
         assert operation.error is None, (step, operation.error)  # asked again, of the next one

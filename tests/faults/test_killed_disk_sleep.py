@@ -9,8 +9,8 @@ The table: what is done; who is killed at a step of the daemon that does it, on 
 
 | done | killed |
 |---|---|
-| sleep | daemon, keeper, VMM |
-| wake | daemon, keeper |
+| sleep | daemon, supervisor, VMM |
+| wake | daemon, supervisor |
 
 All steps take many minutes: by default a few. Below, what else may come between.
 """
@@ -27,11 +27,11 @@ import pytest
 from paddock import Sandbox, Workspace
 from paddock.client import default_transport
 from paddock.errors import ResourceExhausted, SandboxDied, Unsupported
-from paddock.keeper import layout
-from paddock.keeper._records import Records
 from paddock.linux import processes
 from paddock.storage import _image
-from tests.conftest import SandboxFactory, keepers, live_sandboxes
+from paddock.supervisor import layout
+from paddock.supervisor._records import Records
+from tests.conftest import SandboxFactory, live_sandboxes, supervisors
 from tests.faults.conftest import Program
 from tests.in_process import in_process
 from tests.levels.conftest import SMALL
@@ -213,9 +213,9 @@ def _daemon_dies(machine: Machine, work: str, step: int) -> None:
     machine.goes_on()
 
 
-def _keeper_dies(machine: Machine, work: str, step: int, state_dir: Path) -> None:
-    (keeper,) = keepers(state_dir)
-    said, state = machine.do(work, step, keeper)
+def _supervisor_dies(machine: Machine, work: str, step: int, state_dir: Path) -> None:
+    (supervisor,) = supervisors(state_dir)
+    said, state = machine.do(work, step, supervisor)
     assert said is not None
     assert state in ("running", "paused", "restoring"), (step, said)
     machine.goes_on()
@@ -227,7 +227,7 @@ def test_some_steps(machine: Callable[[], Machine], shared_state: Path) -> None:
     one = machine()
     for work, step in SOME:
         _daemon_dies(one, work, step)
-    _keeper_dies(one, "sleep", 23, shared_state)
+    _supervisor_dies(one, "sleep", 23, shared_state)
 
 
 @pytest.mark.slow
@@ -243,10 +243,10 @@ def test_the_daemon(work: str, machine: Callable[[], Machine]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("work", WORK)
-def test_the_keeper(work: str, machine: Callable[[], Machine], shared_state: Path) -> None:
+def test_the_supervisor(work: str, machine: Callable[[], Machine], shared_state: Path) -> None:
     one = machine()
     for step in _some(_count(one, work), 12):
-        _keeper_dies(one, work, step, shared_state)
+        _supervisor_dies(one, work, step, shared_state)
 
 
 @pytest.mark.slow

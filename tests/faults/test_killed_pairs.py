@@ -21,7 +21,7 @@ import pytest
 from paddock import Mount, Sandbox, Workspace
 from paddock.client import DaemonTransport, daemon_status, default_transport
 from paddock.model.any_action import BY_TAG
-from tests.conftest import gateway_pid, keepers, live_sandboxes
+from tests.conftest import gateway_pid, live_sandboxes, supervisors
 from tests.faults.conftest import Program
 from tests.faults.stepping import Operation, Stepper
 from tests.faults.verbs import POLICY, VERBS, Verb
@@ -188,7 +188,7 @@ def _parts(state_dir: Path) -> dict[str, list[int]]:
     status, gateway = daemon_status(state_dir), gateway_pid(state_dir)
     assert status is not None
     assert gateway is not None
-    found = {"daemon": [status.pid], "supervisor": keepers(state_dir), "gateway": [gateway]}
+    found = {"daemon": [status.pid], "supervisor": supervisors(state_dir), "gateway": [gateway]}
     assert len(found["supervisor"]) == 1
     return found
 

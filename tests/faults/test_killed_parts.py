@@ -1,4 +1,4 @@
-"""kill -9 of the keeper, of pid 1, of an agent: what is said of it is true, and nothing is left."""
+"""kill -9 of the supervisor, of pid 1, of an agent: what is said of it is true, and nothing is left."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from paddock.client import Calls, DaemonTransport, Session, default_transport
 from paddock.errors import GuestLost, LevelUnavailable, PaddockError, SandboxDied, SandboxError
 from paddock.model import Limit, Limits
 from tests.conformance.leaks import Snapshot, wait_until_clean
-from tests.conftest import keepers, live_sandboxes
+from tests.conftest import live_sandboxes, supervisors
 from tests.faults.stepping import Operation
 from tests.orphans import descriptors, none_lost, wait_until
 
 
 @pytest.fixture
 def state_dir(module_state: Path) -> Path:
-    """A keeper that a test kills has a successor in the next test."""
+    """A supervisor that a test kills has a successor in the next test."""
     return module_state
 
 
@@ -45,28 +45,28 @@ def jail(transport: DaemonTransport) -> Generator[Sandbox]:
     made.kill()
 
 
-def test_a_sandbox_lives_on_when_its_keeper_is_killed(jail: Sandbox, state_dir: Path) -> None:
-    _kill_keeper(state_dir)
+def test_a_sandbox_lives_on_when_its_supervisor_is_killed(jail: Sandbox, state_dir: Path) -> None:
+    _kill_supervisor(state_dir)
     assert jail.exec("echo alive").stdout == "alive\n"
     jail.filesystem.write("file", "x")
     assert jail.refresh().state == "running"
 
 
-def test_a_new_keeper_takes_over_what_lives(jail: Sandbox, transport: DaemonTransport, state_dir: Path) -> None:
-    _kill_keeper(state_dir)
+def test_a_new_supervisor_takes_over_what_lives(jail: Sandbox, transport: DaemonTransport, state_dir: Path) -> None:
+    _kill_supervisor(state_dir)
     with Sandbox.create(level="jail", transport=transport) as second:
         assert second.exec("echo two").stdout == "two\n"
-    assert len(keepers(state_dir)) == 1
+    assert len(supervisors(state_dir)) == 1
     assert jail.exec("echo one").stdout == "one\n"
     assert jail.usage().processes != 0
     jail.kill()
     assert live_sandboxes(state_dir) == []
 
 
-def test_a_deadline_strikes_although_the_keeper_was_killed(jail: Sandbox, state_dir: Path) -> None:
+def test_a_deadline_strikes_although_the_supervisor_was_killed(jail: Sandbox, state_dir: Path) -> None:
     marker = _marked(jail)
     jail.extend(3)
-    _kill_keeper(state_dir)
+    _kill_supervisor(state_dir)
     _until(lambda: not _processes(marker), "pid 1 ended by its own copy of the deadline")
     # Its processes die before it: for a moment it is the last one that lives.
     _until(lambda: jail.refresh().state == "killed", "its end is told")
@@ -192,7 +192,7 @@ def test_two_clients_that_kill_one_sandbox_at_once_both_succeed(transport: Daemo
     assert wait_until(lambda: not list((state_dir / "run").iterdir())), "something waits to be forgotten"
 
 
-def test_a_killed_keeper_leaves_no_half_made_sandbox(
+def test_a_killed_supervisor_leaves_no_half_made_sandbox(
     jail: Sandbox, transport: DaemonTransport, state_dir: Path
 ) -> None:
     jail.kill()
@@ -209,15 +209,15 @@ def test_a_killed_keeper_leaves_no_half_made_sandbox(
         thread = threading.Thread(target=make)
         thread.start()
         time.sleep(0.001 * n)  # where it is hit is chance
-        _kill_keeper(state_dir, missing_ok=True)
+        _kill_supervisor(state_dir, missing_ok=True)
         thread.join(60)
-        assert not thread.is_alive(), "a create without a keeper ends, well or badly"
+        assert not thread.is_alive(), "a create without a supervisor ends, well or badly"
     with Sandbox.create(level="jail", transport=transport) as sandbox:
         assert sandbox.exec("echo fine").stdout == "fine\n"
     _until(lambda: not live_sandboxes(state_dir), "nothing half-made is left")
     assert all(s.state in ("killed", "failed") for s in Sandbox.list(ended=True, transport=transport))
     wait_until_clean(before, state_dir, ignore=["files", "descriptors", "processes", "namespaces", "mounts"])
-    assert len(keepers(state_dir)) <= 1
+    assert len(supervisors(state_dir)) <= 1
 
 
 def _marked(sandbox: Sandbox) -> str:
@@ -256,12 +256,12 @@ def _answers(sandbox: Sandbox) -> bool:
         return False
 
 
-def _kill_keeper(state_dir: Path, *, missing_ok: bool = False) -> None:
-    pids = keepers(state_dir)
-    assert pids or missing_ok, "there is a keeper to kill"
+def _kill_supervisor(state_dir: Path, *, missing_ok: bool = False) -> None:
+    pids = supervisors(state_dir)
+    assert pids or missing_ok, "there is a supervisor to kill"
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-        _until(lambda pid=pid: _gone(pid), "the keeper is dead")
+        _until(lambda pid=pid: _gone(pid), "the supervisor is dead")
 
 
 def _until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:

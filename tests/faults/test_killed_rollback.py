@@ -37,7 +37,7 @@ STEPS = {
 
 @pytest.fixture
 def state_dir(module_state: Path) -> Path:
-    """No test here kills a keeper."""
+    """No test here kills a supervisor."""
     return module_state
 
 

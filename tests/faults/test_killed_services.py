@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.leaks import Snapshot, wait_until_clean
-from tests.conftest import keepers, live_sandboxes, stop_keeper
+from tests.conftest import live_sandboxes, stop_supervisor, supervisors
 from tests.daemon.conftest import daemon_pid
 
 Start = Callable[..., Any]
@@ -24,7 +24,7 @@ LIST = "say(found={s.id: s.state for s in Sandbox.list(ended=True)})"
 
 @pytest.fixture
 def state_dir(module_state: Path) -> Path:
-    """No test here kills a keeper."""
+    """No test here kills a supervisor."""
     return module_state
 
 
@@ -92,7 +92,7 @@ def test_the_timeout_of_a_background_command_of_a_killed_daemon_holds(program: S
 def test_a_program_or_daemon_killed_in_the_middle_of_anything_leaves_nothing(
     steps: str, program: Start, state_dir: Path, tmp_path: Path
 ) -> None:
-    first = program("with Sandbox.create(level='jail') as s: say(ready=True)")  # the pool and the keeper are there
+    first = program("with Sandbox.create(level='jail') as s: say(ready=True)")  # the pool and the supervisor are there
     first.hears()
     assert first.ends() == 0, "while it lives it may ask, and so start another daemon"
     _everything_leaves(state_dir)
@@ -133,7 +133,7 @@ def test_two_programs_use_one_state_directory_at_once(program: Start, state_dir:
     both = [program(code) for _ in range(3)]
     assert [one.hears()["done"] for one in both] == [True] * 3
     assert [one.ends() for one in both] == [0] * 3
-    assert len(keepers(state_dir)) <= 1, "one keeper serves them all"
+    assert len(supervisors(state_dir)) <= 1, "one supervisor serves them all"
 
 
 def test_a_sandbox_made_by_one_program_is_used_and_killed_by_another(program: Start) -> None:
@@ -163,7 +163,7 @@ def test_a_program_that_raises_leaves_no_sandbox(program: Start, state_dir: Path
 
 
 def _everything_leaves(state_dir: Path) -> None:
-    stop_keeper(state_dir)
+    stop_supervisor(state_dir)
 
 
 def _marker() -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import keepers, live_sandboxes
+from tests.conftest import live_sandboxes, supervisors
 from tests.daemon.conftest import daemon_pid
 from tests.faults.conftest import PROGRAM
 from tests.orphans import wait_until
@@ -76,7 +76,7 @@ def _power_off(program: Any, state_dir: Path) -> None:
     """Every process of it at once, with which its mounts and namespaces go."""
     pids = [int(json.loads(p.read_bytes())["pid"]) for p in (state_dir / "run").glob("*/state.json")]
     assert len(pids) == 2
-    pids += [*keepers(state_dir), daemon_pid(state_dir)]
+    pids += [*supervisors(state_dir), daemon_pid(state_dir)]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)  # nobody sees another one die
     program.kill()

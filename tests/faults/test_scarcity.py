@@ -18,11 +18,11 @@ from paddock import Sandbox, Workspace
 from paddock.backends.jail import _trials
 from paddock.client import daemon_status, default_transport, stop_daemon
 from paddock.errors import LevelUnavailable, PaddockError, ResourceExhausted, SandboxDied, Unrecorded
-from paddock.keeper import layout
 from paddock.linux import cgroups
 from paddock.model import CheckStorage, CollectGarbage, Diagnose
 from paddock.storage import prepare
-from tests.conftest import keepers, live_sandboxes, private_state, stop_keeper
+from paddock.supervisor import layout
+from tests.conftest import live_sandboxes, private_state, stop_supervisor, supervisors
 from tests.daemon.conftest import daemon_pid
 from tests.in_process import in_process
 from tests.orphans import descriptors, none_lost, wait_until
@@ -77,7 +77,7 @@ def test_a_full_state_directory_is_a_typed_error_and_recovers() -> None:
             assert sandbox.exec("echo again").stdout == "again\n"
             sandbox.kill()
         finally:
-            stop_keeper(directory)
+            stop_supervisor(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
@@ -103,7 +103,7 @@ def test_on_a_full_disk_nothing_new_begins_and_kill_works() -> None:
             (directory / "ballast").unlink()
             assert here.refresh().state == "killed"
         finally:
-            stop_keeper(directory)
+            stop_supervisor(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
@@ -160,7 +160,7 @@ def test_on_a_full_disk_each_verb_is_done_or_says_why_not_and_is_done_later() ->
             box.kill()
         finally:
             (directory / "ballast").unlink(missing_ok=True)
-            stop_keeper(directory)
+            stop_supervisor(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
@@ -191,16 +191,16 @@ def test_without_descriptors_a_stream_fails_typed_and_works_again_later(state_di
 
 
 @pytest.mark.root
-def test_on_a_full_disk_the_next_keeper_starts_and_knows_what_died() -> None:
+def test_on_a_full_disk_the_next_supervisor_starts_and_knows_what_died() -> None:
     with private_state() as directory:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "none", str(directory)], check=True)
         try:
             living, dead = (_create(directory) for _ in range(2))
             record = json.loads((directory / layout.RUN / dead.id / "state.json").read_bytes())
             _fill(directory / "ballast")
-            for pid in (*keepers(directory), int(record["pid"])):
+            for pid in (*supervisors(directory), int(record["pid"])):
                 os.kill(pid, signal.SIGKILL)
-            assert wait_until(lambda: not keepers(directory))
+            assert wait_until(lambda: not supervisors(directory))
             with contextlib.suppress(Unrecorded):  # what can't be recorded is not done
                 assert living.exec("echo alive").stdout == "alive\n"
             (directory / "ballast").unlink()
@@ -212,7 +212,7 @@ def test_on_a_full_disk_the_next_keeper_starts_and_knows_what_died() -> None:
             assert dead.info.reason
             assert live_sandboxes(directory) == []
         finally:
-            stop_keeper(directory)
+            stop_supervisor(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
@@ -255,7 +255,7 @@ def test_a_full_pool_refuses_loses_nothing_and_has_room_again() -> None:
             child.kill()
             kept.kill()
         finally:
-            stop_keeper(directory)
+            stop_supervisor(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
@@ -293,7 +293,7 @@ def test_with_a_full_table_of_processes_every_call_says_so_and_later_ones_work(
         heard = crowded.hears()
         assert crowded.ends() == 0
     finally:
-        stop_keeper(state_dir)
+        stop_supervisor(state_dir)
         base = cgroups.Base.open(name)
         base.group("few").kill()
         base.group("few").remove(timeout_seconds=20)
@@ -377,7 +377,7 @@ def small_disk(state_dir: Path, tmp_path: Path) -> Generator[Path]:
         prepare(state_dir, image_bytes=1 << 30)
         yield state_dir
     finally:
-        stop_keeper(state_dir)
+        stop_supervisor(state_dir)
         subprocess.run(["umount", state_dir], check=True)
 
 

@@ -20,7 +20,7 @@ from h2.events import (
     TrailersReceived,
 )
 
-from tests.egress.rig import Rig
+from tests.gateway.rig import Rig
 
 Fields = list[tuple[bytes, bytes]]
 

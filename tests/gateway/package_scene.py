@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from paddock.egress._package_cache import PackageStore
-from tests.egress.registry_files import Outside, world_of
-from tests.egress.rig import Rig, running
+from paddock.gateway._package_cache import PackageStore
+from tests.gateway.registry_files import Outside, world_of
+from tests.gateway.rig import Rig, running
 
 PAGE, NAME = "/simple/demo/", "demo-1.0-py3-none-any.whl"
 FILE, PLACE = f"/p/{NAME}", f"files.test/p/{NAME}"

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.egress.registry_files import Outside, world_of
-from tests.egress.rig import Rig, running
+from tests.gateway.registry_files import Outside, world_of
+from tests.gateway.rig import Rig, running
 
 COOLDOWN = ", cooldown_days: 7"
 JSON = "application/vnd.pypi.simple.v1+json"
 
 
 def slow(*values: object) -> ParameterSet:
-    """Leave a case to `make test-all`. tests/egress/test_registry_filters.py proves what each rule lets through."""
+    """Leave a case to `make test-all`. tests/gateway/test_registry_filters.py proves what each rule lets through."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 

@@ -15,7 +15,7 @@ from email.utils import format_datetime
 from typing import Any
 
 from paddock.policy.egress import load
-from tests.egress.rig import Rig
+from tests.gateway.rig import Rig
 
 NOW = datetime.now(UTC)
 OLD, YOUNG = (NOW - timedelta(days=30)).isoformat(), (NOW - timedelta(hours=1)).isoformat()

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from paddock.audit import AuditLog
-from paddock.egress._authority import Authority
-from paddock.egress._door import Door, Limits, Pages
-from paddock.egress._gateway import Gateway
-from paddock.egress._handler import HandlerHost
-from paddock.egress._malware import Lists
-from paddock.egress._package_cache import PackageStore
-from paddock.egress._registry_reader import Reader
-from paddock.egress._secret_book import SecretBook
 from paddock.errors import Unrecorded
+from paddock.gateway._authority import Authority
+from paddock.gateway._door import Door, Limits, Pages
+from paddock.gateway._gateway import Gateway
+from paddock.gateway._handler import HandlerHost
+from paddock.gateway._malware import Lists
+from paddock.gateway._package_cache import PackageStore
+from paddock.gateway._registry_reader import Reader
+from paddock.gateway._secret_book import SecretBook
 from paddock.model import ApprovalAnswer, ApprovalRequest, PolicyDocument
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
 

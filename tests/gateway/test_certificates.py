@@ -7,9 +7,9 @@ from datetime import datetime, timedelta, tzinfo
 
 import pytest
 
-from paddock.egress import _authority
+from paddock.gateway import _authority
 from paddock.model.egress import Tier
-from tests.egress.rig import Policy, Rig, answer_ok, get, running
+from tests.gateway.rig import Policy, Rig, answer_ok, get, running
 
 
 @pytest.mark.parametrize("off", [timedelta(days=-1000), timedelta(days=1000)], ids=["expired", "not yet valid"])

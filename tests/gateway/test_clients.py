@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from paddock.audit import AuditLog, verify
-from paddock.egress._connection import PROXY_PORT
-from paddock.egress._dns import GATEWAY
+from paddock.gateway._connection import PROXY_PORT
+from paddock.gateway._dns import GATEWAY
 from paddock.policy.egress import load
-from tests.egress.rig import Policy, Rig, answer_ok, ca_file, running
+from tests.gateway.rig import Policy, Rig, answer_ok, ca_file, running
 
 POLICY = """
 egress:

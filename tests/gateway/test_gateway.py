@@ -8,10 +8,10 @@ import ssl
 
 import pytest
 
-from paddock.egress._hello import ACCESS_DENIED
+from paddock.gateway._hello import ACCESS_DENIED
 from paddock.model.egress import Tier
-from tests.egress.hellos import client_hello
-from tests.egress.rig import Policy, Rig, answer_ok, get, running
+from tests.gateway.hellos import client_hello
+from tests.gateway.rig import Policy, Rig, answer_ok, get, running
 
 
 def run(work: object) -> None:

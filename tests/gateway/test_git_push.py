@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.egress._git import (
+from paddock.gateway._git import (
     MOST_PUSH_BYTES,
     MOST_UPDATES,
     BadPush,

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from paddock.egress._connection import PROXY_PORT
-from paddock.egress._dns import GATEWAY
-from paddock.egress._secret_book import Bound, SecretBook
+from paddock.gateway._connection import PROXY_PORT
+from paddock.gateway._dns import GATEWAY
+from paddock.gateway._secret_book import Bound, SecretBook
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
 from paddock.policy.egress import load
-from tests.egress.rig import Policy, Rig, ca_file, eventually, running
-from tests.egress.test_clients import execute
-from tests.egress.test_git_push import KIND, NEW, NONE, OLD, command
+from tests.gateway.rig import Policy, Rig, ca_file, eventually, running
+from tests.gateway.test_clients import execute
+from tests.gateway.test_git_push import KIND, NEW, NONE, OLD, command
 from tests.repositories.git_servers import HttpServer, Origin, http_backend
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from paddock.egress._door import Limits
-from paddock.egress._secret_book import Bound, SecretBook
+from paddock.gateway._door import Limits
+from paddock.gateway._secret_book import Bound, SecretBook
 from paddock.model import Binding, SecretValue
 from paddock.model.egress import Tier
-from tests.egress.h2_peers import Answer, Message, Peer, client, echo, origin, request
-from tests.egress.rig import Policy, Rig, answer_ok, eventually, running
+from tests.gateway.h2_peers import Answer, Message, Peer, client, echo, origin, request
+from tests.gateway.rig import Policy, Rig, answer_ok, eventually, running
 
 PLACEHOLDER, VALUE = "pdk_0123456789abcdef", b"sk-the-real-value-0123"
 Work = Callable[[Rig, Peer, str], Awaitable[None]]

@@ -9,11 +9,11 @@ from h2.events import RequestReceived
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddock.egress import _http1
-from paddock.egress._h2_frames import BURST, PREFACE, Flood, Frames, GoAway
-from paddock.egress._h2_heads import read_request, read_response, read_trailers, request_fields, response_fields
-from paddock.egress._http1 import BadMessage, write_request
-from paddock.egress._refusal import Refused, refusal_fields
+from paddock.gateway import _http1
+from paddock.gateway._h2_frames import BURST, PREFACE, Flood, Frames, GoAway
+from paddock.gateway._h2_heads import read_request, read_response, read_trailers, request_fields, response_fields
+from paddock.gateway._http1 import BadMessage, write_request
+from paddock.gateway._refusal import Refused, refusal_fields
 
 Fields = list[tuple[bytes, bytes]]
 PSEUDO: Fields = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"a.test"), (b":path", b"/a?b=c")]

@@ -17,8 +17,8 @@ from hyperframe.frame import (
 )
 
 from paddock.model.egress import Tier
-from tests.egress.h2_peers import Fields, Message, Peer, client, echo, origin, request
-from tests.egress.rig import Policy, Rig, eventually, get, running
+from tests.gateway.h2_peers import Fields, Message, Peer, client, echo, origin, request
+from tests.gateway.rig import Policy, Rig, eventually, get, running
 
 Work = Callable[[Rig, Peer, str], Awaitable[None]]
 SEEN: list[Message] = []

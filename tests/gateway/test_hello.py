@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.egress._hello import MAX_HELLO_BYTES, MalformedHello, looks_like_tls, read_hello
-from tests.egress.hellos import client_hello, message, records, with_extension
+from paddock.gateway._hello import MAX_HELLO_BYTES, MalformedHello, looks_like_tls, read_hello
+from tests.gateway.hellos import client_hello, message, records, with_extension
 
 HELLO = client_hello("api.example.com")
 ECH, PADDING, SERVER_NAME = 0xFE0D, 0x1234, 0

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paddock.egress._wire import HIGH_WATER, SCRATCH_BYTES
 from paddock.errors import Unrecorded
+from paddock.gateway._wire import HIGH_WATER, SCRATCH_BYTES
 from paddock.model.egress import Tier
-from tests.egress.hellos import client_hello
-from tests.egress.rig import Policy, Rig, answer_ok, eventually, get, running
+from tests.gateway.hellos import client_hello
+from tests.gateway.rig import Policy, Rig, answer_ok, eventually, get, running
 
 HEAD = b"\r\n\r\n"
 HOSTS = {"a.test": Tier.INSPECT}

@@ -8,12 +8,12 @@ import ssl
 
 import pytest
 
-from paddock.egress._connection import PROXY_PORT
-from paddock.egress._dns import GATEWAY
-from paddock.egress._hello import ACCESS_DENIED
+from paddock.gateway._connection import PROXY_PORT
+from paddock.gateway._dns import GATEWAY
+from paddock.gateway._hello import ACCESS_DENIED
 from paddock.model.egress import Tier
-from tests.egress.hellos import client_hello, message, records, with_extension
-from tests.egress.rig import Policy, Rig, answer_ok, get, running
+from tests.gateway.hellos import client_hello, message, records, with_extension
+from tests.gateway.rig import Policy, Rig, answer_ok, get, running
 
 ECH = 0xFE0D
 

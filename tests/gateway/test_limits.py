@@ -9,10 +9,10 @@ import dns.message
 import dns.rcode
 import pytest
 
-from paddock.egress._dns import frame
-from paddock.egress._door import Limits
+from paddock.gateway._dns import frame
+from paddock.gateway._door import Limits
 from paddock.model.egress import Tier
-from tests.egress.rig import Policy, Rig, answer_ok, eventually, get, running
+from tests.gateway.rig import Policy, Rig, answer_ok, eventually, get, running
 
 HOSTS = {"a.test": Tier.INSPECT}
 ENDED = (ConnectionResetError, asyncio.IncompleteReadError)

@@ -10,7 +10,7 @@ import pytest
 
 from paddock.model.egress import Target
 from paddock.policy.egress import load
-from tests.egress.rig import Rig, answer_ok, get, running
+from tests.gateway.rig import Rig, answer_ok, get, running
 
 MOCKED = """
 egress:

@@ -7,10 +7,10 @@ import hashlib
 from collections.abc import Coroutine
 from typing import Any
 
-from paddock.egress._secret_book import Bound, SecretBook
+from paddock.gateway._secret_book import Bound, SecretBook
 from paddock.model import Binding, SecretValue
 from paddock.policy.egress import load
-from tests.egress.rig import Rig, running
+from tests.gateway.rig import Rig, running
 
 BODY = b'{"token": "paddock-secret-KEY"}'
 CASSETTE = [

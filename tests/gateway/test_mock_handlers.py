@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from paddock.egress._door import Limits
-from paddock.egress._handler import HandlerHost, start_host
+from paddock.gateway._door import Limits
+from paddock.gateway._handler import HandlerHost, start_host
 from paddock.policy.egress import Snapshot, load
-from tests.egress.rig import Rig, running
+from tests.gateway.rig import Rig, running
 
 HANDLER = """
 from __future__ import annotations
 import dataclasses, datetime, json, os, socket, subprocess, threading
-from paddock.egress.mocking import Request, Response
+from paddock.gateway.mocking import Request, Response
 
 @dataclasses.dataclass
 class State:

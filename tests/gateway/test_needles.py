@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.egress._needles import Needles, Replacer
+from paddock.gateway._needles import Needles, Replacer
 
 # Few letters, so that needles overlap, repeat and begin each other.
 words = st.text("ab", min_size=1, max_size=6).map(str.encode)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Coroutine
 from contextlib import closing
 from typing import Any
 
-from paddock.egress import _door, _origins
-from paddock.egress._gateway import Gateway
-from paddock.egress._origins import MOST_WAITING, Origins
+from paddock.gateway import _door, _origins
+from paddock.gateway._gateway import Gateway
+from paddock.gateway._origins import MOST_WAITING, Origins
 from paddock.linux import sock_diag
 from paddock.model.egress import Tier
-from tests.egress.rig import Policy, Rig, eventually, get
+from tests.gateway.rig import Policy, Rig, eventually, get
 
 Scene = Callable[["Table"], Coroutine[Any, Any, None]]
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.egress._overrides import FormWatch, readings
-from paddock.egress._refusal import Refused
+from paddock.gateway._overrides import FormWatch, readings
+from paddock.gateway._refusal import Refused
 from paddock.policy.egress import load
-from tests.egress import h2_peers
-from tests.egress.rig import Policy, Rig, answer_ok, running
+from tests.gateway import h2_peers
+from tests.gateway.rig import Policy, Rig, answer_ok, running
 
 URLENCODED, MULTIPART = b"application/x-www-form-urlencoded", b"multipart/form-data; boundary=b"
 

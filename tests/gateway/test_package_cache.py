@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from paddock.model.egress import Target
-from tests.egress.package_scene import FILE, LARGE, PLACE, RIGHT, Scene, play
-from tests.egress.registry_files import world_of
-from tests.egress.rig import eventually
+from tests.gateway.package_scene import FILE, LARGE, PLACE, RIGHT, Scene, play
+from tests.gateway.registry_files import world_of
+from tests.gateway.rig import eventually
 
 # -- the second sandbox ------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.egress.package_scene import PAGE, Scene, play
-from tests.egress.registry_files import world_of
+from tests.gateway.package_scene import PAGE, Scene, play
+from tests.gateway.registry_files import world_of
 
 INDEX = "index.test/simple/demo/"
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from paddock.egress._recorder import MOST_BODY_BYTES
-from paddock.egress._secret_book import Bound, SecretBook
+from paddock.gateway._recorder import MOST_BODY_BYTES
+from paddock.gateway._secret_book import Bound, SecretBook
 from paddock.model import Binding, Recording, SecretValue
 from paddock.policy.egress import load, write_cassette
-from tests.egress.rig import Rig, running
+from tests.gateway.rig import Rig, running
 
 PLACEHOLDER, VALUE = "pdk_" + "a" * 40, "the-real-value-0123"
 POLICY = """

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from paddock.egress import _registry_crates as crates
-from paddock.egress._registry_page import Malformed, Page
+from paddock.gateway import _registry_crates as crates
+from paddock.gateway._registry_page import Malformed, Page
 from paddock.model import Allow
-from tests.egress.registry_clients import COOLDOWN, client, fetch, slow, through
-from tests.egress.registry_files import Outside
-from tests.egress.rig import Rig, ca_file
+from tests.gateway.registry_clients import COOLDOWN, client, fetch, slow, through
+from tests.gateway.registry_files import Outside
+from tests.gateway.rig import Rig, ca_file
 
 INDEX, FILE = "/index/de/mo/demo", "/dl/demo/{}/download"
 

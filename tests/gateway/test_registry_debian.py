@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from paddock.egress import _registry_debian as debian
-from paddock.egress._registry_page import Kept
-from tests.egress.registry_clients import COOLDOWN, client, fetch, through
-from tests.egress.registry_files import Outside
-from tests.egress.rig import Rig, ca_file
+from paddock.gateway import _registry_debian as debian
+from paddock.gateway._registry_page import Kept
+from tests.gateway.registry_clients import COOLDOWN, client, fetch, through
+from tests.gateway.registry_files import Outside
+from tests.gateway.rig import Rig, ca_file
 
 FILE = "/pool/main/{}/{}/{}_1.0-1_all.deb"
 

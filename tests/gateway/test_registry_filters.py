@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.egress import _registry_npm as npm
-from paddock.egress import _registry_pypi as pypi
-from paddock.egress._registry_page import File, Filtered, Malformed, Page
+from paddock.gateway import _registry_npm as npm
+from paddock.gateway import _registry_pypi as pypi
+from paddock.gateway._registry_page import File, Filtered, Malformed, Page
 from paddock.model import Allow
 
 NOW = 1_700_000_000.0

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from paddock.model.egress import Tier
-from tests.egress.rig import Policy, Rig, answer_ok, eventually, get, running
+from tests.gateway.rig import Policy, Rig, answer_ok, eventually, get, running
 
 HEAD = b"\r\n\r\n"
 BOTH = {"a.test": Tier.INSPECT, "b.test": Tier.SPLICE}

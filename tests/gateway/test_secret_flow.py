@@ -10,11 +10,11 @@ import gzip
 import pytest
 from msgspec.structs import replace
 
-from paddock.egress._secret_book import Bound, SecretBook
+from paddock.gateway._secret_book import Bound, SecretBook
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
 from paddock.model.egress import Tier
-from tests.egress import h2_peers
-from tests.egress.rig import Policy, Rig, get, running
+from tests.gateway import h2_peers
+from tests.gateway.rig import Policy, Rig, get, running
 
 HEAD = b"\r\n\r\n"
 PLACEHOLDER, VALUE = "pdk_0123456789abcdef", b"sk-the-real-value-0123"

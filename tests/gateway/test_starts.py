@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from paddock.egress import _witness
-from paddock.egress._witness import Starts
+from paddock.gateway import _witness
+from paddock.gateway._witness import Starts
 from paddock.linux.proc_events import ACK, EXIT, Event, Lost, News
 
 _SO_RCVBUF_BYTES = 4096

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from paddock.egress._wire import HIGH_WATER, SCRATCH_BYTES
+from paddock.gateway._wire import HIGH_WATER, SCRATCH_BYTES
 from paddock.model.egress import Tier
-from tests.egress.rig import Policy, Rig, Serve, eventually, get, running
+from tests.gateway.rig import Policy, Rig, Serve, eventually, get, running
 
 HEAD = b"\r\n\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: a.test:%d\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n"

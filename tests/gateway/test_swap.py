@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.egress._coding import Undecodable
-from paddock.egress._redact import Returned, forms
-from paddock.egress._secret_book import Bound, SecretBook, Unavailable, mint
-from paddock.egress._swap import Misdirected, Swap
 from paddock.errors import InvalidArgument
+from paddock.gateway._coding import Undecodable
+from paddock.gateway._redact import Returned, forms
+from paddock.gateway._secret_book import Bound, SecretBook, Unavailable, mint
+from paddock.gateway._swap import Misdirected, Swap
 from paddock.model import Binding, SecretValue, Target
 
 VALUE = b'v"\\ /&=%+\xc3\xa4-sixteen'

@@ -23,12 +23,12 @@ from wsproto.extensions import PerMessageDeflate
 from wsproto.frame_protocol import FrameProtocol
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from paddock.egress._secret_book import Bound, SecretBook
-from paddock.egress._swap import Swap
-from paddock.egress._websocket import PIECE_BYTES, Messages, Violation
+from paddock.gateway._secret_book import Bound, SecretBook
+from paddock.gateway._swap import Swap
+from paddock.gateway._websocket import PIECE_BYTES, Messages, Violation
 from paddock.model import Binding, SecretValue, Target
 from paddock.model.egress import Tier
-from tests.egress.rig import Policy, Rig, running
+from tests.gateway.rig import Policy, Rig, running
 
 PLACEHOLDER, VALUE = "pdk_0123456789abcdef", b"sk-the-real-value-0123"
 OTHER = "pdk_fedcba9876543210"

@@ -1,5 +1,5 @@
-"""From a program in a sandbox to a server on this machine: namespace, keeper, service, gateway's process and policy as
-they are in service."""
+"""From a program in a sandbox to a server on this machine: namespace, supervisor, service, gateway's process and policy
+as they are in service."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from paddock.audit import verify
-from paddock.egress._authority import Authority
-from paddock.keeper import layout
+from paddock.gateway._authority import Authority
+from paddock.supervisor import layout
 
 POLICY = """
 egress:

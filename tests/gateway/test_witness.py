@@ -11,7 +11,7 @@ from collections.abc import Generator
 
 import pytest
 
-from paddock.egress._witness import NOBODY, First, Witness
+from paddock.gateway._witness import NOBODY, First, Witness
 from paddock.linux import proc
 
 _HOLD = "import socket, os, sys; s = socket.socket(); print(os.fstat(s.fileno()).st_ino, flush=True); input()"

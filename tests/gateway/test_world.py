@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from paddock.egress._authority import Authority
-from paddock.egress._world import World
 from paddock.eval._world import World as Played
-from paddock.keeper import layout
+from paddock.gateway._authority import Authority
+from paddock.gateway._world import World
+from paddock.supervisor import layout
 
 
 def test_without_a_file_of_one_there_is_the_real_world(tmp_path: Path) -> None:

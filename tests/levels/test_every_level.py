@@ -12,8 +12,8 @@ from paddock import Limit, Limits, Sandbox, local
 from paddock.audit import read_records
 from paddock.errors import SandboxDied, Unsupported
 from paddock.eval import levels
-from paddock.keeper import layout
 from paddock.model import InspectSandbox, ListAudit
+from paddock.supervisor import layout
 from tests.conftest import SandboxFactory
 from tests.orphans import wait_until
 from tests.security.attacking import Attacker
@@ -46,7 +46,7 @@ def test_the_same_program_does_the_same(create: SandboxFactory, shared_state: Pa
 
 @pytest.mark.both
 def test_no_attack_gets_through(create: SandboxFactory, shared_state: Path) -> None:
-    with levels.lure([shared_state / layout.KEEPER_SOCKET]) as host, create() as made:
+    with levels.lure([shared_state / layout.SUPERVISOR_SOCKET]) as host, create() as made:
         verdicts = levels.attack(made, host)
     assert [one for one in verdicts if one.verdict != "stopped"] == []
 

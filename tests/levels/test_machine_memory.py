@@ -9,10 +9,10 @@ import pytest
 
 from paddock import Sandbox, Workspace
 from paddock.errors import InvalidArgument, LevelUnavailable
-from paddock.keeper import layout
-from paddock.keeper._records import Records
 from paddock.linux import processes
 from paddock.model import State
+from paddock.supervisor import layout
+from paddock.supervisor._records import Records
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import SMALL
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.keeper._exits import DNS_PORT, TCP_PORT, rules
 from paddock.linux import namespaces, netlink, nft, routes
+from paddock.supervisor._exits import DNS_PORT, TCP_PORT, rules
 
 from .child import run_in_child
 

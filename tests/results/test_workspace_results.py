@@ -18,7 +18,6 @@ from spaces import Opener
 from paddock import local
 from paddock.client import _publish
 from paddock.errors import AlreadyExists, InvalidArgument, InvalidState, NotFound
-from paddock.keeper.layout import REPOSITORIES
 from paddock.model import (
     AddArtifact,
     DiffWorkspace,
@@ -32,6 +31,7 @@ from paddock.model import (
     RemoveArtifact,
     codec,
 )
+from paddock.supervisor.layout import REPOSITORIES
 from tests.daemon.conftest import daemon_pid
 from tests.in_process import in_process
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from paddock import ExecResult, Sandbox
-from paddock.keeper import layout
+from paddock.supervisor import layout
 
 PREAMBLE = """
 import ctypes, errno, json, os, signal, socket, struct, sys

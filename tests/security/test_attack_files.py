@@ -140,12 +140,12 @@ def test_every_mount_that_can_be_written_ignores_set_user_id_and_devices(attacke
 
 def test_what_is_made_inside_never_belongs_to_a_person_of_the_host(attacker: Attacker, shared_state: Path) -> None:
     needs("ids")
-    from paddock.keeper.layout import TREE_ID_BASE
+    from paddock.supervisor.layout import TREE_ID_BASE
 
     name = f"mine-{secrets.token_hex(6)}"
     attacker.sh(f"cp /usr/bin/env /workspace/{name}; chmod 6755 /workspace/{name}")
     found = [path for path in shared_state.rglob(name) if path.is_file()]
-    for path in found:  # none, where the keeper's own mount namespace has the pool
+    for path in found:  # none, where the supervisor's own mount namespace has the pool
         assert path.stat().st_uid >= TREE_ID_BASE
     assert stat.S_IMODE(shared_state.stat().st_mode) == 0o700
 

@@ -16,7 +16,7 @@ from attacking import Attacker, whole_lines
 
 from paddock import Sandbox
 from paddock.errors import PaddockError
-from paddock.keeper import layout
+from paddock.supervisor import layout
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_download_while_names_are_exchanged_holds_nothing_of_the_hosts(
 def test_the_doors_of_the_state_directory_are_not_there(attacker: Attacker, shared_state: Path) -> None:
     id = attacker.sandbox.id
     paths = [
-        shared_state / layout.KEEPER_SOCKET,
+        shared_state / layout.SUPERVISOR_SOCKET,
         shared_state / layout.DATABASE,
         shared_state / layout.AUDIT,
         shared_state / layout.POOL_IMAGE,

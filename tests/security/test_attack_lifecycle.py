@@ -16,8 +16,8 @@ from attacking import PREAMBLE, Attacker, host_mounts
 
 from paddock import Sandbox
 from paddock.errors import GuestLost
-from paddock.keeper import layout
 from paddock.linux import proc
+from paddock.supervisor import layout
 from tests.conftest import live_sandboxes
 
 # Each leaves processes that do what they can not to die, then says so.
@@ -117,7 +117,7 @@ def test_a_busy_sandbox_dies_by_its_deadline(create: Callable[..., Sandbox]) -> 
 
 @pytest.mark.parametrize("lie", ["another start", "another boot", "nobody"])
 def test_a_process_that_has_the_number_of_a_sandbox_is_not_taken_for_it(lie: str, state_dir: Path) -> None:
-    """A sandbox died with its keeper, and its number was given to a process of the host since."""
+    """A sandbox died with its supervisor, and its number was given to a process of the host since."""
     code = "from paddock import Sandbox\nwith Sandbox.create(level='jail') as s: s.exec('true', check=True)"
     environment = {**os.environ, "PADDOCK_STATE_DIR": str(state_dir)}
     first = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
@@ -125,7 +125,7 @@ def test_a_process_that_has_the_number_of_a_sandbox_is_not_taken_for_it(lie: str
         pytest.skip(first.stderr.splitlines()[-1])
     with subprocess.Popen(["sleep", "600"]) as victim:
         try:
-            _end_keeper(state_dir)
+            _end_supervisor(state_dir)
             forged = state_dir / layout.RUN / "sb_forged0123456789"
             forged.mkdir(mode=0o700)
             start = 1 if lie == "another start" else proc.start_time(victim.pid)
@@ -169,10 +169,10 @@ def test_a_sandbox_that_kills_its_agents_for_ever_is_killed_at_once(attacker: At
     assert attacker.sandbox.state == "killed"
 
 
-def _end_keeper(state: Path) -> None:
-    from tests.conftest import stop_keeper
+def _end_supervisor(state: Path) -> None:
+    from tests.conftest import stop_supervisor
 
-    stop_keeper(state)
+    stop_supervisor(state)
 
 
 def _pids() -> list[int]:

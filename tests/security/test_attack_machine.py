@@ -173,7 +173,7 @@ def test_what_sockets_hold_stays_within_a_few_hundred_mebibytes(
     assert bystander.exec("echo alive").stdout == "alive\n"
 
 
-def test_a_keeper_is_not_kept_busy_by_ten_thousand_netlink_sockets(limited: Callable[..., Attacker]) -> None:
+def test_a_supervisor_is_not_kept_busy_by_ten_thousand_netlink_sockets(limited: Callable[..., Attacker]) -> None:
     needs("sockets")
     attacker = limited(memory_mib=256, open_files=4096)
     many = (

@@ -15,7 +15,7 @@ from attacking import REFUSALS, Attacker, needs, status_on_host
 
 from paddock import Sandbox
 from paddock.errors import SandboxDied
-from paddock.keeper.layout import RANGE_STRIDE, RUN_ID_BASE
+from paddock.supervisor.layout import RANGE_STRIDE, RUN_ID_BASE
 
 
 def test_only_the_own_processes_are_seen(attacker: Attacker) -> None:

@@ -120,7 +120,7 @@ def test_memory_that_belongs_to_no_process_is_refused_or_its_end_is_named(
 ) -> None:
     """It counts for the sandbox but for no process of it: the kernel may choose the agent, or pid 1, instead.
 
-    Where no control group counts it, it is refused, or the keeper sees it.
+    Where no control group counts it, it is refused, or the supervisor sees it.
     """
     attacker = limited(memory_mib=128, tmp_mib=16, open_files=4096)
     code = f"total = 0\ntry:\n{_indented(OF_NO_PROCESS[kind])}\nexcept (OSError, MemoryError): pass\n"

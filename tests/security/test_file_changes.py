@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from paddock.audit import read_records
-from paddock.keeper import layout
 from paddock.model import AuditRecord, ListAudit
+from paddock.supervisor import layout
 from tests.conftest import SandboxFactory
 
 HOSTILE = r"""

@@ -1,6 +1,6 @@
 """A small real backend for the tests of the door: host processes without walls, in a world that outlives services.
 
-A `World` plays the keeper: one service after the other, each with a `WorldBackend` of its own, finds the same
+A `World` plays the supervisor: one service after the other, each with a `WorldBackend` of its own, finds the same
 instances in it.
 """
 

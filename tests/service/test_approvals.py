@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from service_world import ME, Rig, until
 
-from paddock.egress._http1 import Request as HttpRequest
-from paddock.egress._judged import Judged, of_request
 from paddock.errors import ApprovalNeeded, InvalidState, NotFound, PolicyDenied
+from paddock.gateway._http1 import Request as HttpRequest
+from paddock.gateway._judged import Judged, of_request
 from paddock.model import (
     APPROVAL_MOVES,
     Approval,

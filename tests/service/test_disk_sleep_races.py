@@ -12,7 +12,7 @@ from service_world import ME, Place, Rig
 from test_disk_sleep import Sleeper
 from test_workspace_trees import OneWorkspace
 
-from paddock.errors import KeeperUnavailable, SandboxDied
+from paddock.errors import SandboxDied, SupervisorUnavailable
 from paddock.model import KillSandbox, State
 from paddock.service._clock import Clock
 
@@ -51,14 +51,14 @@ async def test_what_could_not_be_finished_the_next_use_finishes(
         box = await Sleeper(rig, service).begin()
 
         async def fail(*_: object) -> None:
-            raise KeeperUnavailable("it has just died")
+            raise SupervisorUnavailable("it has just died")
 
         if way == "to sleep":
             monkeypatch.setattr(service_world.Held, "kill", fail)
         else:
             await box.sleep()
             monkeypatch.setattr(service_world.WorldBackend, "forget", fail)
-        with pytest.raises(KeeperUnavailable):
+        with pytest.raises(SupervisorUnavailable):
             await (box.sleep() if way == "to sleep" else box.answers())
         monkeypatch.undo()
         async with asyncio.timeout(PATIENCE_SECONDS):

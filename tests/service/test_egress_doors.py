@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from paddock.backends import Instance
-from paddock.egress._client import GatewayClient
-from paddock.egress._control import Open, Secret
-from paddock.egress._secret_book import Bound, to_bytes
-from paddock.errors import KeeperUnavailable, NotConfigured, NotFound
+from paddock.errors import NotConfigured, NotFound, SupervisorUnavailable
+from paddock.gateway._client import GatewayClient
+from paddock.gateway._control import Open, Secret
+from paddock.gateway._secret_book import Bound, to_bytes
 from paddock.model import (
     ApprovalAnswer,
     ApprovalState,
@@ -36,9 +36,9 @@ from paddock.service._store import Row
 from paddock.service._tasks import Tasks
 from tests.conftest import gateway_pid
 from tests.contexts import context
-from tests.egress.rig import eventually
-from tests.keeper.conftest import Yard, open_yard
-from tests.keeper.conftest import run as execute
+from tests.gateway.rig import eventually
+from tests.supervisor.conftest import Yard, open_yard
+from tests.supervisor.conftest import run as execute
 
 # The gateway would wait two seconds for the first words of a silent caller, to refuse it in its own protocol.
 _CALL = """
@@ -150,13 +150,13 @@ def test_a_revision_that_finds_an_open_failing_holds_once_it_can(
 
             async def failing(*arguments: Any, **named: Any) -> Any:
                 if failures:
-                    raise KeeperUnavailable(failures.pop(0))
+                    raise SupervisorUnavailable(failures.pop(0))
                 return await exits(*arguments, **named)
 
             monkeypatch.setattr(yard.backend, "exits", failing)
             both = doors.open(row_of(instance), NOTHING), doors.revise(row_of(instance), NOTHING)
             told = await asyncio.gather(*both, return_exceptions=True)
-            assert [type(error) for error in told] == [KeeperUnavailable] * 2
+            assert [type(error) for error in told] == [SupervisorUnavailable] * 2
             assert await calls(instance) in REFUSED, "the door opens at last"
             await instance.kill()
 
@@ -290,9 +290,9 @@ def test_the_next_daemon_starts_a_gateway_for_what_lives_where_both_have_died(st
     play(state_dir, scene)
 
 
-def test_a_keeper_and_a_gateway_that_die_together_are_both_replaced(state_dir: Path) -> None:
+def test_a_supervisor_and_a_gateway_that_die_together_are_both_replaced(state_dir: Path) -> None:
     if os.getuid() != 0:
-        pytest.skip("an ordinary user's next keeper can't make the sockets anew")
+        pytest.skip("an ordinary user's next supervisor can't make the sockets anew")
 
     async def scene(yard: Yard) -> None:
         async with doors_of(yard) as doors:
@@ -300,9 +300,9 @@ def test_a_keeper_and_a_gateway_that_die_together_are_both_replaced(state_dir: P
             await doors.open(row_of(instance), NOTHING)
             first = gateway_pid(yard.state_dir)
             assert first is not None
-            os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
+            os.kill(int(yard.backend.supervisor.facts["pid"]), signal.SIGKILL)
             os.kill(first, signal.SIGKILL)
-            # Nobody listens until the next keeper does.
+            # Nobody listens until the next supervisor does.
             while (said := await calls(instance)) == b"ConnectionRefusedError\n":
                 pass
             assert said in REFUSED
@@ -312,7 +312,7 @@ def test_a_keeper_and_a_gateway_that_die_together_are_both_replaced(state_dir: P
 
 
 def test_where_no_gateway_can_be_started_the_open_is_refused(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.egress._client.BOOTSTRAP", "raise SystemExit('out of luck')")
+    monkeypatch.setattr("paddock.gateway._client.BOOTSTRAP", "raise SystemExit('out of luck')")
 
     async def scene(yard: Yard) -> None:
         async with doors_of(yard) as doors:

@@ -11,7 +11,7 @@ import service_world
 from service_world import ME, Rig
 
 from paddock.backends._base import Ending
-from paddock.errors import KeeperUnavailable, PaddockError, ResourceExhausted, SandboxDied, Unrecorded
+from paddock.errors import PaddockError, ResourceExhausted, SandboxDied, SupervisorUnavailable, Unrecorded
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -256,7 +256,7 @@ async def test_an_extension_that_is_broken_off_holds_as_it_is_recorded(
         await never.wait()
 
     async def fail(*_: object) -> None:
-        raise KeeperUnavailable("it has just died")
+        raise SupervisorUnavailable("it has just died")
 
     async with rig.service() as service:
         made = await service.perform(CreateSandbox(spec=SandboxSpec(ttl_seconds=100)), ME)
@@ -265,7 +265,7 @@ async def test_an_extension_that_is_broken_off_holds_as_it_is_recorded(
             broken.setattr(service_world.Held, "set_deadline", hang if died == "daemon" else fail)
             extension = asyncio.ensure_future(service.perform(ExtendSandbox(sandbox=made.id, ttl_seconds=1000), ME))
             if died == "supervisor":
-                with pytest.raises(KeeperUnavailable):
+                with pytest.raises(SupervisorUnavailable):
                     await extension
                 place.deadline += 900  # as if it had been done, and the answer lost
             else:

@@ -13,7 +13,6 @@ import pytest
 from service_world import ME
 
 from paddock.errors import NotFound
-from paddock.keeper.layout import TREE_ID_BASE
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -32,9 +31,10 @@ from paddock.service import Service
 from paddock.service._store import Row
 from paddock.service._workspace_tree import WorkspaceTree
 from paddock.storage import prepare
+from paddock.supervisor.layout import TREE_ID_BASE
 from tests.conformance.trees import Root
 from tests.conftest import private_state
-from tests.keeper.conftest import Yard, clear, open_yard
+from tests.supervisor.conftest import Yard, clear, open_yard
 
 # Each number is written to the sandbox's own tree first, then to its workspace.
 WRITER = """

@@ -11,7 +11,6 @@ import pytest
 from service_world import ME, FolderPool, Rig
 
 from paddock.errors import PlatformError
-from paddock.keeper.layout import PACKAGES
 from paddock.model import (
     CheckStorage,
     CollectGarbage,
@@ -27,6 +26,7 @@ from paddock.model import (
 from paddock.service import Service
 from paddock.service._garbage import Candidate, Garbage
 from paddock.service._needs import Need
+from paddock.supervisor.layout import PACKAGES
 from tests.stand_ins import HOST, OneTemplate
 
 ORPHANS = ("sb_0000000000000000", "sb_0000000000000000_w", "sn_0000000000000000", "sn_0000000000000000_w")

@@ -15,7 +15,6 @@ from service_world import ME, Rig, WorldBackend
 from paddock.backends._base import Capabilities
 from paddock.daemon._older import forget_figures
 from paddock.errors import InvalidArgument, LevelUnavailable, PolicyDenied, ResourceExhausted, Unsupported
-from paddock.keeper.layout import LEVELS
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -36,6 +35,7 @@ from paddock.model.config import FILE as CONFIG
 from paddock.model.config import Config, read_config
 from paddock.policy import Policy, local_policy
 from paddock.service import Service, _reports
+from paddock.supervisor.layout import LEVELS
 from tests.stand_ins import OneTemplate
 
 

@@ -249,7 +249,7 @@ async def test_what_another_backend_says_of_an_id_is_not_said_of_the_sandbox(rig
         made = await service.perform(CreateSandbox(), ME)
         other = WorldBackend(World(rig.state_dir / "other"), level=Level.CONTAINER)
         place = other._world.places[made.id] = Place(rig.world.places[made.id].plan, rig.state_dir / "other")
-        await place.end(Ending(limit=None, reason="the keeper died while it was being made"))
+        await place.end(Ending(limit=None, reason="the supervisor died while it was being made"))
         service.recovery._backends._loaded["container"] = other
         row = service._store.get(made.id)
         assert row is not None

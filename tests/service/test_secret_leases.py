@@ -12,8 +12,8 @@ import pytest
 from service_world import ME, Rig, until
 
 from paddock.backends._base import SandboxPlan
-from paddock.egress._secret_book import Bound, from_bytes, to_bytes
 from paddock.errors import InvalidArgument, PolicyDenied, SecretUnavailable
+from paddock.gateway._secret_book import Bound, from_bytes, to_bytes
 from paddock.model import (
     Binding,
     CreateSandbox,

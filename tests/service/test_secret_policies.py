@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from service_world import ME, Rig
 
-from paddock.egress._secret_book import Bound, from_bytes
 from paddock.errors import SecretUnavailable
+from paddock.gateway._secret_book import Bound, from_bytes
 from paddock.model import (
     Allow,
     Binding,

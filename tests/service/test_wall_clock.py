@@ -1,6 +1,6 @@
 """The wall clock jumps, years ahead and years back: what lives, lives as long as it was told, and no longer.
 
-Keeper and guest do not read it at all (`tests/style/test_clocks.py`); the service gets it injected here.
+Supervisor and guest do not read it at all (`tests/style/test_clocks.py`); the service gets it injected here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from service_world import ME, Rig
 from test_over_guest import make, opened, sh
 
 from paddock.errors import SandboxDied
-from paddock.keeper._serve import LONGEST_SLEEP_SECONDS, Keeper
 from paddock.linux import proc
 from paddock.model import (
     ExtendSandbox,
@@ -26,6 +25,7 @@ from paddock.model import (
     State,
 )
 from paddock.service import Clock
+from paddock.supervisor._serve import LONGEST_SLEEP_SECONDS, Supervisor
 
 YEARS = 10 * 365 * 86_400.0
 
@@ -93,7 +93,7 @@ async def test_a_name_is_free_again_after_its_holder_died_whenever_that_seems_to
         assert await make(service, name="again", ttl_seconds=60)
 
 
-def test_a_keeper_looks_at_the_clock_soon_after_the_machine_slept() -> None:
+def test_a_supervisor_looks_at_the_clock_soon_after_the_machine_slept() -> None:
     """poll's own clock stands still meanwhile; a machine can't be put to sleep in a test."""
     undertaker = SimpleNamespace(
         next_deadline=lambda: proc.boottime() + 7 * 86_400,
@@ -101,7 +101,7 @@ def test_a_keeper_looks_at_the_clock_soon_after_the_machine_slept() -> None:
         pauses=SimpleNamespace(deadlines=lambda: []),
     )
     nursery = SimpleNamespace(deadlines=lambda: [])
-    keeper = SimpleNamespace(
+    supervisor = SimpleNamespace(
         _house=SimpleNamespace(idle_seconds=10.0),
         _idle_since=0.0,
         _line=object(),
@@ -109,4 +109,4 @@ def test_a_keeper_looks_at_the_clock_soon_after_the_machine_slept() -> None:
         _nursery=nursery,
         _watched=SimpleNamespace(next=lambda: None),
     )
-    assert Keeper._timeout(keeper) <= LONGEST_SLEEP_SECONDS * 1000  # pyright: ignore
+    assert Supervisor._timeout(supervisor) <= LONGEST_SLEEP_SECONDS * 1000  # pyright: ignore

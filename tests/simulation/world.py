@@ -20,18 +20,18 @@ from typing import Any
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Capabilities, Ending, Kept, Paused, SandboxPlan
 from paddock.backends._stillness import Stillness
-from paddock.egress._control import Close, Open, Order, Revise
 from paddock.errors import (
     AlreadyExists,
     FileError,
     GatewayUnavailable,
-    KeeperUnavailable,
     NotFound,
     PaddockError,
     ResourceExhausted,
     SandboxDied,
+    SupervisorUnavailable,
     Unrecorded,
 )
+from paddock.gateway._control import Close, Open, Order, Revise
 from paddock.model import (
     Check,
     ExecId,
@@ -576,9 +576,9 @@ class Supervisor:
         world, mine, life = self.world, generation.get(), self.life
         world.effect("ask", what, id)
         if self.is_away:
-            raise KeeperUnavailable("the keeper does not answer")
+            raise SupervisorUnavailable("the supervisor does not answer")
         if world.failures and world.likely(world.failures):
-            raise KeeperUnavailable("the keeper went away", unheard=True)
+            raise SupervisorUnavailable("the supervisor went away", unheard=True)
         answer: asyncio.Future[Any] = world.loop.create_future()
         request: list[Any] = [True]
         outlives = late and world.likely(0.3)
@@ -646,7 +646,7 @@ class Supervisor:
         requests, self._requests = self._requests, []
         for answer, _ in requests:
             if not answer.done():
-                answer.set_exception(KeeperUnavailable("the keeper went away before it answered", lost=True))
+                answer.set_exception(SupervisorUnavailable("the supervisor went away before it answered", lost=True))
         for place in self.places.values():
             for hold in tuple(place.freezes):
                 place.thaw(hold)
@@ -733,7 +733,7 @@ class Instance:
                 )
                 held = await asyncio.shield(thawing)
             if not held:
-                raise KeeperUnavailable(f"{self.id} did not stand still for as long as it took", lost=True)
+                raise SupervisorUnavailable(f"{self.id} did not stand still for as long as it took", lost=True)
 
     async def pause(self) -> Paused:
         def act(place: Place) -> Paused:
@@ -840,7 +840,7 @@ class Instance:
 
     def lose(self) -> None:
         if self._over is not None and not self._over.done():
-            self._over.set_exception(KeeperUnavailable("the connection was lost"))
+            self._over.set_exception(SupervisorUnavailable("the connection was lost"))
 
     async def aclose(self) -> None:
         self.world.check_alive()
@@ -864,7 +864,7 @@ class SimulatedBackend:
 
     def probe(self) -> str | None:
         self._world.check_alive()
-        return "the keeper cannot be started" if self._supervisor.is_away else None
+        return "the supervisor cannot be started" if self._supervisor.is_away else None
 
     def checks(self) -> tuple[Check, ...]:
         return ()
@@ -908,7 +908,7 @@ class SimulatedBackend:
         with self._supervisor.busy(plan.id, "create"):
             try:
                 return Instance(await self._supervisor.ask("create", plan.id, act, undo))
-            except KeeperUnavailable:
+            except SupervisorUnavailable:
                 undo()
                 raise
 

@@ -87,7 +87,6 @@ def _serve() -> None:
     from paddock import Sandbox
     from paddock.client import default_transport
     from paddock.errors import PaddockError
-    from paddock.keeper.layout import default_state_dir
     from paddock.model import (
         CheckStorage,
         CollectGarbage,
@@ -103,6 +102,7 @@ def _serve() -> None:
         RollbackSandbox,
         SandboxSpec,
     )
+    from paddock.supervisor.layout import default_state_dir
 
     transport = default_transport()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import paddock
-from paddock.keeper import layout
+from paddock.supervisor import layout
 from tests.conformance.leaks import Snapshot
-from tests.conftest import SandboxFactory, keepers
+from tests.conftest import SandboxFactory, supervisors
 from tests.orphans import wait_until
 
 MANY = pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
@@ -37,8 +37,9 @@ def resident_kib(pid: int) -> int:
 
 
 def at_rest(state: Path) -> Snapshot:
-    """With all the spares that the keeper wants, which are none before the first jail, and none of them half made."""
-    assert wait_until(lambda: len(list((state / "keeper" / "spares").iterdir())) in (0, layout.DEFAULT_SPARES))
+    """With all the spares that the supervisor wants, which are none before the first jail, and none of them half
+    made."""
+    assert wait_until(lambda: len(list((state / "supervisor" / "spares").iterdir())) in (0, layout.DEFAULT_SPARES))
     seen = [Snapshot.take(state)]
 
     def still() -> bool:
@@ -55,13 +56,13 @@ def test_hundreds_of_cycles_leave_nothing_behind(sandbox: SandboxFactory, shared
     sandbox().kill()  # skips with the reason where no sandbox can be had
     for _ in range(20):  # what is made once and kept (id maps of a slot, caches) is made
         live_once()
-    (keeper,) = keepers(shared_state)
-    before, memory = at_rest(shared_state), resident_kib(keeper)
+    (supervisor,) = supervisors(shared_state)
+    before, memory = at_rest(shared_state), resident_kib(supervisor)
     ids = [live_once() for _ in range(cycles)]
     left: dict[str, int] = {}
 
     def clean() -> bool:
-        # By number: what the keeper keeps ready for the next one is never the same.
+        # By number: what the supervisor keeps ready for the next one is never the same.
         now = Snapshot.take(shared_state, sandboxes=ids)
         kinds = before.__struct_fields__
         left.update({kind: len(getattr(now, kind)) - len(getattr(before, kind)) for kind in kinds})
@@ -69,5 +70,7 @@ def test_hundreds_of_cycles_leave_nothing_behind(sandbox: SandboxFactory, shared
         return all(number <= 0 for number in left.values())
 
     assert wait_until(clean), f"left behind: {left}, {sorted(Snapshot.take(shared_state).files - before.files)}"
-    assert keepers(shared_state) == [keeper]
-    assert resident_kib(keeper) - memory < 1024, f"the keeper has grown by {resident_kib(keeper) - memory} KiB"
+    assert supervisors(shared_state) == [supervisor]
+    assert resident_kib(supervisor) - memory < 1024, (
+        f"the supervisor has grown by {resident_kib(supervisor) - memory} KiB"
+    )

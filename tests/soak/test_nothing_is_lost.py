@@ -1,5 +1,5 @@
-"""Anything in any order, and kill -9 of a service or the keeper in the middle of it: every synced byte is found again,
-nothing is left over, and the records agree with the disk."""
+"""Anything in any order, and kill -9 of a service or the supervisor in the middle of it: every synced byte is found
+again, nothing is left over, and the records agree with the disk."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from paddock.keeper import layout
-from tests.conftest import keepers, live_sandboxes
+from paddock.supervisor import layout
+from tests.conftest import live_sandboxes, supervisors
 from tests.orphans import wait_until
 from tests.soak.served import Served, content
 
@@ -26,7 +26,7 @@ Files = dict[str, str]
 
 MOST_BOXES = 8
 MOST_SPACES = 3
-CUTS = st.sampled_from([None, None, None, "service", "service", "keeper"])
+CUTS = st.sampled_from([None, None, None, "service", "service", "supervisor"])
 DELAYS = st.integers(0, 60)
 WHICH = st.integers(0, 99)
 """Of those that are there, by number: what may be drawn must not depend on what was cut off."""
@@ -174,7 +174,7 @@ class NothingIsLost(RuleBasedStateMachine):
         if now["state"] == "running":
             self._files[box] = self._one_of(box, self._files[box], self._shots[shot])
         else:  # the snapshot is whole, and that is what counts
-            assert (now["state"], cut) == ("failed", "keeper"), now
+            assert (now["state"], cut) == ("failed", "supervisor"), now
             assert now["reason"]
             self._end(box, self._shots[shot])
 
@@ -185,7 +185,7 @@ class NothingIsLost(RuleBasedStateMachine):
             return
         answer = self._ask(who, cut, delay, "kill", id=box)
         if (answer is None or "error" in answer) and box in self._living():
-            seen = self._services[0].ask("files", id=box)  # the keeper may be at it still
+            seen = self._services[0].ask("files", id=box)  # the supervisor may be at it still
             assert seen.get("error") == "sandbox_died" or seen["value"] == self._files[box], seen
             assert self._value("kill", id=box) == "killed"
         self._end(box)
@@ -315,12 +315,12 @@ class NothingIsLost(RuleBasedStateMachine):
             service.kill()
             answer = service.answer(60)
         else:
-            killed = keepers(self._state_dir)
+            killed = supervisors(self._state_dir)
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
             answer = service.answer(90)
-            assert wait_until(lambda: not set(killed) & set(keepers(self._state_dir)))
-            assert answer is not None, f"{op} {arguments} hangs after the keeper was killed"
+            assert wait_until(lambda: not set(killed) & set(supervisors(self._state_dir)))
+            assert answer is not None, f"{op} {arguments} hangs after the supervisor was killed"
         note(f"{op} cut off by kill of the {cut} after {delay} ms: {answer}")
         return answer
 

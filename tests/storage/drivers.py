@@ -1,4 +1,4 @@
-"""Pools on this machine, one per driver. For btrfs a child plays the keeper, in a mount namespace of its own."""
+"""Pools on this machine, one per driver. For btrfs a child plays the supervisor, in a mount namespace of its own."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import signal
 import socket
 from pathlib import Path
 
-from paddock.keeper.layout import KEEPER_CONFIG
-from paddock.keeper.pool import open_pool as keeper_open_pool
 from paddock.linux import mounts, namespaces
 from paddock.storage import Pool, PoolConfig, open_pool, prepare
+from paddock.supervisor.layout import SUPERVISOR_CONFIG
+from paddock.supervisor.pool import open_pool as supervisor_open_pool
 from tests.conformance.trees import exit_code
 
 GIB = 1 << 30
 
 
-class Keeper:
+class Supervisor:
     """Holds the pool of a state directory mounted, out of our sight, and hands out its directory."""
 
     def __init__(self, state_dir: Path) -> None:
@@ -36,7 +36,7 @@ class Keeper:
         self.fd = fds[0] if fds else -1
         if not fds:
             self.kill()
-            raise OSError("the keeper died")
+            raise OSError("the supervisor died")
 
     def kill(self) -> None:
         if self._pid:
@@ -55,8 +55,8 @@ class Keeper:
 def _keep(state_dir: Path, door: socket.socket) -> None:
     namespaces.unshare(namespaces.NEWNS)
     mounts.make_all_private()
-    config = json.loads((state_dir / KEEPER_CONFIG).read_bytes())
-    fd = keeper_open_pool(str(state_dir), config["pool"])
+    config = json.loads((state_dir / SUPERVISOR_CONFIG).read_bytes())
+    fd = supervisor_open_pool(str(state_dir), config["pool"])
     socket.send_fds(door, [b"pool"], [fd])
     os.close(fd)
     door.recv(1)  # until the test has ended, in whatever way
@@ -68,11 +68,11 @@ class DriverHarness:
     def __init__(self, state_dir: Path, driver: str) -> None:
         self.state_dir = state_dir
         self.config: PoolConfig = prepare(state_dir, driver=driver, image_bytes=GIB)
-        self._keeper = Keeper(state_dir) if self.config.image else None
+        self._supervisor = Supervisor(state_dir) if self.config.image else None
 
     def open(self) -> Pool:
-        return open_pool(self.state_dir, self.config, os.dup(self._keeper.fd) if self._keeper else None)
+        return open_pool(self.state_dir, self.config, os.dup(self._supervisor.fd) if self._supervisor else None)
 
     def close(self) -> None:
-        if self._keeper is not None:
-            self._keeper.close()
+        if self._supervisor is not None:
+            self._supervisor.close()

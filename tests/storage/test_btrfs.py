@@ -19,7 +19,7 @@ from paddock.model import PoolSpace
 from paddock.storage import open_pool
 from paddock.storage._btrfs import BtrfsPool
 from tests.conformance.trees import Root, everything_in, exit_code, in_child
-from tests.storage.drivers import GIB, Keeper, prepare
+from tests.storage.drivers import GIB, Supervisor, prepare
 
 pytestmark = pytest.mark.root
 
@@ -29,30 +29,30 @@ _SET_FLAGS, _IMMUTABLE = 0x4008_6602, 0x10  # include/uapi/linux/fs.h
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Generator[Keeper]:
+def supervisor(tmp_path: Path) -> Generator[Supervisor]:
     try:
         config = prepare(tmp_path, driver="btrfs", image_bytes=GIB)
     except NotConfigured as error:
         pytest.skip(str(error))
     if config.image is None:
         pytest.skip("the state directory is on btrfs itself")
-    keeper = Keeper(tmp_path)
-    yield keeper
-    keeper.close()
+    supervisor = Supervisor(tmp_path)
+    yield supervisor
+    supervisor.close()
 
 
-def opened(tmp_path: Path, keeper: Keeper) -> BtrfsPool:
-    pool = open_pool(tmp_path, prepare(tmp_path), os.dup(keeper.fd))
+def opened(tmp_path: Path, supervisor: Supervisor) -> BtrfsPool:
+    pool = open_pool(tmp_path, prepare(tmp_path), os.dup(supervisor.fd))
     assert isinstance(pool, BtrfsPool)
     return pool
 
 
 @pytest.mark.parametrize("available", [1 << 30, 1 << 20], ids=["there is room", "it is full"])
 def test_what_was_deleted_and_not_given_back_yet_is_waited_for(
-    tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, available: int
+    tmp_path: Path, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, available: int
 ) -> None:
     """The kernel's cleaner goes on after a commit: until then a copy is refused although there is room."""
-    pool = opened(tmp_path, keeper)
+    pool = opened(tmp_path, supervisor)
     pool.create("sb_1")
     copy, sync, commits = btrfs.snapshot, btrfs.sync, [0]
 
@@ -97,8 +97,8 @@ def nest(root: Path) -> None:
         os.close(subvolume)
 
 
-def test_a_tree_with_read_only_subvolumes_in_it_is_deleted_whole(tmp_path: Path, keeper: Keeper) -> None:
-    pool = opened(tmp_path, keeper)
+def test_a_tree_with_read_only_subvolumes_in_it_is_deleted_whole(tmp_path: Path, supervisor: Supervisor) -> None:
+    pool = opened(tmp_path, supervisor)
     pool.create("sb_1")
     with Root(pool, "sb_1") as root:
         nest(root)
@@ -107,8 +107,8 @@ def test_a_tree_with_read_only_subvolumes_in_it_is_deleted_whole(tmp_path: Path,
     pool.close()
 
 
-def test_a_tree_with_subvolumes_in_it_is_not_copied_in_part(tmp_path: Path, keeper: Keeper) -> None:
-    pool = opened(tmp_path, keeper)
+def test_a_tree_with_subvolumes_in_it_is_not_copied_in_part(tmp_path: Path, supervisor: Supervisor) -> None:
+    pool = opened(tmp_path, supervisor)
     for name, number in (("sb_1", 1), ("sb_2", 300)):  # more than the kernel tells at once
         pool.create(name)
         with Root(pool, name) as root:
@@ -128,8 +128,8 @@ def test_a_tree_with_subvolumes_in_it_is_not_copied_in_part(tmp_path: Path, keep
     pool.close()
 
 
-def test_a_sweep_says_why_something_half_deleted_stays(tmp_path: Path, keeper: Keeper) -> None:
-    pool = opened(tmp_path, keeper)
+def test_a_sweep_says_why_something_half_deleted_stays(tmp_path: Path, supervisor: Supervisor) -> None:
+    pool = opened(tmp_path, supervisor)
     pool.create("sb_1")
     with Root(pool, "sb_1") as root:
         directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
@@ -149,24 +149,26 @@ def test_a_sweep_says_why_something_half_deleted_stays(tmp_path: Path, keeper: K
     pool.close()
 
 
-def test_quota_groups_that_killed_processes_left_are_removed_and_no_others(tmp_path: Path, keeper: Keeper) -> None:
+def test_quota_groups_that_killed_processes_left_are_removed_and_no_others(
+    tmp_path: Path, supervisor: Supervisor
+) -> None:
     for command in (_DISABLE, _ENABLE_FULL):  # full quotas leave a group behind for each subvolume
-        fcntl.ioctl(keeper.fd, _QUOTA_CTL, bytearray(struct.pack("QQ", command, 0)))
+        fcntl.ioctl(supervisor.fd, _QUOTA_CTL, bytearray(struct.pack("QQ", command, 0)))
 
     def leave() -> None:
-        mine = opened(tmp_path, keeper)
+        mine = opened(tmp_path, supervisor)
         for number in range(150):
             mine.create(f"sb_{number}", limit_bytes=1 << 20)
         for number in range(10, 150):
             mine.delete(f"sb_{number}")
 
     assert exit_code(in_child(leave)) == 0
-    groups = f"/sys/fs/btrfs/{btrfs.filesystem_id(keeper.fd)}/qgroups"
+    groups = f"/sys/fs/btrfs/{btrfs.filesystem_id(supervisor.fd)}/qgroups"
     deadline = time.monotonic() + 60
     while len([name for name in os.listdir(groups) if name.startswith("0_")]) > 100:
         assert time.monotonic() < deadline, "the groups are still there"
-        btrfs.sync(keeper.fd)  # the kernel's cleaner goes on after each commit
-        opened(tmp_path, keeper).close()
-    pool = opened(tmp_path, keeper)
+        btrfs.sync(supervisor.fd)  # the kernel's cleaner goes on after each commit
+        opened(tmp_path, supervisor).close()
+    pool = opened(tmp_path, supervisor)
     assert [pool.usage(f"sb_{number}").limit_bytes for number in range(10)] == [1 << 20] * 10
     pool.close()

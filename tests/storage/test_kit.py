@@ -14,10 +14,10 @@ import pytest
 
 from paddock.backends.guest import program
 from paddock.backends.vessel import Control
-from paddock.guest._control import pack_orders
 from paddock.storage import Templates, open_pool, prepare
 from paddock.storage._kit import COMMAND, PLACE, manifest, recipe
 from paddock.storage._recipe import Manifest
+from paddock.vmm._control import pack_orders
 from tests.conformance.trees import Root
 
 
@@ -82,8 +82,8 @@ def test_it_is_built_once_and_held_while_it_is_in_use(tmp_path: Path) -> None:
     assert tree == Templates(pool).kit() == recipe().tree
     assert pool.names() == (tree,)
     with Root(pool, tree) as root:
-        assert (root / "guest/__main__.pyc").exists()
-        assert not (root / "guest/__main__.pyc").stat().st_mode & 0o022
+        assert (root / "vmm/__main__.pyc").exists()
+        assert not (root / "vmm/__main__.pyc").stat().st_mode & 0o022
     assert templates.is_version(tree)
     assert tree in templates.versions()
     assert "kit" not in templates.names()

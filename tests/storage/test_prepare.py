@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import InvalidArgument, InvalidState, NotConfigured, PlatformError
-from paddock.keeper import layout
 from paddock.linux import loop
 from paddock.storage import _directories, _probe, open_pool, prepare
 from paddock.storage._config import Reason
-from tests.storage.drivers import GIB, Keeper
+from paddock.supervisor import layout
+from tests.storage.drivers import GIB, Supervisor
 from tests.storage.faults import killed_before_step
 
 
@@ -63,12 +63,12 @@ def test_killed_at_any_step_it_is_whole_the_next_time(tmp_path: Path, driver: st
         state = tmp_path / f"state{step}"
         done = not killed_before_step(step, lambda: prepare(state, driver=driver, image_bytes=GIB))  # noqa: B023
         config = prepare(state, driver=driver, image_bytes=GIB)
-        assert {p.name for p in state.iterdir()} - {"keeper.json", "pool"} == (
+        assert {p.name for p in state.iterdir()} - {"supervisor.json", "pool"} == (
             {config.image} if config.image else set()
         )
         if config.image:
-            keeper = Keeper(state)
-            keeper.close()
+            supervisor = Supervisor(state)
+            supervisor.close()
     assert step > 10
 
 
@@ -112,13 +112,13 @@ def test_what_was_refused_at_first_is_looked_at_again_while_there_are_no_trees(
     with contextlib.closing(open_pool(state_dir, kept)) as pool:
         assert "works by now" in pool.checks()[0].detail
     tree.rmdir()
-    with socket.socket(socket.AF_UNIX) as keeper:
-        keeper.bind(str(state_dir / layout.KEEPER_SOCKET))
-        keeper.listen()
+    with socket.socket(socket.AF_UNIX) as supervisor:
+        supervisor.bind(str(state_dir / layout.SUPERVISOR_SOCKET))
+        supervisor.listen()
         assert prepare(state_dir).driver == "copy"
     (state_dir / "pool" / "tp_1").mkdir()
     assert [prepare(state_dir).driver for _ in range(2)] == ["overlay", "overlay"]
-    (state_dir / layout.KEEPER_SOCKET).unlink()
+    (state_dir / layout.SUPERVISOR_SOCKET).unlink()
 
 
 def test_a_better_driver_that_was_not_taken_has_its_reason_in_doctor(tmp_path: Path) -> None:
@@ -154,20 +154,20 @@ def test_a_lost_image_is_made_again_and_a_damaged_one_is_not_touched(tmp_path: P
     ["", "{", '{"version":1}', '{"version":1,"pool":{"driver":"zfs"}}', '{"version":2,"pool":{"driver":"copy"}}'],
 )
 def test_a_configuration_that_is_not_ours_is_not_overwritten(tmp_path: Path, text: str) -> None:
-    (tmp_path / "keeper.json").write_text(text)
-    with pytest.raises(PlatformError, match=r"keeper\.json"):
+    (tmp_path / "supervisor.json").write_text(text)
+    with pytest.raises(PlatformError, match=r"supervisor\.json"):
         prepare(tmp_path)
-    assert (tmp_path / "keeper.json").read_text() == text
+    assert (tmp_path / "supervisor.json").read_text() == text
 
 
 @pytest.mark.root
-def test_a_later_keeper_meets_the_file_system_that_sandboxes_still_hold(tmp_path: Path) -> None:
+def test_a_later_supervisor_meets_the_file_system_that_sandboxes_still_hold(tmp_path: Path) -> None:
     image = image_or_skip(tmp_path)
-    first = Keeper(tmp_path)
+    first = Supervisor(tmp_path)
     first.kill()
     assert len(loop_devices(image)) == 1
     os.mkdir("kept", dir_fd=first.fd)
-    second = Keeper(tmp_path)
+    second = Supervisor(tmp_path)
     assert len(loop_devices(image)) == 1
     assert os.fstat(second.fd).st_dev == os.fstat(first.fd).st_dev
     assert "kept" in os.listdir(second.fd)
@@ -179,8 +179,8 @@ def test_a_later_keeper_meets_the_file_system_that_sandboxes_still_hold(tmp_path
 @pytest.mark.root
 def test_the_machine_sees_no_mount_and_keeps_no_device(tmp_path: Path) -> None:
     image_or_skip(tmp_path)
-    keeper = Keeper(tmp_path)
+    supervisor = Supervisor(tmp_path)
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
-    keeper.close()
-    third = Keeper(tmp_path)  # waits for a device that is being cleared
+    supervisor.close()
+    third = Supervisor(tmp_path)  # waits for a device that is being cleared
     third.close()

@@ -21,7 +21,7 @@ from paddock.storage._config import store
 from tests.conformance.pool import PoolConformance
 from tests.conformance.trees import Root
 from tests.orphans import wait_until
-from tests.storage.drivers import GIB, DriverHarness, Keeper
+from tests.storage.drivers import GIB, DriverHarness, Supervisor
 
 MIB = 1 << 20
 
@@ -258,7 +258,7 @@ def test_what_was_synced_is_there_after_the_disk_was_full_and_that_it_was_is_nam
             pool.close()
         finally:
             harness.close()
-        harness = DriverHarness(place / "state", "btrfs")  # as after the next start of a keeper
+        harness = DriverHarness(place / "state", "btrfs")  # as after the next start of a supervisor
         try:
             pool = harness.open()
             with Root(pool, "sb_1") as root:
@@ -374,9 +374,9 @@ def test_on_every_file_system_a_driver_is_taken_that_works(
         if driver is None and config.driver != taken:
             pytest.skip(f"no image can be made here: {config.reasons}")
         assert config.driver == taken
-        keeper = Keeper(place / "state")
+        supervisor = Supervisor(place / "state")
         try:
-            pool = open_pool(place / "state", config, os.dup(keeper.fd))
+            pool = open_pool(place / "state", config, os.dup(supervisor.fd))
             pool.create("sb_1")
             with Root(pool, "sb_1") as root:
                 (root / "file").write_text("kept")
@@ -386,7 +386,7 @@ def test_on_every_file_system_a_driver_is_taken_that_works(
             assert all(check.status != "missing" for check in pool.examine())
             pool.close()
         finally:
-            keeper.close()
+            supervisor.close()
 
 
 def conformance_on(kind: str, driver: str) -> Callable[..., Generator[DriverHarness]]:

@@ -71,8 +71,8 @@ def test_a_test_that_both_runs_repeat_is_in_a_file_that_only_one_runs() -> None:
 
 def test_a_file_of_which_an_ordinary_user_runs_nothing_is_not_imported_for_one() -> None:
     assert modes.may_differ(TESTS / "storage" / "test_templates.py")
-    assert modes.may_differ(TESTS / "keeper" / "test_jail.py")
-    assert not modes.may_differ(TESTS / "egress" / "test_h2.py")
+    assert modes.may_differ(TESTS / "supervisor" / "test_jail.py")
+    assert not modes.may_differ(TESTS / "gateway" / "test_h2.py")
     assert not modes.may_differ(TESTS / "cli" / "test_cli.py")
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from paddock import Mount, Sandbox, Workspace
 from paddock.backends.jail import _look
-from paddock.keeper._records import Record, Records
-from paddock.keeper.layout import POOL, RUN
 from paddock.linux.subordinate_ids import SubordinateIds
-from tests.conftest import keepers
+from paddock.supervisor._records import Record, Records
+from paddock.supervisor.layout import POOL, RUN
+from tests.conftest import supervisors
 from tests.orphans import wait_until
 
 Create = Callable[..., Sandbox]
@@ -136,11 +136,11 @@ def test_a_workspace_keeps_its_owners(create: Create) -> None:
         assert sh(sandbox, look) == ["/workspace/roots:0", "/workspace/his:33", "/workspace/mine:1000"]
 
 
-def test_the_next_keeper_ends_what_the_one_before_has_left(create: Create, whole_shared: Path) -> None:
+def test_the_next_supervisor_ends_what_the_one_before_has_left(create: Create, whole_shared: Path) -> None:
     sandbox = create()
-    (before,) = keepers(whole_shared)
+    (before,) = supervisors(whole_shared)
     os.kill(before, signal.SIGKILL)
-    assert wait_until(lambda: bool(set(keepers(whole_shared)) - {before}))
+    assert wait_until(lambda: bool(set(supervisors(whole_shared)) - {before}))
     assert sh(sandbox, "id -u") == ["0"]
     pid = record(whole_shared, sandbox).pid
     sandbox.kill()

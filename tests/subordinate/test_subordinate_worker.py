@@ -11,11 +11,11 @@ from typing import TypeVar
 import pytest
 
 from paddock.errors import NotConfigured
-from paddock.keeper.layout import KEEPER_CONFIG, ORDINARY_ID, POOL
 from paddock.linux import subordinate_ids
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.storage import open_pool, prepare
 from paddock.storage._worker import Worker
+from paddock.supervisor.layout import ORDINARY_ID, POOL, SUPERVISOR_CONFIG
 from tests.conftest import configure
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ def test_a_range_that_is_taken_away_is_named(ids: SubordinateIds, whole: Path) -
     pool = open_pool(whole, config)
     pool.create("sb_one")
     pool.close()
-    path = whole / KEEPER_CONFIG
+    path = whole / SUPERVISOR_CONFIG
     path.write_text(path.read_text().replace(f"[{ids.uid},{ids.gid}]", "[7,7]"))
     other = open_pool(whole, prepare(whole))
     with pytest.raises(NotConfigured, match="newuidmap"):
@@ -124,7 +124,7 @@ def test_what_was_asked_for_and_cannot_be_had_is_refused(
         prepare(whole)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("usermod --add-subuids")
-    assert not (whole / KEEPER_CONFIG).exists()
+    assert not (whole / SUPERVISOR_CONFIG).exists()
     configure(whole)
     assert prepare(whole).subordinate_ids is None
 

@@ -1,4 +1,4 @@
-"""A keeper with a pool and the `host` template, driven without a service."""
+"""A supervisor with a pool and the `host` template, driven without a service."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pytest
 from paddock.backends import Instance, SandboxPlan, TreeMount
 from paddock.backends.jail import JailBackend
 from paddock.errors import PaddockError
-from paddock.keeper import layout
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, ExitStatus, Limits, Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates, open_pool, prepare
+from paddock.supervisor import layout
 
 T = TypeVar("T")
 
@@ -65,10 +65,10 @@ class Yard:
 
 
 def configure(state_dir: Path, driver: str | None = None, **changes: object) -> None:
-    """Prepares a state directory whose next keeper finds these values in `keeper.json`."""
+    """Prepares a state directory whose next supervisor finds these values in `supervisor.json`."""
     prepare(state_dir, driver=driver)
-    config = json.loads((state_dir / layout.KEEPER_CONFIG).read_bytes())
-    (state_dir / layout.KEEPER_CONFIG).write_text(json.dumps({**config, **changes}))
+    config = json.loads((state_dir / layout.SUPERVISOR_CONFIG).read_bytes())
+    (state_dir / layout.SUPERVISOR_CONFIG).write_text(json.dumps({**config, **changes}))
 
 
 def clear(yard: Yard) -> None:
@@ -127,11 +127,11 @@ def player(state_dir: Path, *, tidy: bool = False) -> Play[Any]:
 
 @pytest.fixture
 def play(module_state: Path) -> Play[Any]:
-    """Runs a scene in a yard of its own, on the pool and the keeper of the module."""
+    """Runs a scene in a yard of its own, on the pool and the supervisor of the module."""
     return player(module_state, tidy=True)
 
 
 @pytest.fixture
 def private_play(state_dir: Path) -> Play[Any]:
-    """Runs a scene on a pool and a keeper of its own, which it may kill."""
+    """Runs a scene on a pool and a supervisor of its own, which it may kill."""
     return player(state_dir)

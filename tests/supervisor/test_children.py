@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from paddock.errors import PaddockError, SandboxDied
-from paddock.keeper import layout
-from tests.keeper.conftest import Yard, open_yard
+from paddock.supervisor import layout
+from tests.supervisor.conftest import Yard, open_yard
 
 
 async def belonging(yard: Yard, parent: Any) -> Any:
@@ -56,14 +56,14 @@ def test_one_that_comes_too_late_ends_at_once(play: Any) -> None:
     play(scene)
 
 
-def test_a_new_keeper_ends_those_whose_outer_one_died_meanwhile(state_dir: Any) -> None:
+def test_a_new_supervisor_ends_those_whose_outer_one_died_meanwhile(state_dir: Any) -> None:
     async def scene() -> None:
         async with open_yard(state_dir) as yard:
             outer = await yard.create()
             child = await belonging(yard, outer)
-            keeper = int(yard.backend.keeper.facts["pid"])
+            supervisor = int(yard.backend.supervisor.facts["pid"])
             pid = (await yard.backend.record(outer.id)).pid
-            os.kill(keeper, signal.SIGKILL)
+            os.kill(supervisor, signal.SIGKILL)
             os.kill(pid, signal.SIGKILL)
             assert (state_dir / layout.RUN).exists()
             assert "belonged to" in (await child.wait_ended()).reason

@@ -1,4 +1,5 @@
-"""The daemon's side of the keeper: what becomes of requests, endings and creates when somebody goes away half-way."""
+"""The daemon's side of the supervisor: what becomes of requests, endings and creates when somebody goes away
+half-way."""
 
 from __future__ import annotations
 
@@ -22,25 +23,25 @@ import pytest
 
 from paddock.backends import Ending
 from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.jail import JailBackend, KeeperClient
-from paddock.backends.jail._keeper import _error
-from paddock.errors import KeeperUnavailable, ResourceExhausted, SandboxDied
-from paddock.keeper import layout
-from paddock.keeper._bootstrap import VERSION
-from paddock.keeper._errors import MountError, Steps, as_jail_error
-from paddock.keeper._nursery import problem
-from paddock.keeper._records import Records
-from paddock.keeper._slots import NoSlot, Slots
+from paddock.backends.jail import JailBackend, SupervisorClient
+from paddock.backends.jail._supervisor import _error
+from paddock.errors import ResourceExhausted, SandboxDied, SupervisorUnavailable
+from paddock.supervisor import layout
+from paddock.supervisor._bootstrap import VERSION
+from paddock.supervisor._errors import MountError, Steps, as_jail_error
+from paddock.supervisor._nursery import problem
+from paddock.supervisor._records import Records
+from paddock.supervisor._slots import NoSlot, Slots
 from paddock.wire import duplex
-from tests.keeper.conftest import Yard, run
+from tests.supervisor.conftest import Yard, run
 
 Play = Callable[[Callable[[Yard], Any]], Any]
 
 
 @contextmanager
-def stopped_keeper(yard: Yard) -> Generator[None]:
-    """The keeper hears nothing meanwhile."""
-    pid = int(yard.backend.keeper.facts["pid"])
+def stopped_supervisor(yard: Yard) -> Generator[None]:
+    """The supervisor hears nothing meanwhile."""
+    pid = int(yard.backend.supervisor.facts["pid"])
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -60,9 +61,9 @@ def pid_of(state_dir: Path, id: str) -> int:
 
 def test_more_requests_than_a_socket_holds_are_all_answered(play: Play) -> None:
     async def scene(yard: Yard) -> None:
-        keeper = yard.backend.keeper
-        with stopped_keeper(yard):
-            asking = [asyncio.ensure_future(keeper.request("usage", id="x" * 100_000)) for _ in range(20)]
+        supervisor = yard.backend.supervisor
+        with stopped_supervisor(yard):
+            asking = [asyncio.ensure_future(supervisor.request("usage", id="x" * 100_000)) for _ in range(20)]
             await asyncio.sleep(0)
         async with asyncio.timeout(60):
             answers = await asyncio.gather(*asking, return_exceptions=True)
@@ -74,7 +75,7 @@ def test_more_requests_than_a_socket_holds_are_all_answered(play: Play) -> None:
 def test_a_cancelled_create_has_been_undone_when_the_caller_goes_on(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         plan = yard.plan()
-        with stopped_keeper(yard):
+        with stopped_supervisor(yard):
             creating = asyncio.ensure_future(yard.backend.create(plan))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -108,25 +109,25 @@ def test_a_create_that_is_cancelled_at_its_first_connection_leaves_no_sandbox(
     play(scene)
 
 
-def test_of_a_create_whose_keeper_died_before_it_answered_nothing_lives(
+def test_of_a_create_whose_supervisor_died_before_it_answered_nothing_lives(
     private_play: Play, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
 
     async def scene(yard: Yard) -> None:
-        request = yard.backend.keeper.request
+        request = yard.backend.supervisor.request
 
         async def dying(operation: str, **fields: Any) -> Any:
             answer = await request(operation, **fields)
             if operation == "create":
                 made.append(pid_of(state_dir, plan.id))
-                os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
-                raise KeeperUnavailable("the keeper went away before it answered")
+                os.kill(int(yard.backend.supervisor.facts["pid"]), signal.SIGKILL)
+                raise SupervisorUnavailable("the supervisor went away before it answered")
             return answer
 
-        monkeypatch.setattr(yard.backend.keeper, "request", dying)
+        monkeypatch.setattr(yard.backend.supervisor, "request", dying)
         plan = yard.plan()
-        with pytest.raises(KeeperUnavailable, match="before it answered"):
+        with pytest.raises(SupervisorUnavailable, match="before it answered"):
             await yard.backend.create(plan)
         assert plan.id not in (await request("list"))["living"]
         await yard.backend.forget(plan.id)
@@ -168,8 +169,8 @@ def test_an_end_is_kept_until_a_daemon_says_forget_whichever_has_asked_for_it(
 ) -> None:
     async def scene(yard: Yard) -> None:
         made = await yard.create()
-        yard.backend.keeper.close()
-        first = KeeperClient(module_state)
+        yard.backend.supervisor.close()
+        first = SupervisorClient(module_state)
         await (first.request if reads else first.tell)("kill", id=made.id)
         first.close()  # as one that is killed
         async with asyncio.timeout(60):
@@ -191,7 +192,7 @@ def test_the_next_daemon_is_answered_when_the_connection_of_the_one_before_has_e
         for _ in range(10):
             await yard.backend.living()
         assert not finding.done()
-        yard.backend.keeper.close()
+        yard.backend.supervisor.close()
         async with asyncio.timeout(60):
             found = await finding
         assert found is not None
@@ -205,11 +206,11 @@ def test_the_next_daemon_is_answered_when_the_connection_of_the_one_before_has_e
 def test_what_a_daemon_that_is_gone_held_still_goes_on(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         box = await yard.create()
-        await yard.backend.keeper.request("freeze", id=box.id, hold=1)
-        yard.backend.keeper.close()
+        await yard.backend.supervisor.request("freeze", id=box.id, hold=1)
+        yard.backend.supervisor.close()
         await yard.backend.living()
         assert (await run(box, "echo", "goes on"))[1] == b"goes on\n"
-        await yard.backend.keeper.request("freeze", id=box.id, hold=1)
+        await yard.backend.supervisor.request("freeze", id=box.id, hold=1)
         await box.kill()  # nor does it keep from being killed
         assert (await yard.backend.living())[box.id] is not None
 
@@ -218,9 +219,9 @@ def test_what_a_daemon_that_is_gone_held_still_goes_on(play: Play) -> None:
 
 def test_whoever_connects_after_a_cancelled_attempt_gets_a_whole_connection(play: Play) -> None:
     async def scene(yard: Yard) -> None:
-        yard.backend.keeper.close()
+        yard.backend.supervisor.close()
         other = JailBackend(yard.state_dir)
-        with stopped_keeper(yard):
+        with stopped_supervisor(yard):
             first = asyncio.ensure_future(other.living())
             for _ in range(3):
                 await asyncio.sleep(0)
@@ -237,11 +238,11 @@ def test_whoever_connects_after_a_cancelled_attempt_gets_a_whole_connection(play
 
 def test_one_of_another_version_is_named_with_the_line_to_type(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(yard: Yard) -> None:
-        pid = yard.backend.keeper.facts["pid"]
-        yard.backend.keeper.close()
+        pid = yard.backend.supervisor.facts["pid"]
+        yard.backend.supervisor.close()
         with monkeypatch.context() as patch:
-            patch.setattr("paddock.backends.jail._keeper.VERSION", VERSION + 1)
-            with pytest.raises(KeeperUnavailable, match="another version") as caught:
+            patch.setattr("paddock.backends.jail._supervisor.VERSION", VERSION + 1)
+            with pytest.raises(SupervisorUnavailable, match="another version") as caught:
                 await yard.backend.living()
         assert f"kill {pid}" in str(caught.value)
 
@@ -259,12 +260,12 @@ def test_one_from_before_there_were_frames_is_named_with_the_line_to_type(
     )
 
     async def scene() -> None:
-        client = KeeperClient(state_dir)
-        with pytest.raises(KeeperUnavailable, match="another version") as caught:
+        client = SupervisorClient(state_dir)
+        with pytest.raises(SupervisorUnavailable, match="another version") as caught:
             await client.connect()
         assert f"kill {old.pid}" in str(caught.value)
 
-    socket_name = str(state_dir / layout.KEEPER_SOCKET)
+    socket_name = str(state_dir / layout.SUPERVISOR_SOCKET)
     with subprocess.Popen([sys.executable, "-c", before, socket_name], stdout=subprocess.PIPE) as old:
         assert old.stdout is not None
         old.stdout.readline()
@@ -273,14 +274,14 @@ def test_one_from_before_there_were_frames_is_named_with_the_line_to_type(
 
 
 def test_its_names_and_first_frames_never_change(play: Play) -> None:
-    """By them a daemon of any version finds it, and tells that it is of another one: docs/keeper.md."""
-    names = layout.KEEPER_LOCK, layout.KEEPER_SOCKET, layout.KEEPER_CONFIG, layout.RUN
-    assert names == ("keeper.lock", "keeper.sock", "keeper.json", "run")
+    """By them a daemon of any version finds it, and tells that it is of another one: docs/supervisor.md."""
+    names = layout.SUPERVISOR_LOCK, layout.SUPERVISOR_SOCKET, layout.SUPERVISOR_CONFIG, layout.RUN
+    assert names == ("supervisor.lock", "supervisor.sock", "supervisor.json", "run")
 
     async def scene(yard: Yard) -> None:
-        yard.backend.keeper.close()
+        yard.backend.supervisor.close()
         with socket.socket(socket.AF_UNIX) as door:
-            await asyncio.to_thread(door.connect, str(yard.state_dir / layout.KEEPER_SOCKET))
+            await asyncio.to_thread(door.connect, str(yard.state_dir / layout.SUPERVISOR_SOCKET))
             # A HELLO on channel 0: length, kind 1, no flags, channel, no descriptors.
             door.send(b"\x0d\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0" + b'{"version":0}')
             answer = await asyncio.to_thread(door.recv, 65536)
@@ -291,9 +292,9 @@ def test_its_names_and_first_frames_never_change(play: Play) -> None:
     play(scene)
 
 
-def test_a_create_that_a_dead_keeper_never_heard_is_asked_of_its_successor(private_play: Play) -> None:
+def test_a_create_that_a_dead_supervisor_never_heard_is_asked_of_its_successor(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
-        pid = int(yard.backend.keeper.facts["pid"])
+        pid = int(yard.backend.supervisor.facts["pid"])
         watch = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
         select.select([watch], [], [])  # not the loop: it has not seen yet that the connection is gone

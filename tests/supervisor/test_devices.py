@@ -11,7 +11,7 @@ import pytest
 
 from paddock.backends.jail import JailBackend
 from paddock.errors import PaddockError
-from tests.keeper.conftest import Yard, run
+from tests.supervisor.conftest import Yard, run
 
 Play = Callable[[Callable[[Yard], Any]], Any]
 # The number is KVM_GET_API_VERSION, which has been 12 since Linux 2.6.22.

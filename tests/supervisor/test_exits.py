@@ -1,4 +1,4 @@
-"""The only way out: sockets in the sandbox's own network, that the keeper makes and holds."""
+"""The only way out: sockets in the sandbox's own network, that the supervisor makes and holds."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 
 from paddock.backends import Exits, Instance
 from paddock.errors import InternalError, InvalidArgument, SandboxDied
-from paddock.keeper import layout
 from paddock.model import ExecId, ExecSpec
-from tests.keeper.conftest import Yard, run
+from paddock.supervisor import layout
 from tests.orphans import wait_until
+from tests.supervisor.conftest import Yard, run
 
 Play = Callable[[Callable[[Yard], Any]], Any]
 _AS_CALLER = "import socket; s = socket.create_connection(({address!r}, 443), 30); print(s.recv(9).decode())"
@@ -52,7 +52,7 @@ async def call(instance: Instance, exits: Exits, address: str = "192.0.2.7") -> 
     assert await greeted == socket.inet_aton(address)
 
 
-def test_a_call_to_any_address_arrives_at_the_sockets_that_the_keeper_hands_out(play: Play) -> None:
+def test_a_call_to_any_address_arrives_at_the_sockets_that_the_supervisor_hands_out(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
         exits = await taken(yard, instance)
@@ -179,10 +179,10 @@ def test_who_has_taken_the_gateways_port_gets_no_exits_until_it_is_free(play: Pl
 
 
 @pytest.mark.root
-def test_the_next_keeper_makes_exits_for_a_sandbox_that_runs(private_play: Play) -> None:
+def test_the_next_supervisor_makes_exits_for_a_sandbox_that_runs(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
-        os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
+        os.kill(int(yard.backend.supervisor.facts["pid"]), signal.SIGKILL)
         exits = await yard.backend.exits(instance.id, 0, make=True)
         assert exits is not None
         try:
@@ -272,14 +272,14 @@ def sockets_of(pid: int) -> int:
 def test_the_end_of_a_sandbox_ends_its_exits(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         first = await yard.create()  # with it spares are made
-        keeper = int(yard.backend.keeper.facts["pid"])
+        supervisor = int(yard.backend.supervisor.facts["pid"])
         instance = await yard.create(exits=True)
         close(await taken(yard, instance))
         await instance.kill()
         with pytest.raises(SandboxDied):
             await yard.backend.exits(instance.id, 0)
         await first.kill()
-        assert await asyncio.to_thread(wait_until, lambda: sockets_of(keeper) <= 2 + 1 + 4 * 2)
+        assert await asyncio.to_thread(wait_until, lambda: sockets_of(supervisor) <= 2 + 1 + 4 * 2)
 
     play(scene)
 
@@ -295,10 +295,10 @@ def test_what_was_asked_of_one_sandbox_is_not_given_of_another_under_its_id(play
 
 
 @pytest.mark.root
-def test_the_next_keeper_listens_again_where_nobody_does(private_play: Play) -> None:
+def test_the_next_supervisor_listens_again_where_nobody_does(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
+        os.kill(int(yard.backend.supervisor.facts["pid"]), signal.SIGKILL)
         exits = await taken(yard, instance)
         try:
             await call(instance, exits)
@@ -310,13 +310,13 @@ def test_the_next_keeper_listens_again_where_nobody_does(private_play: Play) -> 
 
 
 @pytest.mark.root
-def test_the_next_keeper_leaves_the_sockets_to_a_gateway_that_has_them_and_takes_over_after_it(
+def test_the_next_supervisor_leaves_the_sockets_to_a_gateway_that_has_them_and_takes_over_after_it(
     private_play: Play,
 ) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
         exits = await taken(yard, instance)
-        os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
+        os.kill(int(yard.backend.supervisor.facts["pid"]), signal.SIGKILL)
         assert await yard.backend.exits(instance.id, 0) is None
         await call(instance, exits)
         close(exits)
@@ -331,10 +331,10 @@ def test_the_next_keeper_leaves_the_sockets_to_a_gateway_that_has_them_and_takes
 
 
 @pytest.mark.user
-def test_an_ordinary_users_next_keeper_says_that_the_exits_are_lost(private_play: Play) -> None:
+def test_an_ordinary_users_next_supervisor_says_that_the_exits_are_lost(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
+        os.kill(int(yard.backend.supervisor.facts["pid"]), signal.SIGKILL)
         with pytest.raises(InternalError, match="can't make them anew"):
             await yard.backend.exits(instance.id, 0)
         await instance.kill()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from paddock.backends.guest import program
-from paddock.keeper import _spawner
 from paddock.model import replace
-from tests.keeper.conftest import Play, Yard, run
+from paddock.supervisor import _spawner
+from tests.supervisor.conftest import Play, Yard, run
 
 _LOOKS = (("cat", "exe"), ("cat", "maps"), ("cat", "environ"), ("ls", "fd"), ("readlink", "exe"), ("cat", "mem"))
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from paddock.backends import SandboxPlan
-from tests.keeper.conftest import Yard, run
+from tests.supervisor.conftest import Yard, run
 
 
 def again(plan: SandboxPlan) -> SandboxPlan:
@@ -23,13 +23,13 @@ async def a_while() -> None:
 def test_the_late_news_of_an_end_is_not_the_end_of_the_next_one(play: Any) -> None:
     async def scene(yard: Yard) -> None:
         news: list[dict[str, Any]] = []
-        yard.backend.keeper.join(news.append)
+        yard.backend.supervisor.join(news.append)
         plan = yard.plan()
         first = await yard.backend.create(plan)
         await first.kill()
         await yard.backend.forget(plan.id)
         second = await yard.backend.create(again(plan))
-        await yard.backend.living()  # all that the keeper had said before is there
+        await yard.backend.living()  # all that the supervisor had said before is there
         assert [(said["id"], said["incarnation"]) for said in news] == [(plan.id, 0)]
         end = asyncio.ensure_future(second.wait_ended())
         yard.backend._heard(news[0])  # it was slow to come
@@ -39,6 +39,6 @@ def test_the_late_news_of_an_end_is_not_the_end_of_the_next_one(play: Any) -> No
         assert (await run(second, "echo", "lives"))[1] == b"lives\n"
         await second.kill()
         assert (await end).reason == "it was killed"
-        yard.backend.keeper.leave(news.append)
+        yard.backend.supervisor.leave(news.append)
 
     play(scene)

@@ -1,4 +1,4 @@
-"""What the keeper promises of a jail, whoever is alive to see it."""
+"""What the supervisor promises of a jail, whoever is alive to see it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from paddock.errors import InternalError, KeeperUnavailable, PaddockError
-from paddock.keeper import layout
+from paddock.errors import InternalError, PaddockError, SupervisorUnavailable
 from paddock.linux import mountinfo, proc
 from paddock.model import Limit, Limits, SandboxId
+from paddock.supervisor import layout
 from tests.conformance.leaks import Snapshot, wait_until_clean
-from tests.conftest import keepers, no_new_sandbox, private_state
-from tests.keeper.conftest import Yard, configure, open_yard, run
+from tests.conftest import no_new_sandbox, private_state, supervisors
 from tests.orphans import wait_until
+from tests.supervisor.conftest import Yard, configure, open_yard, run
 
 _SPARE = ("cgroup", "sockets", "clone", "maps")
 _FITTING = ("overlay", "usr", "attach", "stage", "pivot", "send", "detach", "init")
 # Of a spare, then of the sandbox that it becomes.
-KEEPER_STEPS = (*_SPARE, "record", "limits", "trust", "sizes", *_FITTING, "exits", "posture", "written")
+SUPERVISOR_STEPS = (*_SPARE, "record", "limits", "trust", "sizes", *_FITTING, "exits", "posture", "written")
 # Of pid 1, then of the first agent.
 CHILD_STEPS = ("shed", "unshare", "join", "identity", "stage", "agent", "drop", "filter", "limits", "user", "confine")
 Play = Callable[[Callable[[Yard], Any]], Any]
@@ -35,7 +35,7 @@ Play = Callable[[Callable[[Yard], Any]], Any]
 
 @pytest.fixture(scope="module")
 def state_of_module() -> Generator[Path]:
-    """Its keeper counts files more often than usual."""
+    """Its supervisor counts files more often than usual."""
     with private_state() as directory:
         configure(directory, watch_seconds=0.2)
         yield directory
@@ -45,8 +45,8 @@ def fresh_state(state_dir: Path) -> set[str]:
     return {entry.name for entry in (state_dir / layout.RUN).iterdir()}
 
 
-def keeper_pid(yard: Yard) -> int:
-    return int(yard.backend.keeper.facts["pid"])
+def supervisor_pid(yard: Yard) -> int:
+    return int(yard.backend.supervisor.facts["pid"])
 
 
 def children(pid: int) -> list[int]:
@@ -58,7 +58,7 @@ def state_of(state_dir: Path, id: str) -> dict[str, Any]:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("step", [*(f"keeper:{step}" for step in KEEPER_STEPS), *CHILD_STEPS])
+@pytest.mark.parametrize("step", [*(f"supervisor:{step}" for step in SUPERVISOR_STEPS), *CHILD_STEPS])
 def test_a_create_that_fails_at_any_step_leaves_nothing_and_the_next_one_works(
     step: str, play: Play, module_state: Path
 ) -> None:
@@ -90,17 +90,17 @@ def test_a_child_that_is_killed_at_any_step_leaves_nothing(step: str, play: Play
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("step", KEEPER_STEPS)
-def test_a_create_is_done_once_more_if_the_keeper_is_killed_at_any_step_of_it(
+@pytest.mark.parametrize("step", SUPERVISOR_STEPS)
+def test_a_create_is_done_once_more_if_the_supervisor_is_killed_at_any_step_of_it(
     step: str, private_play: Play, state_dir: Path
 ) -> None:
     async def scene(yard: Yard) -> None:
         neighbour = await yard.create()
-        yard.backend.fault = f"keeper:{step}!"
-        first = keeper_pid(yard)
+        yard.backend.fault = f"supervisor:{step}!"
+        first = supervisor_pid(yard)
         plan = yard.plan(exits=True)
         instance = await yard.backend.create(plan)
-        assert keeper_pid(yard) != first
+        assert supervisor_pid(yard) != first
         known = await yard.backend.living()
         assert known[neighbour.id] is None, "what was alive is adopted"
         assert known[plan.id] is None
@@ -119,9 +119,9 @@ def test_what_did_not_stand_still_to_the_end_is_the_platforms_error_and_can_be_t
 ) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
-        with pytest.raises(KeeperUnavailable, match="did not stand still"):
+        with pytest.raises(SupervisorUnavailable, match="did not stand still"):
             async with instance.frozen():
-                os.kill(keeper_pid(yard), signal.SIGKILL)
+                os.kill(supervisor_pid(yard), signal.SIGKILL)
         async with instance.frozen():
             pass
         assert (await run(instance, "echo", "goes on"))[1] == b"goes on\n"
@@ -130,10 +130,10 @@ def test_what_did_not_stand_still_to_the_end_is_the_platforms_error_and_can_be_t
     private_play(scene)
 
 
-def test_a_dead_keeper_loses_no_sandbox_and_the_next_one_can_kill_it(private_play: Play) -> None:
+def test_a_dead_supervisor_loses_no_sandbox_and_the_next_one_can_kill_it(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
-        os.kill(keeper_pid(yard), signal.SIGKILL)
+        os.kill(supervisor_pid(yard), signal.SIGKILL)
         assert (await run(instance, "echo", "alive"))[1] == b"alive\n"
         adopted = await yard.backend.adopt(instance.id)
         assert adopted is not None
@@ -144,17 +144,17 @@ def test_a_dead_keeper_loses_no_sandbox_and_the_next_one_can_kill_it(private_pla
     private_play(scene)
 
 
-def test_who_waits_for_an_end_hears_of_it_although_the_keeper_died(private_play: Play, state_dir: Path) -> None:
+def test_who_waits_for_an_end_hears_of_it_although_the_supervisor_died(private_play: Play, state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
         waiting = asyncio.ensure_future(instance.wait_ended())
-        first = keeper_pid(yard)
+        first = supervisor_pid(yard)
         record = state_of(state_dir, instance.id)
         os.kill(first, signal.SIGKILL)
         os.kill(record["pid"], signal.SIGKILL)
         async with asyncio.timeout(60):
             assert (await waiting).reason  # nobody asks anything
-        assert keeper_pid(yard) != first
+        assert supervisor_pid(yard) != first
         await yard.backend.forget(instance.id)
 
     private_play(scene)
@@ -179,11 +179,11 @@ def test_a_deadline_is_kept_with_no_service_alive(module_state: Path) -> None:
     assert asyncio.run(look()).limit is Limit.TTL
 
 
-def test_a_deadline_is_kept_with_neither_service_nor_keeper_alive(private_play: Play, state_dir: Path) -> None:
+def test_a_deadline_is_kept_with_neither_service_nor_supervisor_alive(private_play: Play, state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(ttl_seconds=3)
         record = state_of(state_dir, instance.id)
-        os.kill(keeper_pid(yard), signal.SIGKILL)
+        os.kill(supervisor_pid(yard), signal.SIGKILL)
 
         def dead() -> bool:
             try:
@@ -199,16 +199,16 @@ def test_a_deadline_is_kept_with_neither_service_nor_keeper_alive(private_play: 
 
 
 @pytest.mark.slow
-def test_a_deadline_is_kept_although_the_keeper_is_stopped(play: Play, module_state: Path) -> None:
+def test_a_deadline_is_kept_although_the_supervisor_is_stopped(play: Play, module_state: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(ttl_seconds=3)
         record = state_of(module_state, instance.id)
-        os.kill(keeper_pid(yard), signal.SIGSTOP)
+        os.kill(supervisor_pid(yard), signal.SIGSTOP)
         try:
             stat = Path(f"/proc/{record['pid']}/stat")
             assert await asyncio.to_thread(wait_until, lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
         finally:
-            os.kill(keeper_pid(yard), signal.SIGCONT)
+            os.kill(supervisor_pid(yard), signal.SIGCONT)
         assert (await instance.wait_ended()).limit is Limit.TTL
         await yard.backend.forget(instance.id)
 
@@ -219,7 +219,7 @@ def test_a_later_deadline_replaces_the_earlier_one_in_pid_1_too(private_play: Pl
     async def scene(yard: Yard) -> None:
         instance = await yard.create(ttl_seconds=3)
         await instance.set_deadline(proc.boottime() + 60)
-        os.kill(keeper_pid(yard), signal.SIGKILL)
+        os.kill(supervisor_pid(yard), signal.SIGKILL)
         # So long inside is longer than the first deadline and its grace.
         assert (await run(instance, "sleep", "5"))[0].code == 0
         await instance.kill()
@@ -239,18 +239,18 @@ def test_the_death_of_pid_1_is_told_to_every_service_that_watches(play: Play, mo
     play(scene)
 
 
-def test_faults_are_refused_by_a_keeper_that_was_not_started_for_tests(state_dir: Path) -> None:
+def test_faults_are_refused_by_a_supervisor_that_was_not_started_for_tests(state_dir: Path) -> None:
     async def scene() -> None:
         async with open_yard(state_dir, for_tests=False) as yard:
-            yard.backend.fault = "keeper:clone"
-            with pytest.raises(PaddockError, match="only into a keeper that was started for tests"):
+            yard.backend.fault = "supervisor:clone"
+            with pytest.raises(PaddockError, match="only into a supervisor that was started for tests"):
                 await yard.create()
 
     asyncio.run(scene())
 
 
 @pytest.mark.root
-def test_a_keeper_whose_state_directory_was_deleted_leaves_nothing() -> None:
+def test_a_supervisor_whose_state_directory_was_deleted_leaves_nothing() -> None:
     state = Path(tempfile.mkdtemp(prefix="pd-"))
     before = Snapshot.take(state)
 
@@ -258,27 +258,27 @@ def test_a_keeper_whose_state_directory_was_deleted_leaves_nothing() -> None:
         async with open_yard(state) as yard:
             await (await yard.create()).aclose()
             # As soon as it has answered, it makes spares there: a directory that gets one meanwhile can't be removed.
-            (keeper,) = keepers(state)
-            os.kill(keeper, signal.SIGSTOP)
+            (supervisor,) = supervisors(state)
+            os.kill(supervisor, signal.SIGSTOP)
             try:
-                assert wait_until(lambda: proc.stands(keeper))
+                assert wait_until(lambda: proc.stands(supervisor))
                 shutil.rmtree(state)
             finally:
-                os.kill(keeper, signal.SIGCONT)
-            await yard.backend.keeper.request("stop")
+                os.kill(supervisor, signal.SIGCONT)
+            await yard.backend.supervisor.request("stop")
 
     asyncio.run(scene())
     wait_until_clean(before, state, ignore=("files", "descriptors"))
 
 
 @pytest.mark.root
-def test_a_test_that_fails_when_it_has_killed_the_keeper_leaves_nothing() -> None:
+def test_a_test_that_fails_when_it_has_killed_the_supervisor_leaves_nothing() -> None:
     async def scene(state: Path) -> None:
         async with open_yard(state) as yard:
             await (await yard.create(ttl_seconds=600)).aclose()
-        (keeper,) = keepers(state)
-        os.kill(keeper, signal.SIGKILL)
-        assert wait_until(lambda: not keepers(state))
+        (supervisor,) = supervisors(state)
+        os.kill(supervisor, signal.SIGKILL)
+        assert wait_until(lambda: not supervisors(state))
 
     def fail() -> None:
         with private_state() as state:
@@ -343,23 +343,23 @@ def test_files_that_were_removed_again_do_not_count(play: Play) -> None:
     play(scene)
 
 
-def spawner_of(keeper: int) -> int:
+def spawner_of(supervisor: int) -> int:
     """Its only child that lives in no pid namespace of its own."""
-    (pid,) = [pid for pid in children(keeper) if len(proc.status(pid)["NSpid"].split()) == 1]
+    (pid,) = [pid for pid in children(supervisor) if len(proc.status(pid)["NSpid"].split()) == 1]
     return pid
 
 
 def test_sandboxes_live_on_and_more_are_made_when_the_spawner_was_killed(private_play: Play) -> None:
-    """As root the next spare comes from another spawner. An ordinary user's keeper ends: the next takes over."""
+    """As root the next spare comes from another spawner. An ordinary user's supervisor ends: the next takes over."""
 
     async def scene(yard: Yard) -> None:
         first = await yard.create()
-        keeper = keeper_pid(yard)
-        spawner = spawner_of(keeper)
+        supervisor = supervisor_pid(yard)
+        spawner = spawner_of(supervisor)
         os.kill(spawner, signal.SIGKILL)
         later = [await yard.create() for _ in range(layout.DEFAULT_SPARES + 1)]  # there may be as many spares
-        assert (keeper_pid(yard) == keeper) == (os.getuid() == 0)
-        assert spawner_of(keeper_pid(yard)) != spawner
+        assert (supervisor_pid(yard) == supervisor) == (os.getuid() == 0)
+        assert spawner_of(supervisor_pid(yard)) != spawner
         for instance in (first, *later):
             assert (await run(instance, "echo", "alive"))[1] == b"alive\n"
             await instance.kill()
@@ -370,8 +370,8 @@ def test_sandboxes_live_on_and_more_are_made_when_the_spawner_was_killed(private
 def test_a_spare_that_dies_in_waiting_is_missed_by_nobody(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         await (await yard.create()).kill()
-        assert await asyncio.to_thread(wait_until, lambda: bool(children(keeper_pid(yard))))
-        for pid in children(keeper_pid(yard)):
+        assert await asyncio.to_thread(wait_until, lambda: bool(children(supervisor_pid(yard))))
+        for pid in children(supervisor_pid(yard)):
             ended = os.pidfd_open(pid)
             os.kill(pid, signal.SIGKILL)
             # What is inside lives on for a moment, and might be given to the create before it ends with its pid 1.

@@ -11,7 +11,7 @@ import pytest
 
 from paddock import Mount, MountMode
 from paddock.errors import InvalidArgument
-from paddock.keeper.layout import TREE_ID_BASE
+from paddock.supervisor.layout import TREE_ID_BASE
 from tests.conformance.trees import describe
 from tests.conftest import SandboxFactory
 

@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from paddock.errors import KeeperUnavailable
-from paddock.keeper import _house, _spare
-from paddock.keeper._door import Door
-from paddock.keeper._errors import JailError, Steps
-from paddock.keeper._nursery import MOST_AT_ONCE, Nursery
+from paddock.errors import SupervisorUnavailable
 from paddock.linux.undo import UndoStack
-from tests.keeper.conftest import Yard, configure, run
-from tests.keeper.test_plan import plan
+from paddock.supervisor import _house, _spare
+from paddock.supervisor._door import Door
+from paddock.supervisor._errors import JailError, Steps
+from paddock.supervisor._nursery import MOST_AT_ONCE, Nursery
 from tests.orphans import wait_until
+from tests.supervisor.conftest import Yard, configure, run
+from tests.supervisor.test_plan import plan
 
 Play = Callable[[Callable[[Yard], Any]], Any]
 
@@ -64,7 +64,7 @@ def test_more_spares_than_one_are_made_when_it_is_quiet_and_no_more_than_are_wan
 ) -> None:
     async def scene(yard: Yard) -> None:
         await (await yard.create()).kill()
-        spares = state_dir / "keeper" / "spares"
+        spares = state_dir / "supervisor" / "spares"
         assert await asyncio.to_thread(wait_until, lambda: len(list(spares.iterdir())) == 3)
         burst = await asyncio.gather(*(yard.create() for _ in range(5)))
         assert len(list(spares.iterdir())) <= 3
@@ -81,11 +81,11 @@ def test_a_number_of_spares_that_is_none_is_refused(private_play: Play, state_di
         await yard.create()
 
     configure(state_dir, spares="many")
-    with pytest.raises(KeeperUnavailable, match="spares must be a number"):
+    with pytest.raises(SupervisorUnavailable, match="spares must be a number"):
         private_play(scene)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "2", True, 1e9])
-def test_a_time_of_the_keeper_that_is_none_is_refused(seconds: object) -> None:
+def test_a_time_of_the_supervisor_that_is_none_is_refused(seconds: object) -> None:
     with pytest.raises(ValueError, match="idle_seconds must be a number"):
         _house._seconds({"idle_seconds": seconds}, "idle_seconds", 10.0)  # pyright: ignore[reportPrivateUsage]

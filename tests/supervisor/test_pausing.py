@@ -14,13 +14,13 @@ import pytest
 
 from paddock.backends import Instance
 from paddock.backends._base import Ending
-from paddock.backends.jail import KeeperClient
+from paddock.backends.jail import SupervisorClient
 from paddock.backends.jail._backend import Rest
 from paddock.backends.jail._instance import JailInstance
 from paddock.errors import SandboxDied
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limit, Noun, SandboxId, mint
-from tests.keeper.conftest import Yard, open_yard, run
+from tests.supervisor.conftest import Yard, open_yard, run
 
 Scene = Callable[[Callable[[Yard], Awaitable[Any]]], Any]
 
@@ -47,7 +47,8 @@ async def runs(yard: Yard, instance: Instance) -> None:
 
 
 async def stands(yard: Yard, instance: Instance) -> bool:
-    """The kernel says so, and nothing inside has had any time while the keeper had enough of it for many answers."""
+    """The kernel says so, and nothing inside has had any time while the supervisor had enough of it for many
+    answers."""
     times: list[int] = []
     for _ in range(2):  # a process counts as frozen a moment before it gives its processor away
         for _ in range(100):
@@ -57,20 +58,20 @@ async def stands(yard: Yard, instance: Instance) -> bool:
 
 
 async def becomes_idle(instance: Instance) -> None:
-    """Returns when the keeper has told that it paused it."""
+    """Returns when the supervisor has told that it paused it."""
     async with asyncio.timeout(60):
         while not instance.stillness.now:  # noqa: ASYNC110 (what is awaited is the end of a pause)
             await asyncio.sleep(0.01)
 
 
-async def another_keeper(yard: Yard) -> None:
-    """The keeper is killed, and the next one is there."""
-    keeper = os.pidfd_open(yard.backend.keeper.facts["pid"])
+async def another_supervisor(yard: Yard) -> None:
+    """The supervisor is killed, and the next one is there."""
+    supervisor = os.pidfd_open(yard.backend.supervisor.facts["pid"])
     try:
-        signal.pidfd_send_signal(keeper, signal.SIGKILL)
-        await pidfd_ended(keeper)
+        signal.pidfd_send_signal(supervisor, signal.SIGKILL)
+        await pidfd_ended(supervisor)
     finally:
-        os.close(keeper)
+        os.close(supervisor)
     await yard.backend.living()
 
 
@@ -101,22 +102,22 @@ def test_what_is_paused_does_nothing_until_it_is_resumed(play: Scene) -> None:
     play(scene)
 
 
-def test_it_stands_still_whatever_becomes_of_the_daemon_and_the_keeper(private_play: Scene) -> None:
+def test_it_stands_still_whatever_becomes_of_the_daemon_and_the_supervisor(private_play: Scene) -> None:
     async def scene(yard: Yard) -> None:
         box = await yard.create()
         await count(box)
         await box.pause()
-        yard.backend.keeper.close()
+        yard.backend.supervisor.close()
         async with open_yard(yard.state_dir) as later:
             found = await later.backend.adopt(box.id)
             assert found is not None
             assert await stands(later, found)
             await found.aclose()
-        await another_keeper(yard)
+        await another_supervisor(yard)
         assert await stands(yard, box)
         await box.resume()
         await runs(yard, box)
-        await another_keeper(yard)
+        await another_supervisor(yard)
         await runs(yard, box)
         await box.kill()
 
@@ -154,7 +155,7 @@ def test_its_ttl_stands_still_and_goes_on_with_what_was_left(private_play: Scene
         (one, _), (other, last) = await stand_still(yard), await stand_still(yard, idle_seconds=0.2)
         boxes = one, other
         paused = await yard.backend.paused()
-        await another_keeper(yard)
+        await another_supervisor(yard)
         await passes(last)
         found = await yard.backend.paused()
         assert found.keys() == {box.id for box in boxes}
@@ -167,7 +168,7 @@ def test_its_ttl_stands_still_and_goes_on_with_what_was_left(private_play: Scene
             await box.stay_awake()
             deadlines.append(await box.resume())
             assert before + left <= deadlines[-1] <= proc.boottime() + left
-        await another_keeper(yard)
+        await another_supervisor(yard)
         for box, deadline in zip(boxes, deadlines, strict=True):
             assert (await box.wait_ended()).limit is Limit.TTL
             assert deadline <= proc.boottime()
@@ -176,22 +177,22 @@ def test_its_ttl_stands_still_and_goes_on_with_what_was_left(private_play: Scene
 
 
 def test_pid_1_holds_the_new_deadline_too(private_play: Scene) -> None:
-    """With no keeper there it ends at that, and not at the one before."""
+    """With no supervisor there it ends at that, and not at the one before."""
 
     async def scene(yard: Yard) -> None:
         box, first = await stand_still(yard)
         assert isinstance(box, JailInstance)
         await passes(first)
         pid = os.pidfd_open(box.pid)
-        keeper = os.pidfd_open(yard.backend.keeper.facts["pid"])
+        supervisor = os.pidfd_open(yard.backend.supervisor.facts["pid"])
         deadline = await box.resume()
-        yard.backend.keeper.close()
-        signal.pidfd_send_signal(keeper, signal.SIGKILL)
-        await pidfd_ended(keeper)
+        yard.backend.supervisor.close()
+        signal.pidfd_send_signal(supervisor, signal.SIGKILL)
+        await pidfd_ended(supervisor)
         await pidfd_ended(pid)
         assert deadline <= proc.boottime()
         os.close(pid)
-        os.close(keeper)
+        os.close(supervisor)
         assert (await yard.backend.living())[box.id] == Ending(limit=Limit.TTL, reason="its time to live was over")
 
     private_play(scene)
@@ -246,7 +247,7 @@ def test_what_nobody_keeps_awake_is_paused_when_it_has_been_idle(private_play: S
         assert await stands(yard, box)
         again = await box.stay_awake()
         await runs(yard, box)
-        await another_keeper(yard)  # it is kept awake under the next one as well
+        await another_supervisor(yard)  # it is kept awake under the next one as well
         await runs(yard, box)
         again()
         await becomes_idle(box)
@@ -258,7 +259,7 @@ def test_what_nobody_keeps_awake_is_paused_when_it_has_been_idle(private_play: S
 def test_a_daemon_that_is_gone_keeps_nothing_awake(play: Scene) -> None:
     async def scene(yard: Yard) -> None:
         box = await yard.create(idle_seconds=0.2)
-        yard.backend.keeper.close()
+        yard.backend.supervisor.close()
         async with open_yard(yard.state_dir) as other:
             found = await other.backend.adopt(box.id)
             assert found is not None
@@ -270,7 +271,7 @@ def test_a_daemon_that_is_gone_keeps_nothing_awake(play: Scene) -> None:
     play(scene)
 
 
-def test_what_is_let_go_while_a_new_keeper_is_told_is_not_held_there() -> None:
+def test_what_is_let_go_while_a_new_supervisor_is_told_is_not_held_there() -> None:
     async def main() -> None:
         asked: list[tuple[str, object]] = []
         going: list[asyncio.Task[None]] = []
@@ -278,14 +279,14 @@ def test_what_is_let_go_while_a_new_keeper_is_told_is_not_held_there() -> None:
 
         async def ask(operation: str, **fields: object) -> dict[str, object]:
             asked.append((operation, fields["hold"]))
-            if len(asked) == 3:  # the new keeper is told of the first: the second is let go before it comes to that
+            if len(asked) == 3:  # the new supervisor is told of the first: the second is let go before it comes to that
                 let_go[1]()
                 await asyncio.gather(*going)
             return {}
 
-        keeper = KeeperClient(Path("/none"))
-        keeper.request = keeper.tell = ask
-        rest = Rest(keeper, lambda work: going.append(asyncio.ensure_future(work)))
+        supervisor = SupervisorClient(Path("/none"))
+        supervisor.request = supervisor.tell = ask
+        rest = Rest(supervisor, lambda work: going.append(asyncio.ensure_future(work)))
         let_go += [await rest.stay_awake(SandboxId("sb_1"), 0), await rest.stay_awake(SandboxId("sb_2"), 0)]
         await rest.hold_again()
         assert asked == [("awake", 1), ("awake", 2), ("awake", 1), ("rest", 2)]

@@ -1,4 +1,4 @@
-"""What the keeper accepts as a plan."""
+"""What the supervisor accepts as a plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.keeper._plan import JailPlan, PlanError, Tree, User, is_name
+from paddock.supervisor._plan import JailPlan, PlanError, Tree, User, is_name
 
 
 def plan(**changes: Any) -> JailPlan:

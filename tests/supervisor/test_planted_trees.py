@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from paddock.errors import PaddockError
-from paddock.keeper.layout import TREE_ID_BASE
-from tests.keeper.conftest import Yard, run
+from paddock.supervisor.layout import TREE_ID_BASE
+from tests.supervisor.conftest import Yard, run
 
 PLACES = ("dev", "proc", "tmp", "usr", "usr/local", "workspace", "home", "etc", "run", "sys", "var", "root")
 

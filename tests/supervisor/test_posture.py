@@ -1,4 +1,4 @@
-"""A sandbox is what was planned when somebody gets it; a keeper is there for as long as it is needed."""
+"""A sandbox is what was planned when somebody gets it; a supervisor is there for as long as it is needed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from paddock.keeper import _posture, layout
 from paddock.linux import landlock, proc
 from paddock.model import Limits
+from paddock.supervisor import _posture, layout
 from tests import orphans
-from tests.keeper.conftest import Yard, configure, run
+from tests.supervisor.conftest import Yard, configure, run
 
 Play = Callable[[Callable[[Yard], Any]], Any]
 
@@ -67,11 +67,11 @@ def test_all_limits_are_in_place_before_the_first_command(play: Play) -> None:
     play(scene)
 
 
-def test_the_keeper_leaves_when_nothing_is_left(private_play: Play, state_dir: Path) -> None:
+def test_the_supervisor_leaves_when_nothing_is_left(private_play: Play, state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
         await instance.kill()
 
     configure(state_dir, idle_seconds=0.5)
     private_play(scene)
-    assert orphans.wait_until(lambda: not (state_dir / layout.KEEPER_SOCKET).exists(), seconds=30)
+    assert orphans.wait_until(lambda: not (state_dir / layout.SUPERVISOR_SOCKET).exists(), seconds=30)

@@ -1,4 +1,4 @@
-"""What the keeper writes down about sandboxes."""
+"""What the supervisor writes down about sandboxes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.keeper._records import Records, remove_directory
+from paddock.supervisor._records import Records, remove_directory
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Where systemd gives out control groups, the keeper has a unit of its own; sandboxes outlive it in there."""
+"""Where systemd gives out control groups, the supervisor has a unit of its own; sandboxes outlive it in there."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from paddock.backends.jail import _keeper, _trials
-from tests.keeper.conftest import Yard, run
+from paddock.backends.jail import _supervisor, _trials
 from tests.orphans import wait_until
+from tests.supervisor.conftest import Yard, run
 
 Play = Callable[[Callable[[Yard], Any]], Any]
 
 
 @pytest.fixture
 def unit() -> None:
-    if _keeper.scope() is None:
+    if _supervisor.scope() is None:
         pytest.skip("no systemd gives out control groups of version 2 to this user here")
 
 
@@ -29,13 +29,13 @@ def cgroup_of(pid: int) -> str:
 
 
 @pytest.mark.usefixtures("unit")
-def test_the_keeper_has_a_unit_of_its_own_and_every_limit_holds(private_play: Play) -> None:
+def test_the_supervisor_has_a_unit_of_its_own_and_every_limit_holds(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
-        pid = int(yard.backend.keeper.facts["pid"])
+        pid = int(yard.backend.supervisor.facts["pid"])
         assert ".scope/" in cgroup_of(pid)
         assert cgroup_of(pid).rpartition("/")[0] != cgroup_of(os.getpid())
-        assert set(yard.backend.keeper.facts["cgroups"]) >= {"memory", "pids", "cpu"}
+        assert set(yard.backend.supervisor.facts["cgroups"]) >= {"memory", "pids", "cpu"}
         assert (await instance.usage()).processes
         await instance.kill()
 
@@ -43,14 +43,14 @@ def test_the_keeper_has_a_unit_of_its_own_and_every_limit_holds(private_play: Pl
 
 
 @pytest.mark.usefixtures("unit")
-def test_the_next_keeper_finds_the_groups_of_the_one_before_in_another_unit(private_play: Play) -> None:
+def test_the_next_supervisor_finds_the_groups_of_the_one_before_in_another_unit(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
-        first = int(yard.backend.keeper.facts["pid"])
+        first = int(yard.backend.supervisor.facts["pid"])
         os.kill(first, signal.SIGKILL)
         assert wait_until(lambda: not Path(f"/proc/{first}").exists())
         assert (await yard.backend.living())[instance.id] is None, "it is adopted"
-        assert yard.backend.keeper.facts["pid"] != first
+        assert yard.backend.supervisor.facts["pid"] != first
         assert (await instance.usage()).processes, "its group is known"
         assert (await run(instance, "echo", "on"))[1] == b"on\n"
         await instance.kill()

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from paddock.keeper._errors import Died, JailError
-from paddock.keeper._spare import read_report
+from paddock.supervisor._errors import Died, JailError
+from paddock.supervisor._spare import read_report
 from paddock.wire.guest import Report
 
 

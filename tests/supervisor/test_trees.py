@@ -12,20 +12,20 @@ import pytest
 
 from paddock.backends import Instance, TreeMount
 from paddock.errors import InvalidArgument, PlatformError
-from paddock.keeper import layout
-from paddock.keeper.layout import TREE_ID_BASE
 from paddock.model import ExecId, ExecSpec, Limits, Noun, mint
 from paddock.storage import Pool
+from paddock.supervisor import layout
+from paddock.supervisor.layout import TREE_ID_BASE
 from tests.conformance.trees import Root, describe
 from tests.conftest import private_state
-from tests.keeper.conftest import Yard, clear, configure, player, run
+from tests.supervisor.conftest import Yard, clear, configure, player, run
 
 Scene = Callable[[Yard], Awaitable[Any]]
 
 
 @pytest.fixture(scope="module", params=["the best", "overlay", "copy"])
 def state_of_module(request: pytest.FixtureRequest) -> Generator[Path]:
-    """One for each driver; its keeper looks at ceilings more often than usual."""
+    """One for each driver; its supervisor looks at ceilings more often than usual."""
     with private_state() as directory:
         configure(directory, None if request.param == "the best" else request.param, watch_seconds=0.2)
         yield directory

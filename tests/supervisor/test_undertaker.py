@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from paddock.keeper._records import Record, Records
-from paddock.keeper._supervised import Supervised
-from paddock.keeper._undertaker import Undertaker
 from paddock.linux import cgroups, pidfd, proc
+from paddock.supervisor._records import Record, Records
+from paddock.supervisor._supervised import Supervised
+from paddock.supervisor._undertaker import Undertaker
 from tests.orphans import wait_until
 
 
@@ -124,7 +124,7 @@ def test_a_group_that_does_not_get_empty_holds_up_nobody_and_goes_when_it_is(
     assert undertaker.next_removal() is None
 
 
-def test_what_a_keeper_was_killed_over_writing_is_taken_away_by_the_next(tmp_path: Path) -> None:
+def test_what_a_supervisor_was_killed_over_writing_is_taken_away_by_the_next(tmp_path: Path) -> None:
     kept = {"sb_a.ended", "gateway.new"}
     for name in (*kept, "sb_a.ended.new", "sb_b.ended.new"):
         (tmp_path / name).write_text("{}")

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from paddock.keeper import _slots
-from paddock.keeper._slots import Slots
+from paddock.supervisor import _slots
+from paddock.supervisor._slots import Slots
 
 
 def test_overlays_of_ranges_that_nobody_has_had_for_long_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:

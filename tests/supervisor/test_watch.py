@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from paddock.keeper import _watch
 from paddock.linux import proc
 from paddock.model import Limits
+from paddock.supervisor import _watch
 from tests.orphans import wait_until
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from paddock.keeper import _jail
-from paddock.keeper._errors import Died, Gone, Steps, died_of
-from paddock.keeper._serve import Keeper
 from paddock.linux import pidfd
 from paddock.linux.undo import UndoStack
-from tests.keeper.test_plan import plan
-from tests.keeper.test_undertaker import yard_of_the_dead
+from paddock.supervisor import _jail
+from paddock.supervisor._errors import Died, Gone, Steps, died_of
+from paddock.supervisor._serve import Supervisor
+from tests.supervisor.test_plan import plan
+from tests.supervisor.test_undertaker import yard_of_the_dead
 
 
 @pytest.mark.parametrize("has_exits", [True, False])
@@ -28,11 +28,11 @@ def test_exits_of_the_dead_are_not_known(tmp_path: Path, has_exits: bool) -> Non
         life.record.exits = has_exits
         house = cast("Any", undertaker._house)
         house.root_mode = True
-        keeper = cast(
+        supervisor = cast(
             "Any", SimpleNamespace(_undertaker=undertaker, _house=house, _sandbox=lambda id, incarnation: life)
         )
         with pytest.raises(Gone):
-            Keeper.do_exits(keeper, cast("Any", None), "sb_x", 0, make=True)
+            Supervisor.do_exits(supervisor, cast("Any", None), "sb_x", 0, make=True)
         undertaker.bury(life)
 
 

@@ -9,9 +9,9 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from paddock.guest import _fuse_wire as wire
-from paddock.guest._fuse_nodes import Export, Nodes
-from paddock.guest._fuse_session import Session
+from paddock.vmm import _fuse_wire as wire
+from paddock.vmm._fuse_nodes import Export, Nodes
+from paddock.vmm._fuse_session import Session
 
 HEADER = struct.Struct("=IIQQIIIHH")
 OUT = struct.Struct("=IiQ")

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from paddock.guest._fuse_nodes import Export
-from paddock.guest._fuse_server import load_state, save_state
-from paddock.keeper._places import protect
-from tests.guest.fuse_client import Client, Refused, export
+from paddock.supervisor._places import protect
+from paddock.vmm._fuse_nodes import Export
+from paddock.vmm._fuse_server import load_state, save_state
+from tests.vmm.fuse_client import Client, Refused, export
 
 
 def main(directory: Path, saved: Path) -> None:

@@ -15,9 +15,9 @@ import subprocess
 import sys
 import tempfile
 
-from paddock.guest._fuse_nodes import Export
-from paddock.guest._fuse_server import FileServer, start_file_server
-from tests.guest.relay import Share, mount_shares
+from paddock.vmm._fuse_nodes import Export
+from paddock.vmm._fuse_server import FileServer, start_file_server
+from tests.vmm.relay import Share, mount_shares
 
 
 def main(directory: str, target: str, command: list[str]) -> int:

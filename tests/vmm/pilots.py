@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import paddock.guest
+import paddock.vmm
 from paddock.backends.guest import PING, Nothing, Place, orders, program
 from paddock.backends.guest import _frames as frames
 from paddock.backends.guest._connection import GuestConnection
@@ -24,7 +24,7 @@ from paddock.model import ExecId, ExecSpec, Noun, User, mint
 from paddock.wire.guest import VERSION, HostHello, Kind, PingReply
 
 HELLO = frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack())
-GUEST = Path(paddock.guest.__file__).parent
+GUEST = Path(paddock.vmm.__file__).parent
 SRC = GUEST.parent.parent
 IDENTITIES = ("init", "user", "root")
 HERE = Place(workdir="/", env={"PATH": "/usr/bin:/bin"})

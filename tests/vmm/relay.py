@@ -17,8 +17,8 @@ import time
 from collections import deque
 from typing import NamedTuple, NoReturn
 
-from paddock.guest import _fuse_wire as wire
-from paddock.guest._loop import report
+from paddock.vmm import _fuse_wire as wire
+from paddock.vmm._loop import report
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
 _PR_SET_IO_FLUSHER = 57

@@ -14,8 +14,8 @@ import pytest
 from paddock.backends._stillness import Stillness
 from paddock.backends.vessel import Control as Asking
 from paddock.errors import FileError, GuestLost, GuestProtocolError, SandboxDied
-from paddock.guest._control import Control
-from paddock.guest._loop import Loop
+from paddock.vmm._control import Control
+from paddock.vmm._loop import Loop
 
 
 def talk(wire: bytes, fds: tuple[int, ...] = ()) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

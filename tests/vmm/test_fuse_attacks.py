@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paddock.guest import _fuse_nodes, _fuse_wire
-from paddock.guest import _fuse_wire as wire
-from tests.guest.fuse_client import FLAGS, Client, Refused, export, message
+from paddock.vmm import _fuse_nodes, _fuse_wire
+from paddock.vmm import _fuse_wire as wire
+from tests.vmm.fuse_client import FLAGS, Client, Refused, export, message
 
 SECRET = b"what is outside"
 

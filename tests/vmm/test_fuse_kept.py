@@ -20,6 +20,6 @@ def test_what_is_kept_is_changed_by_nobody_and_all_else_as_before(tmp_path: Path
     work, saved = tmp_path / "work", tmp_path / "saved"
     work.mkdir()
     saved.mkdir()
-    command = [*_UNSHARE, sys.executable, "-m", "tests.guest.kept_files", str(work), str(saved)]
+    command = [*_UNSHARE, sys.executable, "-m", "tests.vmm.kept_files", str(work), str(saved)]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

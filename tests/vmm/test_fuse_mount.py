@@ -47,7 +47,7 @@ class Mounted:
                 *before,
                 sys.executable,
                 "-m",
-                "tests.guest.mounted",
+                "tests.vmm.mounted",
                 str(self.work),
                 str(self.target),
                 *command,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from paddock.guest._fuse_server import load_state, save_state
-from tests.guest.fuse_client import Client, Refused, export
+from paddock.vmm._fuse_server import load_state, save_state
+from tests.vmm.fuse_client import Client, Refused, export
 
 
 def handed_over(parent: Client, scratch: Path, copy: Path, **changes: object) -> tuple[Client, int]:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.guest import _fuse_wire as wire
-from tests.guest.fuse_client import message
+from paddock.vmm import _fuse_wire as wire
+from tests.vmm.fuse_client import message
 
 bodies = st.binary(max_size=300)
 messages = st.lists(st.builds(message, st.integers(0, 60), st.integers(0, 9), bodies), max_size=8)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.guest.pilots import SRC
+from tests.vmm.pilots import SRC
 
 FORKED = """
 import gc, sys
 gc.disable()
 sys.path.insert(0, sys.argv[1])
-from paddock.guest._process import prepare_process
+from paddock.vmm._process import prepare_process
 prepare_process(())
 class Cycle:
     living = 0

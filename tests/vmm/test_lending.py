@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from paddock.guest import _own_pages
-from paddock.guest._lending import Lending
-from paddock.guest._loop import IN, Loop
 from paddock.linux import prctl
+from paddock.vmm import _own_pages
+from paddock.vmm._lending import Lending
+from paddock.vmm._loop import IN, Loop
 
 PAGE = mmap.PAGESIZE
 PAGES = 700

@@ -12,7 +12,7 @@ from paddock.backends.guest import PING, orders
 from paddock.backends.vessel import Control
 from paddock.errors import SandboxDied
 from paddock.wire.guest import PingReply
-from tests.guest.pilots import HELLO, PilotProcess, alive, collect, start, until
+from tests.vmm.pilots import HELLO, PilotProcess, alive, collect, start, until
 
 
 @pytest.fixture

@@ -5,11 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.guest.pilots import SRC
+from tests.vmm.pilots import SRC
 
-BEFORE = (
-    f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.guest._pilot; import paddock.guest._process as g; "
-)
+BEFORE = f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.vmm._pilot; import paddock.vmm._process as g; "
 
 
 def run(code):
@@ -28,5 +26,5 @@ def test_a_fatal_seal_cannot_be_hidden_from():
 
 
 def test_a_pilot_needs_nothing_but_the_standard_library():
-    found = run("print([m for m in sys.modules if m.split('.')[0] == 'paddock' and not m.startswith('paddock.guest')])")
+    found = run("print([m for m in sys.modules if m.split('.')[0] == 'paddock' and not m.startswith('paddock.vmm')])")
     assert found.stdout == "['paddock']\n"

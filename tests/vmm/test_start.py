@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.guest.pilots import GUEST
+from tests.vmm.pilots import GUEST
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator
 
 import pytest
 
-from paddock.guest._loop import Loop
-from paddock.guest._trunk import Trunk
+from paddock.vmm._loop import Loop
+from paddock.vmm._trunk import Trunk
 
 HELLO, OPEN, DATA, CREDIT, END, STILL, GO = range(1, 8)
 WINDOW = 1 << 18

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from paddock.guest._blocks import BlockServer, View
-from paddock.guest._loop import Loop
-from paddock.guest._view import BLOCK, Owner, Source, write_view
+from paddock.vmm._blocks import BlockServer, View
+from paddock.vmm._loop import Loop
+from paddock.vmm._view import BLOCK, Owner, Source, write_view
 
 _EROFS = "erofs" in Path("/proc/filesystems").read_text()
 _GO, _REQUEST = 7, struct.Struct(">IHHQQI")

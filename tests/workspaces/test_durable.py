@@ -1,4 +1,4 @@
-"""What a sandbox has synced is there again, whatever died: daemon, keeper, guest, sandbox, machine."""
+"""What a sandbox has synced is there again, whatever died: daemon, supervisor, guest, sandbox, machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paddock import Sandbox, Workspace
 from paddock.errors import InvalidState
 from paddock.linux import btrfs
 from tests.conformance.trees import Root
-from tests.conftest import keepers
+from tests.conftest import supervisors
 from tests.daemon.conftest import daemon_pid
 from tests.faults.conftest import program as program  # a fixture
 from tests.faults.test_restart import _on_the_next_boot, _power_off
@@ -55,7 +55,7 @@ say(said=said, out=out, sandbox=info.sandbox, epoch=info.epoch)
 """
 
 
-@pytest.mark.parametrize("victims", ["daemon", "keeper", "guest", "everything"])
+@pytest.mark.parametrize("victims", ["daemon", "supervisor", "guest", "everything"])
 def test_g8_what_was_synced_is_there_whoever_was_killed(
     program: Callable[..., Any], state_dir: Path, victims: str
 ) -> None:
@@ -63,7 +63,7 @@ def test_g8_what_was_synced_is_there_whoever_was_killed(
     facts = first.hears()
     guest = int(json.loads((state_dir / "run" / facts["id"] / "state.json").read_bytes())["pid"])
     daemon = [daemon_pid(state_dir)]
-    pids = {"daemon": daemon, "keeper": keepers(state_dir), "guest": [guest]}
+    pids = {"daemon": daemon, "supervisor": supervisors(state_dir), "guest": [guest]}
     pids["everything"] = [pid for part in pids.values() for pid in part]
     for pid in pids[victims]:
         os.kill(pid, signal.SIGKILL)

@@ -38,8 +38,8 @@ _CONFORMANCE = "tests/backends/test_microvm_conformance.py::TestMicrovm::test_"
 LANES = {
     "jail": Lane(
         tests=(
-            "tests/keeper/test_scope.py",
-            "tests/keeper/test_watch.py",
+            "tests/supervisor/test_scope.py",
+            "tests/supervisor/test_watch.py",
             "tests/contract/test_jail_backend.py",
             "tests/security",
         ),

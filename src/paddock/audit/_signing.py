@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paddock.errors import InvalidArgument, NotConfigured
-from paddock.keeper.layout import AUDIT_KEY
+from paddock.supervisor.layout import AUDIT_KEY
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

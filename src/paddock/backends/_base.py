@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 
 from paddock.errors import Unsupported
-from paddock.keeper.layout import RETENTION_SECONDS
 from paddock.model import (
     Action,
     ByteReader,
@@ -28,6 +27,7 @@ from paddock.model import (
     Template,
     Usage,
 )
+from paddock.supervisor.layout import RETENTION_SECONDS
 
 from ._stillness import Stillness
 

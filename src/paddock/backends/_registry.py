@@ -18,8 +18,8 @@ _OURS = {
     "microvm": ("paddock.backends.microvm", "MicrovmBackend"),
     "process": ("paddock.backends.process", "ProcessBackend"),
 }
-OVER_THE_KEEPER = frozenset({"container", "gvisor", "jail", "microvm"})
-"""Those that take `keeper`, the one connection to it."""
+OVER_THE_SUPERVISOR = frozenset({"container", "gvisor", "jail", "microvm"})
+"""Those that take `supervisor`, the one connection to it."""
 
 
 def names() -> tuple[str, ...]:

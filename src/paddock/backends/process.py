@@ -26,9 +26,9 @@ from paddock.backends.guest import PING, Place, check, program
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import AlreadyExists, PaddockError, SandboxDied, Unsupported
-from paddock.keeper import layout
 from paddock.linux import local_sockets, processes
 from paddock.model import ByteStream, Check, ExecId, Level, Limit, Process, SandboxId, Usage, User
+from paddock.supervisor import layout
 from paddock.wire import close_all
 from paddock.wire.guest import PingReply
 

@@ -278,7 +278,7 @@ def _verified(options: argparse.Namespace) -> model.AuditReport:
     if options.path is None and not options.public_key:
         return perform(model.VerifyAudit())
     from paddock.audit import read_public_key, verify
-    from paddock.keeper.layout import AUDIT, default_state_dir
+    from paddock.supervisor.layout import AUDIT, default_state_dir
 
     path = default_state_dir() / AUDIT if options.path is None else Path(options.path)
     if not path.exists():
@@ -502,7 +502,9 @@ def _todo(record: model.AuditRecord) -> str | None:
         if record.principal is None:  # the sandbox did it by itself: its own policy was asked
             return f"`paddock policy show {record.sandbox}` has what it is held to, `policy set` changes it"
         return f"ask for less, or have the rule {record.rule!r} changed: it is the policy of this state directory"
-    return "paddock doctor" if record.error in ("level_unavailable", "not_configured", "keeper_unavailable") else None
+    return (
+        "paddock doctor" if record.error in ("level_unavailable", "not_configured", "supervisor_unavailable") else None
+    )
 
 
 def _document(

@@ -71,7 +71,7 @@ def _candidates(before: list[str], *, options: bool) -> list[str]:
 
 
 def _names() -> list[str]:
-    from paddock.keeper.layout import default_state_dir
     from paddock.service import names
+    from paddock.supervisor.layout import default_state_dir
 
     return [*names(default_state_dir())]

@@ -7,7 +7,7 @@ import time
 
 from paddock import client
 from paddock.errors import InvalidArgument
-from paddock.keeper.layout import default_state_dir
+from paddock.supervisor.layout import default_state_dir
 
 from . import _render
 from ._answer import answer

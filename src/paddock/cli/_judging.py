@@ -19,7 +19,7 @@ from ._usage import argument, usage
 from ._values import positive, sandbox_spec, seconds, spec
 
 if TYPE_CHECKING:
-    from paddock.loop import Agent, Attempt, Checkout, Comparison, Model, Price, Test, Trace
+    from paddock.agents import Agent, Attempt, Checkout, Comparison, Model, Price, Test, Trace
 
     from ._usage import Part, Run, Usage
 
@@ -52,7 +52,7 @@ def _judging(*parts: Part) -> Callable[[Run], Usage]:
 @contextmanager
 def warm(options: argparse.Namespace) -> Generator[tuple[Checkout, Test, Progress]]:
     """The directory in a sandbox that is set up, by what attempts are judged, and where is said how far they are."""
-    from paddock.loop import Checkout, Test
+    from paddock.agents import Checkout, Test
 
     if not Path(options.repo).is_dir():
         raise InvalidArgument(f"{options.repo!r} is no directory", hint="--repo DIR")
@@ -162,7 +162,7 @@ _PATCH_BYTES = 16 << 20
 def verb_try(options: argparse.Namespace) -> int:
     """Mount a directory copy-on-write, set up once, and fork once per patch: applied there, and judged by the tests.
     The best diff goes to stdout, the table to stderr. Exit code 0 if one passes, 1 if none does."""
-    from paddock.loop import compare
+    from paddock.agents import compare
 
     patches = {name: _read(name) for name in options.patches}
     with warm(options) as (checkout, test, shown):
@@ -204,7 +204,7 @@ def _dollars(text: str) -> float:
 
 
 def _price(text: str) -> Price:
-    from paddock.loop import Price
+    from paddock.agents import Price
 
     try:
         values = [float(part) for part in text.split(":")]
@@ -237,7 +237,7 @@ def verb_agent(options: argparse.Namespace) -> int:
     """Mount a directory copy-on-write, set up once, and let a model work on the task in forks. What each has changed is
     judged by the tests, as a diff in a fresh fork. The best diff goes to stdout, the table to stderr. Exit code 0 if
     one passes, 1 if none. Tokens, money and time are limited for all attempts together."""
-    from paddock.loop import Agent, Budget, agent_attempt, best_of
+    from paddock.agents import Agent, Budget, agent_attempt, best_of
 
     budget = Budget(
         max_steps=options.max_steps,
@@ -278,7 +278,7 @@ def verb_agent(options: argparse.Namespace) -> int:
 
 def _models(text: str, price: Price | None) -> Callable[[int], Model]:
     """By the number of the attempt. InvalidArgument, NotConfigured."""
-    from paddock.loop import AnthropicModel, OpenAIModel, ScriptModel, read_script
+    from paddock.agents import AnthropicModel, OpenAIModel, ScriptModel, read_script
 
     kind, _, name = text.partition(":")
     model: Model
@@ -298,7 +298,7 @@ def _traced(path: str | None) -> Generator[Trace | None]:
     if path is None:
         yield None
         return
-    from paddock.loop import Trace, report
+    from paddock.agents import Trace, report
 
     secrets = [
         value for name, value in os.environ.items() if name.endswith(_SECRET_NAMES) and len(value) >= _SHORTEST_SECRET

@@ -10,7 +10,6 @@ from _thread import allocate_lock
 
 from paddock import __version__
 from paddock.errors import DaemonLost, DaemonUnavailable, InvalidArgument, NotConfigured, exhaustion
-from paddock.keeper.layout import default_state
 from paddock.model import (
     Action,
     AttachExec,
@@ -26,6 +25,7 @@ from paddock.model import (
     replace,
 )
 from paddock.model.caller import is_git_variable, of_source
+from paddock.supervisor.layout import default_state
 from paddock.wire import NO_REPLY, PROTOCOL, Connection, Frame, Kind, WireError, close_all
 
 from . import _daemon

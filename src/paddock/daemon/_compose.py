@@ -17,12 +17,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from paddock.errors import NotConfigured, PaddockError, ResourceExhausted
-from paddock.keeper import layout
 from paddock.model import Action, Principal
+from paddock.supervisor import layout
 
 if TYPE_CHECKING:
     from paddock.backends._base import Backend
-    from paddock.backends.jail import JailBackend, KeeperClient
+    from paddock.backends.jail import JailBackend, SupervisorClient
     from paddock.service import Service
     from paddock.storage import Pool, Templates
     from paddock.storage.images import Images
@@ -60,7 +60,7 @@ class Node:
         state_dir, jail, storage = self._state_dir, self._jail, self._storage
         return Service(
             state_dir,
-            backends=lambda: chain((jail,), _other_backends(state_dir, jail.keeper)),
+            backends=lambda: chain((jail,), _other_backends(state_dir, jail.supervisor)),
             pool=storage.pool,
             templates=storage.templates,
             images=storage.images,
@@ -98,14 +98,15 @@ async def _own_credential(principal: Principal, remote: Remote) -> Proof | None:
     return await ambient(remote)
 
 
-def _other_backends(state_dir: Path, keeper: KeeperClient) -> Iterator[Backend]:
-    """What is installed beside the jail: ours and other people's alike. The keeper has one client: they share it."""
-    from paddock.backends import OVER_THE_KEEPER, load, names
+def _other_backends(state_dir: Path, supervisor: SupervisorClient) -> Iterator[Backend]:
+    """What is installed beside the jail: ours and other people's alike. The supervisor has one client: they share
+    it."""
+    from paddock.backends import OVER_THE_SUPERVISOR, load, names
 
     for name in names():
         if name != "jail":
             try:
-                yield load(name)(state_dir, **({"keeper": keeper} if name in OVER_THE_KEEPER else {}))
+                yield load(name)(state_dir, **({"supervisor": supervisor} if name in OVER_THE_SUPERVISOR else {}))
             except (ImportError, AttributeError) as error:  # one broken plug-in must not take the other backends down
                 warnings.warn(f"backend {name!r} cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
 
@@ -121,10 +122,10 @@ class _Storage:
         self._problem: PaddockError = NotConfigured("the pool is not open")
 
     async def open(self, jail: JailBackend) -> None:
-        if not (self._state_dir / layout.KEEPER_CONFIG).exists():
+        if not (self._state_dir / layout.SUPERVISOR_CONFIG).exists():
             _log.info("making the pool of this state directory")
         try:
-            self._templates = await jail.keeper.templates()
+            self._templates = await jail.supervisor.templates()
         except ResourceExhausted:
             raise  # that will pass: the next call opens everything anew
         except PaddockError as error:

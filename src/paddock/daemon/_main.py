@@ -24,7 +24,7 @@ from paddock.wire import PROTOCOL
 
 from ._code import Code
 from ._listener import Leaving, Listener
-from ._older import refuse_older_programs
+from ._older import refuse_older_programs, rename_files
 from ._process import control_group, detach
 from ._requests import ProgressHandler, Requests
 from ._sessions import Session, SessionFiles, all_of
@@ -97,6 +97,7 @@ class Daemon:
         from ._compose import Node
 
         refuse_older_programs(self._state_dir)
+        rename_files(self._state_dir)
         node = self._node = Node(self._state_dir)
         requests = Requests(node, self._principal, owned=self._owned, control=self._control, kept=self._keeps)
         self._listener = Listener(requests, greet=self._greet, ended=self._session_ended)

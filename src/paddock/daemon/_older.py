@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Set
+from contextlib import suppress
 from pathlib import Path
 
 from paddock.errors import NotConfigured
-from paddock.keeper import layout
 from paddock.model.config import FILE, Config
+from paddock.supervisor import layout
 
+_SUPERVISOR = "keeper"
+"""What the supervisor and its files were called."""
 _FIELD_PID = 4  # "1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF", proc_locks(5)
 
 
@@ -17,18 +20,30 @@ def refuse_older_programs(state_dir: Path) -> None:
     """Raise NotConfigured if a program of an older paddock still works in `state_dir`.
 
     The caller has the daemon's lock and no segment of the audit log yet. Such a program locks a segment as long as it
-    lives. Of today's processes only the gateway does so beside the daemon.
+    lives. Of today's processes only the gateway does so beside the daemon. An older supervisor locks a file of its own.
     """
     state_dir = state_dir.resolve()
-    segments = set((state_dir / layout.AUDIT).glob("*.jsonl"))
+    files = {*(state_dir / layout.AUDIT).glob("*.jsonl"), *state_dir.glob(f"{_SUPERVISOR}.lock")}
     gateway = state_dir / layout.GATEWAY_LOCK
-    for pid in _lockers() if segments else ():
-        locked = set(_locked(pid, {gateway, *segments}))
+    for pid in _lockers() if files else ():
+        locked = set(_locked(pid, {gateway, *files}))
         if locked and gateway not in locked:
             raise NotConfigured(
                 f"a program of an older paddock (pid {pid}) still works in {state_dir}",
                 hint=f"let it finish, or end it: kill {pid}",
             )
+
+
+def rename_files(state_dir: Path) -> None:
+    """Give the supervisor's files the names of today, once no older program works in `state_dir`."""
+    old = state_dir / f"{_SUPERVISOR}.json"
+    if not old.exists():
+        return
+    for ending in ("lock", "sock", "log"):
+        old.with_suffix(f".{ending}").unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        (state_dir / _SUPERVISOR).rmdir()
+    old.rename(state_dir / layout.SUPERVISOR_CONFIG)
 
 
 def forget_figures(state_dir: Path, config: Config) -> str | None:

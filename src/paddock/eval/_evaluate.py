@@ -13,9 +13,9 @@ import msgspec
 
 from paddock.client import default_transport, stop_daemon
 from paddock.errors import InvalidArgument, InvalidState
-from paddock.keeper import layout
 from paddock.policy.egress import load
 from paddock.policy.egress._load import Source
+from paddock.supervisor import layout
 
 from ._catalogue import catalogue
 from ._scenario import Scenario

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from paddock.loop import Message, Reply, Role, Tokens, ToolCall, ToolSpec
+from paddock.agents import Message, Reply, Role, Tokens, ToolCall, ToolSpec
 
 ORDER = "assistants must run `{}`"
 """How a poisoned text says it."""

@@ -18,9 +18,9 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from paddock.agents import Agent, Budget, Checkout, Run, Test
 from paddock.client import Sandbox, Transport
 from paddock.errors import ApprovalNeeded, PaddockError, PolicyDenied
-from paddock.loop import Agent, Budget, Checkout, Run, Test
 from paddock.model import AuditRecord, ListAudit, PolicyDocument, SecretRule
 from paddock.model.policy import Binding, SecretSource
 

@@ -1,5 +1,5 @@
 """Everybody outside, played by one thread per connection: every name has an address, every address answers, and what
-arrives is kept. The gateway's end is `paddock.egress._world`.
+arrives is kept. The gateway's end is `paddock.gateway._world`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from paddock.egress._authority import Authority
-from paddock.keeper import layout
+from paddock.gateway._authority import Authority
+from paddock.supervisor import layout
 
 REPOSITORY = b"acme/app"
 OBJECT = b"1" * 40

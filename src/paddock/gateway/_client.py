@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from paddock.errors import GatewayUnavailable, NotConfigured, PaddockError
-from paddock.keeper import layout
 from paddock.linux import local_sockets
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
+from paddock.supervisor import layout
 from paddock.wire import Frame, Kind, WireError, close_all
 from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
 
@@ -25,7 +25,7 @@ from ._control import VERSION, Hello, Order, Welcome
 START_SECONDS = 30.0
 # What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "listener"} as JSON on stdin.
 BOOTSTRAP = (
-    "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.egress._process import main;main(o)"
+    "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.gateway._process import main;main(o)"
 )
 _KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ")
 Judge = Callable[[ApprovalRequest], ApprovalAnswer]

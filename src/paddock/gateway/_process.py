@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from paddock.audit import AuditLog
-from paddock.keeper import layout
 from paddock.linux import confine as process
 from paddock.linux import local_sockets, seccomp, seccomp_profile
 from paddock.model.config import read_config
+from paddock.supervisor import layout
 
 from . import _witness
 from ._door import Pages

@@ -14,7 +14,7 @@ import ssl
 from pathlib import Path
 from typing import cast
 
-from paddock.keeper import layout
+from paddock.supervisor import layout
 
 
 class World:

@@ -9,9 +9,9 @@ import re
 from paddock import model
 from paddock.backends._base import Instance
 from paddock.errors import AlreadyExists, InvalidArgument, NotFound
-from paddock.keeper.layout import ARTIFACTS
 from paddock.model import Artifact, ByteReader, FileKind
 from paddock.storage._kept import Artifacts as Contents
+from paddock.supervisor.layout import ARTIFACTS
 
 from . import _validate
 from ._collect import KeptOutput

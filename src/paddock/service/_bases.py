@@ -14,10 +14,10 @@ from functools import partial
 import msgspec
 
 from paddock.errors import AlreadyExists, InvalidState, NotFound, RequestError
-from paddock.keeper.layout import REPOSITORIES
 from paddock.linux.descriptors import closing
 from paddock.model import Acquired, BaseId, Noun, RepositoryId, mint
 from paddock.storage._trees import look_at, sync_tree
+from paddock.supervisor.layout import REPOSITORIES
 
 from . import _checkout
 from ._context import Component, Context, Entry

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paddock.audit import AuditLog
-from paddock.egress._client import GatewayClient
-from paddock.egress._control import Close, Open, Record, Revise, Secret
-from paddock.egress._secret_book import Bound, to_bytes
 from paddock.errors import GatewayUnavailable, InternalError, NotConfigured, NotFound, PaddockError, SandboxDied
-from paddock.keeper import layout
+from paddock.gateway._client import GatewayClient
+from paddock.gateway._control import Close, Open, Record, Revise, Secret
+from paddock.gateway._secret_book import Bound, to_bytes
 from paddock.model import PolicyDocument, Recording, SandboxId, State
+from paddock.supervisor import layout
 
 from . import _trust
 from ._approvals import Approvals
@@ -29,7 +29,7 @@ from ._store import Row
 from ._tasks import Tasks
 
 if TYPE_CHECKING:
-    from paddock.egress._authority import Authority
+    from paddock.gateway._authority import Authority
     from paddock.policy.egress import Snapshot
 
 PERIOD_SECONDS = 30.0
@@ -61,7 +61,7 @@ class MalwareLists:
         self._users.pop(id, None)
 
     async def _refresh(self, path: str) -> None:
-        from paddock.egress._malware import refresh
+        from paddock.gateway._malware import refresh
 
         async with self._lock:
             digest = await asyncio.to_thread(refresh, self._directory, path)
@@ -87,7 +87,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 
 
 def _make_authority() -> Authority:
-    from paddock.egress._authority import Authority  # cryptography: not before a sandbox needs it
+    from paddock.gateway._authority import Authority  # cryptography: not before a sandbox needs it
 
     return Authority.make("sandbox")
 

@@ -19,12 +19,12 @@ import msgspec
 
 from paddock import model
 from paddock.errors import NotFound, PaddockError
-from paddock.keeper.layout import PACKAGES, POOL_IMAGE
 from paddock.model import Check, GarbageItem, GarbageReport, Level, Noun, PoolSpace, State, replace
 from paddock.storage._base import Pool
 from paddock.storage._config import Watermarks
 from paddock.storage._memories import Memories
 from paddock.storage._trees import WAITING
+from paddock.supervisor.layout import PACKAGES, POOL_IMAGE
 
 from ._context import Component, Context, Entry, handles
 from ._needs import Need, told
@@ -281,7 +281,9 @@ class Storage(Component):
             )
         except (PaddockError, OSError) as error:
             hint = error.hint if isinstance(error, PaddockError) else None
-            return (_check("pool", [str(error)], "", fix=hint or f"the last lines of {self._state_dir}/keeper.log"),)
+            return (
+                _check("pool", [str(error)], "", fix=hint or f"the last lines of {self._state_dir}/supervisor.log"),
+            )
 
     async def _needless(self, pool: Pool) -> Check:
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
@@ -342,7 +344,7 @@ class Storage(Component):
         return _check("ceilings", wrong, f"{limited} sandboxes have the quota that was asked for", fix="paddock kill")
 
     def _mounts(self) -> Check:
-        """The keeper mounts out of everybody's sight: what can be seen was mounted by somebody else."""
+        """The supervisor mounts out of everybody's sight: what can be seen was mounted by somebody else."""
         seen = sorted(path for path in _mount_points() if path.startswith(f"{self._state_dir}/"))
         return _check("mounts", seen, "none of the pool shows on the machine", fix="umount")
 

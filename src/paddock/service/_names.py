@@ -10,7 +10,7 @@ import sqlite3
 from pathlib import Path
 from urllib.parse import quote
 
-from paddock.keeper.layout import DATABASE
+from paddock.supervisor.layout import DATABASE
 
 _SANDBOXES = "SELECT id, name FROM sandboxes WHERE owner = ? AND state IN ('creating', 'running', 'paused') ORDER BY id"
 _TASKS = "SELECT name FROM workspaces WHERE owner = ? ORDER BY name"

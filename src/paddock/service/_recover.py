@@ -3,8 +3,8 @@
 `recover` runs once, before the daemon listens. A sweep repeats most of it: what a dead daemon had asked for may come to
 life later, a row whose lane is free is left over, and on a full disk nothing can be deleted.
 
-The sweep brings what time alone brings. At its deadline it ends only what sleeps on disk. The keeper and the guest end
-the others, daemon or no daemon.
+The sweep brings what time alone brings. At its deadline it ends only what sleeps on disk. The supervisor and the guest
+end the others, daemon or no daemon.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from paddock.backends._base import Ending
 from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied
-from paddock.keeper.layout import OUTPUTS
 from paddock.model import Limit, Sandbox, State, replace
+from paddock.supervisor.layout import OUTPUTS
 
 from ._clock import boot_id
 from ._context import Component, Context

@@ -16,10 +16,10 @@ from typing import NamedTuple
 from paddock import __version__, audit, model
 from paddock.backends._base import Backend
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied
-from paddock.keeper import layout
 from paddock.model import Check, Diagnosis, ExecSpec, Level, LevelReport, Principal, SandboxSpec, replace
 from paddock.model.config import FILE
 from paddock.model.sandbox import RANK
+from paddock.supervisor import layout
 
 from ._context import Component, Context, Entry, Perform, handles
 from ._evidence import Evidence

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from paddock import model
 from paddock.errors import InvalidArgument, InvalidState, NotFound, PolicyDenied
-from paddock.keeper.layout import REPOSITORIES
 from paddock.linux.descriptors import closing
 from paddock.model import Acquired, Noun, Principal, Repository, RepositoryId, mint, replace
 from paddock.storage._trees import measure
+from paddock.supervisor.layout import REPOSITORIES
 
 from ._bases import Bases
 from ._clock import boot_id

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
 from paddock.errors import InternalError, InvalidState, Unrecorded, exhaustion
-from paddock.keeper.layout import AUDIT, DATABASE
 from paddock.model import Action, Principal, SandboxId, State
 from paddock.model.config import Config
 from paddock.policy import Policy
 from paddock.storage._base import Pool
+from paddock.supervisor.layout import AUDIT, DATABASE
 
 from ._approvals import Approvals
 from ._artifacts import ArtifactResults

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from paddock.backends._base import Backend, Paused
-from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, PaddockError
+from paddock.errors import InvalidArgument, InvalidState, PaddockError, SupervisorUnavailable
 from paddock.linux.descriptors import closing
 from paddock.model import CreateSnapshot, DeleteSnapshot, Limits, Noun, SandboxSpec, Snapshot, SnapshotId, mint, replace
 from paddock.storage._listing import Listing, list_changes
@@ -115,12 +115,12 @@ class Snapshots(Component):
 
     async def copy(self, held: Held, copies: Sequence[Copy]) -> None:
         """Copy the trees of a living sandbox at one instant. The caller holds its lane alone, and deletes the copies if
-        this raises. If the keeper dies meanwhile, the sandbox went on while it was copied: copy once more."""
+        this raises. If the supervisor dies meanwhile, the sandbox went on while it was copied: copy once more."""
         await self._flush(copies)
         try:
             async with held.instance.frozen():
                 return await in_thread(_copies.make, self._pool(), copies)
-        except KeeperUnavailable as error:
+        except SupervisorUnavailable as error:
             if not error.details.get("lost"):
                 raise
         async with held.instance.frozen():

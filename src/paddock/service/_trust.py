@@ -1,8 +1,8 @@
 """What programs inside take for true: the machine's certificates and the sandbox's own authority, in one file; in
 another, for Java; and the authority alone in a policy, for Chromium, which knows the others itself.
 
-The backend has put the files where programs look for them (`keeper/_trust_places.py`); what is in them is written here,
-in place, for whoever has them open.
+The backend has put the files where programs look for them (`supervisor/_trust_places.py`); what is in them is written
+here, in place, for whoever has them open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 from functools import cache
 from pathlib import Path
 
-from paddock.keeper import layout
+from paddock.supervisor import layout
 
 _PLACES = (
     "/etc/ssl/certs/ca-certificates.crt",

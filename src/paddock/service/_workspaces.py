@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from paddock import model
 from paddock.errors import InternalError, InvalidState, PaddockError
-from paddock.keeper.layout import KEPT
 from paddock.model import Acquired, Principal, Workspace, WorkspaceState, WorkspaceStatus, mint, replace
 from paddock.storage._kept import KeptArchives
 from paddock.storage._trees import sync_tree
+from paddock.supervisor.layout import KEPT
 
 from . import _validate
 from ._bases import Base

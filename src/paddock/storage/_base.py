@@ -48,8 +48,8 @@ class Pool(ABC):
     """Trees are directories `<pool>/<name>/` that hold `root` (and `work`, where an overlay needs it), and for each
     mount of the sandbox that has its own writable layer `mount0`, `work0` and so on.
 
-    Names match `[a-z]{2}_[a-z0-9_]{1,60}`. On disk, file owners are `keeper.TREE_ID_BASE + id` where paddock runs as
-    root, the caller's subordinate ids where it uses these, and else the caller's own uid. All calls are quick
+    Names match `[a-z]{2}_[a-z0-9_]{1,60}`. On disk, file owners are `supervisor.TREE_ID_BASE + id` where paddock runs
+    as root, the caller's subordinate ids where it uses these, and else the caller's own uid. All calls are quick
     and synchronous.
     """
 
@@ -61,7 +61,7 @@ class Pool(ABC):
         """Own `fd`, the descriptor of the pool's directory."""
         self._fd = fd
         self._config = config
-        self._path = path  # where it would be seen, if it is: where the pool is an image, only the keeper sees it
+        self._path = path  # where it would be seen, if it is: where the pool is an image, only the supervisor sees it
         self._disk = Disk(os.path.dirname(path), config)
         self.worker = worker_for(config)
         """Who can read and write all that is in a tree; the program itself may be unable to."""

@@ -41,7 +41,7 @@ def device_checks(pool: int, image: Image | None, where: str) -> tuple[Check, ..
                 "writable",
                 "missing",
                 f"{where} takes no writes any more: the disk below failed or was full",
-                "make room on the disk, then kill all sandboxes: the next keeper opens it anew",
+                "make room on the disk, then kill all sandboxes: the next supervisor opens it anew",
             )
         )
     try:

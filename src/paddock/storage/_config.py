@@ -1,4 +1,4 @@
-"""`keeper.json`: how the pool is opened, decided once per state directory, and why not by a better driver."""
+"""`supervisor.json`: how the pool is opened, decided once per state directory, and why not by a better driver."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from paddock.errors import PlatformError
-from paddock.keeper.layout import KEEPER_CONFIG
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.model import Check, PoolSpace
 from paddock.storage._whole import keep_file
+from paddock.supervisor.layout import SUPERVISOR_CONFIG
 
 Driver = Literal["btrfs", "overlay", "copy"]
 VERSION = 1
@@ -72,10 +72,10 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 def load(state_dir: Path) -> PoolConfig | None:
     """What was decided; None: nothing yet. The file is written by rename, so what cannot be read is nobody's half."""
     try:
-        text = (state_dir / KEEPER_CONFIG).read_bytes()
+        text = (state_dir / SUPERVISOR_CONFIG).read_bytes()
     except FileNotFoundError:
         return None
-    path = state_dir / KEEPER_CONFIG
+    path = state_dir / SUPERVISOR_CONFIG
     try:
         file = msgspec.json.decode(text, type=_File)
     except msgspec.DecodeError as error:
@@ -89,7 +89,7 @@ def load(state_dir: Path) -> PoolConfig | None:
 
 def store(state_dir: Path, config: PoolConfig) -> None:
     """Writes the decision: whole or not at all, and there after a power loss."""
-    keep_file(state_dir / KEEPER_CONFIG, msgspec.json.encode(_File(version=VERSION, pool=config)) + b"\n")
+    keep_file(state_dir / SUPERVISOR_CONFIG, msgspec.json.encode(_File(version=VERSION, pool=config)) + b"\n")
 
 
 _COST = {

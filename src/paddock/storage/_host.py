@@ -75,7 +75,7 @@ _WRITTEN = {
         "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n"
         "protocols: files\nservices: files\nethers: files\nrpc: files\n"
     ),
-    # Places for what a browser is to trust (`keeper/_trust_places.py`).
+    # Places for what a browser is to trust (`supervisor/_trust_places.py`).
     "etc/chromium/policies/managed/paddock.json": "{}\n",
     "etc/opt/chrome/policies/managed/paddock.json": "{}\n",
     "etc/timezone": "Etc/UTC\n",

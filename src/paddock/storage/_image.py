@@ -101,7 +101,7 @@ class Image:
         Killed half-way, the file is longer than its device: the next one goes on from there.
         """
         with closing(os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # as whoever mounts it (keeper/pool.py), and others who let it grow
+            fcntl.flock(file, fcntl.LOCK_EX)  # as whoever mounts it (supervisor/pool.py), and others who let it grow
             before = self._total()
             length, taken = self.size()
             if self._inside()[1] >= min(before // _NEARLY, _MOST_KEPT):

@@ -22,9 +22,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple, NoReturn
 
 from paddock.errors import InternalError, PaddockError, ResourceExhausted
-from paddock.keeper.layout import ORDINARY_ID
 from paddock.linux import caps, confine, descriptors, namespaces, prctl, seccomp, seccomp_profile
 from paddock.linux.subordinate_ids import SubordinateIds, open_namespace
+from paddock.supervisor.layout import ORDINARY_ID
 
 MEMORY_BYTES = 2 << 30
 MOST_DESCRIPTORS = 8

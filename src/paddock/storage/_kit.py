@@ -1,4 +1,4 @@
-"""The kit: a tree with the Python that runs us, its libraries, its loader, and `paddock.guest`, byte-compiled.
+"""The kit: a tree with the Python that runs us, its libraries, its loader, and `paddock.vmm`, byte-compiled.
 
 It needs nothing of the place where it is seen: a vessel's pilot runs out of it, whatever the sandbox is made of. Only
 what the pilot imports is in it: it imports all of that when it starts, and nothing after.
@@ -17,7 +17,7 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import TypedDict
 
-from paddock import guest
+from paddock import vmm
 from paddock.errors import Unsupported
 from paddock.storage._recipe import FOLDER, Entry, Manifest, Progress, Recipe, put, write_manifest
 from paddock.storage._worker import Worker
@@ -26,7 +26,7 @@ PLACE = "/.paddock"
 COMMAND = (
     f"{PLACE}/lib/ld.so",
     *("--library-path", f"{PLACE}/lib"),
-    *(f"{PLACE}/bin/python3", "-I", "-S", f"{PLACE}/guest/__main__.pyc"),
+    *(f"{PLACE}/bin/python3", "-I", "-S", f"{PLACE}/vmm/__main__.pyc"),
 )
 """Starts a pilot where the kit lies at `PLACE`; it is told on its standard input what to do."""
 _VERSION = "1"
@@ -38,11 +38,11 @@ _LOOK = """
 import ctypes, importlib, json, os, sys, types
 
 where, *names = sys.argv[1:]
-package = types.ModuleType("paddock_guest")
+package = types.ModuleType("paddock_vmm")
 package.__path__ = [where]
-sys.modules["paddock_guest"] = package
+sys.modules["paddock_vmm"] = package
 for name in names:
-    importlib.import_module("paddock_guest." + name)
+    importlib.import_module("paddock_vmm." + name)
 
 class Info(ctypes.Structure):
     _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
@@ -57,7 +57,7 @@ ctypes.CDLL(None).dl_iterate_phdr(kind(add), None)
 modules = {}
 for name, module in sys.modules.items():
     spec = getattr(module, "__spec__", None)
-    if spec is not None and spec.has_location and not name.startswith("paddock_guest"):
+    if spec is not None and spec.has_location and not name.startswith("paddock_vmm"):
         modules[name] = spec.origin
 print(json.dumps({"modules": modules, "libraries": libraries, "os": os.__file__, "library": sys.platlibdir}))
 """
@@ -68,7 +68,7 @@ def recipe() -> Recipe:
     program = _program()
     loader = _loader(program)
     sources = hashlib.sha256()
-    for path in _guest_sources():
+    for path in _vmm_sources():
         sources.update(path.name.encode() + b"\0" + path.read_bytes())
     facts = (_VERSION, sys.version, _stamp(program), _stamp(loader), _stamp(Path(os.__file__)), sources.hexdigest())
 
@@ -96,8 +96,8 @@ def manifest() -> Manifest:
     put(files, f"{standard}/lib-dynload", FOLDER)
     for name, origin in found["modules"].items():
         _add_module(files, standard, name, Path(origin))
-    for path in _guest_sources():
-        put(files, f"guest/{path.stem}.pyc", _compiled(path, f"guest/{path.name}"))
+    for path in _vmm_sources():
+        put(files, f"vmm/{path.stem}.pyc", _compiled(path, f"vmm/{path.name}"))
     return files
 
 
@@ -107,8 +107,8 @@ def _program() -> Path:
     return Path(base or sys.executable).resolve()
 
 
-def _guest_sources() -> list[Path]:
-    return sorted(path for path in Path(guest.__path__[0]).glob("*.py"))
+def _vmm_sources() -> list[Path]:
+    return sorted(path for path in Path(vmm.__path__[0]).glob("*.py"))
 
 
 def _loader(program: Path) -> Path:
@@ -136,9 +136,9 @@ class _Seen(TypedDict):
 
 
 def _look(program: Path) -> _Seen:
-    names = [path.stem for path in _guest_sources() if not path.stem.startswith("__")]
+    names = [path.stem for path in _vmm_sources() if not path.stem.startswith("__")]
     done = subprocess.run(
-        [program, "-I", "-S", "-B", "-c", _LOOK, guest.__path__[0], *names],
+        [program, "-I", "-S", "-B", "-c", _LOOK, vmm.__path__[0], *names],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=_SECONDS,

@@ -14,8 +14,6 @@ from typing import get_args
 import msgspec
 
 from paddock.errors import InvalidArgument, InvalidState, NotConfigured
-from paddock.keeper import pool as keeper_pool
-from paddock.keeper.layout import KEEPER_SOCKET, POOL, POOL_IMAGE
 from paddock.linux import subordinate_ids
 from paddock.linux.descriptors import closing
 from paddock.model import Noun
@@ -26,6 +24,8 @@ from paddock.storage._config import Driver, PoolConfig, Reason, load, store
 from paddock.storage._trees import DIRECTORY
 from paddock.storage._whole import sync_directory
 from paddock.storage._worker import Worker
+from paddock.supervisor import pool as supervisor_pool
+from paddock.supervisor.layout import POOL, POOL_IMAGE, SUPERVISOR_SOCKET
 
 _DRIVERS = {
     "btrfs": ("_btrfs", "BtrfsPool"),
@@ -35,7 +35,7 @@ _DRIVERS = {
 
 
 def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -> Pool:
-    """The pool whose directory the keeper has opened as `pool_fd`, which is the pool's from now on, and closed if
+    """The pool whose directory the supervisor has opened as `pool_fd`, which is the pool's from now on, and closed if
     this fails.
 
     Without a descriptor, `<state_dir>/pool` itself, where the pool is no image. What killed processes have left half
@@ -43,7 +43,7 @@ def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -
     """
     if pool_fd is None:
         if config.image is not None:
-            raise InvalidArgument("only the keeper mounts the image of a pool", hint="ask it for the descriptor")
+            raise InvalidArgument("only the supervisor mounts the image of a pool", hint="ask it for the descriptor")
         try:
             pool_fd = os.open(state_dir / POOL, DIRECTORY)
         except FileNotFoundError as error:
@@ -70,8 +70,8 @@ _MKFS_SECONDS = 300
 def prepare(
     state_dir: Path, *, driver: str | None = None, image_bytes: int | None = None, whole: bool | None = None
 ) -> PoolConfig:
-    """Makes the state directory ready for a keeper, and says how its pool is kept. Does nothing the second time, but
-    where only whole copies were possible and nothing lies in the pool yet: then it looks again.
+    """Makes the state directory ready for a supervisor, and says how its pool is kept. Does nothing the second time,
+    but where only whole copies were possible and nothing lies in the pool yet: then it looks again.
 
     `driver` forces one (btrfs, overlay, copy); by default `config.toml` does, or the best that works here is taken.
     `image_bytes` is the size of a new image, which takes as much of the disk as is written to it; by default
@@ -114,9 +114,9 @@ def _may_do_better(state_dir: Path, config: PoolConfig) -> bool:
 
 
 def _in_use(state_dir: Path) -> bool:
-    """A keeper serves it, and whoever talks to that has opened the pool as it was."""
+    """A supervisor serves it, and whoever talks to that has opened the pool as it was."""
     with socket.socket(socket.AF_UNIX) as door:
-        return door.connect_ex(str(state_dir / KEEPER_SOCKET)) not in (errno.ENOENT, errno.ECONNREFUSED)
+        return door.connect_ex(str(state_dir / SUPERVISOR_SOCKET)) not in (errno.ENOENT, errno.ECONNREFUSED)
 
 
 def _with_ids(config: PoolConfig, whole: bool) -> PoolConfig:
@@ -188,7 +188,7 @@ def _make_image(state_dir: Path, size: int | None) -> Reason | None:
         unfinished.rename(image)
         sync_directory(state_dir)
     try:
-        os.close(keeper_pool.mount_image(str(image)))
+        os.close(supervisor_pool.mount_image(str(image)))
     except OSError as error:
         image.unlink()
         return Reason(way=_probe.IMAGE, why=f"it cannot be mounted: {error}")

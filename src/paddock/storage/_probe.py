@@ -10,11 +10,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paddock.keeper import pool as keeper_pool
 from paddock.linux import btrfs
 from paddock.linux.descriptors import closing
 from paddock.storage._config import PoolConfig, Reason
 from paddock.storage._removal import remove
+from paddock.supervisor import pool as supervisor_pool
 
 NATIVE, IMAGE, OVERLAY = "btrfs", "btrfs image", "overlay"
 _SCRATCH = ".probe-"
@@ -58,7 +58,7 @@ def overlay(state_dir: Path) -> Reason | None:
     with _scratch(state_dir) as place:
         try:
             if os.geteuid() == 0:
-                keeper_pool.try_overlay(str(place))
+                supervisor_pool.try_overlay(str(place))
                 return None
             return _overlay_in_a_user_namespace(place)
         except OSError as error:
@@ -74,7 +74,7 @@ def _overlay_in_a_user_namespace(place: Path) -> Reason | None:
     code = (
         "import sys\n"
         "sys.path.append(sys.argv[1])\n"
-        "from paddock.keeper.pool import try_overlay\n"
+        "from paddock.supervisor.pool import try_overlay\n"
         "try:\n"
         "    try_overlay(sys.argv[2])\n"
         "except OSError as error:\n"

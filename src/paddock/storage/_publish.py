@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from paddock.errors import InvalidState, PolicyDenied
-from paddock.keeper.layout import REPOSITORIES
 from paddock.model import Published, PullRequest, PullRequestPlan, PushPlan, codec
+from paddock.supervisor.layout import REPOSITORIES
 
 from .forges import Forge, open_forge
 from .repositories import Credential, HostGit, Refused, ambient, parse, web

@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 from paddock.errors import NotConfigured, SecretUnavailable
-from paddock.keeper.layout import VAULT_KEY
 from paddock.model.config import Config
+from paddock.supervisor.layout import VAULT_KEY
 
 from ._whole import keep_file
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 
 from paddock.errors import BY_CODE, InternalError, NotConfigured, PlatformError
-from paddock.keeper.layout import TREE_ID_BASE
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.storage._config import PoolConfig
+from paddock.supervisor.layout import TREE_ID_BASE
 
 if TYPE_CHECKING:
     from paddock.storage._base import Pool

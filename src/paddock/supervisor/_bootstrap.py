@@ -1,13 +1,13 @@
-"""How a keeper is started: all that the daemon has to know of its code."""
+"""How a supervisor is started: all that the daemon has to know of its code."""
 
 from __future__ import annotations
 
 # What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"source", "guest", "state", "for_tests"} as JSON on stdin.
-# Not in arguments: every process inside a sandbox that is a copy of the keeper would show them.
+# Not in arguments: every process inside a sandbox that is a copy of the supervisor would show them.
 BOOTSTRAP = (
     "import gc,sys,json;gc.disable();o=json.load(sys.stdin);sys.path.insert(0,o['source']);"
-    "from paddock.keeper._main import main;main(o)"
+    "from paddock.supervisor._main import main;main(o)"
 )
 READY = b"ready\n"
 VERSION = 9
-"""Of what keeper and daemon say to each other. The first frames never change: docs/keeper.md."""
+"""Of what supervisor and daemon say to each other. The first frames never change: docs/supervisor.md."""

@@ -12,8 +12,8 @@ from paddock.linux import namespaces
 
 
 class Door(NamedTuple):
-    """Descriptors of namespaces that the keeper enters: of a spare its mounts and its host name; of one that lives its
-    mounts and its network."""
+    """Descriptors of namespaces that the supervisor enters: of a spare its mounts and its host name; of one that lives
+    its mounts and its network."""
 
     mounts: int
     names: int = -1
@@ -48,4 +48,4 @@ def visit(kind: int, there: int, home: int) -> Generator[None]:
             namespaces.setns(home, kind)
         except BaseException:
             traceback.print_exc()
-            os._exit(1)  # a keeper that is lost in a sandbox is worse than none: the next one takes over
+            os._exit(1)  # a supervisor that is lost in a sandbox is worse than none: the next one takes over

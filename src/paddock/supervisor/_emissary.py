@@ -1,4 +1,5 @@
-"""A way out, and directories of the host, for a sandbox that no keeper has made: a container of the machine's engine.
+"""A way out, and directories of the host, for a sandbox that no supervisor has made: a container of the machine's
+engine.
 
 A program of its own, which one who holds a descriptor of the container's pid 1 starts for it. It goes into the
 namespaces of that process and never comes back, so that nobody is lost there; what it has made, sockets, it hands over.
@@ -17,13 +18,13 @@ import socket
 import sys
 from typing import Any
 
-from paddock.keeper import _exits, _places, _trust_places
-from paddock.keeper._errors import JailError
 from paddock.linux import namespaces, netlink, prctl
 from paddock.linux.descriptors import closing
+from paddock.supervisor import _exits, _places, _trust_places
+from paddock.supervisor._errors import JailError
 
 # `python -I -S -c START SOURCE`: orders and descriptors come through the socket that is its stdin.
-START = "import sys;sys.path.insert(0,sys.argv[1]);from paddock.keeper._emissary import main;main()"
+START = "import sys;sys.path.insert(0,sys.argv[1]);from paddock.supervisor._emissary import main;main()"
 MADE, TAKEN = b"made", b"taken"
 MOST_BYTES = 60_000
 MOST_MOUNTS = 16

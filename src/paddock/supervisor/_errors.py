@@ -45,7 +45,7 @@ class Steps:
     """Names the steps of one create in order, with the seconds each took.
 
     `fault` is `<step>` to raise at that step, or `<step>!` to die there as by SIGKILL.
-    It is honoured only by a keeper that was started for tests.
+    It is honoured only by a supervisor that was started for tests.
     """
 
     __slots__ = ("_fault", "_last", "_step", "seconds")
@@ -57,9 +57,9 @@ class Steps:
         self._last = time.perf_counter()
 
     @classmethod
-    def of_keeper(cls, fault: str) -> Steps:
-        """Those that the keeper takes itself: of faults, `keeper:<step>` is theirs."""
-        return cls(fault.removeprefix("keeper:") if fault.startswith("keeper:") else "")
+    def of_supervisor(cls, fault: str) -> Steps:
+        """Those that the supervisor takes itself: of faults, `supervisor:<step>` is theirs."""
+        return cls(fault.removeprefix("supervisor:") if fault.startswith("supervisor:") else "")
 
     def __call__(self, step: str) -> Steps:
         """The step that the block after `with` takes."""

@@ -17,10 +17,10 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
-from paddock.keeper._door import visit
-from paddock.keeper._errors import JailError
 from paddock.linux import namespaces, nft, routes, sock_diag
 from paddock.linux.descriptors import closing
+from paddock.supervisor._door import visit
+from paddock.supervisor._errors import JailError
 
 TCP_PORT = 15001
 DNS_PORT = 15053
@@ -57,7 +57,8 @@ def open_network(pid: int) -> int:
 def make(network: int, *, may_return: bool) -> Exits:
     """Rules, routes and sockets in a namespace that has `lo` and nothing else. OSError, JailError.
 
-    An ordinary user's keeper that left the machine's network could not come back (`may_return`): a child of it goes.
+    An ordinary user's supervisor that left the machine's network could not come back (`may_return`): a child of it
+    goes.
     """
     if not may_return:
         return _by_child(network)
@@ -66,7 +67,8 @@ def make(network: int, *, may_return: bool) -> Exits:
 
 
 def listen_again(network: int) -> Exits:
-    """The sockets alone, where the keeper that made them is dead. OSError EADDRINUSE: the gateway still has them."""
+    """The sockets alone, where the supervisor that made them is dead. OSError EADDRINUSE: the gateway still has
+    them."""
     with closing(os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)) as home, visit(namespaces.NEWNET, network, home):
         return listen_here()
 

@@ -1,4 +1,4 @@
-"""Setting the keeper up: what it opens once, so that no create opens it again."""
+"""Setting the supervisor up: what it opens once, so that no create opens it again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,6 @@ import stat
 from pathlib import Path
 from typing import Any, cast
 
-from paddock.keeper import _dev, _orders, _sizes, _spawner, layout
-from paddock.keeper._door import Door
-from paddock.keeper._outside import Outside
-from paddock.keeper._records import Records
-from paddock.keeper._slots import Slots
-from paddock.keeper.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
-from paddock.keeper.pool import open_pool
 from paddock.linux import (
     btrfs,
     cgroups,
@@ -33,23 +26,30 @@ from paddock.linux import (
 from paddock.linux.descriptors import closing
 from paddock.linux.namespaces import IdMap
 from paddock.linux.subordinate_ids import SubordinateIds
+from paddock.supervisor import _dev, _orders, _sizes, _spawner, layout
+from paddock.supervisor._door import Door
+from paddock.supervisor._outside import Outside
+from paddock.supervisor._records import Records
+from paddock.supervisor._slots import Slots
+from paddock.supervisor.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
+from paddock.supervisor.pool import open_pool
 
 MOST_SPARES = 64
 IDLE_SECONDS, WATCH_SECONDS, MOST_SECONDS = 10.0, 2.0, 3600.0
-PLACES = "keeper"  # below the state directory: what the keeper and its spares need of it, seen by nobody else
+PLACES = "supervisor"  # below the state directory: what the supervisor and its spares need of it, seen by nobody else
 
 
 class House:
-    """What all jails of this keeper share. Descriptors are opened once and kept."""
+    """What all jails of this supervisor share. Descriptors are opened once and kept."""
 
     def __init__(self, state: Path, program: int, config: dict[str, Any], groups: cgroups.Base) -> None:
-        """Enter the keeper's own namespaces and open everything. `program` is the native guest. OSError."""
+        """Enter the supervisor's own namespaces and open everything. `program` is the native guest. OSError."""
         uid, gid = os.getuid(), os.getgid()
         pool_config = cast("dict[str, Any]", config["pool"])
         ids = pool_config.get("subordinate_ids")
         self.root_mode = uid == 0
         self.whole = self.root_mode or ids is not None
-        """Sandboxes have all the ids of a system: where not, one, and it is the keeper's own."""
+        """Sandboxes have all the ids of a system: where not, one, and it is the supervisor's own."""
         self.state = os.path.realpath(state)
         self.boot = proc.boot_id()
         self.held, self.missing = groups.enforced, groups.missing()
@@ -60,7 +60,7 @@ class House:
             groups.close()
         self.spare_count = _spare_count(config)
         self.idle_seconds = _seconds(config, "idle_seconds", IDLE_SECONDS)
-        """So long the keeper stays when no sandbox and no service is left."""
+        """So long the supervisor stays when no sandbox and no service is left."""
         self.watch_seconds = _seconds(config, "watch_seconds", WATCH_SECONDS)
         """Between two looks at what a sandbox has on disk, and how many files."""
         self.program = program
@@ -68,9 +68,9 @@ class House:
         self.spawning = None if self.root_mode else _spawner.spawn(program, self.null)
         """An ordinary user's spawner, which knows nothing yet: see `_spawner.py`."""
         self.host_mounts: int | None = None
-        """The mount namespace that the keeper came from; None where it still has all its mounts."""
+        """The mount namespace that the supervisor came from; None where it still has all its mounts."""
         self._outside: Outside | None = None
-        """Who can end what an earlier keeper has left; None where this one can."""
+        """Who can end what an earlier supervisor has left; None where this one can."""
         if self.root_mode:
             self.host_mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             namespaces.unshare(namespaces.NEWNS)
@@ -78,7 +78,7 @@ class House:
             self._outside = Outside()
             _enter(SubordinateIds(*ids))
         else:
-            # Of all that the keeper leaves to go into a sandbox, it must own what it comes back to.
+            # Of all that the supervisor leaves to go into a sandbox, it must own what it comes back to.
             namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS | namespaces.NEWUTS)
             namespaces.write_id_maps(os.getpid(), (IdMap(0, uid, 1),), (IdMap(0, gid, 1),), deny_setgroups=True)
         if self.whole:
@@ -121,7 +121,7 @@ class House:
             self._outside.send(process, number)
 
     def base(self, slot: int | None) -> int | None:
-        """Whom the keeper sees root of a sandbox as; None: the sandbox has one id, which is the keeper's."""
+        """Whom the supervisor sees root of a sandbox as; None: the sandbox has one id, which is the supervisor's."""
         if slot is not None:
             return self.slots.base(slot)
         return 0 if self.whole else None
@@ -132,20 +132,20 @@ class House:
 
 
 def furnish(state: Path, guest: str) -> House:
-    """OSError, ValueError for a damaged keeper.json. `guest` is the path of the native guest."""
+    """OSError, ValueError for a damaged supervisor.json. `guest` is the path of the native guest."""
     config = _read_config(state)
     program = _spawner.open_program(guest)
     groups = cgroups.Base.open(f"paddock_{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}")
     try:
         return House(state, program, config, groups)
     except BaseException:
-        with contextlib.suppress(OSError):  # an earlier keeper's sandboxes live in it: it stays
+        with contextlib.suppress(OSError):  # an earlier supervisor's sandboxes live in it: it stays
             groups.remove()
         raise
 
 
 def _may_set_hostname() -> bool:
-    """Try it with the name that the keeper's own namespace has already."""
+    """Try it with the name that the supervisor's own namespace has already."""
     try:
         namespaces.set_hostname(os.uname().nodename.encode())
     except PermissionError:
@@ -154,14 +154,15 @@ def _may_set_hostname() -> bool:
 
 
 def _enter(ids: SubordinateIds) -> None:
-    """What an ordinary user's keeper leaves to go into a sandbox, it must own, with all the ids that are in there."""
+    """What an ordinary user's supervisor leaves to go into a sandbox, it must own, with all the ids that are in
+    there."""
     with closing(subordinate_ids.open_namespace(ids, ORDINARY_ID)) as namespace:
         namespaces.setns(namespace, namespaces.NEWUSER)
     namespaces.unshare(namespaces.NEWNS | namespaces.NEWUTS)
 
 
 def _clear(directory: Path) -> int:
-    """An empty directory: an earlier keeper's spares died with it."""
+    """An empty directory: an earlier supervisor's spares died with it."""
     if directory.exists():
         shutil.rmtree(directory)
     directory.mkdir(mode=0o700)
@@ -169,7 +170,7 @@ def _clear(directory: Path) -> int:
 
 
 def _home() -> Door:
-    """The keeper's own namespaces. ValueError where entering them leads elsewhere."""
+    """The supervisor's own namespaces. ValueError where entering them leads elsewhere."""
     home = Door.of(os.getpid())
     before = os.stat("/")
     namespaces.setns(home.mounts, namespaces.NEWNS)
@@ -179,23 +180,25 @@ def _home() -> Door:
 
 
 def _read_config(state: Path) -> dict[str, Any]:
-    config = json.loads((state / layout.KEEPER_CONFIG).read_bytes())
+    config = json.loads((state / layout.SUPERVISOR_CONFIG).read_bytes())
     if config.get("version") != 1:
-        raise ValueError(f"{state / layout.KEEPER_CONFIG} has version {config.get('version')!r}; this keeper knows 1")
+        raise ValueError(
+            f"{state / layout.SUPERVISOR_CONFIG} has version {config.get('version')!r}; this supervisor knows 1"
+        )
     return cast("dict[str, Any]", config)
 
 
 def _spare_count(config: dict[str, Any]) -> int:
     count = config.get("spares", DEFAULT_SPARES)
     if type(count) is not int or not 0 <= count <= MOST_SPARES:
-        raise ValueError(f"keeper.json: spares must be a number from 0 to {MOST_SPARES}, not {count!r}")
+        raise ValueError(f"supervisor.json: spares must be a number from 0 to {MOST_SPARES}, not {count!r}")
     return count
 
 
 def _seconds(config: dict[str, Any], name: str, usual: float) -> float:
     seconds = config.get(name, usual)
     if type(seconds) not in (int, float) or not 0 < seconds <= MOST_SECONDS:
-        raise ValueError(f"keeper.json: {name} must be a number above 0, at most {MOST_SECONDS:g}, not {seconds!r}")
+        raise ValueError(f"supervisor.json: {name} must be a number above 0, at most {MOST_SECONDS:g}, not {seconds!r}")
     return float(seconds)
 
 

@@ -1,9 +1,9 @@
-"""Making a jail of a spare, the keeper's half: everything that needs the power of the machine.
+"""Making a jail of a spare, the supervisor's half: everything that needs the power of the machine.
 
 `begin` builds the layers, goes into the spare's namespaces, makes them its tree, and comes out again. Only two waiting
 processes of ours run in there. An earlier sandbox may have written the tree, so no place in it is found through a link.
 Then the processes go on by themselves (`native/jail.c`) and report. `finish` looks at the result from outside and
-writes it down. Between the two the keeper serves others.
+writes it down. Between the two the supervisor serves others.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
-from paddock.keeper import _dev, _exits, _orders, _places, _posture, _trust_places
-from paddock.keeper._door import Door, visit
-from paddock.keeper._errors import Died, JailError, Steps, as_jail_error, died_of
-from paddock.keeper._house import House
-from paddock.keeper._mounts import Mounting
-from paddock.keeper._places import PLACE, move
-from paddock.keeper._plan import JAIL, WAITING, JailPlan
-from paddock.keeper._records import Record
-from paddock.keeper._sizes import Told
-from paddock.keeper._spare import Spare, read_report
-from paddock.keeper._supervised import Supervised
 from paddock.linux import cgroups, fsids, mounts, namespaces, proc
 from paddock.linux.descriptors import closing
+from paddock.supervisor import _dev, _exits, _orders, _places, _posture, _trust_places
+from paddock.supervisor._door import Door, visit
+from paddock.supervisor._errors import Died, JailError, Steps, as_jail_error, died_of
+from paddock.supervisor._house import House
+from paddock.supervisor._mounts import Mounting
+from paddock.supervisor._places import PLACE, move
+from paddock.supervisor._plan import JAIL, WAITING, JailPlan
+from paddock.supervisor._records import Record
+from paddock.supervisor._sizes import Told
+from paddock.supervisor._spare import Spare, read_report
+from paddock.supervisor._supervised import Supervised
 
 _LARGEST_ENVIRONMENT = 150_000  # bytes: the record holds it
 _HOSTS_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
@@ -67,7 +67,7 @@ class Pending:
 
 def begin(house: House, plan: JailPlan, spare: Spare) -> Pending:
     """Fits out `spare`. JailError, with everything undone, the spare too."""
-    steps = Steps.of_keeper(plan.fault)
+    steps = Steps.of_supervisor(plan.fault)
     try:
         with spare.undo:
             try:
@@ -145,7 +145,7 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
 
 def _check_init(house: House, spare: Spare, root: os.stat_result) -> None:
     """While the agent still works: pid 1 has nothing more to do."""
-    base = house.base(spare.slot) or 0  # 0: as the keeper's own namespace shows it
+    base = house.base(spare.slot) or 0  # 0: as the supervisor's own namespace shows it
     try:
         _posture.check_init(spare.pid, base=base, root=root, own=house.own_namespaces)
     except _posture.PostureError as error:

@@ -7,7 +7,7 @@ A vessel that waits (docs/design/levels.md, Waiting), complete and nobody's, bec
 claimed. What runs in there are processes of ours, a wall, and what has been nobody's sandbox: nothing in its tree was
 written by anybody else. Its processes, group, sockets and exits stay as they are, and its mounts but for what the
 sandbox is over. Its names, and when and with whom it ends, are the plan's from then on. The claim is written in one
-step: until then the next keeper finds what waits. The keeper ends one whose claim fails.
+step: until then the next supervisor finds what waits. The supervisor ends one whose claim fails.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from paddock.keeper import _exits, _places, _trust_places
-from paddock.keeper._door import Door, visit
-from paddock.keeper._errors import JailError, Steps, as_jail_error, died_of
-from paddock.keeper._house import House
-from paddock.keeper._mounts import Mounting
-from paddock.keeper._plan import CLAIM, JailPlan
-from paddock.keeper._records import Record
-from paddock.keeper._supervised import Supervised
 from paddock.linux import namespaces
 from paddock.linux.descriptors import closing
 from paddock.linux.undo import UndoStack
+from paddock.supervisor import _exits, _places, _trust_places
+from paddock.supervisor._door import Door, visit
+from paddock.supervisor._errors import JailError, Steps, as_jail_error, died_of
+from paddock.supervisor._house import House
+from paddock.supervisor._mounts import Mounting
+from paddock.supervisor._plan import CLAIM, JailPlan
+from paddock.supervisor._records import Record
+from paddock.supervisor._supervised import Supervised
 from paddock.wire import close_all
 
 
@@ -40,7 +40,7 @@ def _way_into(house: House, sandbox: Supervised, what: str) -> Generator[Door]:
         yield sandbox.way
         return
     if not house.root_mode:
-        raise JailError(f"the keeper that could {what} is dead, and an ordinary user's next one can't")
+        raise JailError(f"the supervisor that could {what} is dead, and an ordinary user's next one can't")
     with contextlib.closing(Door.of(sandbox.record.pid, network=True)) as way:
         yield way
 
@@ -63,9 +63,9 @@ def open_exits(house: House, sandbox: Supervised) -> bool:
 
 
 def reopen(house: House, sandbox: Supervised) -> None:
-    """Listens again for a sandbox whose keeper died, unless the gateway still does. OSError, JailError."""
+    """Listens again for a sandbox whose supervisor died, unless the gateway still does. OSError, JailError."""
     if not house.root_mode:
-        raise JailError("the keeper that held its exits is dead, and an ordinary user's can't make them anew")
+        raise JailError("the supervisor that held its exits is dead, and an ordinary user's can't make them anew")
     with closing(_exits.open_network(sandbox.record.pid)) as network:
         try:
             sandbox.exits = _exits.listen_again(network)

@@ -1,4 +1,4 @@
-"""The keeper's process, from its first line to its last."""
+"""The supervisor's process, from its first line to its last."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import traceback
 from pathlib import Path
 from typing import Any, cast
 
-from paddock.guest._process import seal_imports
-from paddock.keeper import _house, _serve, layout
-from paddock.keeper._bootstrap import READY
 from paddock.linux import local_sockets, pidfd, proc
+from paddock.supervisor import _house, _serve, layout
+from paddock.supervisor._bootstrap import READY
+from paddock.vmm._process import seal_imports
 
 _TITLE = b"paddock"
 LOCK_SECONDS = 2.0
 
 
 def main(options: dict[str, Any]) -> None:
-    """Serves the state directory; leaves at once where another keeper holds the lock. Says READY on stdout."""
+    """Serves the state directory; leaves at once where another supervisor holds the lock. Says READY on stdout."""
     parent = os.getpid()
     if os.fork():
         os._exit(0)  # nobody's child: no service has to wait for it, none is left with a zombie
@@ -37,21 +37,21 @@ def main(options: dict[str, Any]) -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     # Many sandboxes are many descriptors. And no more may be under way, of all that this user sends, than a sender may
-    # have open (unix(7)): an ordinary user's sandboxes must not have more than their keeper.
+    # have open (unix(7)): an ordinary user's sandboxes must not have more than their supervisor.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    lock = os.open(state / layout.KEEPER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(state / layout.SUPERVISOR_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not _is_taken(lock):
         return
     try:
         _set_title()
         house = _house.furnish(state, cast("str", options["guest"]))
-        listener = local_sockets.listen(state, layout.KEEPER_SOCKET)
+        listener = local_sockets.listen(state, layout.SUPERVISOR_SOCKET)
         seal_imports()
         os.write(1, READY)
         for number in (0, 1):
             os.dup2(house.null, number)
-        _serve.Keeper(house, listener, for_tests=bool(options.get("for_tests"))).run()
+        _serve.Supervisor(house, listener, for_tests=bool(options.get("for_tests"))).run()
         _leave(house, state)
     except BaseException:
         traceback.print_exc()
@@ -60,7 +60,7 @@ def main(options: dict[str, Any]) -> None:
 
 
 def _is_taken(lock: int) -> bool:
-    """Take it. False: another keeper lives. Children of one that was killed hold it for a moment more."""
+    """Take it. False: another supervisor lives. Children of one that was killed hold it for a moment more."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
@@ -85,9 +85,11 @@ def _outlive(parent: int) -> None:
 
 def _leave(house: _house.House, state: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # somebody has deleted the state directory
-        os.unlink(state / layout.KEEPER_SOCKET)
+        os.unlink(state / layout.SUPERVISOR_SOCKET)
     if house.groups is not None:
-        with contextlib.suppress(OSError):  # a group that could not be removed is still there: the next keeper sweeps
+        with contextlib.suppress(
+            OSError
+        ):  # a group that could not be removed is still there: the next supervisor sweeps
             house.groups.remove()
 
 

@@ -18,14 +18,14 @@ import os
 import stat
 from contextlib import nullcontext
 
-from paddock.keeper._door import visit
-from paddock.keeper._errors import MountError
-from paddock.keeper._house import House
-from paddock.keeper._plan import JailPlan, Mount, Tree, is_repository
-from paddock.keeper.layout import ID_COUNT, ORDINARY_ID, REPOSITORIES
 from paddock.linux import mounts, namespaces, overlay
 from paddock.linux.descriptors import closing
 from paddock.linux.namespaces import IdMap
+from paddock.supervisor._door import visit
+from paddock.supervisor._errors import MountError
+from paddock.supervisor._house import House
+from paddock.supervisor._plan import JailPlan, Mount, Tree, is_repository
+from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID, REPOSITORIES
 
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # No redirects and no metadata-only copies: the layer alone then tells what was changed.
@@ -100,7 +100,7 @@ class Mounting:
             raise MountError(_words(mount, error), error.errno) from None
 
     def _open_host(self, mount: Mount) -> tuple[int, os.stat_result]:
-        """The directory, as a detached mount, and what it is. The keeper has let go of most mounts of the host: it
+        """The directory, as a detached mount, and what it is. The supervisor has let go of most mounts of the host: it
         looks for it where it came from."""
         house, flags = self._house, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         outside = house.host_mounts

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from paddock.keeper import _jail, _spare
-from paddock.keeper._errors import Died, JailError
-from paddock.keeper._house import House
-from paddock.keeper._plan import JailPlan
-from paddock.keeper._spawner import Spawner
-from paddock.keeper._supervised import Supervised
 from paddock.linux import proc
+from paddock.supervisor import _jail, _spare
+from paddock.supervisor._errors import Died, JailError
+from paddock.supervisor._house import House
+from paddock.supervisor._plan import JailPlan
+from paddock.supervisor._spawner import Spawner
+from paddock.supervisor._supervised import Supervised
 
 CREATE_SECONDS = 20.0
 QUIET_SECONDS = 0.03
@@ -37,7 +37,7 @@ class _Waiting:
 
 
 class Nursery:
-    """`watch(fd, call)` and `unwatch(fd)` are the keeper's loop; `born(sandbox)` is told of each that is ready.
+    """`watch(fd, call)` and `unwatch(fd)` are the supervisor's loop; `born(sandbox)` is told of each that is ready.
 
     A spare is made when a create that took the last one has been answered: off its way, but beside its first command.
     More than one are made, one by one, when no create has come for a while: whoever asks now and then has a sandbox and

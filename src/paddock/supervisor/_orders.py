@@ -1,4 +1,4 @@
-"""What the keeper tells the spawner (`native/spawner.c`) and pid 1 of a jail (`native/jail.c`).
+"""What the supervisor tells the spawner (`native/spawner.c`) and pid 1 of a jail (`native/jail.c`).
 
 What holds for all sandboxes comes first; the plan of one when it is known; then the word that it is written down.
 """
@@ -11,21 +11,21 @@ import resource
 import socket
 from typing import TYPE_CHECKING
 
-from paddock.keeper import _sizes
-from paddock.keeper._plan import JAIL, JailPlan
-from paddock.keeper.layout import ORDINARY_ID
 from paddock.linux import _files, landlock, seccomp_profile, subordinate_ids
 from paddock.linux.namespaces import IdMap
+from paddock.supervisor import _sizes
+from paddock.supervisor._plan import JAIL, JailPlan
+from paddock.supervisor.layout import ORDINARY_ID
 from paddock.wire import Kind, pack
 from paddock.wire.guest import VERSION, Deadline, HostHello, House, HouseFlags, Op, Plan, PlanFlags
 
 if TYPE_CHECKING:
-    from paddock.keeper._house import House as Furnished
+    from paddock.supervisor._house import House as Furnished
 
 STAGED = (b"dev", b"proc", b"tmp", b"told")
 """Directories below the stage. In the last one are the files that lie over some of /proc."""
 COMMITTED = b"committed"
-"""What the keeper says when a sandbox is complete and written down. Without that it ends with its keeper."""
+"""What the supervisor says when a sandbox is complete and written down. Without that it ends with its supervisor."""
 PARTS = 4
 """Of what the kernel counts by user, where all sandboxes of a user are one user, each gets such a share.
 
@@ -142,7 +142,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def send_deadline(directory: int, id: str, deadline: float) -> None:
-    """Pid 1 reads it when it runs next, also if this keeper is dead by then. OSError: it is dead itself.
+    """Pid 1 reads it when it runs next, also if this supervisor is dead by then. OSError: it is dead itself.
 
     `directory` is the one of all sandboxes' sockets.
     """

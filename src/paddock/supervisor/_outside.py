@@ -1,5 +1,6 @@
-"""A process of the keeper's that stays in the namespace that the keeper has left, where its user is the owner of all
-that his keepers have made: so it may signal what an earlier one has left, which a later one, beside it, may not."""
+"""A process of the supervisor's that stays in the namespace that the supervisor has left, where its user is the owner
+of all that his supervisors have made: so it may signal what an earlier one has left, which a later one, beside it, may
+not."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ _PEER = 3
 
 
 class Outside:
-    """Starts it, in the namespaces of now. It ends with the keeper."""
+    """Starts it, in the namespaces of now. It ends with the supervisor."""
 
     def __init__(self) -> None:
-        keeper = os.getpid()
+        supervisor = os.getpid()
         self._peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             try:
                 prctl.set_parent_death_signal(signal.SIGKILL)
-                if os.getppid() == keeper:
+                if os.getppid() == supervisor:
                     _serve(theirs)
             finally:
                 os._exit(1)
@@ -38,7 +39,7 @@ class Outside:
 
 def _serve(peer: socket.socket) -> None:
     os.dup2(peer.detach(), _PEER, inheritable=False)
-    descriptors.close_from(_PEER + 1)  # the keeper's lock first of all
+    descriptors.close_from(_PEER + 1)  # the supervisor's lock first of all
     peer = socket.socket(fileno=_PEER)
     while True:
         data, ancillary, _, _ = peer.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)

@@ -2,12 +2,12 @@
 caller asks for it, or because nobody has kept it awake for so long as its plan says.
 
 By the freezer of its cgroup; without one by SIGSTOP to all its processes. Pid 1, which holds the deadline, is left out
-for an instant; else it stops with the others, which it would have go on, and the keeper alone holds the deadline. A
+for an instant; else it stops with the others, which it would have go on, and the supervisor alone holds the deadline. A
 process that had been stopped before goes on with the others then.
 
-The record says that a sandbox is to be paused before it is, so that the next keeper knows. The TTL stands still too:
-the rest of it is in the record, and the deadline is that of the retention. When it is resumed, the record has a new
-deadline, then pid 1's socket, and then it runs.
+The record says that a sandbox is to be paused before it is, so that the next supervisor knows. The TTL stands still
+too: the rest of it is in the record, and the deadline is that of the retention. When it is resumed, the record has a
+new deadline, then pid 1's socket, and then it runs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from paddock.keeper._orders import send_deadline
-from paddock.keeper._records import Record, Records
-from paddock.keeper._supervised import Supervised
 from paddock.linux import pidfd, proc
 from paddock.linux.descriptors import closing
+from paddock.supervisor._orders import send_deadline
+from paddock.supervisor._records import Record, Records
+from paddock.supervisor._supervised import Supervised
 
 STOP_SECONDS = 0.5
 HOLD_SECONDS = 30.0
@@ -103,7 +103,7 @@ class Pauses:
         """When they will have been idle for long enough, if nobody comes before."""
 
     def begin(self, sandbox: Supervised) -> None:
-        """Whoever kept it awake when it had another keeper does so again, or is gone."""
+        """Whoever kept it awake when it had another supervisor does so again, or is gone."""
         if sandbox.record.idle_seconds:
             self._awake[sandbox.record.id] = set()
             self._settle(sandbox.record)
@@ -191,7 +191,7 @@ class Pauses:
         self._told(record, True)
 
     def take_over(self, sandbox: Supervised) -> None:
-        """One that was paused when the keeper before died, and may have been half of it."""
+        """One that was paused when the supervisor before died, and may have been half of it."""
         try:
             self._stop(sandbox)
         except OSError:
@@ -240,7 +240,7 @@ class Pauses:
 
     def _resumed(self, record: Record) -> None:
         """Its TTL goes on: pid 1, which stands still at this moment, finds the new deadline when it runs."""
-        # Without `left_seconds` it was paused by a keeper whose TTLs went on.
+        # Without `left_seconds` it was paused by a supervisor whose TTLs went on.
         deadline = record.deadline if record.left_seconds is None else proc.boottime() + record.left_seconds
         self._not_paused(record, deadline)
         self._moved(record)

@@ -9,9 +9,9 @@ import errno
 import os
 from contextlib import nullcontext
 
-from paddock.keeper._errors import MountError
 from paddock.linux import fsids, mounts, openat2
 from paddock.linux.descriptors import closing
+from paddock.supervisor._errors import MountError
 
 PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 

@@ -1,4 +1,4 @@
-"""What the keeper is told about one jail: plain values, checked where they arrive."""
+"""What the supervisor is told about one jail: plain values, checked where they arrive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from paddock.keeper.layout import RETENTION_SECONDS
+from paddock.supervisor.layout import RETENTION_SECONDS
 
 _NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}\Z")
 _KIND = re.compile(r"[a-z]{1,16}(-waiting)?\Z")
@@ -23,7 +23,7 @@ _WITH_DEVICES = {KVM: ("microvm", "gvisor", "oven")}
 
 
 class PlanError(Exception):
-    """A plan that the keeper does not carry out. The message says which field and why."""
+    """A plan that the supervisor does not carry out. The message says which field and why."""
 
 
 class User(NamedTuple):

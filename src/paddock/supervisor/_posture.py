@@ -1,6 +1,6 @@
 """A look from outside, after a sandbox was built and before anyone gets it: is it as planned?
 
-Everything here is read from /proc of the keeper, so nothing inside can lie about it.
+Everything here is read from /proc of the supervisor, so nothing inside can lie about it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class PostureError(Exception):
 def check_init(pid: int, *, base: int, root: os.stat_result, own: dict[str, int] | None) -> None:
     """Holds pid 1 against what it must be. PostureError. Once it dozes it changes no more.
 
-    `base` is the host's uid of pid 1, `root` their root directory; `own` the keeper's namespaces, None where it may
+    `base` is the host's uid of pid 1, `root` their root directory; `own` the supervisor's namespaces, None where it may
     not look at others': the kernel hides the links of a process that is not dumpable from an ordinary user.
     """
     status = proc.status(pid)

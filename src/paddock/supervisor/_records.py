@@ -1,4 +1,4 @@
-"""`run/<sandbox>/`: what a keeper writes so that the next one, and any service, finds what lives."""
+"""`run/<sandbox>/`: what a supervisor writes so that the next one, and any service, finds what lives."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import json
 import os
 from typing import Any, NamedTuple, cast
 
-from paddock.keeper._plan import JAIL, WAITING, is_name
-from paddock.keeper.layout import RETENTION_SECONDS
 from paddock.linux.descriptors import closing
+from paddock.supervisor._plan import JAIL, WAITING, is_name
+from paddock.supervisor.layout import RETENTION_SECONDS
 
 STATE = "state.json"
 ENDED = ".ended"
@@ -20,7 +20,7 @@ _LARGEST = 1 << 20
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Record:
-    """A live sandbox: enough to find it again after the keeper's death, and to know that it is not another.
+    """A live sandbox: enough to find it again after the supervisor's death, and to know that it is not another.
 
     `start` is the start time of its pid 1 in ticks since boot, `deadline` in seconds of CLOCK_BOOTTIME.
     It ends when the sandbox `parent` does, if there is one.
@@ -44,7 +44,7 @@ class Record:
     late: bool = False
     """They were made while it ran."""
     paused: bool = False
-    """It is to stand still until it is resumed, whichever keeper there is."""
+    """It is to stand still until it is resumed, whichever supervisor there is."""
     idle_seconds: float = 0.0
     """For how long nobody may use it before it is paused; 0: for ever."""
     retention_seconds: float = RETENTION_SECONDS
@@ -113,14 +113,14 @@ class Records:
         return [name for name in os.listdir(self.directory) if is_name(name)]
 
     def put_back(self) -> None:
-        """What was half claimed when a keeper died waits still: its directory is called as its record says."""
+        """What was half claimed when a supervisor died waits still: its directory is called as its record says."""
         for name in self.living():
             record = self.read(name)
             if record is not None and record.id != name:
                 self.adopt(record.id, self.directory, name)
 
     def clear(self) -> None:
-        """Takes away what a keeper that was killed had written and not yet put in its place."""
+        """Takes away what a supervisor that was killed had written and not yet put in its place."""
         for name in os.listdir(self.directory):
             if name.endswith(ENDED + _NEW):
                 os.unlink(name, dir_fd=self.directory)

@@ -1,4 +1,4 @@
-"""The keeper's loop: one thread, one poll, nothing that waits."""
+"""The supervisor's loop: one thread, one poll, nothing that waits."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from paddock.keeper import _late, layout
-from paddock.keeper._bootstrap import VERSION
-from paddock.keeper._errors import Gone
-from paddock.keeper._house import House
-from paddock.keeper._mounts import Mounting
-from paddock.keeper._nursery import Nursery, Reply, problem
-from paddock.keeper._plan import WAITING, JailPlan, PlanError
-from paddock.keeper._records import Ended, Record
-from paddock.keeper._slots import ENGINE
-from paddock.keeper._supervised import Kept, Supervised
-from paddock.keeper._undertaker import Undertaker
-from paddock.keeper._watch import Watch
 from paddock.linux import btrfs, proc
+from paddock.supervisor import _late, layout
+from paddock.supervisor._bootstrap import VERSION
+from paddock.supervisor._errors import Gone
+from paddock.supervisor._house import House
+from paddock.supervisor._mounts import Mounting
+from paddock.supervisor._nursery import Nursery, Reply, problem
+from paddock.supervisor._plan import WAITING, JailPlan, PlanError
+from paddock.supervisor._records import Ended, Record
+from paddock.supervisor._slots import ENGINE
+from paddock.supervisor._supervised import Kept, Supervised
+from paddock.supervisor._undertaker import Undertaker
+from paddock.supervisor._watch import Watch
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all, pack
 
 LONGEST_SLEEP_SECONDS = 60.0
@@ -39,7 +39,7 @@ SPOILED = Ended(limit=None, reason="it was to become a sandbox, and could not")
 Message = dict[str, Any]
 
 
-class Keeper:
+class Supervisor:
     """Serves one daemon at a time, until nothing is left: no sandbox, no daemon. The next daemon is answered when the
     connection of the one before has ended."""
 
@@ -83,7 +83,7 @@ class Keeper:
         self._undertaker.close()
 
     def _call(self, handler: Callable[[], object]) -> None:
-        """A fault of ours in one matter must not leave all the others without a keeper."""
+        """A fault of ours in one matter must not leave all the others without a supervisor."""
         try:
             handler()
         except Exception:
@@ -208,7 +208,7 @@ class Keeper:
 
     def _hello(self, reply: Reply, version: int) -> None:
         if version != VERSION:
-            raise PlanError(f"the keeper of another version of paddock serves this state directory ({VERSION})")
+            raise PlanError(f"the supervisor of another version of paddock serves this state directory ({VERSION})")
         house = self._house
         facts = {
             "version": VERSION,
@@ -229,7 +229,7 @@ class Keeper:
     def _admitted(self, message: Message) -> JailPlan:
         plan = JailPlan.from_message(message)
         if plan.fault and not self._for_tests:
-            raise PlanError("faults are injected only into a keeper that was started for tests")
+            raise PlanError("faults are injected only into a supervisor that was started for tests")
         if plan.id in self._undertaker.sandboxes:
             raise PlanError(f"{plan.id} is alive already")
         if not self._house.whole and (plan.user.uid, plan.user.gid) != (layout.ORDINARY_ID, layout.ORDINARY_ID):
@@ -348,10 +348,10 @@ class Keeper:
 
     def do_mounts(self, reply: Reply, plan: Message) -> None:
         """Descriptors of the plan's, detached, in their order, for a container of the machine's engine, with the ids of
-        one that maps none. What is written to a copy-on-write one is in the plan's tree. The keeper keeps none."""
+        one that maps none. What is written to a copy-on-write one is in the plan's tree. The supervisor keeps none."""
         wanted = JailPlan.from_message(plan)
         if not self._house.root_mode:
-            raise PlanError("only root's keeper can show directories with other owners")
+            raise PlanError("only root's supervisor can show directories with other owners")
         late: list[int] = []
         try:
             reply(None, tuple(fd for _, fd in Mounting(self._house, wanted, ENGINE, late).mounts()))
@@ -373,7 +373,7 @@ class Keeper:
         """Kills everything and leaves: for tests, and for taking paddock away."""
         self._stopping = True
         for sandbox in list(self._undertaker.sandboxes.values()):
-            self._undertaker.end(sandbox, Ended(limit=None, reason="the keeper was told to stop"))
+            self._undertaker.end(sandbox, Ended(limit=None, reason="the supervisor was told to stop"))
         reply()
 
 

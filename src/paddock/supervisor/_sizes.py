@@ -13,10 +13,10 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
-from paddock.keeper._plan import JailPlan
 from paddock.linux import _files, cgroups, mounts, sizes
 from paddock.linux.cgroups import Shown
 from paddock.linux.descriptors import closing
+from paddock.supervisor._plan import JailPlan
 
 MOST = 64
 _FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV | mounts.NOEXEC

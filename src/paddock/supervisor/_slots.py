@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 
-from paddock.keeper.layout import ID_COUNT, MOST_RANGES, TREE_ID_BASE, range_base
 from paddock.linux import fsids, mounts, namespaces, overlay, proc
 from paddock.linux.descriptors import closing
 from paddock.linux.namespaces import IdMap
+from paddock.supervisor.layout import ID_COUNT, MOST_RANGES, TREE_ID_BASE, range_base
 
 ENGINE = -1
 """No range of its own but the machine's first ids: a container whose engine maps none has them."""
@@ -61,7 +61,7 @@ class Slots:
         return self._next - 1
 
     def reserve(self, slot: int) -> None:
-        """Marks the range of a sandbox that an earlier keeper made."""
+        """Marks the range of a sandbox that an earlier supervisor made."""
         while self._next <= slot:
             heapq.heappush(self._free, self._next)
             self._next += 1
@@ -82,8 +82,8 @@ class Slots:
     def view(self, slot: int | None) -> int:
         """A descriptor of the pool, seen with the ids of `slot`, or with its own for None. OSError.
 
-        It stays the keeper's. In either case it is a mount of its own, so that a sandbox sees no path of the host in
-        its table of mounts.
+        It stays the supervisor's. In either case it is a mount of its own, so that a sandbox sees no path of the host
+        in its table of mounts.
         """
         if slot is None and None not in self._views:
             self._views[None] = self._settle("own", mounts.open_tree(b"", self.pool))

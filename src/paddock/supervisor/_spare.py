@@ -1,7 +1,7 @@
 """Spares: sandboxes that have namespaces, ids, a group and two processes, and no file system, limits or name yet.
 
-One is kept ready while a keeper has work, so that a create has little left to do. It costs some hundred kilobytes
-and runs nothing; it dies with the keeper, and its group is swept away by the next one.
+One is kept ready while a supervisor has work, so that a create has little left to do. It costs some hundred kilobytes
+and runs nothing; it dies with the supervisor, and its group is swept away by the next one.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from paddock.keeper._door import Door
-from paddock.keeper._errors import Died, InjectedFault, JailError, Steps, as_jail_error, died_of
-from paddock.keeper._house import House
-from paddock.keeper._records import remove_directory
-from paddock.keeper._spawner import Spawner
-from paddock.keeper.layout import ID_COUNT, ORDINARY_ID
 from paddock.linux import cgroups, namespaces, pidfd, subordinate_ids
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
+from paddock.supervisor._door import Door
+from paddock.supervisor._errors import Died, InjectedFault, JailError, Steps, as_jail_error, died_of
+from paddock.supervisor._house import House
+from paddock.supervisor._records import remove_directory
+from paddock.supervisor._spawner import Spawner
+from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID
 from paddock.wire import WireError
 from paddock.wire.guest import Report
 
@@ -46,9 +46,9 @@ class Spare:
     undo: UndoStack
     steps: Steps
     network: int | None = None
-    """Its network namespace, which an ordinary user's keeper can't open from outside."""
+    """Its network namespace, which an ordinary user's supervisor can't open from outside."""
     diag: int | None = None
-    """For `sock_diag.unix_bytes` of it, where the keeper counts its memory."""
+    """For `sock_diag.unix_bytes` of it, where the supervisor counts its memory."""
     ready: bool = False
     took: dict[str, float] = field(default_factory=dict[str, float])
     """Seconds of its own steps."""
@@ -56,7 +56,7 @@ class Spare:
 
 def begin(house: House, spawner: Spawner, fault: str = "") -> Spare:
     """Sends one on its way; `receive` says when it is there. JailError, with everything undone."""
-    steps = Steps.of_keeper(fault)
+    steps = Steps.of_supervisor(fault)
     try:
         with UndoStack() as undo:
             return _begin(house, spawner, fault, steps, undo)
@@ -149,7 +149,7 @@ def _write_maps(house: House, pid: int, slot: int | None) -> None:
     elif house.whole:
         maps = subordinate_ids.identity(ORDINARY_ID)
     else:
-        maps = (IdMap(0, 0, 1),)  # the keeper's own namespace shows its one uid as 0
+        maps = (IdMap(0, 0, 1),)  # the supervisor's own namespace shows its one uid as 0
     namespaces.write_id_maps(pid, maps, maps, deny_setgroups=not house.whole)
 
 

@@ -1,4 +1,5 @@
-"""The native guest (`native/`) as a program of the keeper's, and the spawner: the process that jails are cloned from.
+"""The native guest (`native/`) as a program of the supervisor's, and the spawner: the process that jails are cloned
+from.
 
 The guest is a sealed file in memory: nobody can write what is executed, and nobody inside read it. It has no path, so
 that it can be executed in any mount namespace. The kernel makes a process non-dumpable from the start that executes
@@ -20,17 +21,17 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from paddock.keeper._errors import JailError
 from paddock.linux import cgroups, descriptors
 from paddock.linux.descriptors import closing
+from paddock.supervisor._errors import JailError
 from paddock.wire import close_all
 from paddock.wire.guest import Spawn, Spawned, SpawnFlags
 
 if TYPE_CHECKING:
-    from paddock.keeper._house import House
+    from paddock.supervisor._house import House
 
 _ANSWER_BYTES = 64
-_KEEPER, _ABOVE = 7, 20  # as native/jail.h has it, and above all that is given
+_SUPERVISOR, _ABOVE = 7, 20  # as native/jail.h has it, and above all that is given
 _EXECUTABLE = 0x10  # MFD_EXEC, Linux 6.3
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _REFUSED = 125  # of a start without a socket
@@ -95,8 +96,8 @@ def spawn(program: int, null: int) -> Spawning:
             kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for fd in (program, theirs.fileno())]
             for number in (0, 1, 2):
                 os.dup2(null, number)
-            os.dup2(kept[1], _KEEPER)
-            descriptors.close_all_but(_KEEPER, kept[0])
+            os.dup2(kept[1], _SUPERVISOR)
+            descriptors.close_all_but(_SUPERVISOR, kept[0])
             _execute(kept[0])
         finally:
             os._exit(1)
@@ -109,11 +110,12 @@ def _execute(program: int) -> NoReturn:
 
 
 class Spawner:
-    """`clone` makes children of the keeper. A spawner that was killed is replaced by the next call.
+    """`clone` makes children of the supervisor. A spawner that was killed is replaced by the next call.
 
-    That of an ordinary user was executed before his keeper entered its user namespace: the kernel shows what belongs to
-    a process that nobody may look into to root of the namespace in which it was executed (proc(5)), and root of the
-    keeper's is the user, who runs commands inside. So a keeper whose spawner was killed ends: the next one takes over.
+    That of an ordinary user was executed before his supervisor entered its user namespace: the kernel shows what
+    belongs to a process that nobody may look into to root of the namespace in which it was executed (proc(5)), and root
+    of the supervisor's is the user, who runs commands inside. So a supervisor whose spawner was killed ends: the next
+    one takes over.
     """
 
     def __init__(self, house: House) -> None:
@@ -145,9 +147,10 @@ class Spawner:
         base: int | None,
         fault: str,
     ) -> int:
-        """The pid of a new child of the keeper, on its way to become a sandbox. JailError.
+        """The pid of a new child of the supervisor, on its way to become a sandbox. JailError.
 
-        `listeners` are those of pid 1, of the user and of root. `base` owns its user namespace; None: the keeper does.
+        `listeners` are those of pid 1, of the user and of root. `base` owns its user namespace; None: the supervisor
+        does.
         """
         flags = SpawnFlags(0)
         fds = [sync.fileno(), *listeners, *joining.tasks]

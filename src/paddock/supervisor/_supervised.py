@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from paddock.keeper._door import Door
-from paddock.keeper._exits import Exits
-from paddock.keeper._records import Ended, Record
 from paddock.linux import cgroups
+from paddock.supervisor._door import Door
+from paddock.supervisor._exits import Exits
+from paddock.supervisor._records import Ended, Record
 from paddock.wire import close_all
 
 
@@ -45,7 +45,7 @@ class Count:
     start: int = 0
     """The inode number from which on there may be too many files. Numbers only grow: below it nothing is counted."""
     after: float = 0.0
-    """When to count again: counting takes a tenth of the keeper's time at most."""
+    """When to count again: counting takes a tenth of the supervisor's time at most."""
 
 
 class Kept(NamedTuple):
@@ -66,7 +66,7 @@ class Supervised:
     way: Door | None = None
     """To make exits when they are asked for, and mounts when what waits is claimed. None: it is opened then."""
     diag: int | None = None
-    """For `sock_diag.unix_bytes`, where the keeper counts its memory. None of an earlier keeper's."""
+    """For `sock_diag.unix_bytes`, where the supervisor counts its memory. None of an earlier supervisor's."""
     cause: Ended | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Answers that its end brings."""

@@ -7,12 +7,12 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from paddock.keeper import _dev, _places, layout
 from paddock.linux import mounts
 from paddock.linux.descriptors import closing
+from paddock.supervisor import _dev, _places, layout
 
 if TYPE_CHECKING:
-    from paddock.keeper._house import House  # what callers of the keeper need of this file does not need it
+    from paddock.supervisor._house import House  # what callers of the supervisor need of this file does not need it
 
 PLACE = f"dev/{_dev.CERTIFICATES}"
 """In the /dev that nobody inside can write, and so there in every sandbox; empty without exits."""

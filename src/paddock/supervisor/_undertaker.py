@@ -13,21 +13,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from paddock.keeper import _late
-from paddock.keeper._house import House
-from paddock.keeper._orders import send_deadline
-from paddock.keeper._pause import Pauses, go_on
-from paddock.keeper._plan import JAIL
-from paddock.keeper._records import Ended, Record, remove_directory
-from paddock.keeper._supervised import Seen, Supervised
 from paddock.linux import cgroups, pidfd, proc
+from paddock.supervisor import _late
+from paddock.supervisor._house import House
+from paddock.supervisor._orders import send_deadline
+from paddock.supervisor._pause import Pauses, go_on
+from paddock.supervisor._plan import JAIL
+from paddock.supervisor._records import Ended, Record, remove_directory
+from paddock.supervisor._supervised import Seen, Supervised
 
-LOST = Ended(limit=None, reason="it was found dead, and there was no keeper to see why")
+LOST = Ended(limit=None, reason="it was found dead, and there was no supervisor to see why")
 RESTARTED = Ended(limit=None, reason="the machine was restarted")
 EXPIRED = Ended(limit="ttl", reason="its time to live was over")
 UNUSED = Ended(limit="retention", reason="it was paused, and nobody resumed it for as long as paused ones are kept")
 ORPHANED = Ended(limit=None, reason="the sandbox that it belonged to ended")
-UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made", kind="")
+UNFINISHED = Ended(limit=None, reason="the supervisor died while it was being made", kind="")
 _FIRST_PAUSE_SECONDS = 0.01
 """Nobody waits for what is left of the dead: it goes when whoever asked for the death has the answer."""
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -61,7 +61,7 @@ class Undertaker:
         self._tell("paused" if paused else "resumed", record)
 
     def adopt(self) -> None:
-        """Finds what an earlier keeper left: takes over the living, sweeps away the rest."""
+        """Finds what an earlier supervisor left: takes over the living, sweeps away the rest."""
         records = self._house.records
         attempt(records.clear)
         attempt(records.put_back)
@@ -157,7 +157,7 @@ class Undertaker:
         self._end_children(id)
         self._children.get(record.parent, set[str]()).discard(id)
         cause = sandbox.cause or self._own_death(sandbox)
-        with suppress(ChildProcessError):  # an earlier keeper's child: the machine's init has reaped it
+        with suppress(ChildProcessError):  # an earlier supervisor's child: the machine's init has reaped it
             os.waitpid(record.pid, 0)
         sandbox.close()
         records = self._house.records
@@ -169,7 +169,7 @@ class Undertaker:
         attempt(partial(self._tell, "ended", record, limit=cause.limit, reason=cause.reason))
         for answer in sandbox.waiting:
             attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
-        sandbox.waiting.clear()  # the keeper collects no garbage: nothing may refer to itself
+        sandbox.waiting.clear()  # the supervisor collects no garbage: nothing may refer to itself
         if record.slot is not None:
             attempt(self._house.slots.give_back, record.slot)
         self._leave(sandbox.group, left)
@@ -180,7 +180,7 @@ class Undertaker:
         return min((leaving.again for leaving in self._leaving), default=None)
 
     def remove_left(self, now: float) -> None:
-        """The kernel takes its time with the last of a group's processes; the keeper does not wait for it."""
+        """The kernel takes its time with the last of a group's processes; the supervisor does not wait for it."""
         for leaving in [leaving for leaving in self._leaving if leaving.again <= now]:
             if self._removed(leaving):
                 self._leaving.remove(leaving)
@@ -189,7 +189,7 @@ class Undertaker:
                 leaving.again = now + leaving.pause
 
     def close(self) -> None:
-        """The last chance of what is still there; the next keeper sweeps what stays even so."""
+        """The last chance of what is still there; the next supervisor sweeps what stays even so."""
         for leaving in self._leaving:
             attempt(self._removed, leaving, _LAST_CHANCE_SECONDS)
         self._leaving.clear()
@@ -204,7 +204,7 @@ class Undertaker:
         return Ended(limit=None, reason=f"its {its} ended")
 
     def _fate(self, record: Record) -> Ended:
-        """What can be said of one that died while there was no keeper."""
+        """What can be said of one that died while there was no supervisor."""
         if record.boot != self._house.boot:
             return RESTARTED
         return EXPIRED if not record.paused and record.deadline <= proc.boottime() else LOST
@@ -235,7 +235,7 @@ class Undertaker:
         if record.paused:
             self.pauses.take_over(sandbox)
         else:
-            # The keeper before may have died while it was held still, or half-way in resuming it.
+            # The supervisor before may have died while it was held still, or half-way in resuming it.
             attempt(send_deadline, self._house.records.directory, record.id, record.deadline)
             go_on(sandbox, self._house.signal)
         return True
@@ -272,13 +272,13 @@ class Undertaker:
             try:
                 group.base.remove()
             except OSError:
-                group.base.close()  # others of the earlier keeper's are left in it
+                group.base.close()  # others of the earlier supervisor's are left in it
         return True
 
 
 def attempt(step: Callable[..., object], *arguments: object) -> None:
     """What fails, for want of room or for a fault of ours, must not keep the rest from being done: the log has it, and
-    the next keeper sweeps."""
+    the next supervisor sweeps."""
     try:
         step(*arguments)
     except Exception:

@@ -11,16 +11,16 @@ import signal
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
-from paddock.keeper._house import House
-from paddock.keeper._records import Ended, Record
-from paddock.keeper._spare import SOCKET_BYTES
-from paddock.keeper._supervised import Count, Supervised
 from paddock.linux import btrfs, openat2, pidfd, proc, sock_diag
 from paddock.linux.descriptors import closing
+from paddock.supervisor._house import House
+from paddock.supervisor._records import Ended, Record
+from paddock.supervisor._spare import SOCKET_BYTES
+from paddock.supervisor._supervised import Count, Supervised
 
 MEMORY_SECONDS = 0.25
 SLICE_SECONDS = 0.02  # between two steps of a walk, each of about a millisecond
-SHARE = 10  # looking takes at most this part of the keeper's time
+SHARE = 10  # looking takes at most this part of the supervisor's time
 OURS = 8  # processes of a sandbox that serve it: pid 1, agents, and what an agent is just starting
 LOOKS = 3  # so often in a row over its memory, and killing single processes has not helped
 MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
@@ -120,13 +120,15 @@ class Watch:
         if used <= most:
             seen.over = 0
         elif seen.over >= LOOKS:
-            self._end(sandbox, Ended(limit="memory", reason=f"the keeper saw it use {_mib(used)} of {_mib(most)} MiB"))
+            self._end(
+                sandbox, Ended(limit="memory", reason=f"the supervisor saw it use {_mib(used)} of {_mib(most)} MiB")
+            )
         else:
             seen.over += 1
             seen.strikes["memory"] += 1
             self._kill(max(found[1:] or found, key=lambda process: process.bytes))
         if seen.processes > int(sandbox.record.limits.get("processes", seen.processes)) + OURS:
-            self._end(sandbox, Ended(limit="processes", reason=f"the keeper saw {seen.processes} processes in it"))
+            self._end(sandbox, Ended(limit="processes", reason=f"the supervisor saw {seen.processes} processes in it"))
 
     def _kill(self, process: Process) -> None:
         """It and no later process of its number."""
@@ -169,10 +171,10 @@ class Watch:
         else:
             most, what = record.trees[name], f"{name}, which it writes"
         if most is not None and size > most:
-            reason = f"the keeper saw {_mib(size)} of {_mib(int(most))} MiB in {what}"
+            reason = f"the supervisor saw {_mib(size)} of {_mib(int(most))} MiB in {what}"
             self._end(sandbox, Ended(limit="disk", reason=reason))
         elif count > int(record.limits["inodes"]):
-            self._end(sandbox, Ended(limit="inodes", reason=f"the keeper saw {count} files in {what}"))
+            self._end(sandbox, Ended(limit="inodes", reason=f"the supervisor saw {count} files in {what}"))
         return start + SLICE_SECONDS
 
     def _walk(self, record: Record) -> Generator[tuple[str, int, int], None, None]:

@@ -4,14 +4,14 @@ paddock.db            control state (SQLite, WAL)
 audit/                hash-chained segments, one per writer, and the signed heads of all
 audit.key             what signs them, unless it is kept elsewhere (0600)
 prepare.lock          held while storage decides how the pool is kept
-keeper.json           how the keeper is to open the pool; written once by storage
-keeper.lock           held by the living keeper
-keeper.sock           its door
-keeper.log            its last words
+supervisor.json           how the supervisor is to open the pool; written once by storage
+supervisor.lock           held by the living supervisor
+supervisor.sock           its door
+supervisor.log            its last words
 gateway.lock          held by the living gateway; gateway.sock is its door, gateway.log has its last words
 world.sock            who answers to the gateway in the place of the network, where there is such a one; world.pem is
                       whom it trusts then. Only evaluations have them
-pool/                 trees: directories, or where the keeper's own mount namespace has the pool mounted
+pool/                 trees: directories, or where the supervisor's own mount namespace has the pool mounted
 repositories/<id>     bare git repositories, which sandboxes only read
 pool.btrfs            sparse image, where the pool is a loop device
 templates/            locks of templates: who builds one, who uses one
@@ -67,10 +67,10 @@ def range_base(slot: int) -> int:
 DATABASE = "paddock.db"
 AUDIT = "audit"
 AUDIT_KEY = "audit.key"
-KEEPER_CONFIG = "keeper.json"
-KEEPER_LOCK = "keeper.lock"
-KEEPER_SOCKET = "keeper.sock"
-KEEPER_LOG = "keeper.log"
+SUPERVISOR_CONFIG = "supervisor.json"
+SUPERVISOR_LOCK = "supervisor.lock"
+SUPERVISOR_SOCKET = "supervisor.sock"
+SUPERVISOR_LOG = "supervisor.log"
 GATEWAY_LOCK = "gateway.lock"
 GATEWAY_SOCKET = "gateway.sock"
 GATEWAY_LOG = "gateway.log"
@@ -95,7 +95,7 @@ PACKAGES = "packages"
 LEVELS = "levels.json"
 VAULT_KEY = "vault.key"
 
-# Sandboxes that a keeper holds ready while it has work; "spares" in KEEPER_CONFIG says otherwise.
+# Sandboxes that a supervisor holds ready while it has work; "spares" in SUPERVISOR_CONFIG says otherwise.
 DEFAULT_SPARES = 2
 
 

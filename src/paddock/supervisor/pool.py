@@ -1,6 +1,7 @@
-"""Opening the pool, in the keeper's own mount namespace: nothing shows on the host, nothing outlives the keeper.
+"""Opening the pool, in the supervisor's own mount namespace: nothing shows on the host, nothing outlives the
+supervisor.
 
-Only the keeper does this: a file system that is mounted twice from two loop devices over one image is destroyed.
+Only the supervisor does this: a file system that is mounted twice from two loop devices over one image is destroyed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from paddock.keeper.layout import KEEPER_CONFIG, POOL, POOL_IMAGE
 from paddock.linux import btrfs, loop, mounts, namespaces, overlay
 from paddock.linux.descriptors import closing
+from paddock.supervisor.layout import POOL, POOL_IMAGE, SUPERVISOR_CONFIG
 
 _OPTIONS: tuple[mounts.Option, ...] = (("discard", "async"),)  # what is deleted becomes a hole in the image
 _ATTRIBUTES = mounts.NOSUID | mounts.NODEV | mounts.NOATIME
@@ -23,7 +24,7 @@ _CLEARING_SECONDS = 5.0
 
 
 def open_pool(state_dir: str, pool: Mapping[str, object]) -> int:
-    """The pool's directory, as a descriptor. `pool` is the member "pool" of keeper.json.
+    """The pool's directory, as a descriptor. `pool` is the member "pool" of supervisor.json.
 
     Where it is an image, mounts it at `<state_dir>/pool` in the mount namespace of the caller, which must be private,
     and turns quotas on. OSError: what the kernel answered.
@@ -34,14 +35,15 @@ def open_pool(state_dir: str, pool: Mapping[str, object]) -> int:
         return directory
     with closing(directory):
         if image != POOL_IMAGE:
-            raise ValueError(f"keeper.json names another image than {POOL_IMAGE}: {image!r}")
+            raise ValueError(f"supervisor.json names another image than {POOL_IMAGE}: {image!r}")
         with closing(mount_image(os.path.join(state_dir, POOL_IMAGE))) as mount:
             mounts.move_mount(mount, directory)
             return os.open(".", _DIRECTORY, dir_fd=mount)
 
 
 def mount_image(path: str) -> int:
-    """A detached mount of the image, quotas on; over the loop device of an earlier keeper, if its sandboxes hold it."""
+    """A detached mount of the image, quotas on; over the loop device of an earlier supervisor, if its sandboxes hold
+    it."""
     # From looking for a device to mounting a new one. Not on `file`: the device would hold that open, and so locked.
     lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -99,18 +101,18 @@ def try_overlay(directory: str) -> None:
             os.close(fd)
 
 
-def try_pool(state_dir: str, keeper: int) -> None:
-    """Mount an overlay in the pool, as the process `keeper` does for each sandbox. OSError: it can't be done now.
+def try_pool(state_dir: str, supervisor: int) -> None:
+    """Mount an overlay in the pool, as the process `supervisor` does for each sandbox. OSError: it can't be done now.
 
     Leaves nothing. The caller ends up in other namespaces.
     """
     from shutil import rmtree
 
     if os.geteuid() == 0:
-        namespace = os.open(f"/proc/{keeper}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        namespace = os.open(f"/proc/{supervisor}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         namespaces.setns(namespace, namespaces.NEWNS)
         os.close(namespace)
-    config = json.loads(Path(state_dir, KEEPER_CONFIG).read_bytes())
+    config = json.loads(Path(state_dir, SUPERVISOR_CONFIG).read_bytes())
     if config["pool"]["driver"] == "copy":
         return
     directory = Path(state_dir, POOL, f".making-{os.urandom(8).hex()}")

@@ -9,10 +9,10 @@ if not __package__:
     # Started by path: there is no parent package, so this directory (or zip) becomes the one that we import from.
     import types
 
-    package = types.ModuleType("paddock_guest")
+    package = types.ModuleType("paddock_vmm")
     package.__path__ = [__file__.rpartition("/")[0] or "."]
-    sys.modules["paddock_guest"] = package
-    from paddock_guest._pilot import main  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+    sys.modules["paddock_vmm"] = package
+    from paddock_vmm._pilot import main  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 else:
     from ._pilot import main
 

@@ -34,7 +34,7 @@ def prepare_process(keep: tuple[int, ...], *, fatal_imports: bool = False) -> No
     os.umask(0o022)
     seal_imports(fatal=fatal_imports)
     gc.freeze()
-    gc.enable()  # the keeper that we were forked from collects nothing, and every command leaves a cycle or two
+    gc.enable()  # the supervisor that we were forked from collects nothing, and every command leaves a cycle or two
 
 
 def close_others(keep: tuple[int, ...]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from paddock.agents._budget import Budget, Meter, Stop, Tokens
+from paddock.agents._colours import Later, awithin
+from paddock.agents._messages import CUT, SYSTEM, Message, Reply, Role, Run, ToolCall, ToolResult, ToolSpec
+from paddock.agents._tools import Observation
+from paddock.agents._trace import Trace
 from paddock.client import AsyncSandbox
 from paddock.errors import ModelFailed, SandboxDied
-from paddock.loop._budget import Budget, Meter, Stop, Tokens
-from paddock.loop._colours import Later, awithin
-from paddock.loop._messages import CUT, SYSTEM, Message, Reply, Role, Run, ToolCall, ToolResult, ToolSpec
-from paddock.loop._tools import Observation
-from paddock.loop._trace import Trace
 
 from .model import AsyncModel
 from .toolbox import AsyncToolbox

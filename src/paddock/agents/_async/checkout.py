@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from paddock.agents import _checkout
+from paddock.agents._attempt import REPORT_BYTES, Test, Verdict, verdict
+from paddock.agents._tools import cut
 from paddock.client import AsyncSandbox
 from paddock.errors import FileError, InvalidState
-from paddock.loop import _checkout
-from paddock.loop._attempt import REPORT_BYTES, Test, Verdict, verdict
-from paddock.loop._tools import cut
 from paddock.model import ExecResult
 
 _SAID_CHARS = 1000

@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
+from paddock.agents._attempt import NOT_NEEDED, Attempt, Comparison, DiffSize, Effort, Test
+from paddock.agents._budget import Meter
+from paddock.agents._colours import AsyncScope, Later, agather
 from paddock.client import AsyncSandbox
 from paddock.errors import InvalidArgument, ModelFailed, RequestError, SandboxError
-from paddock.loop._attempt import NOT_NEEDED, Attempt, Comparison, DiffSize, Effort, Test
-from paddock.loop._budget import Meter
-from paddock.loop._colours import AsyncScope, Later, agather
 
 from .agent import AsyncAgent
 from .checkout import AsyncCheckout

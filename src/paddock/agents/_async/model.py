@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from paddock.agents import _anthropic, _openai
+from paddock.agents._budget import Price
+from paddock.agents._endpoint import MAX_OUTPUT_TOKENS, MAX_RETRIES, TIMEOUT_SECONDS, failure, missing, unusable
+from paddock.agents._messages import Message, Reply, Role, ToolSpec
 from paddock.errors import ModelFailed
-from paddock.loop import _anthropic, _openai
-from paddock.loop._budget import Price
-from paddock.loop._endpoint import MAX_OUTPUT_TOKENS, MAX_RETRIES, TIMEOUT_SECONDS, failure, missing, unusable
-from paddock.loop._messages import Message, Reply, Role, ToolSpec
 
 
 class AsyncModel(Protocol):

@@ -9,10 +9,10 @@ from functools import partial
 
 import msgspec
 
+from paddock.agents._attempt import Found, Node, SearchBudget
+from paddock.agents._colours import AsyncScope, Later, agather
 from paddock.client import AsyncSandbox
 from paddock.errors import InvalidArgument, ModelFailed, RequestError, SandboxError
-from paddock.loop._attempt import Found, Node, SearchBudget
-from paddock.loop._colours import AsyncScope, Later, agather
 
 from .checkout import AsyncCheckout
 from .compare import aforked

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from posixpath import join
 
-from paddock.client import AsyncSandbox
-from paddock.errors import GuestLost, InvalidArgument, RequestError, SandboxDied, SandboxError
-from paddock.loop._colours import awithin
-from paddock.loop._messages import ToolCall, ToolSpec
-from paddock.loop._tools import (
+from paddock.agents._colours import awithin
+from paddock.agents._messages import ToolCall, ToolSpec
+from paddock.agents._tools import (
     BadCall,
     Bash,
     EditText,
@@ -24,6 +22,8 @@ from paddock.loop._tools import (
     read_call,
     tool_specs,
 )
+from paddock.client import AsyncSandbox
+from paddock.errors import GuestLost, InvalidArgument, RequestError, SandboxDied, SandboxError
 
 _READ_BYTES = 1 << 20
 

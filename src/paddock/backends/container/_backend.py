@@ -14,7 +14,7 @@ import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
 from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.jail import KeeperClient
+from paddock.backends.jail import SupervisorClient
 from paddock.errors import (
     AlreadyExists,
     LevelUnavailable,
@@ -22,10 +22,10 @@ from paddock.errors import (
     PlatformError,
     SandboxDied,
 )
-from paddock.keeper.layout import CONTAINERS, REPOSITORIES
 from paddock.linux import proc
 from paddock.linux.sizes import Processors
 from paddock.model import Check, ExecId, Level, Limit, Noun, SandboxId
+from paddock.supervisor.layout import CONTAINERS, REPOSITORIES
 
 from . import _birth, _life, _probe
 from ._carry import Carrier, owner, require_apart
@@ -52,13 +52,13 @@ class ContainerBackend:
     name = "container"
     level = Level.CONTAINER
 
-    def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None) -> None:
+    def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None) -> None:
         self._state = state_dir
         self._directory = state_dir / CONTAINERS
         self.records = Records(self._directory)
         self._locks: dict[SandboxId, asyncio.Lock] = {}
         self._being_made: set[SandboxId] = set()
-        self._carrier = Carrier(state_dir, keeper)
+        self._carrier = Carrier(state_dir, supervisor)
         self.remains = Remains(self.records, self._open, self._carrier, self._locks)
         self._images = Images(self._directory, self._carrier.pool)
         self._found: _probe.Found | None = None

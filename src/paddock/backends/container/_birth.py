@@ -1,8 +1,8 @@
 """Telling pid 1 what it is: its sockets and its first orders, through a socket that is there for that one call.
 
 The host listens before the container starts. What the guest serves on are sockets of the host's, given away as
-descriptors, as a keeper does it: any service connects to them, nobody inside sees them, and no path is looked up in a
-place that the sandbox can write.
+descriptors, as a supervisor does it: any service connects to them, nobody inside sees them, and no path is looked up in
+a place that the sandbox can write.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Trees of the pool in a container are carried: in when it is made, out whenever the pool's copy has to be true.
 
-An engine cannot see the pool, which may be mounted for the keeper alone, nor its owners. So a jail that has the trees
-does the work on that side, where all that comes from inside a container is read by nobody but a program in that jail.
+An engine cannot see the pool, which may be mounted for the supervisor alone, nor its owners. So a jail that has the
+trees does the work on that side, where all that comes from inside a container is read by nobody but a program in that
+jail.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, cast
 from paddock.backends._base import SandboxPlan, TreeMount
 from paddock.backends.guest import pack_whole, unpack_exact
 from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.jail import JailBackend, KeeperClient
+from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import (
     ErrandFailed,
@@ -62,7 +63,7 @@ def owner(template: Template) -> Owner:
 
 
 class Porters(JailBackend):
-    """The jails that carry: in the keeper's records of a kind of their own, which nobody takes for sandboxes."""
+    """The jails that carry: in the supervisor's records of a kind of their own, which nobody takes for sandboxes."""
 
     name = "container"
 
@@ -70,19 +71,19 @@ class Porters(JailBackend):
 class Carrier:
     """The pool as containers need it: opened for the first image of a template, or the first tree that is carried."""
 
-    def __init__(self, state_dir: Path, keeper: KeeperClient | None) -> None:
-        self._state, self._keeper = state_dir, keeper
+    def __init__(self, state_dir: Path, supervisor: SupervisorClient | None) -> None:
+        self._state, self._supervisor = state_dir, supervisor
         self._made: Porters | None = None
 
     @property
     def _porters(self) -> Porters:
-        """Made when first needed: the keeper's connection stays open for those who have joined it."""
-        self._made = self._made or Porters(self._state, keeper=self._keeper)
+        """Made when first needed: the supervisor's connection stays open for those who have joined it."""
+        self._made = self._made or Porters(self._state, supervisor=self._supervisor)
         return self._made
 
     async def pool(self) -> tuple[int, Worker]:
-        """Return the pool's directory, which stays the keeper's, and who may read what is in it. PaddockError."""
-        templates = await self._porters.keeper.templates()
+        """Return the pool's directory, which stays the supervisor's, and who may read what is in it. PaddockError."""
+        templates = await self._porters.supervisor.templates()
         return await self._porters.pool(), templates.pool.worker
 
     @contextlib.asynccontextmanager
@@ -90,14 +91,15 @@ class Carrier:
         """Detached mounts of the plan's directories by their targets, open within the block, for the container of that
         process. InvalidArgument, Unsupported.
 
-        The keeper finds and makes them as for a jail, with the ids of the machine. The engine is told nothing of them.
+        The supervisor finds and makes them as for a jail, with the ids of the machine. The engine is told nothing of
+        them.
         """
         if not plan.spec.mounts:
             yield {}
             return
         _require_own_ids(pid)
         message = self._porters.jail_plan(plan).to_message()
-        answer = await self._porters.keeper.request("mounts", plan=message)
+        answer = await self._porters.supervisor.request("mounts", plan=message)
         descriptors = cast("list[int]", answer.get("fds", []))
         try:
             yield dict(zip((mount.target for mount in plan.spec.mounts), descriptors, strict=True))
@@ -168,7 +170,7 @@ class Carrier:
     async def _jail(self, id: SandboxId, trees: tuple[TreeMount, ...]) -> AsyncGenerator[JailInstance]:
         """For whoever carries alone. What undoes one must not meet another of the same id, that came after it: so each
         has a number and a tree of its own."""
-        templates = await self._porters.keeper.templates()
+        templates = await self._porters.supervisor.templates()
         template, pool = await asyncio.to_thread(templates.get, _TOOLS), templates.pool
         every = f"{_TREE}{id.partition('_')[2]}"
         own = f"{every}_{os.urandom(4).hex()}"

@@ -23,9 +23,9 @@ import msgspec
 
 from paddock.backends._base import TreeMount
 from paddock.errors import SandboxDied
-from paddock.keeper import layout
 from paddock.linux import proc
 from paddock.model import SandboxId, Template
+from paddock.supervisor import layout
 
 _ROOT = "/carried"
 _GONE = ".gone-"

@@ -1,5 +1,5 @@
 """The only way out of a container: sockets of the gateway's in its network, which an emissary makes there
-(`keeper/_emissary.py`); the engine itself gives it none."""
+(`supervisor/_emissary.py`); the engine itself gives it none."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from paddock.backends._base import Exits
 from paddock.errors import PlatformError, Unsupported
-from paddock.keeper import _emissary, layout
 from paddock.linux.descriptors import closing
+from paddock.supervisor import _emissary, layout
 
 from ._options import HOST
 from ._records import BIRTH, Record, Records

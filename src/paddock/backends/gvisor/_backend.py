@@ -9,14 +9,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
-from paddock.backends.jail import KeeperClient
+from paddock.backends.jail import SupervisorClient
 from paddock.backends.vessel import GUEST, Orders, VesselBackend, VesselInstance
 from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError, Unsupported
-from paddock.keeper._plan import KVM, JailPlan, Tree
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.storage._kit import PLACE as KIT
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
 from paddock.storage._worker import Worker
+from paddock.supervisor._plan import KVM, JailPlan, Tree
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
 
@@ -46,8 +46,8 @@ class GvisorBackend(VesselBackend):
     extra_memory_mib = 128
     extra_processes = 96
 
-    def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None, for_tests: bool = False) -> None:
-        super().__init__(state_dir, keeper=keeper, for_tests=for_tests)
+    def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
+        super().__init__(state_dir, supervisor=supervisor, for_tests=for_tests)
         self._home = state_dir  # where what was found out is written down
         self._found: _probe.Found | None = None
         self._runsc: str | None = None

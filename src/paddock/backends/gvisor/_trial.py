@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paddock.guest._control import Json
-from paddock.guest._pilot import Pilot
 from paddock.linux import prctl
 from paddock.model import Limits
+from paddock.vmm._control import Json
+from paddock.vmm._pilot import Pilot
 
 from ._bundle import flags, served, specification
 

@@ -1,4 +1,4 @@
-"""The jail: namespaces, seccomp, Landlock, cgroups and quotas on the host's own kernel, made by the keeper."""
+"""The jail: namespaces, seccomp, Landlock, cgroups and quotas on the host's own kernel, made by the supervisor."""
 
 from ._backend import JailBackend as JailBackend
-from ._keeper import KeeperClient as KeeperClient
+from ._supervisor import SupervisorClient as SupervisorClient

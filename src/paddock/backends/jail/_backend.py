@@ -1,4 +1,4 @@
-"""The backend: plans become jails through the keeper; commands and files go straight to the guest's agents."""
+"""The backend: plans become jails through the supervisor; commands and files go straight to the guest's agents."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from paddock.backends._environment import certificates, hints
 from paddock.backends._stillness import Stillness
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
-from paddock.backends.jail._keeper import KeeperClient, Message
-from paddock.errors import KeeperUnavailable, PaddockError, SandboxDied
-from paddock.keeper import _trust_places, layout
-from paddock.keeper._plan import JailPlan, Mount, Tree, User
+from paddock.backends.jail._supervisor import Message, SupervisorClient
+from paddock.errors import PaddockError, SandboxDied, SupervisorUnavailable
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, Limits, SandboxId, Template, replace
 from paddock.model.caller import directories
+from paddock.supervisor import _trust_places, layout
+from paddock.supervisor._plan import JailPlan, Mount, Tree, User
 
 if TYPE_CHECKING:
-    from paddock.keeper._records import Record
+    from paddock.supervisor._records import Record
 
 R = TypeVar("R")
 _MIB = 1 << 20
@@ -35,11 +35,11 @@ _CERTIFICATES = certificates(f"/{_trust_places.PLACE}")
 
 
 class Rest:
-    """The pauses of one backend's sandboxes: what the keeper is asked, and what it told. `start` runs work that nobody
-    waits for."""
+    """The pauses of one backend's sandboxes: what the supervisor is asked, and what it told. `start` runs work that
+    nobody waits for."""
 
-    def __init__(self, keeper: KeeperClient, start: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        self._keeper, self._start = keeper, start
+    def __init__(self, supervisor: SupervisorClient, start: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        self._supervisor, self._start = supervisor, start
         self._stillness: dict[str, Stillness] = {}
         self._awake: dict[int, tuple[SandboxId, int]] = {}
 
@@ -59,7 +59,7 @@ class Rest:
             known.end()
 
     def listed(self, answer: Message) -> dict[SandboxId, Paused]:
-        """Those that are paused, by what the keeper has listed: what it told may have been missed."""
+        """Those that are paused, by what the supervisor has listed: what it told may have been missed."""
         listed = cast("dict[str, Message]", answer["paused"])
         paused = {SandboxId(id): _paused(times) for id, times in listed.items()}
         for id in self._stillness:
@@ -67,17 +67,17 @@ class Rest:
         return paused
 
     async def pause(self, id: SandboxId, incarnation: int) -> Paused:
-        answer = await self._keeper.request("pause", id=id, incarnation=incarnation)
+        answer = await self._supervisor.request("pause", id=id, incarnation=incarnation)
         self.told(id, True)
         return _paused(answer)
 
     async def resume(self, id: SandboxId, incarnation: int) -> float:
-        answer = await self._keeper.request("resume", id=id, incarnation=incarnation)
+        answer = await self._supervisor.request("resume", id=id, incarnation=incarnation)
         self.told(id, False)
         return float(answer["deadline"])
 
     async def stay_awake(self, id: SandboxId, incarnation: int) -> Callable[[], None]:
-        hold = next(self._keeper.holds)
+        hold = next(self._supervisor.holds)
         self._awake[hold] = id, incarnation
 
         def let_go() -> None:
@@ -85,34 +85,34 @@ class Rest:
                 self._start(self._let_go(id, hold))
 
         try:
-            await self._keeper.request("awake", id=id, incarnation=incarnation, hold=hold)
+            await self._supervisor.request("awake", id=id, incarnation=incarnation, hold=hold)
         except BaseException:
             let_go()
             raise
         return let_go
 
     async def hold_again(self) -> None:
-        """With a keeper that knows nothing of it."""
+        """With a supervisor that knows nothing of it."""
         for hold, (id, incarnation) in list(self._awake.items()):
             if hold in self._awake:  # what was let go meanwhile would be held for ever
-                await self._keeper.request("awake", id=id, incarnation=incarnation, hold=hold)
+                await self._supervisor.request("awake", id=id, incarnation=incarnation, hold=hold)
 
     async def _let_go(self, id: SandboxId, hold: int) -> None:
         with contextlib.suppress(PaddockError):  # it keeps nothing awake for a connection that has ended
-            await self._keeper.tell("rest", id=id, hold=hold)
+            await self._supervisor.tell("rest", id=id, hold=hold)
 
 
 class JailBackend:
     """Jails of one state directory. `storage.prepare` must have chosen the pool before the first create.
 
-    `for_tests` starts a keeper that honours `fault`; `last_timings` holds the seconds per step of the last create
+    `for_tests` starts a supervisor that honours `fault`; `last_timings` holds the seconds per step of the last create
     if `trace` is set.
     """
 
     name = "jail"
     level = Level.JAIL
 
-    def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None, for_tests: bool = False) -> None:
+    def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
         self._state = state_dir
         self._endings: dict[SandboxId, dict[int, asyncio.Future[Ending]]] = {}
         """Of those that are or were held here, by incarnation."""
@@ -120,9 +120,9 @@ class JailBackend:
         self._late: set[SandboxId] = set()
         """Those that were given exits while they ran: their environment says nothing of certificates."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.keeper = keeper or KeeperClient(state_dir, for_tests=for_tests)
-        self.keeper.join(self._heard)
-        self.rest = Rest(self.keeper, self.start)
+        self.supervisor = supervisor or SupervisorClient(state_dir, for_tests=for_tests)
+        self.supervisor.join(self._heard)
+        self.rest = Rest(self.supervisor, self.start)
         self.trace = False
         self.fault = ""
         self.last_timings: dict[str, float] = {}
@@ -131,7 +131,7 @@ class JailBackend:
     def capabilities(self) -> Capabilities:
         root = os.getuid() == 0
         enforced = {Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL}
-        facts = self.keeper.facts
+        facts = self.supervisor.facts
         groups = facts.get("cgroups", ("memory", "pids") if root else ())
         enforced |= {limit for limit, name in ((Limit.MEMORY, "memory"), (Limit.PROCESSES, "pids")) if name in groups}
         if facts.get("btrfs", False) and root:
@@ -155,8 +155,8 @@ class JailBackend:
 
     @property
     def whole(self) -> bool:
-        """Sandboxes have all the ids of a system, root's too. An ordinary user's keeper has to be asked first."""
-        return os.getuid() == 0 or bool(self.keeper.facts.get("root_user", False))
+        """Sandboxes have all the ids of a system, root's too. An ordinary user's supervisor has to be asked first."""
+        return os.getuid() == 0 or bool(self.supervisor.facts.get("root_user", False))
 
     @property
     def root_user(self) -> bool:
@@ -171,30 +171,31 @@ class JailBackend:
         return _probe.remedy(reason)
 
     def checks(self) -> tuple[Check, ...]:
-        return _probe.checks(self.capabilities, self.keeper.facts, self._state)
+        return _probe.checks(self.capabilities, self.supervisor.facts, self._state)
 
     async def pool(self) -> int:
-        """The pool's directory as the keeper has it. It stays the backend's."""
-        if self.keeper.pool is None:
-            await self.keeper.connect()
-        assert self.keeper.pool is not None
-        return self.keeper.pool
+        """The pool's directory as the supervisor has it. It stays the backend's."""
+        if self.supervisor.pool is None:
+            await self.supervisor.connect()
+        assert self.supervisor.pool is not None
+        return self.supervisor.pool
 
     async def create(self, plan: SandboxPlan) -> JailInstance:
         return await self.make(plan, self.jail_plan(plan))
 
     async def make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
-        """Make the sandbox of `plan` as `jail` says. If the keeper dies meanwhile, its successor is asked once more."""
+        """Make the sandbox of `plan` as `jail` says. If the supervisor dies meanwhile, its successor is asked once
+        more."""
         try:
             return await self._make(plan, jail)
-        except KeeperUnavailable as error:
+        except SupervisorUnavailable as error:
             if not error.details.get("lost"):
                 raise
-        await self.keeper.tell("forget", id=plan.id)
+        await self.supervisor.tell("forget", id=plan.id)
         return await self._make(plan, jail._replace(fault=""))
 
     async def _make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
-        making = self.start(self.keeper.request("create", plan=jail.to_message()))
+        making = self.start(self.supervisor.request("create", plan=jail.to_message()))
         known = plan.id in self._endings
         self._being_made.add(plan.id)
         self.ending(plan.id, plan.incarnation)  # it may come in the same breath as the answer
@@ -207,8 +208,8 @@ class JailBackend:
         except BaseException as error:
             if not known:
                 self._endings.pop(plan.id, None)
-            if isinstance(error, asyncio.CancelledError | KeeperUnavailable):
-                # The keeper goes on all the same, or its successor finds what was complete when it died. Should the
+            if isinstance(error, asyncio.CancelledError | SupervisorUnavailable):
+                # The supervisor goes on all the same, or its successor finds what was complete when it died. Should the
                 # caller lose patience here too, this is still done.
                 await asyncio.shield(self.start(self._unmake(plan, making)))
             raise
@@ -221,14 +222,14 @@ class JailBackend:
         return JailInstance(self, id, template, incarnation, env)
 
     async def _unmake(self, plan: SandboxPlan, making: asyncio.Task[Message]) -> None:
-        with contextlib.suppress(PaddockError):  # it failed, or no keeper can be had: a sweep finds what is left
+        with contextlib.suppress(PaddockError):  # it failed, or no supervisor can be had: a sweep finds what is left
             try:
                 await making
-            except KeeperUnavailable as error:
+            except SupervisorUnavailable as error:
                 if error.details.get("unheard"):
                     return
             with contextlib.suppress(SandboxDied):
-                await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
+                await self.supervisor.request("kill", id=plan.id, incarnation=plan.incarnation)
             await self.forget(plan.id)
 
     def hints(self, limits: Limits) -> dict[str, str]:
@@ -303,13 +304,13 @@ class JailBackend:
         return instance
 
     async def record(self, id: SandboxId) -> Record:
-        """What the keeper has recorded of a living one. SandboxDied."""
-        from paddock.keeper._records import Record
+        """What the supervisor has recorded of a living one. SandboxDied."""
+        from paddock.supervisor._records import Record
 
-        return Record(**await self.keeper.request("inspect", id=id))
+        return Record(**await self.supervisor.request("inspect", id=id))
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
-        answer = await self.keeper.request("exits", id=id, incarnation=incarnation, make=make)
+        answer = await self.supervisor.request("exits", id=id, incarnation=incarnation, make=make)
         if answer["late"]:
             self._late.add(id)
         descriptors = cast("list[int]", answer.get("fds", []))
@@ -320,18 +321,18 @@ class JailBackend:
         return Exits(sockets, process, (answer["pid"], answer["start"]))
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
-        answer = await self.keeper.request("list")
+        answer = await self.supervisor.request("list")
         # Of those that ended without anybody's knowing what they were, each backend tells.
         return {**_endings(answer, (self.name, "")), **dict.fromkeys(self._mine(answer))}
 
     async def kept(self) -> Mapping[ExecId, Kept]:
-        answer = await self.keeper.request("list")
+        answer = await self.supervisor.request("list")
         kept: dict[SandboxId, dict[ExecId, str]] = answer.get("kept", {})
         mine = self._mine(answer)
         return {command: Kept(id, owner) for id in mine for command, owner in kept.get(id, {}).items()}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
-        answer = await self.keeper.request("list")
+        answer = await self.supervisor.request("list")
         mine = self._mine(answer)
         return {id: paused for id, paused in self.rest.listed(answer).items() if id in mine}
 
@@ -343,12 +344,12 @@ class JailBackend:
         self.rest.forget(id)
         self._endings.pop(id, None)
         self._late.discard(id)
-        await self.keeper.tell("forget", id=id)
+        await self.supervisor.tell("forget", id=id)
 
     async def kill(self, id: SandboxId, incarnation: int) -> None:
         ending = _KILLED
         try:
-            await self.keeper.request("kill", id=id, incarnation=incarnation)
+            await self.supervisor.request("kill", id=id, incarnation=incarnation)
         except SandboxDied:
             ending = _GONE
         self._settle(id, incarnation, ending)
@@ -371,7 +372,7 @@ class JailBackend:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.keeper.leave(self._heard)
+        self.supervisor.leave(self._heard)
 
     def _settle(self, id: SandboxId, incarnation: int, ending: Ending) -> None:
         if id in self._endings:
@@ -395,19 +396,19 @@ class JailBackend:
         # Its successor takes over what lives and tells of it; whoever waits for an end need not ask for that.
         async def reconnect() -> None:
             with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
-                await self.keeper.connect()
+                await self.supervisor.connect()
 
         if self._awaited():
             self.start(reconnect())
 
     def _on_replaced(self) -> None:
-        # The deaths that happened while there was no keeper to tell of them are in its records.
+        # The deaths that happened while there was no supervisor to tell of them are in its records.
         async def catch_up() -> None:
             # What is being made is not living yet, and has not ended.
             waiting = [(id, number) for id, number in self._awaited() if id not in self._being_made]
             try:
                 await self.rest.hold_again()
-                answer = await self.keeper.request("list")
+                answer = await self.supervisor.request("list")
             except PaddockError:
                 return  # it is lost again: the next connection asks again
             self.rest.listed(answer)

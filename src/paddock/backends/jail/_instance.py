@@ -1,4 +1,4 @@
-"""A live jail as the service holds it: its guest is spoken with here, the keeper is asked about the rest."""
+"""A live jail as the service holds it: its guest is spoken with here, the supervisor is asked about the rest."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from paddock.backends._stillness import Stillness
 from paddock.backends.guest import Nothing, Place, orders, variables
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
-from paddock.errors import KeeperUnavailable, SandboxDied
+from paddock.errors import SandboxDied, SupervisorUnavailable
 from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
 from paddock.model.caller import PROCESS
 
 if TYPE_CHECKING:
     from paddock.backends.jail._backend import JailBackend
-    from paddock.backends.jail._keeper import KeeperClient
+    from paddock.backends.jail._supervisor import SupervisorClient
 
 
 _OOM_SCORE = 500
@@ -30,17 +30,19 @@ _OOM_SCORE = 500
 class _Kept:
     """Commands of one sandbox, as its supervisor holds them."""
 
-    def __init__(self, keeper: KeeperClient, id: SandboxId) -> None:
-        self._keeper, self._id = keeper, id
+    def __init__(self, supervisor: SupervisorClient, id: SandboxId) -> None:
+        self._supervisor, self._id = supervisor, id
 
     def journal(self) -> int:
-        return os.open(self._keeper.state_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        return os.open(self._supervisor.state_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
     async def put(self, command: ExecId, descriptors: tuple[int, ...]) -> None:
-        await self._keeper.request("keep", descriptors=descriptors, id=self._id, command=command, owner=PROCESS.get())
+        await self._supervisor.request(
+            "keep", descriptors=descriptors, id=self._id, command=command, owner=PROCESS.get()
+        )
 
     async def get(self, command: ExecId) -> tuple[int, ...]:
-        answer = await self._keeper.request("kept", id=self._id, command=command)
+        answer = await self._supervisor.request("kept", id=self._id, command=command)
         return tuple(answer.get("fds", ()))
 
 
@@ -53,7 +55,7 @@ class JailInstance(GuestInstance):
         super().__init__(id, template, self.dial, root_user=backend.root_user)
         self._backend, self._incarnation, self._rest = backend, incarnation, backend.rest
         self._env = env
-        self.keeping = _Kept(backend.keeper, id)
+        self.keeping = _Kept(backend.supervisor, id)
         self.pid = 0
         """Of its pid 1."""
         self.is_new = False
@@ -82,11 +84,11 @@ class JailInstance(GuestInstance):
         return Place(workdir=self.template.workdir, env=env, users=self.template.users, oom_score=_OOM_SCORE)
 
     async def set_deadline(self, deadline: float) -> None:
-        await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)
+        await self._backend.supervisor.request("deadline", id=self.id, deadline=deadline)
         await self.tell_deadline(deadline)
 
     async def tell_deadline(self, deadline: float) -> None:
-        """To pid 1, which holds it as well as the keeper."""
+        """To pid 1, which holds it as well as the supervisor."""
         try:
             control = await self.reach("init")
         except OSError:  # the deadline had passed
@@ -95,7 +97,7 @@ class JailInstance(GuestInstance):
             await control.open(orders.deadline(deadline)).call(Nothing)
 
     async def usage(self) -> Usage:
-        answer = await self._backend.keeper.request("usage", id=self.id)
+        answer = await self._backend.supervisor.request("usage", id=self.id)
         strikes = {Limit(k): v for k, v in cast("dict[str, int | None]", answer.pop("strikes", {})).items() if v}
         return Usage(**answer, strikes=strikes)
 
@@ -104,8 +106,8 @@ class JailInstance(GuestInstance):
         return {} if is_new else super().strikes()
 
     def refusals(self) -> Refusals:
-        if "memory" in self._backend.keeper.facts.get("watched", ()):
-            return super().refusals()  # what the keeper kills, no group counts
+        if "memory" in self._backend.supervisor.facts.get("watched", ()):
+            return super().refusals()  # what the supervisor kills, no group counts
         return Refusals(self.pid)
 
     async def processes(self) -> tuple[Process, ...]:
@@ -133,16 +135,16 @@ class JailInstance(GuestInstance):
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
-        hold = next(self._backend.keeper.holds)
-        await self._backend.keeper.request("freeze", id=self.id, hold=hold)
+        hold = next(self._backend.supervisor.holds)
+        await self._backend.supervisor.request("freeze", id=self.id, hold=hold)
         try:
             yield
         finally:
-            # Whoever is cancelled here leaves it standing otherwise, until the keeper loses patience.
-            thawing = self._backend.start(self._backend.keeper.request("thaw", id=self.id, hold=hold))
+            # Whoever is cancelled here leaves it standing otherwise, until the supervisor loses patience.
+            thawing = self._backend.start(self._backend.supervisor.request("thaw", id=self.id, hold=hold))
             answer = await asyncio.shield(thawing)
         if not answer["held"]:
-            raise KeeperUnavailable(
+            raise SupervisorUnavailable(
                 f"{self.id} did not stand still for as long as it took", hint="try again", lost=True
             )
 

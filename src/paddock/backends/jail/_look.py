@@ -7,11 +7,11 @@ from functools import partial
 
 from paddock.backends import _look as look
 from paddock.backends._look import check as _check
-from paddock.keeper._records import Record
-from paddock.keeper.layout import ID_COUNT, ORDINARY_ID, range_base
 from paddock.linux import namespaces, proc
 from paddock.linux.namespaces import IdMap
 from paddock.model import Check, Process
+from paddock.supervisor._records import Record
+from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID, range_base
 
 _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Capabilities
-from paddock.keeper.layout import DEFAULT_SPARES
 from paddock.model import Check, Limit
+from paddock.supervisor.layout import DEFAULT_SPARES
 
 LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
 _AS_ROOT = "run paddock as root"
@@ -18,12 +18,12 @@ _IN_A_CONTAINER = "run the container with --privileged, or run paddock in it as 
 _CONTROLLERS = {Limit.MEMORY: "memory", Limit.PROCESSES: "pids"}
 _WATCHED = {
     Limit.MEMORY: "does not hold for shared memory that was unmapped, nor for what the kernel keeps for files, pipes"
-    " and TCP; the rest is watched, not hard: the keeper counts processes and unix sockets four times a second, ends"
-    " the largest process, then the sandbox; each process is limited by RLIMIT_DATA, System V IPC to 64 MiB, /tmp and"
-    " /dev/shm by tmp_mib; memfd_create is refused",
+    " and TCP; the rest is watched, not hard: the supervisor counts processes and unix sockets four times a second,"
+    " ends the largest process, then the sandbox; each process is limited by RLIMIT_DATA, System V IPC to 64 MiB, /tmp"
+    " and /dev/shm by tmp_mib; memfd_create is refused",
     Limit.PROCESSES: "each user inside is limited by RLIMIT_NPROC, which nothing counts; all together are watched",
-    Limit.DISK: "watched, not hard: the keeper walks through the tree; each file is limited by RLIMIT_FSIZE",
-    Limit.INODES: "watched, not hard: the keeper walks through the tree",
+    Limit.DISK: "watched, not hard: the supervisor walks through the tree; each file is limited by RLIMIT_FSIZE",
+    Limit.INODES: "watched, not hard: the supervisor walks through the tree",
 }
 _NOTHING = {
     Limit.MEMORY: "not enforced for the sandbox: no cgroup; each process is limited by RLIMIT_DATA, System V IPC to"
@@ -57,7 +57,7 @@ def remedy(reason: str) -> str | None:
 
 
 def checks(capabilities: Capabilities, facts: Mapping[str, Any], state_dir: Path) -> tuple[Check, ...]:
-    """Lines for `doctor`. `facts` are the keeper's, none where none could be started."""
+    """Lines for `doctor`. `facts` are the supervisor's, none where none could be started."""
     from paddock.backends.jail import _trials
     from paddock.linux import landlock
 
@@ -142,7 +142,7 @@ def _limit(limit: Limit, capabilities: Capabilities, *, root: bool) -> Check:
             if controller
             else "btrfs quota"
             if limit is Limit.DISK
-            else "the keeper, who counts by btrfs"
+            else "the supervisor, who counts by btrfs"
         )
         return Check(area="limits", name=limit.value, status="ok", detail=f"enforced by {by}")
     return Check(

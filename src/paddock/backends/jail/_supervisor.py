@@ -1,4 +1,4 @@
-"""The daemon's side of the keeper: finds it, starts it where there is none, asks it."""
+"""The daemon's side of the supervisor: finds it, starts it where there is none, asks it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from paddock.errors import (
     OUT_OF,
     InternalError,
     InvalidArgument,
-    KeeperUnavailable,
     PaddockError,
     ResourceExhausted,
     SandboxDied,
+    SupervisorUnavailable,
 )
-from paddock.keeper import layout
-from paddock.keeper._bootstrap import BOOTSTRAP, READY, VERSION
 from paddock.linux import local_sockets
 from paddock.storage import Templates, open_pool, prepare
+from paddock.supervisor import layout
+from paddock.supervisor._bootstrap import BOOTSTRAP, READY, VERSION
 from paddock.wire import NO_REPLY, Frame, Kind, close_all
 from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
 
@@ -64,12 +64,12 @@ Message = dict[str, Any]
 Listener = Callable[[Message], None]
 
 
-class KeeperClient:
-    """The daemon's one connection to the keeper of `state_dir`, which all backends share: made when first needed, and
-    again when the keeper was replaced. It is closed when the last of them has left.
+class SupervisorClient:
+    """The daemon's one connection to the supervisor of `state_dir`, which all backends share: made when first needed,
+    and again when the supervisor was replaced. It is closed when the last of them has left.
 
-    What the keeper says unasked goes to all: `ended` (id, incarnation, limit, reason), `paused`, `resumed`. So does
-    `lost`, when the keeper has gone, and `replaced` after a new connection: what was missed can then be listed.
+    What the supervisor says unasked goes to all: `ended` (id, incarnation, limit, reason), `paused`, `resumed`. So does
+    `lost`, when the supervisor has gone, and `replaced` after a new connection: what was missed can then be listed.
     """
 
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
@@ -83,7 +83,7 @@ class KeeperClient:
         """Numbers for whatever is held: no two are the same."""
         self.facts: Message = {}
         self.pool: int | None = None
-        """The pool's directory, as the keeper mounted it; this client's own descriptor."""
+        """The pool's directory, as the supervisor mounted it; this client's own descriptor."""
 
     def join(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -118,14 +118,14 @@ class KeeperClient:
         return self._templates
 
     async def request(self, operation: str, descriptors: tuple[int, ...] = (), **fields: object) -> Message:
-        """Ask and wait for the answer, whose descriptors are in `fds`. The keeper gets copies of `descriptors`.
+        """Ask and wait for the answer, whose descriptors are in `fds`. The supervisor gets copies of `descriptors`.
 
-        KeeperUnavailable, SandboxDied, or the PaddockError that fits what the keeper says."""
+        SupervisorUnavailable, SandboxDied, or the PaddockError that fits what the supervisor says."""
         body = json.dumps({"op": operation, **fields}).encode()
         await self.connect()
         try:
             return await self._exchange(body, tuple(map(os.dup, descriptors)))
-        except KeeperUnavailable as error:
+        except SupervisorUnavailable as error:
             if operation not in _REPEATABLE and not error.details.get("unheard"):
                 raise
         # It had died before it was asked, perhaps: its successor knows as much, and asking twice does no harm.
@@ -145,12 +145,14 @@ class KeeperClient:
         async with self._connecting:
             if self._line is not None or await self._greet():
                 return
-            await to_its_end(self._start)  # else it would start a keeper that nobody wants
+            await to_its_end(self._start)  # else it would start a supervisor that nobody wants
             if not await self._greet():
-                raise KeeperUnavailable("the keeper does not answer", hint=f"see {self.state_dir / layout.KEEPER_LOG}")
+                raise SupervisorUnavailable(
+                    "the supervisor does not answer", hint=f"see {self.state_dir / layout.SUPERVISOR_LOG}"
+                )
 
     async def _greet(self) -> bool:
-        connect = partial(local_sockets.connect, self.state_dir, layout.KEEPER_SOCKET)
+        connect = partial(local_sockets.connect, self.state_dir, layout.SUPERVISOR_SOCKET)
         try:
             met = await greet(connect, json.dumps({"version": VERSION}).encode(), self._heard, self._lost)
         except Stranger as error:
@@ -173,12 +175,12 @@ class KeeperClient:
     async def _exchange(self, body: bytes, descriptors: tuple[int, ...]) -> Message:
         if self._line is None:
             close_all(descriptors)
-            raise KeeperUnavailable("the keeper went away", unheard=True)
+            raise SupervisorUnavailable("the supervisor went away", unheard=True)
         try:
             answer = await self._line.ask(body, descriptors)
         except ConnectionError as error:
-            raise KeeperUnavailable(
-                "the keeper went away before it answered", unheard=isinstance(error, NotSent), lost=True
+            raise SupervisorUnavailable(
+                "the supervisor went away before it answered", unheard=isinstance(error, NotSent), lost=True
             ) from error
         result: Message = json.loads(answer.body)
         if answer.kind is Kind.ERROR:
@@ -199,7 +201,7 @@ class KeeperClient:
             self._tell_all({"event": "lost"})
 
     def _start(self) -> None:
-        """Starts a keeper and waits until it is ready or gone: gone is no error, another one may hold the lock."""
+        """Starts a supervisor and waits until it is ready or gone: gone is no error, another one may hold the lock."""
         source = str(Path(__file__).parents[3])
         options = {"source": source, "guest": str(program()), "state": str(self.state_dir.absolute())}
         options |= {"for_tests": self._for_tests}
@@ -207,17 +209,19 @@ class KeeperClient:
         ran, ready = self._launch(*own_group, options) if own_group is not None else (False, False)
         if not ran:
             _, ready = self._launch([], {}, options)
-        text = (self.state_dir / layout.KEEPER_LOG).read_text(errors="replace").strip()
+        text = (self.state_dir / layout.SUPERVISOR_LOG).read_text(errors="replace").strip()
         if not ready and text:
             from paddock.backends.jail import _probe
 
             if (reason := _probe.unusable()) is not None:
-                raise KeeperUnavailable(reason, hint=_probe.remedy(reason))
+                raise SupervisorUnavailable(reason, hint=_probe.remedy(reason))
             raise _could_not_start(text)
 
     def _launch(self, prefix: list[str], environment: dict[str, str], options: Message) -> tuple[bool, bool]:
-        """Whether the program ran, and whether it is the keeper now."""
-        log = os.open(self.state_dir / layout.KEEPER_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        """Whether the program ran, and whether it is the supervisor now."""
+        log = os.open(
+            self.state_dir / layout.SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+        )
         try:
             process = subprocess.Popen(
                 [*prefix, sys.executable, "-I", "-S", "-c", BOOTSTRAP],
@@ -235,7 +239,7 @@ class KeeperClient:
             assert process.stdout is not None
             with contextlib.suppress(BrokenPipeError), process.stdin:
                 process.stdin.write(json.dumps(options).encode())
-            # Not to its end: a child of the keeper has it, as long as that lives.
+            # Not to its end: a child of the supervisor has it, as long as that lives.
             ready = process.stdout.read(len(READY)) == READY
         return process.returncode == 0, ready
 
@@ -243,8 +247,8 @@ class KeeperClient:
 def scope() -> tuple[list[str], dict[str, str]] | None:
     """What to put before a command that is to have its own group, and the environment that this needs.
 
-    It is how systemd gives a program a part of the cgroup tree (systemd.scope(5)). Without it the keeper would lie in
-    the group of whoever started it first, beside processes that are none of its own.
+    It is how systemd gives a program a part of the cgroup tree (systemd.scope(5)). Without it the supervisor would lie
+    in the group of whoever started it first, beside processes that are none of its own.
 
     None where nobody would give one: no systemd, no service manager of this user's, no controllers of version 2.
     The command itself gets no environment.
@@ -270,9 +274,9 @@ def _has_controllers() -> bool:
         return False  # version 1, of which systemd hands nothing on
 
 
-def _foreign(pid: int) -> KeeperUnavailable:
-    return KeeperUnavailable(
-        f"the keeper of another version of paddock serves this state directory (process {pid})",
+def _foreign(pid: int) -> SupervisorUnavailable:
+    return SupervisorUnavailable(
+        f"the supervisor of another version of paddock serves this state directory (process {pid})",
         hint=f"end its sandboxes, then it: kill {pid}; paddock starts its own",
     )
 
@@ -287,12 +291,12 @@ def _error(answer: Message) -> PaddockError:
         return ResourceExhausted(f"the supervisor could not do that: {text}", hint=hint, errno=name)
     if answer.get("kind") in ("PlanError", "MountError"):
         return InvalidArgument(text)
-    return InternalError(f"the keeper failed: {text}", hint="paddock doctor", errno=name)
+    return InternalError(f"the supervisor failed: {text}", hint="paddock doctor", errno=name)
 
 
 def _could_not_start(text: str) -> PaddockError:
     """By what its log ends with."""
-    words = f"the keeper could not start: {text.splitlines()[-1]}"
+    words = f"the supervisor could not start: {text.splitlines()[-1]}"
     if (found := _ERRNO.search(text)) and int(found[1]) in (*OUT_OF, errno.EAGAIN):
         return ResourceExhausted(words, hint="paddock doctor", errno=errno.errorcode[int(found[1])])
-    return KeeperUnavailable(words, hint="paddock doctor")
+    return SupervisorUnavailable(words, hint="paddock doctor")

@@ -14,11 +14,11 @@ from pathlib import Path
 from paddock.model import Check
 
 _EXITS = (
-    "from paddock.keeper import _exits;from paddock.linux import namespaces,netlink,nft,routes;"
+    "from paddock.supervisor import _exits;from paddock.linux import namespaces,netlink,nft,routes;"
     "namespaces.unshare(namespaces.NEWUSER|namespaces.NEWNET);netlink.set_loopback_up();"
     "nft.load(_exits.rules());routes.keep_everything(version_6=False)"
 )
-_POOL = "from paddock.keeper import pool;pool.try_pool(sys.argv[2],int(sys.argv[3]))"
+_POOL = "from paddock.supervisor import pool;pool.try_pool(sys.argv[2],int(sys.argv[3]))"
 _SECONDS = 20
 _USERNS = (
     "from paddock.linux import mounts, namespaces\n"
@@ -46,11 +46,11 @@ def exits() -> Check:
     )
 
 
-def pool(state_dir: Path, keeper: int) -> Check:
-    """Say whether the file system of a sandbox can be mounted in the pool that the process `keeper` holds."""
+def pool(state_dir: Path, supervisor: int) -> Check:
+    """Say whether the file system of a sandbox can be mounted in the pool that the process `supervisor` holds."""
     return _check(
         "file system",
-        attempt(_POOL, str(state_dir), str(keeper)),
+        attempt(_POOL, str(state_dir), str(supervisor)),
         ok="one was mounted in the pool and removed",
         problem="no sandbox can be made",
         fix="make room on the disk below (df -h), then paddock doctor --storage",

@@ -15,7 +15,7 @@ from typing import Any
 
 from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends.guest import orders, program
-from paddock.backends.jail import KeeperClient
+from paddock.backends.jail import SupervisorClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
@@ -29,8 +29,6 @@ from paddock.errors import (
     SandboxError,
     Unsupported,
 )
-from paddock.keeper._plan import KVM, JailPlan
-from paddock.keeper._plan import User as JailUser
 from paddock.linux import proc
 from paddock.model import (
     Check,
@@ -48,6 +46,8 @@ from paddock.model import (
     replace,
 )
 from paddock.storage._memories import Memories
+from paddock.supervisor._plan import KVM, JailPlan
+from paddock.supervisor._plan import User as JailUser
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
 
@@ -73,8 +73,8 @@ class MicrovmBackend(VesselBackend):
     oom_score = 500
     tells = True
 
-    def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None, for_tests: bool = False) -> None:
-        super().__init__(state_dir, keeper=keeper, for_tests=for_tests)
+    def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
+        super().__init__(state_dir, supervisor=supervisor, for_tests=for_tests)
         self._trial = asyncio.Lock()
 
     @property

@@ -18,10 +18,10 @@ from typing import Any
 
 from paddock.backends.microvm._kernel import Kernel, initramfs
 from paddock.backends.microvm._qemu import BOOT, PLACE, Machine, Qemu
-from paddock.keeper._plan import Tree
 from paddock.model import Limits, Template
 from paddock.storage._recipe import Entry, Manifest, Progress, Recipe, write_manifest
 from paddock.storage._worker import Worker
+from paddock.supervisor._plan import Tree
 
 TEMPLATE = f"{PLACE}/template"
 _VERSION = "6"

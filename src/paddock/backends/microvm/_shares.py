@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from paddock.backends._base import SandboxPlan
 from paddock.errors import Unsupported
-from paddock.keeper._plan import JailPlan
 from paddock.model import MountMode
+from paddock.supervisor._plan import JailPlan
 
 _PLACE = "/exports"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paddock.backends.guest import Request, orders
-from paddock.keeper import _trust_places, layout
+from paddock.supervisor import _trust_places, layout
 
 
 class Trust:

@@ -12,11 +12,10 @@ from typing import Any
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._threads import in_its_own_thread
 from paddock.backends.guest import program
-from paddock.backends.jail import JailBackend, KeeperClient
+from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.vessel._instance import OWN_VARIABLES, Orders, VesselInstance, nobodys
 from paddock.backends.vessel._waiting import REFUSES, Waiting, rehearse
 from paddock.errors import PaddockError, SandboxDied
-from paddock.keeper._plan import JailPlan, Tree
 from paddock.linux import proc
 from paddock.model import Limit, Limits, Noun, SandboxId, Template, mint, replace
 from paddock.model.config import read_config
@@ -24,6 +23,7 @@ from paddock.storage import Pool, Templates
 from paddock.storage._kit import PLACE
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
 from paddock.storage._worker import Worker
+from paddock.supervisor._plan import JailPlan, Tree
 
 GUEST = str(PurePosixPath(REFUSES).with_name("sentry"))
 """By the end of this path it knows that it is pid 1 (`native/init.h`)."""
@@ -36,7 +36,7 @@ _ENDING_SECONDS = 2.0
 class VesselBackend(JailBackend):
     """A level has `name` and `level` of its own, says how strong it is, and overrides `dress` and `orders`.
 
-    `name` is the kind of its sandboxes in the keeper's records: another backend neither lists nor adopts them.
+    `name` is the kind of its sandboxes in the supervisor's records: another backend neither lists nor adopts them.
     """
 
     as_root = True
@@ -54,8 +54,8 @@ class VesselBackend(JailBackend):
     tells = False
     """The guest tells which ceiling struck a command that failed: its kernel is not the machine's."""
 
-    def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None, for_tests: bool = False) -> None:
-        super().__init__(state_dir, keeper=keeper, for_tests=for_tests)
+    def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
+        super().__init__(state_dir, supervisor=supervisor, for_tests=for_tests)
         self.directory, self.config = state_dir, read_config(state_dir)
         self.waiting = Waiting(self)
         self._guest: str | None = None
@@ -168,10 +168,10 @@ class VesselBackend(JailBackend):
         await instance.aclose()
 
     async def templates(self) -> Templates:
-        return await self.keeper.templates()
+        return await self.supervisor.templates()
 
     async def trees(self) -> Pool:
-        return (await self.keeper.templates()).pool
+        return (await self.supervisor.templates()).pool
 
     # the contract
 
@@ -216,7 +216,7 @@ class VesselBackend(JailBackend):
         self._being_made.add(plan.id)
         try:
             late = [tree.target for tree in jail.trees[: len(plan.trees)]]
-            answer = await self.keeper.request("claim", id=waiting.id, plan=jail.to_message(), late=late)
+            answer = await self.supervisor.request("claim", id=waiting.id, plan=jail.to_message(), late=late)
             instance = self.instance(plan.id, plan.template, plan.incarnation, jail.env)
             instance.pid = answer["pid"]
             instance.take_over(waiting)
@@ -230,10 +230,10 @@ class VesselBackend(JailBackend):
     async def take_back(self, plan: SandboxPlan) -> None:
         """What was made of it is ended; no news of that end comes later, to whoever has its name then."""
         with contextlib.suppress(PaddockError, TimeoutError):
-            await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
+            await self.supervisor.request("kill", id=plan.id, incarnation=plan.incarnation)
             async with asyncio.timeout(_NEWS_SECONDS):
                 await asyncio.shield(self.ending(plan.id, plan.incarnation))
-            await self.keeper.tell("forget", id=plan.id)
+            await self.supervisor.tell("forget", id=plan.id)
         self._endings.get(plan.id, {}).pop(plan.incarnation, None)
 
     async def adopt(self, id: SandboxId) -> VesselInstance | None:
@@ -259,7 +259,7 @@ class VesselBackend(JailBackend):
 async def _undo(instance: VesselInstance, *, died: bool) -> Ending | None:
     """How it ended, if it did so by itself."""
     ending: Ending | None = None
-    with contextlib.suppress(PaddockError, TimeoutError):  # its keeper is gone: a sweep finds what is left
+    with contextlib.suppress(PaddockError, TimeoutError):  # its supervisor is gone: a sweep finds what is left
         if died:
             async with asyncio.timeout(_ENDING_SECONDS):
                 ending = await instance.wait_ended()

@@ -14,7 +14,7 @@ import msgspec
 from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.errors import BY_CODE, GuestLost, GuestProtocolError, PaddockError, SandboxDied
 
-# The pilot says what went wrong there. It can't make us say that the machine, the policy or the keeper failed.
+# The pilot says what went wrong there. It can't make us say that the machine, the policy or the supervisor failed.
 _CODES = frozenset({"sandbox", "file", "invalid_argument", "invalid_state", "unsupported"})
 _MAX_MESSAGE = 2000
 _MOST_BYTES = 4 << 20

@@ -17,9 +17,9 @@ from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._exec import exec_request
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied, SandboxError, Unsupported
-from paddock.guest._control import pack_orders
 from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, User, mint, replace
 from paddock.storage._kit import COMMAND
+from paddock.vmm._control import pack_orders
 from paddock.wire.guest import ExecReply, PingReply, Renew, RenewReply
 from paddock.wire.guest import PartFlags as Part
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ._backend import VesselBackend
 
 OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})  # each agent has its own, whatever a spec says
-FOREVER = 1e15  # the keeper and the jail's pid 1 hold the deadline
+FOREVER = 1e15  # the supervisor and the jail's pid 1 hold the deadline
 _PILOT = "paddock_pilot"
 _NO_PART = Part(0)
 _LAST_WORDS_SECONDS = 2.0
@@ -203,7 +203,7 @@ class VesselInstance(JailInstance):
         raise SandboxError(words + _printable("; the last that it said: ", log.log), hint="paddock doctor")
 
     async def _early_end(self, greeted: asyncio.Future[None]) -> PaddockError:
-        """By the pilot's last words, the keeper's, or what kept the guest from greeting."""
+        """By the pilot's last words, the supervisor's, or what kept the guest from greeting."""
         await self._hear_out()
         if self._farewell is None:
             ending = self._level.ending(self.id, self._incarnation)

@@ -17,10 +17,10 @@ from paddock.backends._base import SandboxPlan
 from paddock.backends._threads import to_its_end
 from paddock.backends.vessel._instance import VesselInstance
 from paddock.errors import NotFound, PaddockError, SandboxError
-from paddock.keeper._plan import CLAIM, WAITING, JailPlan
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxId, Template, mint, replace
 from paddock.storage import _trees as trees
+from paddock.supervisor._plan import CLAIM, WAITING, JailPlan
 
 if TYPE_CHECKING:
     from paddock.storage import Pool

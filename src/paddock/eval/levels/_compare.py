@@ -17,8 +17,8 @@ import msgspec
 
 from paddock.client import Sandbox, Transport, default_transport
 from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError
-from paddock.keeper import layout
 from paddock.model import Diagnose, Diagnosis, Level
+from paddock.supervisor import layout
 
 from ._attacks import Verdict, attack, lure
 
@@ -252,7 +252,7 @@ def _maker(level: str, template: str, transport: Transport) -> Callable[[], Sand
 
 
 def _attacked(level: str, template: str, transport: Transport, state: Path) -> tuple[Verdict, ...]:
-    doors = [state / layout.KEEPER_SOCKET, state / layout.GATEWAY_SOCKET, *map(Path, _RULING)]
+    doors = [state / layout.SUPERVISOR_SOCKET, state / layout.GATEWAY_SOCKET, *map(Path, _RULING)]
     with lure(doors) as host, _maker(level, template, transport)() as sandbox:
         return attack(sandbox, host)
 

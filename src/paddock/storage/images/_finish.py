@@ -11,13 +11,13 @@ import re
 import stat
 
 from paddock.errors import ImageInvalid
-from paddock.keeper.layout import ORDINARY_ID
 from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.model import FileKind, User
 from paddock.storage._hostile import HostileTree
 from paddock.storage._removal import clear, make_directory
 from paddock.storage._trees import DIRECTORY, NEW
+from paddock.supervisor.layout import ORDINARY_ID
 
 _LARGEST = 1 << 20
 _MOST = 64

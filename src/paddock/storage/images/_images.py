@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 
 from paddock.errors import ImageInvalid, InvalidArgument, NotFound
-from paddock.keeper.layout import IMAGES
 from paddock.model import Image, Template
 from paddock.storage._base import Pool
 from paddock.storage._recipe import PATH, Progress, Versions
 from paddock.storage._whole import keep_file
+from paddock.supervisor.layout import IMAGES
 
 from ._archive import Archive, Directory, Layout, SavedArchive
 from ._building import VERSION, People, build, people, workdir_of

@@ -30,9 +30,9 @@ from paddock.errors import (
     PolicyDenied,
     ResourceExhausted,
 )
-from paddock.keeper.layout import ID_COUNT, TREE_ID_BASE
 from paddock.linux import processes
 from paddock.model.caller import environment
+from paddock.supervisor.layout import ID_COUNT, TREE_ID_BASE
 
 from . import _confined
 from ._ambient import target
