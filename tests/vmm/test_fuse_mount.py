@@ -102,7 +102,7 @@ def test_git_clones_commits_and_sees_nothing_changed(mounted: Mounted) -> None:
     out = mounted.shell(
         f"""
         export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
-        git init -q source; cp -r {ROOT}/src/paddock/guest source/code; cd source; git add .
+        git init -q source; cp -r {ROOT}/src/paddock/vmm source/code; cd source; git add .
         git -c user.name=a -c user.email=a@b.c commit -qm first; cd ..; git clone -q source clone; cd clone
         git status --porcelain; echo x >> code/__init__.py; git status --porcelain
         git -c user.name=a -c user.email=a@b.c commit -qam second; git gc -q; git fsck 2>&1; git log --format=%s
