@@ -13,7 +13,7 @@ from tests.conftest import SandboxFactory
 from tests.levels.conftest import SMALL
 
 pytestmark = pytest.mark.timeout(900)  # a machine that is emulated
-RANDOM = Path(__file__).parents[1] / "guest" / "random_files.py"
+RANDOM = Path(__file__).parents[1] / "vmm" / "random_files.py"
 # It writes by an open descriptor and by one whose file has no name any more, and says how far it is.
 WRITER = """
 exec 7>>log 8<>gone; rm gone; echo nameless >&8
