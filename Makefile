@@ -2,7 +2,7 @@
 # Environment variables that change what Python or uv do are kept out, so that a run is the same everywhere.
 unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARNINGS VIRTUAL_ENV
 .DEFAULT_GOAL := help
-.PHONY: help setup levels demo quick test test-all test-vm check check-types check-rest fix lines bench bench-peers docs doctor clean
+.PHONY: help setup levels demo quick test test-all test-vm check check-types check-rest prose fix lines bench bench-peers docs doctor clean
 
 BIN := .venv/bin
 STYLE := src native tests tools demo bench examples
@@ -50,6 +50,7 @@ check-rest:
 	$(BIN)/python tools/guarantees.py --check
 	$(BIN)/python tools/schema.py --check
 	$(BIN)/python native/build.py --check
+	$(BIN)/python -m tools.prose --check
 	$(BIN)/pytest -q -p no:cacheprovider -m pure tests/style # `make test` runs the documents' examples
 
 fix: setup ## whatever a tool can put right
@@ -59,6 +60,10 @@ fix: setup ## whatever a tool can put right
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/guarantees.py
 	$(BIN)/python tools/schema.py
+
+prose: ## what the English of docs, docstrings and comments does against the rules, by folder (ARGS="--list FOLDER")
+	@tools/bootstrap check
+	@$(BIN)/python -m tools.prose $(ARGS)
 
 lines: setup ## lines of code by room, without blanks, comments, docstrings and generated files
 	@$(BIN)/python -m tools.lines

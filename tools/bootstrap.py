@@ -72,6 +72,7 @@ SYSTEM_PACKAGES = (
     SystemPackage("clang", "clang", "the guest has no warnings from it either; its fuzzer", frozenset({"check"})),
     SystemPackage("libclang-rt-dev", "clang", "the runtime of that fuzzer", frozenset({"check"})),
     SystemPackage("nodejs", "node", "pyright, the type checker, runs on it", frozenset({"check"})),
+    SystemPackage("npm", "npm", "brings textlint, which reads the prose", frozenset({"check"})),
     SystemPackage("bubblewrap", "bwrap", "the reference that sandboxes are measured against", frozenset({"bench"})),
     SystemPackage("runsc", "runsc", "level gvisor", frozenset({"levels"})),
     SystemPackage("qemu-system-x86", "qemu-system-x86_64", "level microvm", frozenset({"levels"})),
@@ -110,6 +111,8 @@ def main(arguments: list[str]) -> int:
         provide_runsc()
     if fresh:
         make_environment()
+    if purpose == "check":
+        provide_textlint()
     return 0
 
 
@@ -192,6 +195,16 @@ def provide_runsc(place: Path = RUNSC_PLACE) -> None:
         return say(f"runsc is of {own}, and `ls` and `stat` fail in it: as root, on Debian: tools/bootstrap levels")
     say(f"fetching a later runsc into {place}: that of this release is of {own}")
     unpack_whole(place, fetch_runsc)
+
+
+def provide_textlint(place: Path = ROOT / "tools" / "prose") -> None:
+    """Install what package-lock.json names, unless it is there."""
+    lock, installed = place / "package-lock.json", place / "node_modules" / ".package-lock.json"
+    if installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime:
+        return
+    say("installing textlint into tools/prose/node_modules")
+    if not succeeds(["npm", "ci", "--prefix", str(place), "--no-audit", "--no-fund", "--silent"]):
+        fail("npm could not install textlint, which `make check` reads the prose with")
 
 
 def runsc_year() -> int | None:
