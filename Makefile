@@ -2,7 +2,7 @@
 # Environment variables that change what Python or uv do are kept out, so that a run is the same everywhere.
 unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARNINGS VIRTUAL_ENV
 .DEFAULT_GOAL := help
-.PHONY: help setup levels demo quick test test-all test-vm check check-types check-rest prose fix lines bench bench-peers docs doctor clean
+.PHONY: help setup levels demo quick test test-all test-vm check check-types check-rest prose fix lines bench bench-peers docs site doctor clean
 
 BIN := .venv/bin
 STYLE := src native tests tools demo bench examples
@@ -79,6 +79,11 @@ bench-peers: ## other people's sandboxes, for `make bench ARGS=--peers`
 docs: setup ## run the examples, follow the links, show the next change log
 	$(PYTEST) -q tests/style
 	$(BIN)/towncrier build --draft --version next
+
+site: ## the documentation as a site in out/site; a broken link is an error
+	@tools/bootstrap site
+	@NO_MKDOCS_2_WARNING=1 .tools/site/bin/mkdocs build --quiet
+	@echo out/site/index.html
 
 doctor: setup ## what this machine can do, and what would fix the rest
 	@$(BIN)/paddock doctor

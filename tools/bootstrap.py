@@ -45,7 +45,7 @@ class SystemPackage:
 
 
 EVERY = frozenset({"setup", "check", "bench"})
-PURPOSES = EVERY | {"levels"}
+PURPOSES = EVERY | {"levels", "site"}
 SYSTEM_PACKAGES = (
     SystemPackage("git", "git", "agents in a sandbox use the machine's", EVERY),
     SystemPackage(
@@ -100,7 +100,7 @@ def main(arguments: list[str]) -> int:
         return 0
     purpose = arguments[0] if arguments else "setup"
     if purpose not in PURPOSES or len(arguments) > 1:
-        return fail("usage: tools/bootstrap [setup|check|bench|levels]")
+        return fail("usage: tools/bootstrap [setup|check|bench|levels|site]")
     os.chdir(ROOT)
     lock = os.open(ROOT, os.O_RDONLY)  # two commands at once: the second waits and finds all done
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -113,6 +113,8 @@ def main(arguments: list[str]) -> int:
         make_environment()
     if purpose == "check":
         provide_textlint()
+    if purpose == "site":
+        provide_site()
     return 0
 
 
@@ -205,6 +207,22 @@ def provide_textlint(place: Path = ROOT / "tools" / "prose") -> None:
     say("installing textlint into tools/prose/node_modules")
     if not succeeds(["npm", "ci", "--prefix", str(place), "--no-audit", "--no-fund", "--silent"]):
         fail("npm could not install textlint, which `make check` reads the prose with")
+
+
+def provide_site(place: Path = TOOLS / "site", wanted: Path = ROOT / "tools" / "site.txt") -> None:
+    """Install MkDocs as site.txt has it into an environment of its own, unless it is there."""
+    stamp = place / "site.txt"
+    if stamp.exists() and stamp.read_text() == wanted.read_text():
+        return
+    say("installing MkDocs into .tools/site")
+    environment = dict(os.environ)
+    try:
+        python = make_venv(place, environment)
+    except RuntimeError as error:
+        fail(str(error))
+    if not pip(python, ["--no-deps", "-r", str(wanted)], environment):
+        fail("pip could not install MkDocs, which builds the site")
+    stamp.write_text(wanted.read_text())
 
 
 def runsc_year() -> int | None:
