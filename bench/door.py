@@ -20,6 +20,8 @@ from typing import Any, cast
 
 from paddock.audit import AuditLog
 from paddock.backends._base import SandboxPlan
+from paddock.daemon.main.service import Service
+from paddock.daemon.store.database import Row, Store
 from paddock.model import (
     CreateSandbox,
     Decision,
@@ -37,8 +39,6 @@ from paddock.model import (
     replace,
 )
 from paddock.policy import local_policy
-from paddock.service import Service
-from paddock.service._store import Row, Store
 from paddock.storage import Pool
 from tests.service.service_world import ME, FolderPool, Held, OneTemplate, Place, Rig, WorldBackend
 
@@ -173,7 +173,7 @@ def store_parts(store: Store, id: str, rounds: int) -> None:
 
 
 def imports(rounds: int) -> None:
-    for module in ("asyncio, msgspec", "paddock.service"):
+    for module in ("asyncio, msgspec", "paddock.daemon.main.service"):
         command = [sys.executable, "-c", f"import {module}"]
         show(f"a process that imports {module}", timed(rounds, lambda: subprocess.run(command, check=True)))  # noqa: B023
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from paddock.audit import AuditLog
+from paddock.daemon.backends import Backends
+from paddock.daemon.clock import Clock
+from paddock.daemon.context import Context
+from paddock.daemon.store.database import Store
+from paddock.daemon.store.references import Needs
+from paddock.daemon.tasks import Tasks
 from paddock.model import Action, Principal
-from paddock.service._clock import Clock
-from paddock.service._context import Context
-from paddock.service._needs import Needs
-from paddock.service._providers import Backends
-from paddock.service._store import Store
-from paddock.service._tasks import Tasks
 from paddock.supervisor.layout import AUDIT, DATABASE
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paddock.client import default_transport, stop_daemon
-from paddock.daemon._main import Daemon
-from paddock.daemon._watchdog import Watchdog
-from paddock.service import Service
+from paddock.daemon.main._watchdog import Watchdog
+from paddock.daemon.main.service import Service
+from paddock.daemon.main.start import Daemon
 
 R = TypeVar("R")
 

@@ -25,7 +25,10 @@ TESTS = {
     "src/paddock/backends/vessel/": "backends/test_vessel.py",
     "src/paddock/cli/": "cli/test_cli.py cli/test_policy_cli.py cli/test_completion.py cli/test_secret.py",
     "src/paddock/client/": "client",
-    "src/paddock/daemon/": "daemon client simulation",
+    "src/paddock/daemon/": "service/test_door.py service/test_execs.py service/test_faults.py service/test_lane.py"
+    " service/test_order.py service/test_recover.py service/test_sandboxes.py service/test_workspaces.py"
+    " client/test_client_real.py simulation",
+    "src/paddock/daemon/main/": "daemon client simulation service/test_recover.py",
     "src/paddock/gateway/": "gateway",
     "src/paddock/eval/": "eval",
     "src/paddock/vmm/": "vmm contract/test_jail_backend.py",
@@ -36,9 +39,6 @@ TESTS = {
     "src/paddock/model/": "policy client service/test_store.py service/test_door.py",
     "src/paddock/policy/": "policy",
     "src/paddock/server/": "nested",
-    "src/paddock/service/": "service/test_door.py service/test_execs.py service/test_faults.py service/test_lane.py"
-    " service/test_order.py service/test_recover.py service/test_sandboxes.py service/test_workspaces.py"
-    " client/test_client_real.py simulation",
     "src/paddock/storage/": "storage",
     "src/paddock/storage/forges.py": "results/test_forges.py",
     "src/paddock/storage/images/": "images",

@@ -22,7 +22,7 @@ SOURCE = Path(paddock.__file__).parent
 
 def first_words(calls: set[str]) -> Iterator[str]:
     """The first argument of every call of a method that is called so, where it is written there."""
-    for room in ("audit", "gateway", "service"):
+    for room in ("audit", "gateway", "daemon"):
         for path in (SOURCE / room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if (

@@ -287,7 +287,7 @@ def test_a_terminal_is_not_read_unless_that_is_asked_for(tmp_path: Path) -> None
 
 def test_help_imports_nothing_heavy() -> None:
     names = (
-        "msgspec asyncio rich sqlalchemy alembic pytest subprocess sqlite3 paddock.client paddock.model paddock.service"
+        "msgspec asyncio rich sqlalchemy alembic pytest subprocess sqlite3 paddock.client paddock.model paddock.daemon"
     )
     script = (
         "import sys, contextlib\nfrom paddock.cli import main\n"

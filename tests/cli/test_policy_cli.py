@@ -130,7 +130,7 @@ def test_the_schema_is_the_published_one(capsys: pytest.CaptureFixture[str]) -> 
 def test_nothing_of_policies_is_loaded_where_none_is_asked_for() -> None:
     heavy = ["yaml", "idna", "publicsuffixlist", "paddock.policy.egress"]
     script = (
-        "import paddock.daemon._main, paddock.daemon._compose, paddock.service, sys;"
+        "import paddock.daemon.main.start, paddock.daemon.main._compose, paddock.daemon.main.service, sys;"
         f" print([name for name in {heavy} if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"

@@ -15,10 +15,10 @@ from typing import Any
 
 from paddock.client import AsyncCalls, AsyncDaemonTransport, Calls, DaemonTransport
 from paddock.client import Session as ClientSession
-from paddock.daemon._asked import Memory
-from paddock.daemon._listener import SOCKET, Listener
-from paddock.daemon._requests import Requests
-from paddock.daemon._sessions import Session
+from paddock.daemon.main._asked import Memory
+from paddock.daemon.main._listener import SOCKET, Listener
+from paddock.daemon.main._requests import Requests
+from paddock.daemon.main._sessions import Session
 from paddock.errors import FileError, InvalidArgument, NotFound
 from paddock.linux import local_sockets
 from paddock.model import (

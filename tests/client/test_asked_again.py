@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from paddock.client import Sandbox, Session
-from paddock.daemon import _asked
-from paddock.daemon._listener import Listener
+from paddock.daemon.main import _asked
+from paddock.daemon.main._listener import Listener
 from paddock.errors import DaemonLost, DaemonUnavailable
 from paddock.model import (
     Action,

@@ -22,6 +22,8 @@ import pytest
 from paddock import Sandbox
 from paddock.audit import verify
 from paddock.client import default_transport, stop_daemon
+from paddock.daemon.clock import boot_id
+from paddock.daemon.store.database import Store
 from paddock.errors import NotConfigured, SandboxDied
 from paddock.model import (
     Action,
@@ -31,8 +33,6 @@ from paddock.model import (
     ListSnapshots,
     ListWorkspaces,
 )
-from paddock.service._clock import boot_id
-from paddock.service._store import Store
 from tests.conftest import gateway_pid
 from tests.daemon.conftest import daemon_pid
 from tests.databases import schema_of

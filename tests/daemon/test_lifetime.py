@@ -22,7 +22,7 @@ import paddock
 from paddock import Mount, Sandbox
 from paddock.backends.guest import _program
 from paddock.client import DaemonTransport, _control, _daemon, daemon_status, default_transport, session, stop_daemon
-from paddock.daemon._code import Code
+from paddock.daemon.main._code import Code
 from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, PaddockError, SandboxDied
 from paddock.linux import local_sockets, namespaces, seccomp
 from paddock.linux._syscall import MACHINE
@@ -465,7 +465,7 @@ def test_why_a_daemon_cannot_start_is_said_to_the_one_who_starts_it(state_dir: P
 
 def test_one_that_dies_before_its_first_line_is_reported_with_its_last_words(state_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(Path(paddock.__file__).parent, tmp_path / "paddock", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "paddock/daemon/_main.py").write_text("raise ImportError('a wheel with half of its modules')")
+    (tmp_path / "paddock/daemon/main/start.py").write_text("raise ImportError('a wheel with half of its modules')")
     done = subprocess.run(
         [sys.executable, "-c", "from paddock import Sandbox; Sandbox.list()"],
         env=os.environ | {"PADDOCK_STATE_DIR": str(state_dir), "PYTHONPATH": str(tmp_path)},

@@ -17,7 +17,7 @@ import pytest
 
 from paddock import Sandbox
 from paddock.client import default_transport
-from paddock.daemon import _listener
+from paddock.daemon.main import _listener
 from paddock.errors import ResourceExhausted
 from paddock.linux import local_sockets
 from paddock.model import Action, CreateSandbox, ListSandboxes, codec

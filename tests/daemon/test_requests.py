@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from paddock.daemon import _requests
-from paddock.daemon._requests import Requests
-from paddock.daemon._sessions import Session
+from paddock.daemon.main import _requests
+from paddock.daemon.main._requests import Requests
+from paddock.daemon.main._sessions import Session
 from paddock.errors import InvalidState
 from paddock.model import (
     Action,
@@ -64,7 +64,7 @@ def test_a_command_for_which_there_is_no_pipe_is_ended(tmp_path: Path, monkeypat
     def none() -> tuple[int, int]:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("paddock.daemon._handles.pipe", none)
+    monkeypatch.setattr("paddock.daemon.main._handles.pipe", none)
     door = FakeDoor(tmp_path)
     ((kind, body),) = asyncio.run(_ask(door, StartExec(sandbox="s", spec=ExecSpec(argv=("sleep", "60")))))
     assert kind is Kind.ERROR

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-from paddock.daemon._watchdog import Watchdog
+from paddock.daemon.main._watchdog import Watchdog
 from tests.orphans import wait_until
 
 

@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 180  # for a machine whose processor is emulated, beside othe
 STEPS = """
 import contextlib, os, signal, sys, threading
 FILES = tuple("/paddock/" + name + ".py" for name in (
-    "service/_disk_sleep", "service/_snapshots", "service/_copies",
+    "daemon/sandboxes/restore", "daemon/sandboxes/snapshots", "daemon/sandboxes/_copies",
     "backends/microvm/_images",
 ))
 seen, last, at, victim = -1, "", 0, 0

@@ -19,10 +19,10 @@ DIE = "import os, signal\nasync def die(*_): os.kill(os.getpid(), signal.SIGKILL
 LATE = "def late(*a, **k):\n    real(*a, **k)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
 STEPS = {
     "when its copies are there": (
-        f"from paddock.service import _copies\nreal = _copies.make\n{LATE}_copies.make = late\n"
+        f"from paddock.daemon.sandboxes import _copies\nreal = _copies.make\n{LATE}_copies.make = late\n"
     ),
     "when they are in place": (
-        f"from paddock.service import _disk_sleep as of\nreal = of._put_in_place\n{LATE}of._put_in_place = late\n"
+        f"from paddock.daemon.sandboxes import restore as of\nreal = of._put_in_place\n{LATE}of._put_in_place = late\n"
     ),
     "before the kill": "from paddock.backends.jail._backend import JailInstance\nJailInstance.kill = die\n",
     "before the tree is there": "from paddock.backends.jail import JailBackend\nJailBackend.forget = die\n",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from paddock.daemon.clock import Clock
+from paddock.daemon.store.repositories import RepositoryStore
+from paddock.daemon.workspaces.repositories import Repositories
 from paddock.model import Acquired, Principal
-from paddock.service._clock import Clock
-from paddock.service._repositories import Repositories
-from paddock.service._repository_store import RepositoryStore
 from paddock.storage.repositories import Bounds, Credential, HostGit, Remote
 from tests.contexts import context
 

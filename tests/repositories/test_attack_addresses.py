@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from paddock.daemon.store.repositories import NOBODY
+from paddock.daemon.workspaces._checkout import home_of
 from paddock.errors import InvalidState, PaddockError, PlatformError, PolicyDenied
 from paddock.model import AcquireRepository
-from paddock.service._checkout import home_of
-from paddock.service._repository_store import NOBODY
 from paddock.storage.repositories import Bounds, located, parse
 from tests.repositories.git_servers import HttpServer, Origin, address, http_backend
 from tests.repositories.shelf import ALICE, BOB, Shelf

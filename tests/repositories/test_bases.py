@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 
 from paddock.backends._base import TreeMount
-from paddock.daemon._compose import Node
+from paddock.daemon.main._compose import Node
+from paddock.daemon.main.service import Service
+from paddock.daemon.store.trees import WorkspaceTree
+from paddock.daemon.workspaces._bases import Base
+from paddock.daemon.workspaces._checkout import Submodule, acquire_submodule
 from paddock.errors import ErrandFailed, InvalidArgument, InvalidState
 from paddock.model import (
     Acquired,
@@ -27,10 +31,6 @@ from paddock.model import (
     Principal,
     Workspace,
 )
-from paddock.service import Service
-from paddock.service._bases import Base
-from paddock.service._checkout import Submodule, acquire_submodule
-from paddock.service._workspace_tree import WorkspaceTree
 from tests.conftest import configure
 from tests.repositories.git_servers import HttpServer, Origin, address
 
@@ -352,7 +352,7 @@ def link(origin: Origin, path: str, commit: str, url: str) -> None:
 
 
 def _needs(row: Any, tree: WorkspaceTree) -> list[Any]:
-    from paddock.service._needs import _of_workspace
+    from paddock.daemon.store.references import _of_workspace
 
     return list(_of_workspace(row.id, tree))
 
@@ -363,7 +363,7 @@ async def test_the_next_workspace_begins_with_a_copy_that_was_made_ahead(
     async with opened(module_state) as rig:
         if rig.pool.driver != "btrfs":
             pytest.skip(f"the pool's driver is {rig.pool.driver}, which makes none ahead")
-        monkeypatch.setattr("paddock.service._bases._PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr("paddock.daemon.workspaces._bases._PAUSE_SECONDS", 0.0)
         base, bases = await rig.base(await rig.acquire(origin)), rig.shelf.bases
         await bases.derive(base, "zz_first", limit_bytes=1 << 30)
         ahead = f"nx_{base.id.removeprefix('bs_')}"

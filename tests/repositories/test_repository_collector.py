@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from paddock.daemon.clock import Clock
+from paddock.daemon.store.references import Need
+from paddock.daemon.workspaces.repositories import Repositories
 from paddock.errors import InvalidState
-from paddock.service._clock import Clock
-from paddock.service._needs import Need
-from paddock.service._repositories import Repositories
 from paddock.storage.repositories import pins
 from tests.repositories.git_servers import Origin, address
 from tests.repositories.shelf import Shelf

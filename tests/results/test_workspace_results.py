@@ -191,7 +191,7 @@ def test_what_git_would_wait_for_is_refused_by_its_name(opened: Opener, remote: 
 def test_what_git_waits_for_behind_a_link_ends_all_the_same(
     opened: Opener, remote: Path, shared_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paddock.service._workspace_results.READING_SECONDS", 3.0)
+    monkeypatch.setattr("paddock.daemon.workspaces.results.READING_SECONDS", 3.0)
     box = opened(remote)
     box.exec(
         "mkdir far; mkfifo far/alternates; rm -rf .git/objects/info; ln -s ../../far .git/objects/info", check=True

@@ -19,6 +19,8 @@ from typing import Any
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends._stillness import Stillness
+from paddock.daemon.main.recovery import PERIOD_SECONDS
+from paddock.daemon.main.service import Service
 from paddock.errors import AlreadyExists, FileError, NotFound, ProgramNotFoundError, SandboxDied
 from paddock.linux import proc
 from paddock.model import (
@@ -45,8 +47,6 @@ from paddock.model import (
 )
 from paddock.model.caller import PROCESS
 from paddock.policy import local_policy
-from paddock.service import Service
-from paddock.service._recover import PERIOD_SECONDS
 from paddock.storage._worker import Worker
 from tests.stand_ins import OneTemplate, WithoutDisk, info_of
 

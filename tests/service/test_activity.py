@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from service_world import ME, Rig, until
 
+from paddock.daemon.tasks import Activity
 from paddock.model import CreateSandbox, KillSandbox, ListSandboxes
-from paddock.service._tasks import Activity
 
 
 async def test_sweeps_stop_when_nothing_lives_and_begin_again_with_a_request(rig: Rig) -> None:

@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 from service_world import ME, Rig, until
 
+from paddock.daemon.access.approvals import MOST_WAITING, WAIT_SECONDS
+from paddock.daemon.clock import Clock
+from paddock.daemon.main.service import Service
 from paddock.errors import ApprovalNeeded, InvalidState, NotFound, PolicyDenied
 from paddock.gateway._http1 import Request as HttpRequest
 from paddock.gateway._judged import Judged, of_request
@@ -35,9 +38,6 @@ from paddock.model import (
 from paddock.model.config import Config
 from paddock.model.egress import RequestVerdict
 from paddock.policy import Policy
-from paddock.service import Service
-from paddock.service._approvals import MOST_WAITING, WAIT_SECONDS
-from paddock.service._clock import Clock
 
 REQUEST = ApprovalRequest(
     kind="host", sandbox="sb_1", incarnation=2, revision="r1", digest="d" * 64, summary="POST https://api.test:443/pay"
@@ -275,7 +275,7 @@ Hooked = Callable[..., Config]
 @pytest.fixture
 def hooked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hooked:
     def settings(url: str, key: str = "k" * 32) -> Config:
-        monkeypatch.setattr("paddock.service._webhook.PAUSES", (0.0, 0.0))
+        monkeypatch.setattr("paddock.daemon.access._webhook.PAUSES", (0.0, 0.0))
         (tmp_path / "key").write_text(f"{key}\n")
         return Config(approval_webhook=url, approval_webhook_key_file=str(tmp_path / "key"))
 

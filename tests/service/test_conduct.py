@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from service_world import ME, Rig
 
+from paddock.daemon.access.gateways import Doors
+from paddock.daemon.main.service import Service
+from paddock.daemon.store.database import Row
 from paddock.errors import ApprovalNeeded, PolicyDenied
 from paddock.model import (
     CreateSandbox,
@@ -28,9 +31,6 @@ from paddock.model import (
 )
 from paddock.model.policy import CommandRule, CommandRules, FileRules
 from paddock.policy.egress import Snapshot, compile
-from paddock.service import Service
-from paddock.service._doors import Doors
-from paddock.service._store import Row
 
 pytestmark = pytest.mark.anyio
 

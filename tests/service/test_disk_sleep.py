@@ -13,6 +13,8 @@ from service_world import ME, Place, Rig, put
 from test_workspace_trees import OneWorkspace
 
 from paddock.backends._base import Ending
+from paddock.daemon.clock import Clock
+from paddock.daemon.main.service import Service
 from paddock.errors import ResourceExhausted, SandboxDied, Unsupported
 from paddock.model import (
     CreateSandbox,
@@ -36,8 +38,6 @@ from paddock.model import (
     State,
 )
 from paddock.model.config import Config
-from paddock.service import Service
-from paddock.service._clock import Clock
 
 HERE = ExecSpec(argv=("echo", "here"))
 

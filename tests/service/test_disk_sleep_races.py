@@ -12,9 +12,9 @@ from service_world import ME, Place, Rig
 from test_disk_sleep import Sleeper
 from test_workspace_trees import OneWorkspace
 
+from paddock.daemon.clock import Clock
 from paddock.errors import SandboxDied, SupervisorUnavailable
 from paddock.model import KillSandbox, State
-from paddock.service._clock import Clock
 
 PATIENCE_SECONDS = 60.0
 

@@ -17,9 +17,9 @@ from paddock.backends.guest import Place
 from paddock.backends.guest import _frames as frames
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
+from paddock.daemon.main.service import Service
 from paddock.errors import SandboxDied
 from paddock.model import ExecSpec, GetSandbox, RunExec, StartExec, State
-from paddock.service import Service
 from paddock.wire.guest import ExecReply, KillReply, Kind, Op, PingReply
 from tests.backends.peers import Peer, hello
 
@@ -55,7 +55,7 @@ async def test_a_command_whose_time_is_over_ends_with_its_sandbox(
 ) -> None:
     for name in ("patience_seconds", "answer_seconds"):
         monkeypatch.setattr(GuestConnection, name, 2.0)
-    monkeypatch.setattr("paddock.service._collect._DEATH_SECONDS", 1.0)
+    monkeypatch.setattr("paddock.daemon.sandboxes.collect._DEATH_SECONDS", 1.0)
     peers: list[tuple[Peer, asyncio.Task[None]]] = []
 
     async def lied_to(self: GuestInstance, identity: str) -> GuestConnection:

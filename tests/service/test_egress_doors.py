@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 
 from paddock.backends import Instance
+from paddock.daemon.access.gateways import Doors
+from paddock.daemon.backends import Backends
+from paddock.daemon.store.database import Row
+from paddock.daemon.tasks import Tasks
 from paddock.errors import NotConfigured, NotFound, SupervisorUnavailable
 from paddock.gateway._client import GatewayClient
 from paddock.gateway._control import Open, Secret
@@ -30,10 +34,6 @@ from paddock.model import (
     State,
 )
 from paddock.policy.egress import compile
-from paddock.service._doors import Doors
-from paddock.service._providers import Backends
-from paddock.service._store import Row
-from paddock.service._tasks import Tasks
 from tests.conftest import gateway_pid
 from tests.contexts import context
 from tests.gateway.rig import eventually

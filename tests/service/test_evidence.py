@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from paddock.audit import AuditLog, read_records, verify
+from paddock.daemon.clock import Clock
+from paddock.daemon.tasks import Activity
+from paddock.daemon.upkeep import evidence as module
+from paddock.daemon.upkeep.evidence import Evidence
 from paddock.model import ListAudit
 from paddock.model.config import Config
-from paddock.service import _evidence
-from paddock.service._clock import Clock
-from paddock.service._evidence import Evidence
-from paddock.service._tasks import Activity
 
 
 class Times:
@@ -31,7 +31,7 @@ async def end(evidence: Evidence, log: AuditLog) -> None:
     await evidence.aclose()
 
 
-@pytest.mark.parametrize(("lived", "heads"), [(0.0, 0), (_evidence.SIGN_SECONDS, 1), (3600.0, 1)])
+@pytest.mark.parametrize(("lived", "heads"), [(0.0, 0), (module.SIGN_SECONDS, 1), (3600.0, 1)])
 def test_a_short_program_leaves_signing_to_the_next_but_not_for_long(tmp_path: Path, lived: float, heads: int) -> None:
     times, log = Times(), AuditLog(tmp_path / "audit")
     evidence = Evidence(tmp_path, log, times.clock, Config())
@@ -47,7 +47,7 @@ def test_a_short_program_leaves_signing_to_the_next_but_not_for_long(tmp_path: P
 
 
 def test_a_service_signs_beside_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_evidence, "SIGN_SECONDS", 0.01)
+    monkeypatch.setattr(module, "SIGN_SECONDS", 0.01)
     log = AuditLog(tmp_path / "audit")
     evidence = Evidence(tmp_path, log, Clock(), Config())
 

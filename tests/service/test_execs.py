@@ -14,6 +14,9 @@ from service_world import ME, Command, Rig, until
 
 from paddock.backends._base import Ending
 from paddock.backends._pump import Flow, Pump, pour
+from paddock.daemon.clock import start_time
+from paddock.daemon.main.service import Service
+from paddock.daemon.sandboxes import execs
 from paddock.errors import InvalidArgument, InvalidState, NotFound, ProgramNotFoundError, SandboxDied
 from paddock.model import (
     AttachExec,
@@ -36,8 +39,6 @@ from paddock.model import (
     mint,
 )
 from paddock.model.caller import PROCESS
-from paddock.service import Service, _execs
-from paddock.service._clock import start_time
 
 
 def sh(script: str, **fields: Any) -> ExecSpec:
@@ -266,7 +267,7 @@ async def test_a_command_is_taken_up_by_the_caller_who_asks_again(rig: Rig) -> N
 
 
 async def test_a_command_is_ended_once_its_caller_is_dead(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_execs, "_CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr(execs, "_CLAIM_SECONDS", 0.0)
     async with rig.service() as service:
         id = await make(service)
     caller = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - at once

@@ -11,6 +11,8 @@ import service_world
 from service_world import ME, Rig
 
 from paddock.backends._base import Ending
+from paddock.daemon.main.service import Service
+from paddock.daemon.store.database import SnapshotStore
 from paddock.errors import PaddockError, ResourceExhausted, SandboxDied, SupervisorUnavailable, Unrecorded
 from paddock.model import (
     CreateSandbox,
@@ -30,8 +32,6 @@ from paddock.model import (
     SandboxSpec,
     State,
 )
-from paddock.service import Service
-from paddock.service._store import SnapshotStore
 
 
 async def consistent(service: Service, rig: Rig) -> tuple[str, ...]:

@@ -12,6 +12,9 @@ from typing import Any, cast
 import pytest
 from service_world import ME
 
+from paddock.daemon.main.service import Service
+from paddock.daemon.store.database import Row
+from paddock.daemon.store.trees import WorkspaceTree
 from paddock.errors import NotFound
 from paddock.model import (
     CreateSandbox,
@@ -27,9 +30,6 @@ from paddock.model import (
     StartExec,
 )
 from paddock.policy import local_policy
-from paddock.service import Service
-from paddock.service._store import Row
-from paddock.service._workspace_tree import WorkspaceTree
 from paddock.storage import prepare
 from paddock.supervisor.layout import TREE_ID_BASE
 from tests.conformance.trees import Root

@@ -10,6 +10,9 @@ import msgspec
 import pytest
 from service_world import ME, FolderPool, Rig
 
+from paddock.daemon.main.service import Service
+from paddock.daemon.store.references import Need
+from paddock.daemon.upkeep.garbage import Candidate, Garbage
 from paddock.errors import PlatformError
 from paddock.model import (
     CheckStorage,
@@ -23,9 +26,6 @@ from paddock.model import (
     SandboxSpec,
     Template,
 )
-from paddock.service import Service
-from paddock.service._garbage import Candidate, Garbage
-from paddock.service._needs import Need
 from paddock.supervisor.layout import PACKAGES
 from tests.stand_ins import HOST, OneTemplate
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from service_world import ME, Rig
 
+from paddock.daemon.context import handles, table
 from paddock.errors import InternalError
 from paddock.model import Action, ListTemplates
 from paddock.model.any_action import BY_TAG
-from paddock.service._context import handles, table
 
 
 class Unknown(Action[None], tag="unknown"):

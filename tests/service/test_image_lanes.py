@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from service_world import ME, FolderPool, Rig, until
 
+from paddock.daemon.main.service import Service
 from paddock.model import (
     Action,
     CollectGarbage,
@@ -22,7 +23,6 @@ from paddock.model import (
     SandboxSpec,
     Template,
 )
-from paddock.service import Service
 from tests.stand_ins import HOST, OneTemplate
 
 OLD, NEW, OTHER = "oci:/old", "oci:/new", "oci:/other"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.service._lane import Hold, Lanes, Overtaken
+from paddock.daemon.lanes import Hold, Lanes, Overtaken
 
 MODES = ("shared", "exclusive", "wake", "overtake")
 Step = tuple[str, int, int, int | None]

@@ -13,7 +13,9 @@ import pytest
 from service_world import ME, Rig, WorldBackend
 
 from paddock.backends._base import Capabilities
-from paddock.daemon._older import forget_figures
+from paddock.daemon.main._older import forget_figures
+from paddock.daemon.main.service import Service
+from paddock.daemon.upkeep import reports
 from paddock.errors import InvalidArgument, LevelUnavailable, PolicyDenied, ResourceExhausted, Unsupported
 from paddock.model import (
     CreateSandbox,
@@ -34,7 +36,6 @@ from paddock.model import (
 from paddock.model.config import FILE as CONFIG
 from paddock.model.config import Config, read_config
 from paddock.policy import Policy, local_policy
-from paddock.service import Service, _reports
 from paddock.supervisor.layout import LEVELS
 from tests.stand_ins import OneTemplate
 
@@ -135,7 +136,7 @@ async def test_doctor_runs_what_it_calls_available_and_says_what_does_not_run(ri
 async def test_doctor_does_not_run_what_is_missing_and_a_command_that_fails_is_no_level(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_reports, "PROGRAM", "false")
+    monkeypatch.setattr(reports, "PROGRAM", "false")
     async with service(rig, missing="runsc is gone") as made:
         gvisor, jail = (await made.perform(Diagnose(run=True), ME)).levels
         assert (gvisor.status, gvisor.detail, gvisor.seconds) == ("missing", "runsc is gone", None)

@@ -10,6 +10,8 @@ import pytest
 import service_world
 from service_world import ME, Rig, until
 
+from paddock.daemon.main.service import Service
+from paddock.daemon.sandboxes import sandboxes
 from paddock.errors import SandboxDied
 from paddock.model import (
     CreateSandbox,
@@ -28,7 +30,6 @@ from paddock.model import (
     StartExec,
     State,
 )
-from paddock.service import Service, _sandboxes
 
 HOUR = ExecSpec(argv=("sleep", "3600"))
 BESIDE: dict[str, Any] = {
@@ -92,7 +93,7 @@ class Starts:
             return await start(held, spec, **options)
 
         monkeypatch.setattr(service_world.Held, "start", slowly)
-        monkeypatch.setattr(_sandboxes, "_TURN_SECONDS", 3600.0)
+        monkeypatch.setattr(sandboxes, "_TURN_SECONDS", 3600.0)
 
     def of(self, sandbox: str) -> list[str]:
         return [argument for id, argument in self.begun if id == sandbox]
@@ -165,7 +166,7 @@ async def test_commands_that_run_or_whose_start_hangs_keep_no_other_from_its_sta
         hour = [asyncio.ensure_future(service.perform(RunExec(sandbox=id, spec=HOUR), ME)) for _ in range(3)]
         await until(lambda: len(rig.world.places[id].commands) == len(hour))
         starts = Starts(monkeypatch)
-        monkeypatch.setattr(_sandboxes, "_TURN_SECONDS", 0.0)
+        monkeypatch.setattr(sandboxes, "_TURN_SECONDS", 0.0)
         runs, arguments = _ask(service, id)
         await until(lambda: starts.of(id) == arguments)
         starts.go.set()

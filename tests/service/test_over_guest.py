@@ -16,6 +16,7 @@ import pytest
 from service_world import ME, Rig, until
 
 from paddock.backends.process import ProcessBackend
+from paddock.daemon.main.service import Service
 from paddock.errors import FileError, SandboxDied
 from paddock.model import (
     AttachExec,
@@ -39,7 +40,6 @@ from paddock.model import (
     WriteFile,
 )
 from paddock.policy import local_policy
-from paddock.service import Service
 from tests.orphans import wait_until
 from tests.stand_ins import OneTemplate
 

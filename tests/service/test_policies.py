@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from service_world import ME, Rig, until
 
+from paddock.daemon.main.service import Service
+from paddock.daemon.store.database import Row
 from paddock.errors import InvalidState, NotConfigured, PaddockError, PolicyDenied, PolicyInvalid
 from paddock.model import (
     Allow,
@@ -32,8 +34,6 @@ from paddock.model import (
     nested_principal,
 )
 from paddock.policy.egress import Snapshot, compile
-from paddock.service import Service
-from paddock.service._store import Row
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from service_world import Rig, WorldBackend
 
+from paddock.daemon.backends import Backends
 from paddock.errors import LevelUnavailable, NotConfigured
 from paddock.model import Level
-from paddock.service._providers import Backends
 
 
 class Named(WorldBackend):

@@ -13,6 +13,8 @@ import service_world
 from service_world import ME, Place, Rig, World, WorldBackend, put, until
 
 from paddock.backends._base import Ending, SandboxPlan
+from paddock.daemon.clock import Clock
+from paddock.daemon.main.service import Service
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -29,7 +31,6 @@ from paddock.model import (
     State,
     replace,
 )
-from paddock.service import Clock, Service
 from tests.stand_ins import HOST
 
 HERE = ExecSpec(argv=("echo", "here"))

@@ -15,6 +15,7 @@ from service_world import ME, Held, Place, Rig, put
 from test_workspace_trees import OneWorkspace
 
 from paddock.backends._base import Ending
+from paddock.daemon.main.service import Service
 from paddock.errors import InvalidState, ResourceExhausted, SandboxDied
 from paddock.model import (
     CreateSandbox,
@@ -34,7 +35,6 @@ from paddock.model import (
     SandboxSpec,
     State,
 )
-from paddock.service import Service
 
 
 class Scene:
@@ -439,6 +439,6 @@ async def test_what_is_dirty_is_written_before_the_sandbox_stands(
         flushed: list[tuple[str, int]] = []
         monkeypatch.setattr(rig.pool, "flush", lambda name: flushed.append((name, scene.place.frozen)))
         for much in (False, True):
-            monkeypatch.setattr("paddock.service._copies.much_is_dirty", lambda much=much: much)
+            monkeypatch.setattr("paddock.daemon.sandboxes._copies.much_is_dirty", lambda much=much: much)
             await service.perform(CreateSnapshot(sandbox=scene.id), ME)
             assert flushed == ([(scene.id, 0), ("ws_1", 0)] if much else [])

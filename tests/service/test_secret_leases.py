@@ -12,6 +12,9 @@ import pytest
 from service_world import ME, Rig, until
 
 from paddock.backends._base import SandboxPlan
+from paddock.daemon.access.secrets import Leases
+from paddock.daemon.clock import Clock
+from paddock.daemon.main.service import Service
 from paddock.errors import InvalidArgument, PolicyDenied, SecretUnavailable
 from paddock.gateway._secret_book import Bound, from_bytes, to_bytes
 from paddock.model import (
@@ -32,9 +35,6 @@ from paddock.model import (
     replace,
 )
 from paddock.policy import Policy
-from paddock.service import Service
-from paddock.service._clock import Clock
-from paddock.service._secret_leases import Leases
 from paddock.storage.secret_sources import Fetched
 
 VALUE = b"correct-horse-battery-staple"
@@ -234,7 +234,7 @@ async def test_what_is_renewed_is_what_holds_by_then(rig: Rig, monkeypatch: pyte
         await own.wait()
 
     monkeypatch.setattr("paddock.storage.secret_sources.Fetcher.fetch", fetch)
-    monkeypatch.setattr("paddock.service._secret_leases._sleep", sleep)
+    monkeypatch.setattr("paddock.daemon.access.secrets._sleep", sleep)
     async with rig.service() as service:
         first = {"TOKEN": SecretRule(source=SecretSource(file="/first"), bind=BIND)}
         sandbox = await made(service, first)
@@ -274,7 +274,7 @@ async def test_what_expires_is_renewed_ahead_of_its_end(rig: Rig, monkeypatch: p
             await asyncio.Event().wait()
 
     monkeypatch.setattr("paddock.storage.secret_sources.Fetcher.fetch", fetch)
-    monkeypatch.setattr("paddock.service._secret_leases._sleep", sleep)
+    monkeypatch.setattr("paddock.daemon.access.secrets._sleep", sleep)
     clock = Clock(wall=lambda: now[0], boottime=lambda: now[0])
     async with rig.service(clock=clock) as service:
         heard = told(service)

@@ -8,6 +8,9 @@ import msgspec
 import pytest
 from service_world import ME, Rig
 
+from paddock.daemon.access.gateways import Doors
+from paddock.daemon.main.service import Service
+from paddock.daemon.store.database import Row
 from paddock.errors import SecretUnavailable
 from paddock.gateway._secret_book import Bound, from_bytes
 from paddock.model import (
@@ -31,9 +34,6 @@ from paddock.model import (
     SetSecret,
 )
 from paddock.policy.egress import Snapshot
-from paddock.service import Service
-from paddock.service._doors import Doors
-from paddock.service._store import Row
 
 VALUE = SecretValue(b"correct-horse-battery-staple")
 RULE = SecretRule(source=SecretSource(stored="CI"), bind=Binding(host="api.test", header="Authorization"))

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from paddock.daemon.clock import Clock
+from paddock.daemon.store import _schema
+from paddock.daemon.store.database import Key, Row, Store
+from paddock.daemon.store.trees import WorkspaceTree
 from paddock.errors import AlreadyExists, InternalError, NotConfigured, ResourceExhausted
 from paddock.model import Level, Sandbox, SandboxId, SandboxSpec, State
-from paddock.service import _schema
-from paddock.service._clock import Clock
-from paddock.service._store import Key, Row, Store
-from paddock.service._workspace_tree import WorkspaceTree
 from tests.databases import schema_of
 
 
@@ -194,7 +194,7 @@ def test_a_writer_that_waits_too_long_is_told_so(tmp_path: Path) -> None:
 def test_what_was_written_survives_kill_9(tmp_path: Path) -> None:
     Store(tmp_path / "db").close()
     code = (
-        "import os, sys, pathlib; from paddock.service._store import Store\n"
+        "import os, sys, pathlib; from paddock.daemon.store.database import Store\n"
         "Store(pathlib.Path(sys.argv[1])).execute('INSERT INTO workshops (id) VALUES (?)', ('wo_1',))\n"
         "os.kill(os.getpid(), 9)"
     )

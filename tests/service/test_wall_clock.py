@@ -13,6 +13,7 @@ import pytest
 from service_world import ME, Rig
 from test_over_guest import make, opened, sh
 
+from paddock.daemon.clock import Clock
 from paddock.errors import SandboxDied
 from paddock.linux import proc
 from paddock.model import (
@@ -24,7 +25,6 @@ from paddock.model import (
     StartExec,
     State,
 )
-from paddock.service import Clock
 from paddock.supervisor._serve import LONGEST_SLEEP_SECONDS, Supervisor
 
 YEARS = 10 * 365 * 86_400.0

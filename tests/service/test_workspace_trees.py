@@ -9,10 +9,10 @@ import pytest
 from service_world import ME, Rig
 
 from paddock.backends import TreeMount
+from paddock.daemon.store.database import Row
+from paddock.daemon.store.trees import WorkspaceTree
 from paddock.errors import InvalidArgument, InvalidState, NotFound
 from paddock.model import CreateSandbox, KillSandbox, ListSandboxes, Mount, OpenWorkspace, SandboxSpec
-from paddock.service._store import Row
-from paddock.service._workspace_tree import WorkspaceTree
 
 
 class OneWorkspace:

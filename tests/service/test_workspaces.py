@@ -18,6 +18,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from service_world import ME, Rig, put
 
+from paddock.daemon.main.service import Service
+from paddock.daemon.store.database import Kept, WorkspaceRow
 from paddock.errors import AlreadyExists, InvalidArgument, InvalidState, NotFound, PlatformError, SandboxDied
 from paddock.model import (
     CollectGarbage,
@@ -38,8 +40,6 @@ from paddock.model import (
     WorkspaceStatus,
 )
 from paddock.model.exec import ExecSpec
-from paddock.service import Service
-from paddock.service._store import Kept, WorkspaceRow
 from paddock.storage._kept import KeptArchives
 
 

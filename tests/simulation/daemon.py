@@ -11,15 +11,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from paddock.daemon import _main, _sessions
-from paddock.daemon._listener import Listener
-from paddock.daemon._requests import Requests
-from paddock.daemon._sessions import Session
+from paddock.daemon.clock import Clock
+from paddock.daemon.main import _sessions, start
+from paddock.daemon.main._listener import Listener
+from paddock.daemon.main._requests import Requests
+from paddock.daemon.main._sessions import Session
+from paddock.daemon.main.service import Service
 from paddock.errors import DaemonLost, DaemonUnavailable, InternalError
 from paddock.model import Principal, codec
 from paddock.policy import local_policy
-from paddock.service import Service
-from paddock.service._clock import Clock
 from paddock.wire import Frame, Kind
 from tests.stand_ins import OneTemplate
 
@@ -89,7 +89,7 @@ class SimulatedCode:
     def close(self) -> None: ...
 
 
-class SimulatedDaemon(_main.Daemon):
+class SimulatedDaemon(start.Daemon):
     """`Daemon` but for its process: no lock, no log, no watch of a directory."""
 
     def __init__(self, world: World, period_seconds: float) -> None:
@@ -196,9 +196,11 @@ def daemon_context(number: int) -> Context:
 def machine(current: Callable[[], World]) -> Generator[None]:
     """In place of what the daemon asks of the machine it runs on."""
     from paddock.backends import _threads
+    from paddock.daemon import clock
+    from paddock.daemon.access import _trust, gateways
+    from paddock.daemon.sandboxes import _copies, _ttl, cleanup, create
     from paddock.gateway._authority import Authority
     from paddock.model import ids
-    from paddock.service import _clock, _copies, _doors, _making, _remains, _trust, _ttl
 
     def open_pidfd(pid: int) -> int:
         if pid not in current().processes:
@@ -231,12 +233,12 @@ def machine(current: Callable[[], World]) -> Generator[None]:
             (_threads, "threading", SimpleNamespace(Thread=thread)),
             (ids, "time", SimpleNamespace(time=lambda: current().wall())),
             (ids, "os", SimpleNamespace(urandom=lambda size: current().chance.randbytes(size))),
-            (_doors, "GatewayClient", Client),
+            (gateways, "GatewayClient", Client),
             (_trust, "write", lambda state, id, certificate: current().effect("trust", id)),
             (_copies, "much_is_dirty", lambda: current().likely(0.1)),
             (Authority, "make", lambda name: SimpleNamespace(certificate=b"c", key=b"k")),
             (asyncio.Event, "__hash__", ordered),
-            *((module, "boot_id", lambda: "boot") for module in (_clock, _making, _remains, _ttl)),
+            *((module, "boot_id", lambda: "boot") for module in (clock, create, cleanup, _ttl)),
         ):
             patches.enter_context(patch.object(where, name, what))
         yield

@@ -79,7 +79,7 @@ def test_a_seed_repeats_its_history() -> None:
 
 BROKEN = """
 import sys
-from paddock.service._lane import Lanes
+from paddock.daemon.lanes import Lanes
 from tests.simulation.__main__ import main
 Lanes.exclusive = Lanes.shared
 sys.exit(main(["broken", "100"]))

@@ -20,6 +20,8 @@ from typing import Any
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Capabilities, Ending, Kept, Paused, SandboxPlan
 from paddock.backends._stillness import Stillness
+from paddock.daemon.clock import Clock
+from paddock.daemon.store.database import Store
 from paddock.errors import (
     AlreadyExists,
     FileError,
@@ -46,8 +48,6 @@ from paddock.model import (
     Template,
     Usage,
 )
-from paddock.service._clock import Clock
-from paddock.service._store import Store
 from tests.stand_ins import WithoutDisk, info_of
 
 from .event_loop import START, WORLD, SimulatedLoop, generation

@@ -21,7 +21,7 @@ READERS = {
     "cli/_audit.py": "how long until, in words",
     "cli/_workspaces.py": "`used_at`, `observed_at` and `pinned_until`, as people say them",
     "cli/_daemon.py": "how long it has been running, in words",
-    "daemon/_main.py": "when it started, for people",
+    "daemon/main/start.py": "when it started, for people",
     "gateway/_authority.py": "when a certificate begins and ends",
     "backends/microvm/_backend.py": "what the clock of a machine that was baked is set to",
     "gateway/_package_cache.py": "how long a page holds, by the wall clock that its dates are of",
@@ -29,8 +29,8 @@ READERS = {
     "linux/sizes.py": "`btime` of /proc/stat, from which programs count when a process began",
     "model/ids.py": "ids in the order of their making",
     "storage/images/_images.py": "`pulled_at`",
-    "service/_reports.py": "since when the daemon runs, as people say it",
-    "service/_clock.py": "`Clock.wall`: `created_at`, `expires_at`, `ended_at`, and when ended records are dropped",
+    "daemon/upkeep/reports.py": "since when the daemon runs, as people say it",
+    "daemon/clock.py": "`Clock.wall`: `created_at`, `expires_at`, `ended_at`, and when ended records are dropped",
 }
 _OF_TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "CLOCK_REALTIME", "CLOCK_TAI"}
 _OF_DATETIME = {"now", "utcnow", "today"}

@@ -8,9 +8,9 @@ from pathlib import Path
 import paddock
 
 ROOT = Path(paddock.__file__).parent
-ROOMS = ("audit", "backends", "daemon", "linux", "model", "policy", "service", "storage", "wire")
+ROOMS = ("audit", "backends", "daemon", "linux", "model", "policy", "storage", "wire")
 FORKS = {
-    "daemon/_process.py": "leaves its parent before it has a loop or a thread",
+    "daemon/main/_process.py": "leaves its parent before it has a loop or a thread",
     "linux/subordinate_ids.py": "makes the user namespace, for the supervisor and the worker, which have one thread",
     "storage/_jobs.py": "a program of its own, which the daemon executes",
     "storage/repositories/_confined.py": "a program of its own, which the daemon executes",

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddock.daemon.sandboxes import nested
 from paddock.errors import InvalidArgument, PolicyDenied
 from paddock.model import (
     Action,
@@ -36,11 +37,10 @@ from paddock.model import (
 from paddock.model.any_action import BY_TAG
 from paddock.model.value import REQUIRED, field_type
 from paddock.policy.egress import load
-from paddock.service import _nested
 
 HANDLES = ("ExecHandle", "ByteReader", "ByteWriter", "ByteStream", "ChangeStream")
 RESULTS = {action.TAG: codec.result_type(action) for action in BY_TAG.values() if action.RESULT not in HANDLES}
-MESSAGES = (codec.Call, codec.Handle, codec.Hello, codec.Request, codec.Status, codec.Welcome, _nested.Request)
+MESSAGES = (codec.Call, codec.Handle, codec.Hello, codec.Request, codec.Status, codec.Welcome, nested.Request)
 KINDS = [*BY_TAG.values(), *RESULTS.values(), *MESSAGES, FileInfo | None]
 RECORDS = sorted({kind for kind in RESULTS.values() if isinstance(kind, type) and issubclass(kind, Value)}, key=str)
 RECORDS += [ApprovalRequest, ExecSpec, SandboxSpec]
@@ -270,27 +270,27 @@ INSIDE = {
 @given(data=st.data())
 def test_of_what_a_program_inside_asks_only_what_children_need_passes(tag: str, data: st.DataObject) -> None:
     action = data.draw(made(BY_TAG[tag]))
-    body = codec.encode(_nested.Request(action=action))
+    body = codec.encode(nested.Request(action=action))
     parts = (action, getattr(action, "spec", action))
     changed = {name for part in parts for name, of in part.__fields__.items() if getattr(part, name) != of}
     if changed <= INSIDE[tag]:
-        assert _nested.admitted(body).action == action
+        assert nested.admitted(body).action == action
     else:
         with pytest.raises(InvalidArgument, match=f"takes no ({'|'.join(changed - INSIDE[tag])}) inside"):
-            _nested.admitted(body)
+            nested.admitted(body)
 
 
 @given(values(Action).filter(lambda action: action.TAG not in INSIDE))
 def test_no_other_action_passes_from_inside(action: Action[Any]) -> None:
     with pytest.raises(PolicyDenied, match=action.TAG):
-        _nested.admitted(codec.encode(_nested.Request(action=action)))
+        nested.admitted(codec.encode(nested.Request(action=action)))
 
 
 @given(data=st.data())
 def test_whatever_is_written_inside_is_a_request_or_is_refused(data: st.DataObject) -> None:
     garbage = st.binary(max_size=200) | JSON.map(json.dumps).map(str.encode)
     try:
-        _nested.admitted(data.draw(garbage | st.builds(b'{"action":%b}'.__mod__, garbage)))
+        nested.admitted(data.draw(garbage | st.builds(b'{"action":%b}'.__mod__, garbage)))
     except InvalidArgument:
         return
     raise AssertionError("garbage is a request")
@@ -298,16 +298,16 @@ def test_whatever_is_written_inside_is_a_request_or_is_refused(data: st.DataObje
 
 def test_a_request_from_inside_has_so_many_parts_and_no_more() -> None:
     def request(parts: int) -> bytes:
-        return codec.encode(_nested.Request(action=RunExec(sandbox="x", spec=ExecSpec(argv=("a",) * parts))))
+        return codec.encode(nested.Request(action=RunExec(sandbox="x", spec=ExecSpec(argv=("a",) * parts))))
 
-    assert _nested.admitted(request(_nested.MOST_PARTS // 2))
-    for body in (request(_nested.MOST_PARTS + 1), b"[" * (6 << 20), b'"%b"' % (b"\\u0041" * (1 << 18))):
+    assert nested.admitted(request(nested.MOST_PARTS // 2))
+    for body in (request(nested.MOST_PARTS + 1), b"[" * (6 << 20), b'"%b"' % (b"\\u0041" * (1 << 18))):
         with pytest.raises(InvalidArgument, match="parts"):
-            _nested.admitted(body)
+            nested.admitted(body)
 
 
 def test_the_package_inside_is_written_for_the_oldest_python_that_it_promises() -> None:
-    for source in _nested.PACKAGE.values():
+    for source in nested.PACKAGE.values():
         ast.parse(files("paddock").joinpath(source).read_text(), feature_version=(3, 8))
 
 

@@ -71,7 +71,8 @@ def _candidates(before: list[str], *, options: bool) -> list[str]:
 
 
 def _names() -> list[str]:
-    from paddock.service import names
     from paddock.supervisor.layout import default_state_dir
+
+    from ._names import names
 
     return [*names(default_state_dir())]

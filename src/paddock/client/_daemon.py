@@ -30,7 +30,7 @@ TELL_SECONDS = 2.0
 
 _BOOTSTRAP = (
     "import gc,sys,json;gc.set_threshold(50_000,50,50);o=json.load(sys.stdin);sys.path[:0]=o['path'];"
-    "from paddock.daemon._main import main;main(o)"
+    "from paddock.daemon.main.start import main;main(o)"
 )
 _CARRIED = frozenset(
     (

@@ -1,1 +1,1 @@
-"""The one process that owns a state directory. Clients start it; nothing imports it but its own entry point."""
+"""The process that owns a state directory. Clients start it, and no other room imports it."""

@@ -1,5 +1,5 @@
 """Where programs look for the certificates that they trust: there a sandbox with exits has files of the host's, which
-whoever holds its authority fills (`service/_trust.py`)."""
+whoever holds its authority fills (`daemon/access/_trust.py`)."""
 
 from __future__ import annotations
 

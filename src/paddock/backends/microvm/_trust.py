@@ -1,4 +1,4 @@
-"""What programs in a virtual machine are to trust: files that the service fills beside the sandbox (`service/_trust`)
+"""What programs in a virtual machine are to trust: files that the daemon fills beside the sandbox (`access/_trust`)
 and a jail sees at once are brought in here whenever they have changed."""
 
 from __future__ import annotations

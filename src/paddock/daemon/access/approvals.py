@@ -1,0 +1,194 @@
+# ruff: noqa: S608 (statements are put together from the constants below, never from values)
+"""Approvals: asked, answered by a person, used once; and their rows in the store's file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import starmap
+
+import msgspec
+
+from paddock import model
+from paddock.daemon.clock import boot_id
+from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.store.database import LEAST_PREFIX, has_ended, the_one
+from paddock.errors import ApprovalNeeded, InvalidState, PaddockError, PolicyDenied
+from paddock.model import Approval, ApprovalAnswer, ApprovalRequest, ApprovalState, Noun, mint, replace
+from paddock.model.approval import arguments_digest
+
+_SELECT = f"SELECT {', '.join(Approval.__fields__)} FROM approvals"
+_OF_SANDBOX = "owner = :owner AND sandbox = :sandbox AND boot_id = :boot AND deadline > :clock"
+_EXACTLY = (
+    f"{_OF_SANDBOX} AND kind = :kind AND incarnation = :incarnation AND revision = :revision AND digest = :digest"
+)
+_CLAIM = (
+    f"{_SELECT} WHERE {_EXACTLY} AND state IN ('granted', 'pending', 'denied')"
+    " ORDER BY state = 'granted' DESC, state = 'pending' DESC, created_at, id LIMIT 1"
+)
+_WAITING = f"SELECT count(*) FROM approvals WHERE {_OF_SANDBOX} AND state = 'pending'"
+_ASK = (
+    "INSERT INTO approvals (id, owner, kind, sandbox, incarnation, revision, digest, summary, state, created_at,"
+    " expires_at, deadline, boot_id) VALUES (:id, :owner, :kind, :sandbox, :incarnation, :revision, :digest, :summary,"
+    " 'pending', :wall, :wall + :seconds, :clock + :seconds, :boot)"
+)
+_DECIDE = (
+    "UPDATE approvals SET state = ?, decided_at = ?, decided_by = ?, reason = ?, expires_at = ?, deadline = ?"
+    " WHERE id = ?"
+)
+_EXPIRE = (
+    "UPDATE approvals SET state = 'expired'"
+    " WHERE state IN ('pending', 'granted') AND NOT (boot_id = ? AND deadline > ?)"
+)
+
+WAIT_SECONDS = 900.0
+"""So long a question waits for an answer, and an answer for what was asked to be done."""
+MOST_WAITING = 32
+KEPT_SECONDS = 7 * 86_400
+_SUMMARY_CHARS = 512
+_NO = ApprovalAnswer(granted=False, state=ApprovalState.DENIED)
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Approvals(Component):
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._boot = boot_id()
+
+    @handles(model.ListApprovals)
+    async def list(self, action: model.ListApprovals, entry: Entry) -> tuple[Approval, ...]:
+        owner = self._owner(entry)
+        if action.approval is not None:
+            return (self._find(action, owner),)
+        where = "owner = ?" if action.all else "owner = ? AND state = 'pending'"
+        return self._store.every(_approval, f"{_SELECT} WHERE {where} ORDER BY created_at, id", (owner,))
+
+    def claim(self, owner: str, request: ApprovalRequest) -> ApprovalAnswer:
+        """Whether it may be done now. A yes is used up by this; without one a person is asked, once."""
+        request = replace(request, summary=cleaned(request.summary))
+        wall = self._clock.wall()
+        values: dict[str, object] = {name: getattr(request, name) for name in ApprovalRequest.__fields__}
+        values |= {"owner": owner, "wall": wall, "boot": self._boot, "clock": self._clock.boottime()}
+        found = self._store.one(_approval, _CLAIM, values)
+        if found is None:
+            self._store.execute("DELETE FROM approvals WHERE expires_at < ?", (wall - KEPT_SECONDS,))
+            if self._store.execute(_WAITING, values).fetchone()[0] >= MOST_WAITING:
+                reason = f"{MOST_WAITING} others of this sandbox wait for an answer already"
+                return ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason=reason)
+            id = mint(Noun.APPROVAL)
+            self._store.execute(_ASK, {**values, "id": id, "seconds": WAIT_SECONDS})
+            found = self._get(owner, id)
+            assert found is not None
+            self._audit.event("approval.asked", sandbox=request.sandbox, approval=found.id, what=_told(request))
+            if self._config.approval_webhook is not None:
+                from ._webhook import Webhook  # with all that HTTP needs
+
+                Webhook(self._context).asked(found)
+        elif found.state is ApprovalState.GRANTED:
+            found = replace(found, state=ApprovalState.USED)
+            self._store.execute("UPDATE approvals SET state = 'used', used_at = ? WHERE id = ?", (wall, found.id))
+            # Recorded before it happens; if it cannot be, it is used up all the same.
+            self._audit.event("approval.used", sandbox=request.sandbox, approval=found.id, what=_told(request))
+        return ApprovalAnswer(
+            granted=found.state is ApprovalState.USED, id=found.id, state=found.state, reason=found.reason or ""
+        )
+
+    def judge(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """Answer what the gateway asks: may this be done in that sandbox, once?"""
+        row = self._store.get(request.sandbox)
+        if (
+            row is None
+            or has_ended(row)
+            or (row.incarnation, row.sandbox.policy) != (request.incarnation, request.revision)
+        ):
+            return _NO
+        try:
+            return self.claim(row.sandbox.owner, request)
+        except PaddockError:  # it cannot be asked, or not be recorded
+            return _NO
+
+    def require(
+        self,
+        kind: str,
+        action: model.Action[object],
+        entry: Entry,
+        *,
+        about: str,
+        revision: str,
+        what: str,
+        incarnation: int = 0,
+        exact: Sequence[str] = (),
+    ) -> None:
+        """Of an action at the door: ApprovalNeeded until a person has said yes to exactly this one; then once. `exact`:
+        what it is about at this moment, beyond its own arguments."""
+        request = ApprovalRequest(
+            kind=kind,
+            sandbox=about,
+            incarnation=incarnation,
+            revision=revision,
+            digest=arguments_digest(kind.encode(), _canonical(action), *(part.encode() for part in exact)),
+            summary=what,
+        )
+        answer = self.claim(entry.principal.id, request)
+        if answer.granted:
+            return
+        if answer.state is ApprovalState.DENIED:
+            raise PolicyDenied(
+                f"{cleaned(what)}: somebody said no" + (f": {answer.reason}" if answer.reason else ""), rule="approvals"
+            )
+        raise ApprovalNeeded(
+            f"{cleaned(what)}: a person has to say yes first",
+            hint=f"paddock approvals approve {answer.id}, then the same again",
+            approval=answer.id,
+        )
+
+    @handles(model.GrantApproval, model.DenyApproval)
+    async def decide(self, action: model.GrantApproval | model.DenyApproval, entry: Entry) -> Approval:
+        owner = self._owner(entry)
+        one = self._find(action, owner)
+        to, reason = ApprovalState.GRANTED, None
+        if isinstance(action, model.DenyApproval):
+            to, reason = ApprovalState.DENIED, None if action.reason is None else cleaned(action.reason)
+        if to not in model.APPROVAL_MOVES[one.state]:
+            raise InvalidState(
+                f"approval {one.id} is {one.state.value}" + (f" by {one.decided_by}" if one.decided_by else ""),
+                hint="what asked for it has to ask again",
+            )
+        wall, clock = self._clock.wall(), self._clock.boottime()  # from now on it holds for so long
+        values = (to.value, wall, entry.principal.id, reason, wall + WAIT_SECONDS, clock + WAIT_SECONDS, one.id)
+        self._store.execute(_DECIDE, values)
+        entry.sandbox = one.sandbox if one.sandbox.startswith(Noun.SANDBOX) else None
+        entry.done({"approval": one.id, "kind": one.kind, "digest": one.digest})
+        return self._find(action, owner)
+
+    def _owner(self, entry: Entry) -> str:
+        """Whose approvals are meant. Says of those whose time is over that it is."""
+        if entry.principal.sandbox is not None:  # whatever a policy says
+            raise PolicyDenied("nobody inside a sandbox sees or answers what a person is asked", rule="approvals")
+        self._store.execute(_EXPIRE, (self._boot, self._clock.boottime()))
+        return entry.principal.id
+
+    def _find(self, action: model.ListApprovals | model.GrantApproval | model.DenyApproval, owner: str) -> Approval:
+        reference = action.approval or ""
+        found = self._get(owner, reference)
+        if found is not None:
+            return found
+        prefix = reference.startswith(Noun.APPROVAL) and len(reference) >= LEAST_PREFIX
+        several = self._store.beginning(_SELECT, owner, reference) if prefix else ()
+        return the_one([*starmap(_approval, several)], "approval", reference, hint="paddock approvals ls --all")
+
+    def _get(self, owner: str, id: str) -> Approval | None:
+        return self._store.one(_approval, f"{_SELECT} WHERE owner = ? AND id = ?", (owner, id))
+
+
+def cleaned(text: str) -> str:
+    """Bounded, and nothing in it moves a cursor or reorders what is read: a sandbox may have written it."""
+    plain = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return plain if len(plain) <= _SUMMARY_CHARS else plain[: _SUMMARY_CHARS - 1] + "…"
+
+
+def _told(request: ApprovalRequest) -> dict[str, object]:
+    return {name: getattr(request, name) for name in ("kind", "digest", "summary", "revision", "incarnation")}
+
+
+def _approval(*columns: object) -> Approval:
+    return msgspec.convert(dict(zip(Approval.__fields__, columns, strict=True)), Approval)

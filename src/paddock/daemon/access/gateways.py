@@ -1,0 +1,300 @@
+"""The network access of sandboxes, for which the gateway is told their policies. See docs/design/egress.md.
+
+The gateway may die at any moment. Then the sandboxes are offline, and one loop starts the next gateway and sends it the
+rules of all of them. The supervisor has held their sockets all the while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paddock.audit import AuditLog
+from paddock.daemon.context import Component, Context
+from paddock.daemon.store.database import Row
+from paddock.daemon.tasks import Tasks
+from paddock.errors import GatewayUnavailable, InternalError, NotConfigured, NotFound, PaddockError, SandboxDied
+from paddock.gateway._client import GatewayClient
+from paddock.gateway._control import Close, Open, Record, Revise, Secret
+from paddock.gateway._secret_book import Bound, to_bytes
+from paddock.model import PolicyDocument, Recording, SandboxId, State
+from paddock.supervisor import layout
+
+from . import _trust
+from .approvals import Approvals
+from .secrets import Leases
+
+if TYPE_CHECKING:
+    from paddock.gateway._authority import Authority
+    from paddock.policy.egress import Snapshot
+
+PERIOD_SECONDS = 30.0
+
+
+class MalwareLists:
+    def __init__(
+        self, state_dir: Path, *, tasks: Tasks, audit: AuditLog, period_seconds: float = PERIOD_SECONDS
+    ) -> None:
+        self._directory, self._tasks, self._audit = state_dir / layout.MALWARE, tasks, audit
+        self._period = period_seconds
+        self._users: dict[SandboxId, frozenset[str]] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    async def read(self, id: SandboxId, document: PolicyDocument) -> None:
+        """Returns when the gateway can look up what `document` names. NotConfigured: a list can't be read."""
+        paths = frozenset(rule.malware for rule in document.egress.allow if rule.malware is not None)
+        if not paths:
+            self._users.pop(id, None)
+            return
+        for path in paths:
+            await self._refresh(path)
+        self._users[id] = paths
+        if self._watch is None or self._watch.done():
+            self._watch = self._tasks.start(self._keep_fresh(), name="see whether lists of malware have changed")
+
+    def forget(self, id: SandboxId) -> None:
+        self._users.pop(id, None)
+
+    async def _refresh(self, path: str) -> None:
+        from paddock.gateway._malware import refresh
+
+        async with self._lock:
+            digest = await asyncio.to_thread(refresh, self._directory, path)
+        if digest is not None:
+            self._audit.event("egress.malware", message=f"{path} is read: {digest}")
+
+    async def _keep_fresh(self) -> None:
+        """What was read last holds where a list has become unreadable."""
+        said: dict[str, str] = {}
+        while self._users:
+            await asyncio.sleep(self._period)
+            for path in sorted({path for paths in self._users.values() for path in paths}):
+                try:
+                    await self._refresh(path)
+                    said.pop(path, None)
+                except PaddockError as error:
+                    if said.get(path) != error.message:
+                        said[path] = error.message
+                        self._audit.event("egress.malware", message=error.message[:1024])
+
+
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+def _make_authority() -> Authority:
+    from paddock.gateway._authority import Authority  # cryptography: not before a sandbox needs it
+
+    return Authority.make("sandbox")
+
+
+class _Door(msgspec.Struct):
+    """`lock`: its orders reach the gateway one after the other."""
+
+    row: Row
+    snapshot: Snapshot
+    authority: Authority | None = None
+    lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+
+
+class Doors(Component):
+    """Called only for sandboxes that have a policy: one that `open` was not called for has no network.
+
+    `row.incarnation` says which sandbox of an id it is. Every call is about that one alone.
+    """
+
+    def __init__(self, context: Context, leases: Leases, approvals: Approvals) -> None:
+        super().__init__(context)
+        self._leases = leases
+        leases.changed = self.secret
+        self._doors: dict[SandboxId, _Door] = {}
+        self._made: asyncio.Task[Authority] | None = None
+        self._client = GatewayClient(self._state_dir, on_lost=self._lost, judge=approvals.judge)
+        self._lists = MalwareLists(self._state_dir, tasks=self._tasks, audit=self._audit)
+
+    async def open(self, row: Row, snapshot: Snapshot) -> None:
+        """Return when what the policy allows gets out, and nothing else does. No command has run in the sandbox yet.
+        Idempotent. NotConfigured (why the gateway can't be started) undoes the create."""
+        before = self._doors.get(row.id)
+        door = _Door(row, snapshot) if before is None or before.row.incarnation != row.incarnation else before
+        self._doors[row.id] = door
+        async with door.lock:
+            door.row, door.snapshot = row, snapshot
+            try:
+                await self._lists.read(row.id, snapshot.document)
+                await self._send(door, new=row.state is State.CREATING)
+            except BaseException:
+                if door is not before:
+                    self._drop(door)
+                raise
+
+    async def revise(self, row: Row, snapshot: Snapshot) -> None:
+        """Return when the new revision, recorded already, holds for living connections too: what it refuses was cut.
+        If this raises, nothing may get out until it holds."""
+        door = self._doors.get(row.id)
+        if door is None:
+            await self.open(row, snapshot)
+            return
+        async with door.lock:
+            door.row, door.snapshot = row, snapshot
+            self._doors[row.id] = door  # an `open` that has failed dropped it
+            unread = await self._read_lists(door)
+            try:
+                await self._send(door)
+            except PaddockError:
+                self._lost()  # it is recorded: until it holds
+                raise
+            if unread is not None:
+                raise unread  # the revision holds all the same: what needs that list is refused
+
+    async def close(self, row: Row) -> None:
+        """Drop the secrets and the network of a sandbox that has ended, or has no policy any more. Idempotent."""
+        self._leases.drop(row.id)
+        if row.state in (State.RUNNING, State.PAUSED) and row.sandbox.policy is None:
+            # It lives on, and has its sockets: whoever calls is told no, and does not wait for an answer.
+            from paddock.policy.egress import compile
+
+            await self.revise(row, compile(PolicyDocument()))
+            return
+        door = self._doors.get(row.id)
+        if door is not None and door.row.incarnation == row.incarnation:
+            self._drop(door)
+        try:
+            if await self._client.connect(start=False):
+                await self._client.order(Close(sandbox=row.id, incarnation=row.incarnation))
+        except PaddockError as error:  # it sees for itself when one has ended
+            self._audit.event("egress.close", sandbox=row.id, message=error.message[:1024])
+
+    async def secret(self, sandbox: str, bound: Bound) -> None:
+        """Returns when it holds for the next request. Without a gateway there is none."""
+        door = self._doors.get(SandboxId(sandbox))
+        async with nullcontext() if door is None else door.lock:  # what is just sent may have the value before
+            if await self._client.connect(start=False):
+                await self._client.order(Secret(sandbox=sandbox, name=bound.name, secret=to_bytes(bound)))
+
+    async def start_recording(self, row: Row) -> None:
+        await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=True))
+
+    async def take_recording(self, row: Row) -> Recording:
+        """InvalidState: there is none."""
+        answer = await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=False))
+        return msgspec.msgpack.decode(answer, type=Recording)
+
+    def resume(self, rules: list[tuple[Row, Snapshot]], without: list[Row]) -> None:
+        """See to the sandboxes of the daemon before, all in one loop: their gateway serves them, or has died too.
+
+        `without`: those that have no policy. The daemon before may have died when it had recorded that.
+        """
+        for row, snapshot in rules:
+            self._doors.setdefault(row.id, _Door(row, snapshot))
+        self._lost()
+        if without:
+            self._tasks.start(self._shut(without), name="tell the gateway who has no policy")
+
+    async def _shut(self, rows: list[Row]) -> None:
+        with suppress(GatewayUnavailable):  # then it serves no sandbox, and its successor is told the rules that hold
+            if await self._client.connect(start=False):
+                from paddock.policy.egress import compile
+
+                nothing = compile(PolicyDocument()).to_bytes()
+                for row in rows:
+                    with suppress(NotFound):
+                        if row.id not in self._doors:  # it was given a policy since
+                            revise = Revise(sandbox=row.id, incarnation=row.incarnation, snapshot=nothing)
+                            await self._client.order(revise)
+
+    def aclose(self) -> None:
+        """Lets go of the gateway, which goes on."""
+        self._doors.clear()
+        self._client.close()
+
+    def _drop(self, door: _Door) -> None:
+        if self._doors.get(door.row.id) is door:
+            del self._doors[door.row.id]
+            self._lists.forget(door.row.id)
+
+    async def _read_lists(self, door: _Door) -> NotConfigured | None:
+        try:
+            await self._lists.read(door.row.id, door.snapshot.document)
+        except NotConfigured as error:
+            return error
+        return None
+
+    async def _send(self, door: _Door, *, new: bool = False) -> None:
+        """`new`: no gateway can have it."""
+        try:
+            await self._send_once(door, new=new)
+        except GatewayUnavailable:  # it was leaving, having had no door for a while, or has died
+            await self._send_once(door)  # what it had open is cut; its successor knows this revision only
+
+    async def _send_once(self, door: _Door, *, new: bool = False) -> None:
+        row, snapshot = door.row, door.snapshot.to_bytes()
+        if not new:
+            try:
+                await self._client.order(Revise(sandbox=row.id, incarnation=row.incarnation, snapshot=snapshot))
+                return
+            except NotFound:
+                pass  # it has no such door
+        if door.authority is None:
+            door.authority = await self._new_authority()
+        secrets = await self._leases.packed(row)
+        exits = await self._backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True)
+        if exits is None:
+            raise InternalError(f"somebody who is no gateway has the sockets of {row.id}", hint="paddock kill it")
+        order = Open(
+            sandbox=row.id,
+            incarnation=row.incarnation,
+            first=exits.first,
+            snapshot=snapshot,
+            certificate=door.authority.certificate,
+            key=door.authority.key,
+            secrets=secrets,
+        )
+        opening = asyncio.ensure_future(self._client.order(order, exits.detach()))
+        try:
+            # What programs inside trust, while the gateway makes the door.
+            await asyncio.to_thread(_trust.write, self._state_dir, row.id, door.authority.certificate)
+        finally:
+            await opening
+
+    async def _new_authority(self) -> Authority:
+        """One that was made ahead; and another is, for the next sandbox."""
+        made, self._made = self._made, None
+        authority = await (made or asyncio.to_thread(_make_authority))
+        self._made = self._tasks.start(asyncio.to_thread(_make_authority), name="make an authority", awaited=True)
+        return authority
+
+    def _lost(self) -> None:
+        if self._doors and not self._tasks.closed:
+            self._tasks.start(self._send_all(), name="send the gateway all rules")
+
+    async def _send_all(self) -> None:
+        """Until all that live have theirs."""
+        pause = 0.1
+        left = list(self._doors.values())
+        while left:
+            again: list[_Door] = []
+            for door in left:
+                try:
+                    await self._send_again(door)
+                except PaddockError as error:
+                    again.append(door)
+                    self._audit.event("egress.offline", sandbox=door.row.id, message=error.message[:1024])
+            left = again
+            if left:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _send_again(self, door: _Door) -> None:
+        async with door.lock:
+            if self._doors.get(door.row.id) is not door:
+                return
+            try:
+                await self._read_lists(door)  # without a list, what needs it is refused
+                await self._send(door)
+            except SandboxDied:
+                self._drop(door)

@@ -1,0 +1,323 @@
+"""Policies of sandboxes: compiled once, kept by their revision, changed while they hold.
+
+Commands and files that callers ask for from outside are judged here, and recorded; the gateway judges the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from os import close, fsencode
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import msgspec
+
+from paddock import model
+from paddock.daemon.context import Component, Context, Entry
+from paddock.daemon.store.database import Row
+from paddock.daemon.store.trees import WORKSPACE
+from paddock.errors import ApprovalNeeded, InternalError, InvalidState, NotFound, PolicyDenied
+from paddock.model import Action, PolicyDocument, PolicyRevision, Principal, Sandbox, Template, replace
+from paddock.model.policy import Deed
+from paddock.storage import Pool
+from paddock.storage._listing import is_new
+
+from .approvals import Approvals
+from .gateways import Doors
+from .secrets import Leases
+
+if TYPE_CHECKING:
+    from paddock.policy.door import DoorVerdict, Files
+    from paddock.policy.egress import Snapshot
+
+K = TypeVar("K")
+Exact: TypeAlias = Callable[[], Awaitable[Sequence[str]]]
+_KEEP = (
+    "INSERT INTO policies (revision, document, kept_at) VALUES (?, ?, ?)"
+    " ON CONFLICT (revision) DO UPDATE SET kept_at = excluded.kept_at"
+)
+_SET = "UPDATE sandboxes SET policy = ? WHERE id = ? AND state IN ('running', 'paused')"
+_PRUNE = (
+    "DELETE FROM policies WHERE kept_at < ? AND revision NOT IN (SELECT policy FROM sandboxes WHERE policy IS NOT NULL)"
+    " AND revision NOT IN (SELECT policy FROM snapshots WHERE policy IS NOT NULL)"
+)
+_IN_WORKSPACE = (
+    "SELECT policy FROM sandboxes WHERE policy IS NOT NULL AND json_extract(CAST(workspace AS TEXT), '$.workspace') = ?"
+    " GROUP BY policy ORDER BY max(created_at) DESC"
+)
+"""The revisions under which sandboxes have worked in it, the latest first; as long as those are recorded."""
+_MOST_KEPT = 64
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Policies(Component):
+    def __init__(self, context: Context, doors: Doors, leases: Leases, approvals: Approvals) -> None:
+        super().__init__(context)
+        self._doors, self._leases, self._approvals = doors, leases, approvals
+        self._compiled: dict[str, Snapshot] = {}
+        self._of_text: dict[bytes, Snapshot] = {}
+        """By what they were compiled from: most sandboxes of a program have the same."""
+
+    async def keep(self, document: PolicyDocument) -> Snapshot:
+        """Compiled, and to be found by its revision from now on. PolicyInvalid."""
+        from paddock.policy.egress import compile
+
+        text = _encode(document)
+        snapshot = self._of_text.get(text)
+        if snapshot is None:
+            snapshot = await asyncio.to_thread(compile, document)
+            _remember(self._of_text, text, snapshot)
+        self._store.execute(_KEEP, (snapshot.revision, snapshot.to_bytes(), self._clock.wall()))
+        return _remember(self._compiled, snapshot.revision, snapshot)
+
+    async def of(self, revision: str) -> Snapshot:
+        found = self._compiled.get(revision)
+        if found is not None:
+            return found
+        from paddock.policy.egress import Snapshot
+
+        kept = self._store.execute("SELECT document FROM policies WHERE revision = ?", (revision,)).fetchone()
+        if kept is None:
+            raise InternalError(f"the policy {revision} is recorded, and its document is gone")
+        snapshot = await asyncio.to_thread(Snapshot.from_bytes, kept[0])
+        if snapshot.revision != revision:
+            raise InternalError(f"what is kept as policy {revision} is {snapshot.revision}")
+        return _remember(self._compiled, snapshot.revision, snapshot)
+
+    def prune(self, before: float) -> None:
+        """Forget those that no sandbox and no snapshot has, and that nobody has asked for since."""
+        self._store.execute(_PRUNE, (before,))
+
+    async def get(self, row: Row) -> PolicyRevision:
+        revision = row.sandbox.policy
+        if revision is None:
+            return PolicyRevision()
+        return PolicyRevision(revision=revision, document=(await self.of(revision)).document)
+
+    async def resume(self, row: Row) -> None:
+        """See to the ways out of a sandbox again. Nothing gets out where that fails."""
+        async with self._lanes.exclusive(_lane(row)):
+            row = self._store.get(row.id) or row
+            if row.sandbox.policy is not None:
+                await self._doors.open(row, await self.of(row.sandbox.policy))
+
+    async def set(self, action: model.SetPolicy, row: Row, entry: Entry) -> Sandbox:
+        """The caller shares the lane of the sandbox: it is not made again meanwhile."""
+        if Principal(row.sandbox.owner).sandbox is not None:
+            raise PolicyDenied(f"{row.id} was made by a program inside a sandbox: those have no network")
+        async with self._lanes.exclusive(_lane(row)):
+            row = self._store.get(row.id) or row
+            before, expected = row.sandbox.policy, action.expect_revision
+            if expected is not None and expected != before:
+                raise InvalidState(
+                    f"the policy of {row.id} was changed meanwhile", hint=f"paddock policy show {row.id}", policy=before
+                )
+            snapshot = None if action.policy is None else await self.keep(action.policy)
+            if snapshot is not None:
+                await self._check_files(row, snapshot.document)
+                await self._leases.extend(row, snapshot.document.secrets)
+            # Once recorded it has to hold, whatever becomes of the caller.
+            await self._tasks.complete(self._change(row, snapshot), name=f"sandbox {row.id}: policy")
+        row = self._store.get(row.id) or row
+        entry.done({"policy": None if snapshot is None else snapshot.revision, "before": before})
+        return row.sandbox
+
+    async def ask(
+        self,
+        deed: Deed,
+        action: Action[object],
+        entry: Entry,
+        *,
+        about: str,
+        what: str,
+        own: str | None = None,
+        workspace: str | None = None,
+        exact: Exact | None = None,
+    ) -> None:
+        """Ask a person before something of `workspace` leaves or goes, or of what is under the policy `own`. `exact`
+        says what it is, where somebody is asked; without, it is `about`. ApprovalNeeded, PolicyDenied.
+
+        Of a workspace, the policies of all sandboxes count that have worked in it: that they have ended, or that a
+        later one has a wider policy, makes nothing of what they have left there less theirs.
+        """
+        rows = () if workspace is None else self._store.execute(_IN_WORKSPACE, (workspace,)).fetchall()
+        for revision in (own, *(row[0] for row in rows)):
+            if revision is not None and deed in (await self.of(revision)).document.approve:
+                exactly = (about,) if exact is None else await exact()
+                self._approvals.require(deed, action, entry, about=about, revision=revision, what=what, exact=exactly)
+                return
+
+    async def command(self, action: model.RunExec | model.StartExec, row: Row, entry: Entry) -> None:
+        """PolicyDenied, ApprovalNeeded, Unrecorded: then it is not started."""
+        rules = (await self._own_document(row)).commands
+        if rules is None:
+            return
+        from paddock.policy.door import Commands
+
+        spec = action.spec
+        verdict = Commands(rules).judge(spec.argv, spec.env)
+        what = f"the command {' '.join(spec.argv)}" + (f" in {spec.cwd}" if spec.cwd else "")
+        self._settle("command", verdict, replace(action, id=None), row, entry, what)
+
+    async def file(self, action: Action[Any], row: Row, template: Template, entry: Entry) -> None:
+        """PolicyDenied, ApprovalNeeded, Unrecorded: then it is left as it is."""
+        rules = (await self._own_document(row)).files
+        if rules is None:
+            return
+        from paddock.policy.door import DoorVerdict, Files
+
+        files = Files(rules, workdir=template.workdir, home=_home(template))
+        judged = _judged(files, action)
+        if judged is None:
+            return
+        if (
+            judged.verdict == "approve"
+            and isinstance(action, model.RemoveFile)
+            and await _is_own(self._pool, files.absolute(action.path), row, template)
+        ):
+            judged = DoorVerdict(
+                verdict="allow", rule=judged.rule, reason=f"{action.path!r} was made by the sandbox itself"
+            )
+        self._settle("file", judged, action, row, entry, judged.reason)
+
+    async def _own_document(self, row: Row) -> PolicyDocument:
+        assert row.sandbox.policy is not None
+        return (await self.of(row.sandbox.policy)).document
+
+    def _settle(
+        self, what: str, verdict: DoorVerdict, action: Action[Any], row: Row, entry: Entry, summary: str
+    ) -> None:
+        revision = row.sandbox.policy or ""
+        detail: dict[str, object] = {"revision": revision, "incarnation": row.incarnation}
+
+        def record(allowed: bool, reason: str) -> None:
+            entry.judged(f"policy.{what}", allowed=allowed, rule=verdict.rule, reason=reason, detail=detail)
+
+        if verdict.verdict == "deny":
+            record(False, verdict.reason)
+            raise PolicyDenied(
+                f"{verdict.rule} forbids it: {verdict.reason}", hint=f"paddock policy show {row.id}", rule=verdict.rule
+            )
+        if verdict.verdict == "allow":
+            return record(True, verdict.reason)
+        try:
+            self._approvals.require(
+                what,
+                replace(action, sandbox=row.id),
+                entry,
+                about=row.id,
+                revision=revision,
+                what=summary,
+                incarnation=row.incarnation,
+            )
+        except (PolicyDenied, ApprovalNeeded) as error:
+            record(False, f"{verdict.reason}; {error.message}")
+            raise
+        record(True, f"{verdict.reason}; a person said yes")
+
+    async def _check_files(self, row: Row, document: PolicyDocument) -> None:
+        """What nobody inside may change is mounted so when a sandbox is made, and never later."""
+        wanted = () if document.files is None else document.files.protect
+        if not wanted:
+            return
+        revision = row.sandbox.policy
+        before = None if revision is None else (await self.of(revision)).document.files
+        new = [path for path in wanted if "*" not in path and (before is None or path not in before.protect)]
+        if new:
+            raise InvalidState(
+                f"{new[0]!r} can't be protected in {row.id} any more: that is done when a sandbox is made",
+                hint="take a snapshot of it, and make another one from that under this policy",
+            )
+
+    async def _change(self, row: Row, snapshot: Snapshot | None) -> None:
+        before, now = row.sandbox.policy, None if snapshot is None else snapshot.revision
+        if not self._store.execute(_SET, (now, row.id)).rowcount:
+            raise InvalidState(f"sandbox {row.id} has ended meanwhile", hint=f"paddock inspect {row.id}")
+        row = self._store.get(row.id) or row
+        if snapshot is None:
+            await self._doors.close(row)
+        elif before is not None:
+            await self._doors.revise(row, snapshot)
+        else:
+            try:
+                await self._doors.open(row, snapshot)
+            except BaseException:
+                self._store.execute(_SET, (None, row.id))
+                raise
+
+
+def protected(document: PolicyDocument, template: Template) -> tuple[str, ...]:
+    """The absolute paths that a sandbox from this template has read-only inside."""
+    if document.files is None:
+        return ()
+    from paddock.policy.door import Files
+
+    return Files(document.files, workdir=template.workdir, home=_home(template)).fixed
+
+
+def _home(template: Template) -> str:
+    user = template.user(None)
+    return user.home if user else "/"
+
+
+def _judged(files: Files, action: Action[Any]) -> DoorVerdict | None:
+    """None: it changes nothing."""
+    from paddock.policy.door import strictest
+
+    match action:
+        case model.WriteFile(path=path) | model.MakeDirectory(path=path) | model.SetFileAttributes(path=path):
+            return files.write(path)
+        case model.CopyFile(destination=path) | model.UploadTree(path=path):
+            return files.fill(path)
+        case model.MoveFile(source=source, destination=destination):
+            return strictest(files.move(source), files.fill(destination))
+        case model.RemoveFile(path=path):
+            return files.remove(path)
+        case _:
+            return None
+
+
+async def _is_own(pool: Callable[[], Pool], path: str, row: Row, template: Template) -> bool:
+    """Whether what is at the absolute `path` was not there when this sandbox was made. False when in doubt."""
+    place = _place(path, row, template)
+    if place is None or pool().driver == "copy":  # there a tree holds all that is below it, too
+        return False
+    since_ns = int(row.sandbox.created_at * 1_000_000_000)
+    return await asyncio.to_thread(_look, pool(), *place, since_ns)
+
+
+def _look(pool: Pool, tree: str, layers: tuple[str, ...], path: str, since_ns: int) -> bool:
+    with ExitStack() as opened:
+
+        def opening(name: str) -> int:
+            fd = pool.open(name)
+            opened.callback(close, fd)
+            return fd
+
+        try:
+            return is_new(opening(tree), [opening(layer) for layer in layers], fsencode(path), since_ns)
+        except (NotFound, OSError):
+            return False
+
+
+def _place(path: str, row: Row, template: Template) -> tuple[str, tuple[str, ...], str] | None:
+    """The tree where what is at `path` was written, what it lies over, and the path in it; None: none of ours."""
+    if row.workspace is not None and path.startswith(WORKSPACE + "/"):
+        return row.workspace.tree, row.workspace.layers, path.removeprefix(WORKSPACE + "/")
+    elsewhere = (*(mount.target for mount in row.sandbox.spec.mounts), *(("/usr",) if template.host_usr else ()))
+    if path == "/" or any((path + "/").startswith(target.rstrip("/") + "/") for target in elsewhere):
+        return None
+    return row.id, template.layers, path.removeprefix("/")
+
+
+def _lane(row: Row) -> str:
+    """Of those who set the policy of one sandbox, one after the other."""
+    return f"policy of {row.id}"
+
+
+def _remember(cache: dict[K, Snapshot], key: K, snapshot: Snapshot) -> Snapshot:
+    while len(cache) >= _MOST_KEPT:
+        del cache[next(iter(cache))]
+    cache[key] = snapshot
+    return snapshot

@@ -1,0 +1,450 @@
+"""Secrets of each owner, sealed in the store's file, and what a sandbox has of them.
+
+Placeholders are inside, values with the gateway, and both no longer than it lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from paddock import model
+from paddock.backends._base import SandboxPlan
+from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.store.database import Row
+from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied, SecretUnavailable
+from paddock.gateway._secret_book import Bound, check_shape, mint, to_bytes
+from paddock.model import Binding, ExecSpec, Secret, SecretRule, SecretValue, replace
+from paddock.model.caller import environment, of_source
+from paddock.storage._vault import Place, Sealed, Vault, open_keys
+from paddock.storage.secret_sources import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
+
+if TYPE_CHECKING:
+    from paddock.gateway._redact import Redaction
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_KNOWN = f"SELECT {', '.join(Secret.__fields__)} FROM secrets WHERE owner = ?"  # noqa: S608
+
+
+class Secrets(Component):
+    @cached_property
+    def vault(self) -> Vault:
+        return Vault(open_keys(self._state_dir, self._config))
+
+    async def fetch_keys(self) -> None:
+        """Run the command that prints the vault's keys, if there is one: no request waits for it. NotConfigured."""
+        if self._config.vault_key_command is not None:
+            await asyncio.to_thread(self.vault.keys.ring)
+
+    def value(self, owner: str, name: str) -> SecretValue:
+        """SecretUnavailable: there is none of that name, or it cannot be opened."""
+        sql = "SELECT version, key, wrapped, sealed FROM secrets WHERE owner = ? AND name = ?"
+        found = self._store.execute(sql, (owner, name)).fetchone()
+        if found is None:
+            raise SecretUnavailable(
+                f"secret {name} has no value: nobody has set it", hint=f"paddock secret set {name}", secret=name
+            )
+        value = SecretValue(self.vault.open(Sealed(*found[1:]), Place(owner, name, found[0])))
+        sql = "UPDATE secrets SET used_at = ? WHERE owner = ? AND name = ?"
+        self._store.execute(sql, (self._clock.wall(), owner, name))
+        return value
+
+    def set(self, owner: str, name: str, value: SecretValue) -> Secret:
+        """Keep `value` as the next version."""
+        now = self._clock.wall()
+        with self._store.writing() as db:
+            found = db.execute("SELECT version FROM secrets WHERE owner = ? AND name = ?", (owner, name)).fetchone()
+            place = Place(owner, name, 1 if found is None else found[0] + 1)
+            sealed = self.vault.seal(value.data, place)
+            db.execute(
+                "INSERT INTO secrets (owner, name, version, key, wrapped, sealed, created_at, updated_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, name) DO UPDATE SET version = excluded.version,"
+                " key = excluded.key, wrapped = excluded.wrapped, sealed = excluded.sealed,"
+                " updated_at = excluded.updated_at",
+                (owner, name, place.version, sealed.key, sealed.wrapped, sealed.sealed, now, now),
+            )
+        found = self._store.one(_secret, f"{_KNOWN} AND name = ?", (owner, name))
+        assert found is not None
+        return found
+
+    def remove(self, owner: str, name: str) -> bool:
+        sql = "DELETE FROM secrets WHERE owner = ? AND name = ?"
+        return bool(self._store.execute(sql, (owner, name)).rowcount)
+
+    @handles(model.ListSecrets)
+    async def list(self, action: model.ListSecrets, entry: Entry) -> tuple[Secret, ...]:
+        return self._store.every(_secret, f"{_KNOWN} ORDER BY name", (entry.principal.id,))
+
+    @handles(model.RotateVaultKey)
+    async def rotate_key(self, action: model.RotateVaultKey, entry: Entry) -> int:
+        """Reseal the secrets of all owners, and return how many there are. Whatever is killed in between, every row's
+        key is in the ring."""
+        self.vault.keys.begin()
+        with self._store.writing() as db:
+            rows = db.execute("SELECT owner, name, version, key, wrapped, sealed FROM secrets").fetchall()
+            for owner, name, version, *sealed in rows:
+                fresh = self.vault.rewrap(Sealed(*sealed), Place(owner, name, version))
+                db.execute(
+                    "UPDATE secrets SET key = ?, wrapped = ?, sealed = ? WHERE owner = ? AND name = ?",
+                    (fresh.key, fresh.wrapped, fresh.sealed, owner, name),
+                )
+            sql = "SELECT sandbox, owner, name, key, wrapped, sealed FROM sandbox_secrets WHERE sealed IS NOT NULL"
+            for sandbox, owner, name, *sealed in db.execute(sql).fetchall():
+                with contextlib.suppress(SecretUnavailable):  # no key opens it, so nothing is lost with the old one
+                    fresh = self.vault.rewrap(Sealed(*sealed), _place(sandbox, owner, name))
+                    sql = "UPDATE sandbox_secrets SET key = ?, wrapped = ? WHERE sandbox = ? AND name = ?"
+                    db.execute(sql, (fresh.key, fresh.wrapped, sandbox, name))
+        self.vault.keys.finish()
+        return len(rows)
+
+
+def _secret(*columns: Any) -> Secret:
+    return Secret(**dict(zip(Secret.__fields__, columns, strict=True)))
+
+
+def _place(sandbox: str, owner: str, name: str) -> Place:
+    """Of the variables by which a sandbox's secret is read. No owner's own secret has such a name."""
+    return Place(owner, f"{sandbox}/{name}", 0)
+
+
+def check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"{name[:140]!r} is no name of a secret: letters, digits and `_`, no digit in front, as with variables",
+            field="name",
+        )
+
+
+def check_value(name: str, value: SecretValue) -> None:
+    size = len(value.data)
+    if size < LEAST_BYTES:
+        raise InvalidArgument(
+            f"{name} has {size} bytes, and a secret at least {LEAST_BYTES}: a shorter one could not be told from"
+            " ordinary text where it comes back and has to be taken out",
+            field="value",
+        )
+    if size > MOST_BYTES:
+        raise InvalidArgument(f"{name} has {size} bytes, and a secret at most {MOST_BYTES}", field="value")
+
+
+AHEAD_SECONDS = 300.0
+"""So long before its end a value is renewed; of one that is good for a short time, a fifth of that."""
+_RETRY_SECONDS = 20.0
+_MOST_PAST = 16
+_KEPT_SECONDS = 3600.0
+_SELECT = "SELECT s.sandbox, s.owner, s.name, s.placeholder, s.rule, s.key, s.wrapped, s.sealed FROM sandbox_secrets s"
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(SecretRule).decode
+
+Changed: TypeAlias = Callable[[str, Bound], Awaitable[None]]
+"""Tells the gateway that a secret of that sandbox has another value, or none: it holds when this returns."""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A secret that a sandbox may use. `owner` is whose it is."""
+
+    sandbox: str
+    owner: str
+    name: str
+    placeholder: str
+    rule: SecretRule
+    sealed: Sealed | None = None
+    """The variables of its maker by which the value is read."""
+
+
+def _lease(sandbox: str, owner: str, name: str, placeholder: str, rule: bytes, *sealed: Any) -> Lease:
+    return Lease(sandbox, owner, name, placeholder, _decode(rule), None if sealed[2] is None else Sealed(*sealed))
+
+
+def _columns(one: Lease) -> tuple[Any, ...]:
+    sealed = (None, None, None) if one.sealed is None else (one.sealed.key, one.sealed.wrapped, one.sealed.sealed)
+    return one.sandbox, one.name, one.owner, one.placeholder, _encode(one.rule), one.rule.source.stored, *sealed
+
+
+class _Held(msgspec.Struct):
+    """What this daemon has of a sandbox's secrets, by name."""
+
+    bounds: dict[str, Bound] = {}
+    renewals: dict[str, asyncio.Task[None]] = {}
+    redaction: Redaction | None = None
+
+
+class Leases(Component):
+    changed: Changed
+    """Set by `Doors`."""
+
+    def __init__(self, context: Context, secrets: Secrets) -> None:
+        super().__init__(context)
+        self._secrets = secrets
+        self._sandboxes: dict[str, _Held] = {}
+
+    def _add(self, leases: Sequence[Lease]) -> None:
+        """Or other rules of those that are there. And forgets those of sandboxes that are forgotten. (A new one's own
+        row may come a little later.)"""
+        now = self._clock.wall()
+        with self._store.writing() as db:
+            db.execute(
+                "DELETE FROM sandbox_secrets WHERE created_at < ? AND sandbox NOT IN (SELECT id FROM sandboxes)",
+                (now - _KEPT_SECONDS,),
+            )
+            db.executemany(
+                "INSERT INTO sandbox_secrets (sandbox, name, owner, placeholder, rule, stored, key, wrapped, sealed,"
+                " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sandbox, name) DO UPDATE SET"
+                " rule = excluded.rule, stored = excluded.stored, key = excluded.key, wrapped = excluded.wrapped,"
+                " sealed = excluded.sealed",
+                [(*_columns(one), now) for one in leases],
+            )
+
+    def _of(self, sandbox: str) -> tuple[Lease, ...]:
+        return self._store.every(_lease, f"{_SELECT} WHERE s.sandbox = ? ORDER BY s.name", (sandbox,))
+
+    def _source_of(self, origin: str | None) -> Mapping[str, Lease]:
+        """By name, those of the sandbox `origin`, or of the one that the snapshot `origin` is of."""
+        if origin is None:
+            return {}
+        found = self._store.execute("SELECT source FROM snapshots WHERE id = ?", (origin,)).fetchone()
+        return {lease.name: lease for lease in self._of(found[0] if found else origin)}
+
+    def _users(self, owner: str, stored: str) -> tuple[Lease, ...]:
+        """Those of living sandboxes whose value is kept under that name."""
+        sql = (
+            f"{_SELECT} JOIN sandboxes b ON b.id = s.sandbox WHERE s.owner = ? AND s.stored = ? AND b.ended_at IS NULL"
+        )
+        return self._store.every(_lease, sql, (owner, stored))
+
+    async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule], origin: str | None = None) -> None:
+        """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailable says which is
+        not, and why. Each has placeholders of its own. `origin`: the sandbox or snapshot that the policy came with."""
+        if not rules:
+            return
+        for row in rows:
+            _check(row, rules)
+        known = self._source_of(origin)
+        every = [
+            [self._lease(row, name, mint(rule.shape), rule, known) for name, rule in rules.items()] for row in rows
+        ]
+        fetched = await self._fetch_all(every[0])
+        for row, leases in zip(rows, every, strict=True):
+            self._add(leases)
+            self._hold(row.id, leases, fetched)
+
+    def furnished(self, plan: SandboxPlan) -> SandboxPlan:
+        """With the placeholders in its environment."""
+        leases = self._of(plan.id)
+        if not leases:
+            return plan
+        env = {**plan.spec.env, **{lease.name: lease.placeholder for lease in leases}}
+        return replace(plan, spec=replace(plan.spec, env=env))
+
+    async def _held(self, row: Row) -> _Held:
+        """Fetch the values of a sandbox that the daemon before this one made. A value is None where that fails (it was
+        revoked, or is in no environment any more): that hinders no command."""
+        held = self._sandboxes.get(row.id)
+        if held is None:
+            leases = self._of(row.id)
+            held = self._hold(row.id, leases, await self._fetch_all(leases, spared=True))
+        return held
+
+    async def packed(self, row: Row) -> bytes:
+        """Return the secrets of a sandbox for the gateway. A kept value may have been rotated while others were
+        fetched."""
+        held = await self._held(row)
+        for lease in self._of(row.id) if held.bounds else ():
+            before = held.bounds[lease.name].value
+            if before is None or is_kept(lease.rule.source):
+                (now,) = await self._fetch_all([lease], spared=True)
+                if before != (None if now is None else now.value):
+                    self._set(held, lease, self._bound(lease, now))
+                    self._redact(held)
+        return to_bytes(tuple(held.bounds.values()))
+
+    def redaction(self, sandbox: str) -> Redaction | None:
+        """Of what commands print. None: it has no secrets (or none that this service knows the values of)."""
+        held = self._sandboxes.get(sandbox)
+        return None if held is None else held.redaction
+
+    def without_values(self, argv: Sequence[str]) -> Sequence[str]:
+        """Put placeholders where the values of secrets stand, of whichever sandbox."""
+        for redaction in filter(None, (held.redaction for held in self._sandboxes.values())):
+            words = (redaction.whole(word.encode(errors="surrogatepass")) for word in argv)
+            argv = [word.decode(errors="surrogatepass") for word in words]
+        return argv
+
+    async def in_environment(self, row: Row, spec: ExecSpec) -> ExecSpec:
+        """With the placeholders, since the sandbox's environment lacks those of secrets that came after it."""
+        bounds = (await self._held(row)).bounds.values()
+        return replace(spec, env={**{bound.name: bound.placeholder for bound in bounds}, **spec.env})
+
+    async def extend(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
+        """Another policy of a living sandbox: it has those that are new, and others of what it had under their names,
+        when this returns; the gateway lets none out before the policy holds. Values that cannot be had refuse it."""
+        known = {lease.name: lease for lease in self._of(row.id)}
+        new = {name: rule for name, rule in rules.items() if name not in known or known[name].rule != rule}
+        if not new:
+            return
+        _check(row, new)
+        for name, rule in new.items():
+            if name in known and known[name].rule.shape != rule.shape:
+                reason = f"the placeholder of secret {name} has its shape since {row.id} was given it"
+                raise InvalidArgument(reason, hint="leave the shape as it was", field=f"secrets.{name}.shape")
+        leases = [
+            self._lease(row, name, known[name].placeholder if name in known else mint(rule.shape), rule, {})
+            for name, rule in new.items()
+        ]
+        held = await self._held(row)
+        fetched = await self._fetch_all(leases)
+        self._add(leases)
+        for lease, one in zip(leases, fetched, strict=True):
+            self._set(held, lease, self._bound(lease, one))
+        self._redact(held)
+        for lease in leases:
+            await self.changed(row.id, held.bounds[lease.name])
+
+    @handles(model.SetSecret)
+    async def set_secret(self, action: model.SetSecret, entry: Entry) -> Secret:
+        check_name(action.name)
+        check_value(action.name, action.value)
+        secret = self._secrets.set(entry.principal.id, action.name, action.value)
+        await self._rotated(entry.principal.id, action.name, action.value)
+        return secret
+
+    @handles(model.RemoveSecret)
+    async def remove_secret(self, action: model.RemoveSecret, entry: Entry) -> None:
+        if not self._secrets.remove(entry.principal.id, action.name):
+            raise NotFound(f"no secret {action.name!r}", hint="paddock secret ls", secret=action.name)
+        await self._rotated(entry.principal.id, action.name, None)
+
+    async def _rotated(self, owner: str, stored: str, value: SecretValue | None) -> None:
+        """What is kept under that name is another value now, or was revoked: returns when that holds everywhere."""
+        for lease in self._users(owner, stored):
+            await self._change(lease, value, None)
+
+    def drop(self, sandbox: str) -> None:
+        """It has ended."""
+        if (held := self._sandboxes.pop(sandbox, None)) is not None:
+            for task in held.renewals.values():
+                task.cancel()
+
+    async def _fetch_all(self, leases: Sequence[Lease], *, spared: bool = False) -> list[Fetched | None]:
+        """All are tried before the first failure is told: no other goes on behind it. `spared`: None stands for one
+        that cannot be had."""
+        fetched: list[Fetched | None] = []
+        for one in await asyncio.gather(*map(self._fetch, leases), return_exceptions=True):
+            if spared and isinstance(one, SecretUnavailable):
+                one = None
+            if isinstance(one, BaseException):
+                raise one
+            fetched.append(one)
+        return fetched
+
+    def _lease(self, row: Row, name: str, placeholder: str, rule: SecretRule, known: Mapping[str, Lease]) -> Lease:
+        """`known`: of the sandbox that this one is made of, whose maker's variables it has where the source is one."""
+        variables, owner = of_source(rule.source, environment()), row.sandbox.owner
+        if (before := known.get(name)) is not None and before.owner == owner and before.rule.source == rule.source:
+            variables = self._variables(before)
+        place = _place(row.id, owner, name)
+        sealed = self._secrets.vault.seal(msgspec.json.encode(variables), place) if variables else None
+        return Lease(row.id, owner, name, placeholder, rule, sealed)
+
+    def _variables(self, lease: Lease) -> dict[str, str]:
+        if lease.sealed is None:
+            return {}
+        opened = self._secrets.vault.open(lease.sealed, _place(lease.sandbox, lease.owner, lease.name))
+        return msgspec.json.decode(opened, type=dict[str, str])
+
+    async def _fetch(self, lease: Lease) -> Fetched:
+        fetcher = Fetcher(self._variables(lease), partial(self._secrets.value, lease.owner), self._clock.wall)
+        return await fetcher.fetch(lease.name, lease.rule.source)
+
+    def _bound(self, lease: Lease, fetched: Fetched | None) -> Bound:
+        return Bound(
+            name=lease.name,
+            placeholder=lease.placeholder,
+            bindings=_bindings(lease.rule),
+            value=None if fetched is None else fetched.value,
+            expires_at=None if fetched is None or fetched.seconds is None else self._clock.boottime() + fetched.seconds,
+        )
+
+    def _hold(self, sandbox: str, leases: Sequence[Lease], fetched: Sequence[Fetched | None]) -> _Held:
+        self.drop(sandbox)
+        held = self._sandboxes[sandbox] = _Held()
+        for lease, one in zip(leases, fetched, strict=True):
+            self._set(held, lease, self._bound(lease, one))
+        self._redact(held)
+        return held
+
+    def _set(self, held: _Held, lease: Lease, bound: Bound) -> None:
+        """And renew it ahead of its end."""
+        held.bounds[lease.name] = bound
+        if (before := held.renewals.pop(lease.name, None)) is not None:
+            before.cancel()
+        if bound.expires_at is not None:
+            name = f"renew secret {lease.name} of {lease.sandbox}"
+            held.renewals[lease.name] = self._tasks.start(self._renew(lease), name=name)
+
+    def _redact(self, held: _Held) -> None:
+        bounds = held.bounds.values()
+        values = {bound.value.data: bound.placeholder.encode() for bound in bounds if bound.value is not None}
+        before = held.redaction
+        if not values and before is None:
+            return
+        from paddock.gateway._redact import Redaction
+
+        past = [] if before is None else [*before.values.items()][-_MOST_PAST:]
+        held.redaction = Redaction({**dict(past), **values})
+
+    async def _change(self, lease: Lease, value: SecretValue | None, expires_at: float | None) -> None:
+        bound = replace(self._bound(lease, None), value=value, expires_at=expires_at)
+        held = self._sandboxes.get(lease.sandbox)
+        if held is not None:
+            held.bounds[lease.name] = bound
+            self._redact(held)
+        await self.changed(lease.sandbox, bound)
+
+    async def _renew(self, lease: Lease) -> None:
+        """Ahead of its end, for as long as the sandbox lives. One that cannot be had goes on until it is over."""
+        while (held := self._sandboxes.get(lease.sandbox)) is not None:
+            until = held.bounds[lease.name].expires_at
+            if until is None:
+                return
+            left = until - self._clock.boottime()
+            await _sleep(max(left - min(AHEAD_SECONDS, left / 5), 0.0))
+            # A policy that was set since may name another source or binding.
+            lease = next((one for one in self._of(lease.sandbox) if one.name == lease.name), lease)
+            try:
+                fetched = await self._fetch(lease)
+            except PaddockError as error:
+                self._audit.event("secret.late", sandbox=lease.sandbox, secret=lease.name, message=error.message[:1024])
+                await _sleep(_RETRY_SECONDS)
+                continue
+            bound = self._bound(lease, fetched)
+            await self._change(lease, bound.value, bound.expires_at)
+
+
+def _check(row: Row, rules: Mapping[str, SecretRule]) -> None:
+    owner = row.sandbox.owner
+    for name, rule in rules.items():
+        check_name(name)
+        if rule.shape is not None:
+            check_shape(rule.shape)
+        if not is_kept(rule.source) and not owner.startswith("local:"):
+            raise PolicyDenied(
+                f"secret {name} comes from this machine's own, and {owner} is nobody of this machine",
+                hint="from: {stored: NAME}, and set it",
+                rule="secrets",
+            )
+        if name in row.sandbox.spec.env:
+            raise InvalidArgument(f"{name} is a secret of the policy, and in env as well", field="env")
+
+
+def _bindings(rule: SecretRule) -> tuple[Binding, ...]:
+    return rule.bind if isinstance(rule.bind, tuple) else (rule.bind,)
+
+
+_sleep = asyncio.sleep

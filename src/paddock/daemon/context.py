@@ -1,0 +1,219 @@
+"""What all parts of a service share: the context, an action's way from its verdict to its outcome, and the table of
+handlers. The method that carries out an action says so itself. See docs/design/handlers.md.
+
+Decide, record, effect, record: `Gate` is the only place where a verdict is asked for and kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import msgspec
+
+from paddock.audit import AuditLog
+from paddock.errors import InternalError, PaddockError, PolicyDenied, Unrecorded
+from paddock.model import Action, Principal
+from paddock.model.any_action import BY_TAG
+from paddock.model.config import Config
+from paddock.policy import Policy
+from paddock.storage._base import Pool
+
+from .backends import Backends
+from .clock import Clock
+from .lanes import Lanes
+from .store.database import Store
+from .store.references import Needs
+from .tasks import Tasks
+
+if TYPE_CHECKING:
+    from paddock.storage import Templates
+    from paddock.storage.images import Images
+
+    from .workspaces.repositories import CredentialSource
+
+Perform: TypeAlias = Callable[[Action[Any], Principal], Awaitable[Any]]
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """`perform` asks the service itself, as any caller does."""
+
+    state_dir: Path
+    store: Store
+    audit: AuditLog
+    backends: Backends
+    tasks: Tasks
+    pool: Callable[[], Pool]
+    templates: Callable[[], Templates]
+    perform: Perform
+    needs: Needs
+    images: Callable[[], Images] | None = None
+    credentials: CredentialSource | None = None
+    config: Config = Config()
+    clock: Clock = Clock()
+    lanes: Lanes = msgspec.field(default_factory=Lanes)
+
+
+class Component:
+    """A part of a service. Its constructor takes the context, then the components that it calls."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._state_dir, self._config, self._clock = context.state_dir, context.config, context.clock
+        self._store, self._audit, self._tasks = context.store, context.audit, context.tasks
+        self._lanes, self._needs = context.lanes, context.needs
+        self._backends, self._pool, self._templates = context.backends, context.pool, context.templates
+        self._images, self._credentials, self._perform = context.images, context.credentials, context.perform
+
+
+class Entry:
+    """An action that was allowed, from its decision to its outcome. Exactly one outcome is recorded.
+
+    As a context manager it records when the block ends; `defer` leaves that to a handle that outlives the block.
+    """
+
+    def __init__(self, gate: Gate, principal: Principal, tag: str, number: int) -> None:
+        self.principal = principal
+        self.sandbox: str | None = None
+        """The id of what the action named somehow, once it is known."""
+        self.number = number
+        """Of the record of the decision, to which others may refer."""
+        self._gate, self._tag = gate, tag
+        self._deferred = self._done = False
+        self._ends: list[Callable[[], None]] = []
+
+    def defer(self) -> None:
+        self._deferred = True
+
+    def at_the_end(self, call: Callable[[], None]) -> None:
+        """Before the outcome is recorded."""
+        self._ends.append(call)
+
+    def judged(self, what: str, *, allowed: bool, rule: str, reason: str, detail: dict[str, object]) -> None:
+        """A further verdict on the same action, by what it is about: recorded as one. Unrecorded."""
+        self._gate.audit.verdict(
+            what,
+            allowed=allowed,
+            rule=rule,
+            reason=reason[:1024],
+            sandbox=self.sandbox or "",
+            detail={"of": self.number, **detail},
+        )
+
+    def done(self, detail: dict[str, object] | None = None) -> None:
+        if not self._done:
+            self._end()
+            self._gate.audit.outcome(self.number, self._tag, ok=True, sandbox=self.sandbox, detail=detail)
+            self._done = True
+
+    def afterwards(self, name: str, what: dict[str, object]) -> None:
+        """What came to be known when the outcome was recorded already."""
+        self._gate.audit.event(name, sandbox=self.sandbox, message=None, **{"decision": self.number, **what})
+
+    def failed(self, error: BaseException) -> None:
+        if not self._done:
+            self._end()
+            self._gate.audit.outcome(
+                self.number, self._tag, ok=False, error=_code_of(error), message=_message(error), sandbox=self.sandbox
+            )
+            self._done = True
+
+    def _end(self) -> None:
+        self._gate.close_entry(self.number)
+        for call in self._ends:
+            call()
+        self._ends.clear()
+
+    def __enter__(self) -> Entry:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            if not self._deferred:
+                self.done()
+            return
+        try:
+            self.failed(error)
+        except Unrecorded as unrecorded:
+            error.add_note(f"and this outcome could not be recorded: {unrecorded}")
+
+
+class Gate:
+    def __init__(self, policy: Policy, audit: AuditLog) -> None:
+        self._policy, self.audit = policy, audit
+        self._open: dict[int, Entry] = {}
+
+    def open(self, principal: Principal, action: Action[Any]) -> Entry:
+        """PolicyDenied if the policy says no. Unrecorded if the decision cannot be kept: then nothing may happen."""
+        verdict = self._policy.decide(principal, action)
+        number = self.audit.decision(principal, action, verdict)
+        if not verdict.allowed:
+            raise PolicyDenied(verdict.reason, rule=verdict.rule)
+        entry = Entry(self, principal, action.TAG, number)
+        self._open[number] = entry
+        return entry
+
+    def close_entry(self, number: int) -> None:
+        self._open.pop(number, None)
+
+    def abandon(self) -> None:
+        """Outcomes that nobody will record any more: handles that were never closed."""
+        for entry in tuple(self._open.values()):
+            entry.failed(Abandoned("the service was closed before it ended"))
+
+
+class Abandoned(Exception):
+    """Only ever recorded."""
+
+
+class Unknown(Exception):
+    """Only ever recorded: the caller's process ended before it said what became of what it did."""
+
+
+def _code_of(error: BaseException) -> str:
+    if isinstance(error, PaddockError):
+        return error.code
+    if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+        return "cancelled"
+    return type(error).__name__.lower() if isinstance(error, Abandoned | Unknown) else type(error).__name__
+
+
+def _message(error: BaseException) -> str | None:
+    text = error.message if isinstance(error, PaddockError) else str(error)
+    return text[:1024] or None
+
+
+S = TypeVar("S")
+A = TypeVar("A", bound=Action[Any])
+R = TypeVar("R")
+Method: TypeAlias = Callable[[S, A, Entry], Coroutine[Any, Any, R]]
+Handler: TypeAlias = Callable[[Action[Any], Entry], Coroutine[Any, Any, object]]
+
+
+def handles(*actions: type[A]) -> Callable[[Method[S, A, R]], Method[S, A, R]]:
+    """Register the decorated method as the handler of these actions."""
+
+    def register(method: Method[S, A, R]) -> Method[S, A, R]:
+        vars(method)["actions"] = actions
+        return method
+
+    return register
+
+
+def table(components: Iterable[object]) -> Mapping[type[Action[Any]], Handler]:
+    """Return the handler of every action. InternalError: an action has none, or two."""
+    found: dict[type[Action[Any]], Handler] = {}
+    for component in components:
+        for name, method in vars(type(component)).items():
+            for action in getattr(method, "actions", ()):
+                if action in found:
+                    raise InternalError(f"{action.TAG!r} has two handlers: {name} of {type(component).__name__} is one")
+                found[action] = getattr(component, name)
+    if missing := [tag for tag, action in BY_TAG.items() if action not in found]:
+        raise InternalError(f"there is no handler for {', '.join(missing)}")
+    return found

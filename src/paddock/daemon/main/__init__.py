@@ -1,0 +1,1 @@
+"""The process: start, sessions, requests, dispatch, recovery."""

@@ -1,0 +1,154 @@
+"""The composition root: the one module that names concrete classes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from copy import copy
+from functools import cached_property
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, TypeVar
+
+from paddock.errors import NotConfigured, PaddockError, ResourceExhausted
+from paddock.model import Action, Principal
+from paddock.supervisor import layout
+
+if TYPE_CHECKING:
+    from paddock.backends._base import Backend
+    from paddock.backends.jail import JailBackend, SupervisorClient
+    from paddock.storage import Pool, Templates
+    from paddock.storage.images import Images
+    from paddock.storage.repositories import Proof, Remote
+
+    from .service import Service
+
+R = TypeVar("R")
+_log = logging.getLogger("paddock")
+"""What takes long says so here, at the level of information."""
+
+
+class Node:
+    """The service of a state directory, and what it is made of. `open` it, `start` it, `aclose` it.
+
+    A pool that could not be opened is tried again by the next request: what was in the way may be gone.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        from paddock.backends.jail import JailBackend
+        from paddock.model.config import read_config
+
+        from ._older import forget_figures
+
+        self.config = read_config(state_dir)
+        told = forget_figures(state_dir, self.config)
+        self.notices = [told] if told else []
+        """What the first client is told."""
+        self._state_dir, self._jail, self._storage = state_dir, JailBackend(state_dir), _Storage(state_dir)
+        self._opening = asyncio.Lock()
+
+    @cached_property
+    def service(self) -> Service:
+        from paddock.policy import local_policy
+
+        from .service import Service
+
+        state_dir, jail, storage = self._state_dir, self._jail, self._storage
+        return Service(
+            state_dir,
+            backends=lambda: chain((jail,), _other_backends(state_dir, jail.supervisor)),
+            pool=storage.pool,
+            templates=storage.templates,
+            images=storage.images,
+            policy=local_policy(os.getuid()),
+            config=self.config,
+            credentials=_own_credential,
+        )
+
+    async def open(self) -> None:
+        """Open the pool. ResourceExhausted; any other failure is told to the requests that need the pool.
+
+        The supervisor takes as long to start as the service to import: both happen at once.
+        """
+        importing = asyncio.to_thread(import_module, "paddock.daemon.main.service")
+        await asyncio.gather(self._storage.open(self._jail), importing)
+
+    async def perform(self, action: Action[R], principal: Principal) -> R:
+        if not self._storage.is_open:
+            async with self._opening:
+                if not self._storage.is_open:
+                    await self.open()
+        return await self.service.perform(action, principal)
+
+    async def aclose(self) -> None:
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._jail.aclose)
+            if "service" in vars(self):
+                await self.service.aclose()
+
+
+async def _own_credential(principal: Principal, remote: Remote) -> Proof | None:
+    """Use the git credentials of the user who runs the daemon."""
+    from paddock.storage.repositories import ambient
+
+    return await ambient(remote)
+
+
+def _other_backends(state_dir: Path, supervisor: SupervisorClient) -> Iterator[Backend]:
+    """What is installed beside the jail: ours and other people's alike. The supervisor has one client: they share
+    it."""
+    from paddock.backends import OVER_THE_SUPERVISOR, load, names
+
+    for name in names():
+        if name != "jail":
+            try:
+                yield load(name)(state_dir, **({"supervisor": supervisor} if name in OVER_THE_SUPERVISOR else {}))
+            except (ImportError, AttributeError) as error:  # one broken plug-in must not take the other backends down
+                warnings.warn(f"backend {name!r} cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
+
+
+class _Storage:
+    """The pool and its templates. Where they cannot be opened, who needs them is told why, and `doctor` works."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._templates: Templates | None = None
+        self._images: Images | None = None
+        self._importing = Lock()
+        self._problem: PaddockError = NotConfigured("the pool is not open")
+
+    async def open(self, jail: JailBackend) -> None:
+        if not (self._state_dir / layout.SUPERVISOR_CONFIG).exists():
+            _log.info("making the pool of this state directory")
+        try:
+            self._templates = await jail.supervisor.templates()
+        except ResourceExhausted:
+            raise  # that will pass: the next call opens everything anew
+        except PaddockError as error:
+            self._problem = error
+
+    @property
+    def is_open(self) -> bool:
+        return self._templates is not None
+
+    def templates(self) -> Templates:
+        if self._templates is None:
+            raise copy(self._problem)
+        return self._templates
+
+    def pool(self) -> Pool:
+        return self.templates().pool
+
+    def images(self) -> Images:
+        with self._importing:
+            if self._images is None:
+                from paddock.storage.images import Images  # most sandboxes need none
+
+                self._images = Images(self.pool(), self._state_dir)
+        return self._images

@@ -1,0 +1,290 @@
+"""Handles in a client's hands: its descriptors carry the bytes, and `Call`s everything else.
+
+The near ends of the descriptors stay here, so what the service counts, redacts and records holds whatever the client
+does. A stream's error is told by the call that ends it: `end` of one that is read, `close` of one that is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from paddock.backends._pump import Flow, Pump, draw, pour
+from paddock.errors import InvalidArgument, PaddockError
+from paddock.model import (
+    ByteReader,
+    ByteStream,
+    ByteWriter,
+    ChangeStream,
+    ExecHandle,
+)
+from paddock.model.codec import Call
+from paddock.model.codec import Handle as HandleReply
+from paddock.wire import close_all
+
+if TYPE_CHECKING:
+    from paddock.daemon.sandboxes.streams import Outbound
+    from paddock.daemon.workspaces.mounts import Promoting
+    from paddock.daemon.workspaces.results import Publishing
+
+Method: TypeAlias = Callable[[Call], Awaitable[object]]
+_PIPE_BYTES = 1 << 20
+
+
+class Output:
+    """A stream that the client reads. `near` is closed at its end."""
+
+    def __init__(self, inner: ByteReader, near: int, pump: Pump) -> None:
+        self._inner = inner
+        self._task = asyncio.ensure_future(self._run(Flow(pump, near)))  # ended by `end`
+        self._task.add_done_callback(lambda _: os.close(near))
+
+    async def _run(self, flow: Flow) -> BaseException | None:
+        try:
+            await pour(self._inner, flow)
+        except BrokenPipeError:  # the client has closed its end: the command's writes fail from now on
+            with contextlib.suppress(PaddockError):
+                await self._inner.aclose()
+        except Exception as error:
+            return error
+        return None
+
+    async def end(self, *, wait: bool) -> None:
+        """Raises what broke the stream. Without `wait` it is over now, whatever is still to come."""
+        if not wait:
+            self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            error = await asyncio.shield(self._task) if wait else await self._task
+            if error is not None:
+                raise error
+
+
+class Input:
+    """A stream that the client writes. `near` is closed at its end."""
+
+    def __init__(self, inner: ByteWriter, near: int, pump: Pump) -> None:
+        self._inner, self._flow = inner, Flow(pump, near)
+        self._task = asyncio.ensure_future(self._run())  # ended by `close` and `abort`
+        self._task.add_done_callback(lambda _: os.close(near))
+
+    async def _run(self) -> BaseException | None:
+        try:
+            await draw(self._inner, self._flow)
+        except Exception as error:
+            return error
+        return None
+
+    async def end(self, sent: int) -> None:
+        """Return when all that the client has sent has been written on, or no more of it will be."""
+        self._flow.end_at(sent)
+        error = await asyncio.shield(self._task)
+        if error is not None and not isinstance(error, BrokenPipeError):  # the client has seen that one itself
+            raise error
+
+    async def close(self, sent: int) -> object:
+        await self.end(sent)
+        return await self._inner.aclose()
+
+    async def abort(self) -> None:
+        await self.stop()
+        await self._inner.abort()
+
+    async def stop(self) -> None:
+        """No byte more, and nothing else: the command to which it belongs is let go of."""
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+
+
+class Opened:
+    """One handle of a session: `reply` and `descriptors` are what the client is given.
+
+    `let_go` closes it when its client has gone, or never had it; `close` does the same unless `methods` has another.
+    """
+
+    def __init__(
+        self,
+        reply: HandleReply,
+        let_go: Callable[[], Awaitable[object]],
+        methods: Mapping[str, Method],
+        descriptors: tuple[int, ...] = (),
+    ) -> None:
+        self.reply, self.let_go, self.descriptors = reply, let_go, descriptors
+        self._methods: dict[str, Method] = {"close": lambda _: let_go(), **methods}
+
+    async def call(self, call: Call) -> object:
+        method = self._methods.get(call.method)
+        if method is None:
+            raise InvalidArgument(f"this handle has no method {call.method!r}")
+        return await method(call)
+
+
+def open_reader(number: int, inner: ByteReader, pump: Pump) -> Opened:
+    far, near = _out()
+    output = Output(inner, near, pump)
+
+    async def let_go() -> None:
+        try:
+            await output.end(wait=False)
+        finally:
+            await inner.aclose()
+
+    reply = HandleReply(handle=number, streams=("out",))
+    return Opened(reply, let_go, {"end": lambda _: output.end(wait=True)}, (far,))
+
+
+def open_writer(number: int, inner: ByteWriter, pump: Pump) -> Opened:
+    far, near = _in()
+    input = Input(inner, near, pump)
+    reply = HandleReply(handle=number, streams=("in",))
+    methods: dict[str, Method] = {"close": lambda call: input.close(call.sent or 0), "abort": lambda _: input.abort()}
+    return Opened(reply, input.abort, methods, (far,))
+
+
+def open_stream(number: int, inner: ByteStream, pump: Pump) -> Opened:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    output = Output(inner, os.dup(ours.fileno()), pump)
+    input = Input(inner, os.dup(ours.fileno()), pump)
+
+    async def half_close() -> None:
+        """So that the client sees an end when the service's side has ended."""
+        with contextlib.suppress(Exception):  # `end` tells
+            await output.end(wait=True)
+        with contextlib.suppress(OSError):
+            ours.shutdown(socket.SHUT_WR)
+
+    after = asyncio.ensure_future(half_close())  # ended by `stop`
+
+    async def stop() -> None:
+        with contextlib.suppress(Exception):
+            await output.end(wait=False)
+        await input.stop()
+        after.cancel()
+        await asyncio.wait((after,))
+        ours.close()
+
+    async def eof(call: Call) -> None:
+        await input.end(call.sent or 0)
+        await inner.write_eof()
+
+    async def close(call: Call) -> None:
+        await stop()
+        await inner.aclose()
+
+    async def let_go() -> None:
+        await stop()
+        await inner.abort()
+
+    reply = HandleReply(handle=number, streams=("both",))
+    methods: dict[str, Method] = {
+        "end": lambda _: output.end(wait=True),
+        "close": close,
+        "abort": lambda _: let_go(),
+        "eof": eof,
+    }
+    return Opened(reply, let_go, methods, (theirs.detach(),))
+
+
+def open_promotion(number: int, inner: Promoting, pump: Pump) -> Opened:
+    reply = HandleReply(handle=number, streams=("layer", "journal"), plan=inner.plan)
+    descriptors = (os.dup(inner.layer), os.dup(inner.journal))
+    return Opened(reply, inner.aclose, {"finish": lambda _: inner.finish()}, descriptors)
+
+
+def open_publication(number: int, inner: Publishing, pump: Pump) -> Opened:
+    async def finish(call: Call) -> object:
+        if call.published is None:
+            raise InvalidArgument("what became of it is missing")
+        return await inner.finish(call.published)
+
+    reply = HandleReply(handle=number, push=inner.push, pull_request=inner.pull_request)
+    return Opened(reply, inner.aclose, {"finish": finish})
+
+
+def open_watch(number: int, inner: ChangeStream, pump: Pump) -> Opened:
+    return Opened(HandleReply(handle=number), inner.aclose, {"next": lambda _: inner.next()})
+
+
+def open_exec(number: int, inner: ExecHandle, pump: Pump) -> Opened:
+    methods: dict[str, Method] = {"wait": lambda _: inner.wait(), "kill": lambda _: inner.kill()}
+    ends: dict[str, int] = {}
+    input: Input | None = None
+    if inner.stdin is not None:
+        ends["stdin"], near = _in()
+        input = Input(inner.stdin, near, pump)
+        stdin = input
+        methods["stdin.close"] = lambda call: stdin.close(call.sent or 0)
+        methods["stdin.abort"] = lambda _: stdin.abort()
+    outputs: dict[str, Output] = {}
+    nears: dict[str, int] = {}
+
+    async def end(call: Call) -> None:
+        await outputs[call.method].end(wait=True)
+
+    async def begin(call: Call) -> None:
+        """The caller has so many bytes of the stream already, which he knows only when he has read all that came."""
+        name = call.method.removesuffix(".from")
+        if (near := nears.pop(name, None)) is not None:
+            reader: Outbound = getattr(inner, name)
+            reader.skip = call.sent or 0
+            outputs[f"{name}.end"] = Output(reader, near, pump)
+
+    for name, reader in (("stdout", inner.stdout), ("stderr", inner.stderr)):
+        if reader is None:
+            continue
+        ends[name], near = _out()
+        methods[f"{name}.end"] = end
+        if getattr(inner, "taken_up", False):
+            nears[name] = near
+            methods[f"{name}.from"] = begin
+        else:
+            outputs[f"{name}.end"] = Output(reader, near, pump)
+
+    async def signalled(call: Call) -> None:
+        await inner.signal(signal.SIGTERM if call.number is None else call.number)
+
+    async def resize(call: Call) -> None:
+        if call.size is None:
+            raise InvalidArgument("a terminal's new size is missing")
+        await inner.resize(call.size)
+
+    async def let_go() -> None:
+        if input is not None:
+            await input.stop()
+        close_all(nears.values())
+        nears.clear()
+        for output in outputs.values():
+            with contextlib.suppress(Exception):
+                await output.end(wait=False)
+        await inner.aclose()
+
+    methods |= {"signal": signalled, "resize": resize}
+    reply = HandleReply(handle=number, streams=tuple(ends), id=inner.id, pid=inner.pid)
+    return Opened(reply, let_go, methods, tuple(ends.values()))
+
+
+def _out() -> tuple[int, int]:
+    """The client's end and ours, which does not block."""
+    far, near = pipe()
+    os.set_blocking(near, False)
+    return far, near
+
+
+def _in() -> tuple[int, int]:
+    near, far = pipe()
+    os.set_blocking(near, False)
+    return far, near
+
+
+def pipe() -> tuple[int, int]:
+    """Ends to read and to write, with as much room as this user may still have (pipe(7))."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # /proc/sys/fs/pipe-user-pages-soft: the usual 64 KiB do as well
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return reading, writing

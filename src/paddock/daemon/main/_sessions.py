@@ -1,0 +1,174 @@
+"""A session is a client process: its connections, the handles it has open, and the sandboxes that end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from paddock.daemon.clock import start_time
+from paddock.errors import DaemonLost, InvalidState
+from paddock.linux import pidfd
+from paddock.model import SandboxId
+
+from ._asked import RETURN_SECONDS
+from ._handles import Opened
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session leaves on disk for the next daemon: which process it is, and what ends with it."""
+
+    token: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    pid: int
+    start_time: str
+    boot_id: str
+    sandboxes: tuple[SandboxId, ...] = ()
+
+
+class Session:
+    def __init__(self, token: str, pid: int, ended: Callable[[Session], None]) -> None:
+        self.token, self.pid = token, pid
+        self.connections: set[object] = set()
+        self.handles: dict[int, Opened] = {}
+        self.sandboxes: set[SandboxId] = set()
+        self.has_asked = False
+        """For more than how the daemon is."""
+        self._ended: Callable[[Session], None] | None = ended
+        self._first = self._number = int.from_bytes(os.urandom(4)) << 16
+        """Of handles: those of an earlier daemon have other numbers."""
+        self._return: asyncio.TimerHandle | None = None
+        self._process = self._watch()
+        self.start_time = start_time(pid)
+        """Read when the pidfd was open: both are of the same process if this is what was expected."""
+
+    def next_handle(self) -> int:
+        self._number += 1
+        return self._number
+
+    def handle(self, number: int) -> Opened:
+        opened = self.handles.get(number)
+        if opened is not None:
+            return opened
+        if not self._first < number <= self._number:
+            raise DaemonLost("the daemon has restarted since")
+        raise InvalidState("the handle was closed", hint="wait first")
+
+    def disconnected(self, connection: object, *, is_lost: bool) -> None:
+        """`is_lost`: before its requests were answered. Then the client comes back for the answers, if it lives."""
+        self.connections.discard(connection)
+        if self.connections:
+            return
+        if is_lost and self._process is not None:
+            if self._return is not None:
+                self._return.cancel()
+            self._return = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._end_if_alone)
+        elif self._return is None:
+            self.end()
+
+    def _end_if_alone(self) -> None:
+        self._return = None
+        if not self.connections:
+            self.end()
+
+    def end(self) -> None:
+        """The process has died, or closed its last connection, whichever comes first. Idempotent."""
+        self.stop_watching()
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended(self)
+
+    def stop_watching(self) -> None:
+        if self._process is not None:
+            asyncio.get_running_loop().remove_reader(self._process)
+            os.close(self._process)
+            self._process = None
+
+    def _watch(self) -> int | None:
+        """A forked child may keep the connection open when the process has died: the pidfd tells (pidfd_open(2)). A
+        process in another pid namespace is seen as 0, and only the end of its connections tells."""
+        if self.pid <= 0:
+            return None
+        try:
+            descriptor = pidfd.open(self.pid)
+        except OSError:
+            return None
+        asyncio.get_running_loop().add_reader(descriptor, self.end)
+        return descriptor
+
+
+class SessionFiles:
+    """One file for each session that has sandboxes: a `SessionRow`, then a line for each sandbox that came later. The
+    daemon is their only writer."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._opening = asyncio.Lock()
+        self._files: dict[str, int] = {}
+
+    async def add(self, session: Session, sandbox: SandboxId, boot_id: str) -> None:
+        """Write down that `sandbox` ends with `session`. OSError."""
+        session.sandboxes.add(sandbox)
+        async with self._opening:
+            file = self._files.get(session.token)
+            if file is None:
+                self._files[session.token] = await asyncio.to_thread(self._begin, session, boot_id)
+                return
+        line = f"{sandbox}\n".encode()
+        if os.write(file, line) < len(line):
+            os.close(self._files.pop(session.token))  # the next line begins the file anew
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _begin(self, session: Session, boot_id: str) -> int:
+        row = SessionRow(
+            token=session.token,
+            pid=session.pid,
+            start_time=session.start_time or "",
+            boot_id=boot_id,
+            sandboxes=tuple(session.sandboxes),
+        )
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        place = self._directory / f"{session.token}.json"
+        staged = place.with_suffix(".new")
+        file = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            with open(file, "wb", closefd=False) as writer:
+                writer.write(msgspec.json.encode(row) + b"\n")
+            staged.rename(place)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def close(self) -> None:
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def forget(self, token: str) -> None:
+        if (file := self._files.pop(token, None)) is not None:
+            os.close(file)
+        (self._directory / f"{token}.json").unlink(missing_ok=True)
+
+    def read(self) -> Iterable[SessionRow]:
+        for place in sorted(self._directory.glob("*")):
+            if place.suffix == ".json":
+                first, *later = place.read_bytes().split(b"\n")
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # not one of ours: it ends nothing
+                    row = msgspec.json.decode(first, type=SessionRow)
+                    added = (SandboxId(line.decode()) for line in later[:-1])  # the last one has not been written whole
+                    if row.token == place.stem:
+                        yield msgspec.structs.replace(row, sandboxes=(*row.sandboxes, *added))
+            else:
+                place.unlink(missing_ok=True)
+
+
+async def all_of(work: Iterable[Awaitable[object]]) -> list[BaseException]:
+    """Each to its end; the errors."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    return [result for result in results if isinstance(result, BaseException)]

@@ -1,0 +1,178 @@
+"""Recovery: what is recorded is made to agree with what lives. See docs/design/order.md.
+
+`recover` runs once, before the daemon listens. A sweep repeats most of it: what a dead daemon had asked for may come to
+life later, a row whose lane is free is left over, and on a full disk nothing can be deleted.
+
+The sweep brings what time alone brings. At its deadline it ends only what sleeps on disk. The supervisor and the guest
+end the others, daemon or no daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+
+from paddock.backends._base import Backend, Ending
+from paddock.daemon.access.policies import Policies
+from paddock.daemon.context import Component, Context
+from paddock.daemon.sandboxes.cleanup import Remains
+from paddock.daemon.sandboxes.execs import Execs
+from paddock.daemon.sandboxes.restore import Restoring
+from paddock.daemon.sandboxes.running import LIVE, Live, destroy
+from paddock.daemon.sandboxes.snapshots import Snapshots
+from paddock.daemon.store.database import Row
+from paddock.daemon.tasks import Activity
+from paddock.daemon.upkeep.garbage import Garbage
+from paddock.daemon.workspaces.repositories import Repositories
+from paddock.daemon.workspaces.results import remove_quarantines
+from paddock.daemon.workspaces.workspaces import Workspaces
+from paddock.errors import PaddockError, Unrecorded
+from paddock.model import SandboxId, State
+
+PERIOD_SECONDS = 30.0
+KEEP_ENDED_SECONDS = 7 * 86_400.0
+_AT_ONCE = 8
+_GONE = Ending(limit=None, reason="")
+
+
+class Recovery(Component):
+    def __init__(
+        self,
+        context: Context,
+        live: Live,
+        remains: Remains,
+        snapshots: Snapshots,
+        restoring: Restoring,
+        workspaces: Workspaces,
+        repositories: Repositories,
+        policies: Policies,
+        garbage: Garbage,
+        execs: Execs,
+        period_seconds: float,
+    ) -> None:
+        super().__init__(context)
+        self._live, self._remains, self._snapshots = live, remains, snapshots
+        self._restoring, self._workspaces, self._repositories = restoring, workspaces, repositories
+        self._policies, self._garbage, self._execs, self._period = policies, garbage, execs, period_seconds
+
+    async def recover(self) -> None:
+        """Put right what the daemon before this one has left. A step that fails is recorded, and stops no other."""
+        await self._try("sandboxes", self._sandboxes)
+        await self._try("commands", lambda: self._execs.recover(self._asked()))
+        await self._try("pauses", self._pauses)
+        await self._try("snapshots", self._snapshots.recover)
+        await self._try("workspaces", self._workspaces.recover)
+        await self._try("workshops", self._repositories.workshops.recover)
+        await self._try("bases", self._repositories.bases.recover)
+        await self._try("quarantines", lambda: asyncio.to_thread(remove_quarantines, self._repositories.directory))
+
+    async def run(self, activity: Activity) -> None:
+        """Sweep until it is cancelled. A sweep that fails is recorded, and comes round again."""
+        async for _ in activity.rounds(self._period):
+            try:
+                await self.sweep()
+            except Exception as error:  # a backend's bug too: the next sweep may get further
+                self._tell("sweep.failed", error)
+
+    async def sweep(self) -> None:
+        await self._sandboxes()
+        # This daemon, too, can undo nothing on a full disk.
+        await self._try("snapshots", self._snapshots.recover)
+        await self._try("workspaces", self._workspaces.put_right)
+        await self._live.check_all(self._store.list())
+        await self._garbage.sweep()
+        self._store.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
+        self._policies.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
+        await asyncio.to_thread(self._store.checkpoint)
+
+    async def _sandboxes(self) -> None:
+        """Ask the backends that rows name. One that can't be asked changes nothing. `Live.check_all` records ends."""
+        for backend in map(self._backends.find, sorted(self._store.backends())):
+            # A row is written before anything is made for it: what lives without a row at the end has none.
+            before = {row.id: row for row in self._store.list()}
+            living = None if backend is None else await self._living(backend)
+            if backend is None or living is None:
+                continue
+            rows, workshops = {row.id: row for row in self._store.list()}, self._repositories.workshops.living()
+            work: list[Awaitable[None]] = []
+            adopted: list[Row] = []
+            for id in {*living, *(id for id, row in rows.items() if row.sandbox.backend == backend.name)} - workshops:
+                row, lives = rows.get(id), living.get(id, _GONE) is None
+                if row is not None and (row.sandbox.backend != backend.name or _has_begun(row, before.get(id))):
+                    continue  # what carries for it, perhaps
+                if not self._lanes.is_free(id):
+                    continue
+                if row is None or row.asleep or row.state not in LIVE:
+                    work.append(self._try(id, partial(self._agree, id, row, backend, lives)))
+                elif lives and self._live.get(row) is None:
+                    adopted.append(row)
+            if adopted:
+                self._tasks.start(self._adopt(adopted), name="adopt ahead")
+            await asyncio.gather(*work)
+
+    async def _agree(self, id: SandboxId, was: Row | None, backend: Backend, lives: bool) -> None:
+        """Finish or undo what is not recorded as running. `was`: its row when the backend was asked."""
+        async with self._lanes.exclusive(id):
+            row = self._store.get(id)
+            if was is None or row is None:
+                if lives:
+                    message = "it lives without a row that says so; killed"
+                    self._audit.event("sandbox.orphan", sandbox=id, message=message)
+                await destroy(backend, id)  # the backend keeps an end until it is told to forget it
+            elif was.state is State.CREATING:
+                await destroy(backend, id)
+                await self._remains.settle(row, None)
+            elif was.state is State.RESTORING:
+                await self._restoring.settled(row)
+            elif lives:
+                await destroy(backend, id)
+
+    async def _adopt(self, rows: list[Row]) -> None:
+        """Ahead of the first use, which waits for its own sandbox only."""
+        left = iter(rows)
+
+        async def some() -> None:
+            for row in left:
+                with suppress(PaddockError, OSError):  # the first use is told
+                    await self._live.hold(row)
+
+        await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
+
+    async def _pauses(self) -> None:
+        """A daemon that died may not have recorded that a sandbox stands still, or goes on."""
+        for row in await self._live.check_all(tuple(row for row in self._store.list() if row.state in LIVE)):
+            now = self._store.get(row.id)
+            if row.state is State.RUNNING and now is not None and now.state is State.PAUSED:
+                # It goes on since nobody knows when; the backend, asked to resume what runs, says until when.
+                await self._live.resume(now, await self._live.hold(now))
+
+    def _asked(self) -> list[Backend]:
+        """Backends that rows name, and that work."""
+        named = map(self._backends.find, sorted(self._store.backends()))
+        return [backend for backend in named if backend is not None and backend.probe() is None]
+
+    async def _living(self, backend: Backend) -> Mapping[SandboxId, Ending | None] | None:
+        """Return None if it can't be asked."""
+        try:
+            return None if backend.probe() is not None else await backend.living()
+        except (PaddockError, OSError):
+            return None
+
+    async def _try(self, what: str, step: Callable[[], Awaitable[None] | None]) -> None:
+        try:
+            if (work := step()) is not None:
+                await work
+        except (PaddockError, OSError) as error:
+            self._tell("recovery.failed", error, what)
+
+    def _tell(self, event: str, error: Exception, *what: str) -> None:
+        with suppress(Unrecorded):  # a full disk: then nothing was done either
+            self._audit.event(event, message=": ".join((*what, type(error).__name__, str(error)))[:1024])
+
+
+def _has_begun(row: Row, before: Row | None) -> bool:
+    """Whether it was made, made again, or woken from disk since `before` was read."""
+    seen = (row.state, row.asleep, row.incarnation)
+    return before is None or (before.state, before.asleep, before.incarnation) != seen

@@ -1,0 +1,259 @@
+"""`perform`: everything that can be asked of paddock, and who answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+from paddock.audit import AuditLog
+from paddock.backends._base import Backend
+from paddock.daemon.access.approvals import Approvals
+from paddock.daemon.access.gateways import Doors
+from paddock.daemon.access.policies import Policies
+from paddock.daemon.access.secrets import Leases, Secrets
+from paddock.daemon.backends import Backends
+from paddock.daemon.clock import Clock
+from paddock.daemon.context import Context, Gate, table
+from paddock.daemon.sandboxes.cleanup import Remains
+from paddock.daemon.sandboxes.create import Making
+from paddock.daemon.sandboxes.execs import Execs
+from paddock.daemon.sandboxes.files import Files
+from paddock.daemon.sandboxes.images import ImageRoom
+from paddock.daemon.sandboxes.nested import Nested
+from paddock.daemon.sandboxes.restore import Restoring
+from paddock.daemon.sandboxes.running import LIVE, Live
+from paddock.daemon.sandboxes.sandboxes import Sandboxes
+from paddock.daemon.sandboxes.snapshots import Snapshots
+from paddock.daemon.store.database import Store
+from paddock.daemon.store.references import Needs
+from paddock.daemon.tasks import Activity, Tasks
+from paddock.daemon.upkeep.evidence import Evidence
+from paddock.daemon.upkeep.garbage import Storage
+from paddock.daemon.upkeep.reports import Reports
+from paddock.daemon.workspaces.artifacts import ArtifactResults
+from paddock.daemon.workspaces.mounts import MountResults
+from paddock.daemon.workspaces.repositories import Repositories
+from paddock.daemon.workspaces.results import Sources, WorkspaceResults
+from paddock.daemon.workspaces.workspaces import Workspaces
+from paddock.errors import InternalError, InvalidState, Unrecorded, exhaustion
+from paddock.model import Action, Principal, SandboxId, State
+from paddock.model.config import Config
+from paddock.policy import Policy
+from paddock.storage._base import Pool
+from paddock.supervisor.layout import AUDIT, DATABASE
+
+from .recovery import PERIOD_SECONDS, Recovery
+
+if TYPE_CHECKING:
+    from paddock.daemon.workspaces.repositories import CredentialSource
+    from paddock.storage import Templates
+    from paddock.storage.images import Images
+
+R = TypeVar("R")
+
+
+class Service:
+    """The one of its state directory. `async with` it, or `start` and `aclose`, in the loop that uses it.
+
+    Leaving it lets sandboxes live on where their backend can find them again, and ends them where it can't.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        backends: Iterable[Backend] | Callable[[], Iterable[Backend]],
+        pool: Callable[[], Pool],
+        templates: Callable[[], Templates],
+        images: Callable[[], Images] | None = None,
+        policy: Policy,
+        audit: AuditLog | None = None,
+        store: Store | None = None,
+        config: Config = Config(),  # noqa: B008 (a frozen value)
+        clock: Clock = Clock(),  # noqa: B008 (a frozen value)
+        credentials: CredentialSource | None = None,
+        doors: Callable[[Context, Leases, Approvals], Doors] = Doors,
+        period_seconds: float = PERIOD_SECONDS,
+    ) -> None:
+        self.state_dir = state_dir
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._audit = audit or AuditLog(state_dir / AUDIT)
+        self._store = store or Store(state_dir / DATABASE, clock)
+        self._backends = Backends(backends, config.level)
+        self._tasks = Tasks(self._task_failed)
+        self._gate = Gate(policy, self._audit)
+        self._closed = False
+        self._performers: set[asyncio.Task[Any]] = set()
+        context = Context(
+            state_dir=state_dir,
+            store=self._store,
+            audit=self._audit,
+            clock=clock,
+            config=config,
+            tasks=self._tasks,
+            backends=self._backends,
+            pool=pool,
+            templates=templates,
+            images=images,
+            credentials=credentials,
+            perform=self.perform,
+            needs=Needs(self._store),
+        )
+        # Each after those that it calls.
+        self.secrets = Secrets(context)
+        leases = self.leases = Leases(context, self.secrets)
+        approvals = self.approvals = Approvals(context)
+        self.doors = doors(context, leases, approvals)
+        policies = self.policies = Policies(context, self.doors, leases, approvals)
+        snapshots = self.snapshots = Snapshots(context, policies)
+        remains = Remains(context, self.doors, snapshots)
+        nested = Nested(context)
+        live = self.live = Live(context, remains, leases, nested)
+        restoring = Restoring(context, live, snapshots, self.doors, policies, leases)
+        repositories = self.repositories = Repositories(context)
+        spaces = self.workspaces = Workspaces(context, live, repositories, policies)
+        sandboxes = self.sandboxes = Sandboxes(context, live, snapshots, policies, restoring, self.doors)
+        making = self.making = Making(context, sandboxes, live, self.doors, leases, snapshots, policies, nested, spaces)
+        execs = self.execs = Execs(context, sandboxes, live, remains, leases, policies)
+        files = Files(sandboxes, live, policies)
+        self.evidence = Evidence(state_dir, self._audit, clock, config)
+        image_room = ImageRoom(context)
+        reports = Reports(context, sandboxes, self.evidence, image_room)
+        mount_results = MountResults(context, sandboxes, snapshots)
+        sources = Sources(sandboxes, snapshots, spaces, repositories.workshops)
+        artifacts = ArtifactResults(context, sources)
+        results = WorkspaceResults(context, sources, repositories, policies)
+        collectors = (image_room.candidates, repositories.bases.candidates, repositories.candidates, spaces.candidates)
+        self.storage = Storage(context, remains, collectors)
+        self.garbage = self.storage.garbage
+        self.recovery = Recovery(
+            context,
+            live,
+            remains,
+            snapshots,
+            restoring,
+            spaces,
+            repositories,
+            policies,
+            self.garbage,
+            execs,
+            period_seconds,
+        )
+        of_sandboxes = (sandboxes, snapshots, making, execs, files)
+        of_work = (repositories, spaces, mount_results, artifacts, results)
+        of_access = (self.secrets, leases, approvals)
+        of_the_machine = (image_room, reports, self.evidence, self.garbage, self.storage)
+        self.handlers = table((*of_sandboxes, *of_work, *of_access, *of_the_machine))
+        self._audit.hide = leases.without_values
+        self.activity = Activity(self._store.any_lives)
+
+    async def perform(self, action: Action[R], principal: Principal) -> R:
+        """Does what `action` asks, if the policy lets `principal`, and returns what the action's type says.
+
+        Raises PolicyDenied, Unrecorded (then nothing was done), and what the handlers raise (`paddock.errors`).
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._performers.add(task)
+        self.activity.note()
+        try:
+            with self._gate.open(principal, action) as entry:
+                try:
+                    handler = self.handlers.get(type(action))
+                    if handler is None:
+                        raise InternalError(f"there is no handler for {action.TAG!r}")
+                    return cast("R", await handler(action, entry))
+                except (OSError, RuntimeError) as error:
+                    exhausted = exhaustion(error)
+                    if exhausted is None:
+                        raise
+                    raise exhausted from error
+        finally:
+            self._performers.discard(task)
+
+    async def end(self, id: SandboxId) -> None:
+        """End a sandbox whose program has ended. Nothing happens to one that has ended by itself."""
+        await self.sandboxes.end(id)
+
+    def has_running(self) -> bool:
+        """Whether any sandbox runs, or is being made or restored."""
+        return any(row.state in (State.CREATING, State.RESTORING, State.RUNNING) for row in self._store.list())
+
+    def not_persistent(self, owner: Principal) -> set[SandboxId]:
+        """Those that live and end with the programs of `owner` that use them."""
+        rows = self._store.list()
+        return {row.id for row in rows if not row.sandbox.spec.persistent and row.sandbox.owner == owner.id}
+
+    async def recover(self) -> None:
+        """Put right what the service before this one has left. To be awaited once, before anything is performed."""
+        await self.recovery.recover()
+
+    def leave(self) -> None:
+        """Have what runs go on for the next service, commands of the foreground too where they are kept."""
+        self.execs.leaves = True
+
+    async def start(self) -> None:
+        """Recover, and begin the sweeps in the loop that runs."""
+        if self._closed:
+            raise InvalidState("this service was closed", hint="make another one")
+        await self.secrets.fetch_keys()
+        await self.recover()
+        self._tasks.start(self.recovery.run(self.activity), name="sweep")
+        self._tasks.start(self.evidence.run(self.activity), name="sign")
+        self._tasks.start(self._resume_network(), name="see to the network access of what lives")
+
+    async def _resume_network(self) -> None:
+        """See to the network access of sandboxes that live since before this daemon."""
+        living = [row for row in self._store.list() if row.state in LIVE and not row.asleep]
+        self.doors.resume(
+            [(row, await self.policies.of(row.sandbox.policy)) for row in living if row.sandbox.policy is not None],
+            without=[row for row in living if row.sandbox.policy is None],
+        )
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Idempotent. What is under way is cancelled and undone, open outcomes are recorded, instances are let go: the
+        next service takes them over."""
+        if self._closed:
+            return
+        self._closed = True
+        others = self._performers - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others)
+        # From the last line up; each runs whatever became of the others.
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self.evidence.aclose)
+            closing.callback(self._audit.close)
+            closing.callback(self._store.close)
+            closing.push_async_callback(self._close_backends)
+            closing.callback(self._gate.abandon)
+            closing.callback(self.doors.aclose)
+            closing.push_async_callback(self.live.aclose)  # what has come to life since
+            closing.push_async_callback(self._tasks.aclose)
+            closing.push_async_callback(self.live.aclose)
+
+    async def _close_backends(self) -> None:
+        """All that are loaded by now: work that was ended before may have loaded more."""
+        async with AsyncExitStack() as closing:
+            for backend in self._backends.loaded():
+                closing.push_async_callback(backend.aclose)
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        try:
+            self._audit.event("task.failed", message=f"{name}: {type(error).__name__}: {error}"[:1024])
+        except Unrecorded:
+            asyncio.get_running_loop().call_exception_handler({"message": f"task {name!r} failed", "exception": error})

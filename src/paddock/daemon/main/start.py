@@ -1,0 +1,337 @@
+"""The daemon's process, from its first line to its last. `docs/design/daemon.md` has the order of steps and why."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import time
+from collections.abc import Coroutine
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paddock import __version__
+from paddock.daemon.clock import boot_id
+from paddock.errors import InvalidArgument, PaddockError, exhaustion
+from paddock.linux import inotify
+from paddock.model import KillSandbox, ListSandboxes, Principal, Sandbox, SandboxId, codec
+from paddock.model.config import FILE
+from paddock.wire import PROTOCOL
+
+from ._code import Code
+from ._listener import Leaving, Listener
+from ._older import refuse_older_programs, rename_files
+from ._process import control_group, detach
+from ._requests import ProgressHandler, Requests
+from ._sessions import Session, SessionFiles, all_of
+from ._watchdog import Watchdog
+
+SESSIONS = "sessions"
+LOCK = "daemon.lock"
+LOG = "daemon.log"
+_LOG_BYTES = 10 << 20
+_CLOSE_SECONDS = 20.0
+_AGAIN_SECONDS = 5.0
+_UNCLAIMED_SECONDS = 30.0
+"""In which a program whose create the death of the daemon interrupted can ask again, with its key."""
+
+_log = logging.getLogger("paddock")
+
+if TYPE_CHECKING:
+    from .service import Service
+
+
+def main(options: dict[str, Any]) -> None:
+    """Serve the state directory `options["state"]`. The lock is descriptor `lock`, held already; what goes wrong before
+    the first client can be served is written to descriptor `ready`."""
+    lock, ready = int(options["lock"]), int(options["ready"])
+    code = 0
+    try:
+        kept = detach()
+        for descriptor in (lock, ready):
+            os.set_inheritable(descriptor, False)
+        state_dir = Path(options["state"])
+        _open_log(state_dir)
+        if kept:
+            _log.warning("this daemon keeps its first caller's %s: the kernel does not let it go", ", ".join(kept))
+        watchdog = Watchdog()
+        with asyncio.Runner(loop_factory=watchdog.new_loop) as runner:
+            runner.run(_until_told(Daemon(state_dir, lock, watchdog), ready))
+    except PaddockError as error:
+        _log.error("the daemon could not start: %s", error.message)
+        _tell(ready, codec.encode_error(error))
+        code = 1
+    except (OSError, RuntimeError) as error:
+        _log.exception("the daemon could not go on")
+        _tell(ready, codec.encode_error(exhaustion(error) or error))
+        code = 1
+    except BaseException as error:
+        _log.exception("the daemon could not go on")
+        _tell(ready, codec.encode_error(error))
+        code = 1
+    logging.shutdown()
+    os._exit(code)  # doesn't wait for threads that hang in a call to a registry; the lock falls with the process
+
+
+class Daemon:
+    """One state directory's service, and who uses it."""
+
+    def __init__(self, state_dir: Path, lock: int, watchdog: Watchdog) -> None:
+        self._state_dir, self._lock, self._watchdog = state_dir, lock, watchdog
+        self._principal = Principal(f"local:{os.getuid()}")
+        self._instance, self._started, self._boot = os.urandom(8).hex(), time.time(), boot_id()
+        self._code = Code(state_dir / FILE)
+        self._files = SessionFiles(state_dir / SESSIONS)
+        self._ends_own = self._closing = False
+        self._ending: set[asyncio.Task[None]] = set()
+        self._idle: asyncio.TimerHandle | None = None
+        self._over = asyncio.Event()
+        self._changes = -1
+        """Tells of the state directory (inotify)."""
+
+    async def run(self, ready: int) -> None:
+        from ._compose import Node
+
+        refuse_older_programs(self._state_dir)
+        rename_files(self._state_dir)
+        node = self._node = Node(self._state_dir)
+        requests = Requests(node, self._principal, owned=self._owned, control=self._control, kept=self._keeps)
+        self._listener = Listener(requests, greet=self._greet, ended=self._session_ended)
+        try:
+            await node.open()
+            await node.service.start()
+            self._take_up_sessions()
+            self._listener.listen(self._state_dir)
+            self._watchdog.start()
+            self._watch_directory()
+            _tell(ready, b"{}")
+            _log.info("the daemon of %s listens: paddock %s", self._state_dir, __version__)
+            self._look_whether_idle()
+            gc.freeze()  # what lives by now lives on: the collector needn't walk over it with each exec
+            await self._over.wait()
+        finally:
+            await self._close()
+
+    @property
+    def service(self) -> Service:
+        return self._node.service
+
+    def _keeps(self, command: str) -> bool:
+        return self._node.service.execs.keeps(command)
+
+    def leave(self, why: str = "SIGTERM") -> None:
+        """End `run`: what lives goes on, and the next daemon takes over."""
+        _log.info("the daemon leaves: %s", why)
+        if not self._ends_own:
+            self._node.service.leave()
+        self._listener.stop()
+        self._over.set()
+
+    async def _close(self) -> None:
+        self._closing = True
+        self._watch_no_more()
+        self._listener.stop()
+        await self._listener.aclose()
+        for session in tuple(self._listener.sessions.values()):
+            session.end()
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
+        self._files.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._node.aclose(), _CLOSE_SECONDS)
+
+    def _take_up_sessions(self) -> None:
+        """Of the daemon before: a session lives as long as its process, whether it calls again or not. A process of
+        another pid namespace, seen as 0, is taken to live as long as a sandbox of it."""
+        rows, there = tuple(self._files.read()), self.service.not_persistent(self._principal)
+        dead: list[Session] = []
+        for row in rows:
+            session = self._listener.session(row.token, row.pid)
+            session.sandboxes.update(row.sandboxes)
+            session.has_asked = row.pid > 0
+            lives = session.start_time == row.start_time if row.pid > 0 else not there.isdisjoint(row.sandboxes)
+            if row.boot_id != self._boot or not lives:
+                dead.append(session)
+        for session in dead:  # when all are known: a sandbox may be a living one's, too
+            session.end()
+        # Of those that no file names the daemon before had no time to note whose they are.
+        unclaimed = there.difference(*(row.sandboxes for row in rows))
+        if unclaimed:
+            asyncio.get_running_loop().call_later(_UNCLAIMED_SECONDS, self._end_unclaimed, unclaimed)
+
+    def _end_unclaimed(self, sandboxes: set[SandboxId]) -> None:
+        if not self._closing:
+            self._begin(self._end_sandboxes(sandboxes - self._owned_by_sessions()))
+
+    def _owned_by_sessions(self) -> set[SandboxId]:
+        return {id for session in self._listener.sessions.values() for id in session.sandboxes}
+
+    def _greet(self, hello: codec.Hello) -> codec.Welcome:
+        is_outdated = (hello.protocol, hello.version) != (PROTOCOL, __version__) or self._code.has_changed()
+        if is_outdated and not self._is_used(hello.session):
+            self.leave("its code or config.toml has changed, and no other program uses it")
+            raise Leaving
+        differs = tuple(sorted(name for name, value in hello.environment.items() if os.environ.get(name, "") != value))
+        notices, self._node.notices = tuple(self._node.notices), []
+        if is_outdated and hello.session not in self._listener.sessions:
+            notices += (
+                f"the daemon (pid {os.getpid()}) started before its code or config.toml changed;"
+                " to replace it: paddock daemon restart",
+            )
+        return codec.Welcome(
+            protocol=PROTOCOL,
+            version=__version__,
+            instance=self._instance,
+            pid=os.getpid(),
+            differs=differs,
+            notices=notices,
+        )
+
+    async def _owned(self, session: Session, sandbox: Sandbox) -> None:
+        if not sandbox.spec.persistent and sandbox.ended_at is None and sandbox.id not in session.sandboxes:
+            await self._files.add(session, sandbox.id, self._boot)
+
+    def _session_ended(self, session: Session) -> None:
+        if self._closing and not self._ends_own:
+            return  # its file tells the next daemon of it
+        self._begin(self._end_session(session, session.sandboxes - self._owned_by_sessions()))
+
+    async def _end_session(self, session: Session, sandboxes: set[SandboxId]) -> None:
+        await all_of(opened.let_go() for opened in session.handles.values())
+        session.handles.clear()
+        await self._end_with_program(session.token, sandboxes)
+        if session.has_asked:
+            self._look_whether_idle()
+
+    async def _end_with_program(self, token: str, sandboxes: set[SandboxId]) -> None:
+        """If this daemon ends before they do, the file of the session tells the next one of them."""
+        await self._end_sandboxes(sandboxes)
+        await asyncio.to_thread(self._files.forget, token)
+
+    async def _end_sandboxes(self, sandboxes: set[SandboxId]) -> None:
+        """Again and again until they have ended: nobody else ends them."""
+        while errors := await all_of(self._node.service.end(id) for id in sandboxes):
+            for error in errors:
+                _log.error("a sandbox could not be ended with its program: %s", error)
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def _is_used(self, by: str | None = None) -> bool:
+        """Whether a session uses it, other than `by`, or a sandbox runs."""
+        sessions = [one for one in self._listener.sessions.values() if one.has_asked and one.token != by]
+        return bool(sessions or self._ending or self._listener.tasks) or self._node.service.has_running()
+
+    def _look_whether_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(self._node.config.idle_exit_seconds, self._leave_if_idle)
+
+    def _leave_if_idle(self) -> None:
+        if self._is_used():
+            self._look_whether_idle()
+        else:
+            self.leave(f"idle for {self._node.config.idle_exit_seconds:.0f} s")
+
+    def _watch_directory(self) -> None:
+        """A state directory that is deleted or moved takes its sandboxes and this daemon along."""
+        mask = inotify.DELETE | inotify.MOVED_FROM | inotify.DELETE_SELF | inotify.MOVE_SELF
+        self._changes = inotify.watch(self._state_dir, mask)
+        asyncio.get_running_loop().add_reader(self._changes, self._directory_changed)
+
+    def _directory_changed(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._changes, 65536)
+        if not self._owns_directory():
+            self._watch_no_more()
+            self._begin(self._end_everything())
+
+    def _watch_no_more(self) -> None:
+        self._code.close()
+        if self._changes >= 0:
+            asyncio.get_running_loop().remove_reader(self._changes)
+            os.close(self._changes)
+            self._changes = -1
+
+    def _owns_directory(self) -> bool:
+        """Whether the lock that this process holds is still the one by which clients find the daemon."""
+        try:
+            return os.path.samestat(os.stat(self._state_dir / LOCK), os.fstat(self._lock))
+        except OSError:
+            return False
+
+    async def _end_everything(self) -> None:
+        self._listener.stop()
+        self._ends_own = True
+        found = await self._node.perform(ListSandboxes(), self._principal)
+        kills = (self._node.perform(KillSandbox(sandbox=one.id), self._principal) for one in found)
+        for error in await all_of(kills):
+            _log.error("a sandbox could not be ended with its state directory: %s", error)
+        self.leave("its state directory was deleted or moved")
+
+    async def _control(self, what: str, session: Session) -> object:
+        match what:
+            case "status":
+                return codec.Status(
+                    pid=os.getpid(),
+                    version=__version__,
+                    instance=self._instance,
+                    started_at=self._started,
+                    state_dir=str(self._state_dir),
+                    sessions=sum(one.pid != session.pid for one in self._listener.sessions.values()),
+                    requests=len(self._listener.tasks) - 1,
+                    idle_exit_seconds=self._node.config.idle_exit_seconds,
+                    stops=self._watchdog.stops,
+                    last_stop=self._watchdog.last_stop,
+                    control_group=control_group(),
+                )
+            case "stop" | "restart":
+                self._ends_own = what == "stop"
+                asyncio.get_running_loop().call_soon(self.leave, what)  # after this answer
+                return None
+            case _:
+                raise InvalidArgument(f"the daemon knows no {what!r}")
+
+
+async def _until_told(daemon: Daemon, ready: int) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.leave)
+    await daemon.run(ready)
+
+
+class _Log(logging.FileHandler):
+    """Its owner's alone. What goes to standard error, a dying interpreter's words too, goes there as well."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # the file was deleted
+            if os.stat(self.baseFilename).st_size > _LOG_BYTES:
+                self.close()
+                os.replace(self.baseFilename, f"{self.baseFilename}.1")
+        super().emit(record)
+
+    def _open(self) -> TextIOWrapper:
+        log = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        for descriptor in (1, 2):
+            os.dup2(log, descriptor)
+        return os.fdopen(log, "a", encoding="utf-8", errors="backslashreplace")
+
+
+def _open_log(state_dir: Path) -> None:
+    handler = _Log(state_dir / LOG)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    _log.addHandler(ProgressHandler())
+
+
+def _tell(ready: int, said: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(ready, said)
+        os.close(ready)

@@ -1,0 +1,83 @@
+"""Copies of all the trees that a sandbox writes: its own, and its workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from paddock.daemon.store.trees import WorkspaceTree
+from paddock.errors import AlreadyExists, PaddockError
+from paddock.storage._base import Pool
+from paddock.storage._removal import leave_out
+
+MUCH_BYTES = 32 << 20  # what a slow disk writes in some tens of milliseconds
+
+
+class Copy(NamedTuple):
+    source: str
+    name: str
+    limit_bytes: int | None = None
+    at_rest: bool = False
+    """Nobody will write it: it is read, and copied again."""
+    ours: bool = False
+    without: str | None = None
+    """An entry of its root that it does not have."""
+
+
+def plan(
+    pool: Pool,
+    source: str,
+    name: str,
+    limit_bytes: int | None,
+    of: WorkspaceTree | None = None,
+    workspace: WorkspaceTree | None = None,
+    *,
+    at_rest: bool = False,
+    without: str | None = None,
+) -> tuple[Copy, ...]:
+    """Of the tree `source` and the workspace `of`, as `name` and `workspace`. A workspace keeps its own ceiling."""
+    own = Copy(source, name, limit_bytes, at_rest, without=without)
+    if of is None or workspace is None:
+        return (own,)
+    return own, Copy(of.tree, workspace.tree, pool.usage(of.tree).limit_bytes, at_rest)
+
+
+def much_is_dirty() -> bool:
+    """Of the whole machine: reading that takes some microseconds, and one sandbox has no more than all."""
+    with open("/proc/meminfo", "rb") as file:
+        words = file.read().split()
+    return int(words[words.index(b"Dirty:") + 1]) << 10 > MUCH_BYTES
+
+
+def flush(pool: Pool, copies: Sequence[Copy]) -> None:
+    for copy in copies:
+        pool.flush(copy.source)
+
+
+def make(pool: Pool, copies: Sequence[Copy], *, anew: bool = False) -> None:
+    """In their order. `anew`: what has such a name is what a killed service has left, and goes.
+
+    NotFound, AlreadyExists, ResourceExhausted: what was made before is the caller's to discard.
+    """
+    for copy in copies:
+        try:
+            _make(pool, copy)
+        except AlreadyExists:
+            if not anew:
+                raise
+            pool.delete(copy.name)
+            _make(pool, copy)
+
+
+def _make(pool: Pool, copy: Copy) -> None:
+    pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes, at_rest=copy.at_rest, ours=copy.ours)
+    if copy.without is not None:
+        leave_out(pool, copy.name, copy.without)
+
+
+def discard(pool: Pool, names: Sequence[str]) -> None:
+    """What will not go, a sweep finds."""
+    for name in names:
+        with suppress(PaddockError):
+            pool.delete(name)

@@ -1,0 +1,155 @@
+"""The end of a sandbox: what is recorded about it, and what is removed."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from paddock.backends._base import Ending
+from paddock.daemon.access.gateways import Doors
+from paddock.daemon.clock import boot_id
+from paddock.daemon.context import Component, Context
+from paddock.daemon.store.database import Row
+from paddock.daemon.store.database import has_ended as has_ended
+from paddock.daemon.store.trees import own_trees
+from paddock.daemon.tasks import in_thread
+from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied
+from paddock.model import Limit, Sandbox, State, replace
+from paddock.supervisor.layout import OUTPUTS
+
+from .snapshots import Snapshots
+
+
+class Remains(Component):
+    def __init__(self, context: Context, doors: Doors, snapshots: Snapshots) -> None:
+        super().__init__(context)
+        self._doors, self._snapshots = doors, snapshots
+        self.outputs = self._state_dir / OUTPUTS
+        self._unrecorded: dict[str, tuple[State, Limit | None, str]] = {}
+        """How and why those have ended of which the row does not say so yet: the disk was full."""
+        self._told: set[str] = set()
+        """Those of whose end the audit log tells already, and that could not be recorded."""
+
+    async def settle(self, row: Row, ending: Ending | None, *, told: bool = False) -> Row:
+        """Record that a sandbox has ended, and bury it. What was settled before stays as it is.
+
+        Without an Ending, the backend has no trace of it: what the clock says is then all there is to say. `told`: the
+        audit log has the end already.
+        """
+        now = self._store.get(row.id) or row
+        if has_ended(now):
+            row = now  # somebody else was there first
+        else:
+            state, limit, reason = self._unrecorded.get(row.id) or self._verdict(row, ending)
+            if not told and row.id not in self._told and row.id not in self._unrecorded:
+                self._audit.event(
+                    "sandbox.ended", sandbox=row.id, state=state.value, limit=limit and limit.value, reason=reason
+                )
+                self._told.add(row.id)
+            try:
+                row = self._record(row, state, limit, reason)
+            except InvalidState:
+                self._told.discard(row.id)
+                return now  # it was made again since `row` was read
+            self._told.discard(row.id)
+        await self.bury(row)
+        return row
+
+    def _record(self, row: Row, state: State, limit: Limit | None, reason: str) -> Row:
+        """Record the end of a sandbox of which the audit log tells. On a full disk its row follows when there is room.
+
+        InvalidState: it has ended otherwise, or was made again since `row` was read. ResourceExhausted: it sleeps on
+        disk, or is being restored, so only its row says that it lives.
+        """
+        try:
+            ended = self._store.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)
+        except ResourceExhausted:
+            if row.restoring is not None:
+                raise
+            self._unrecorded[row.id] = state, limit, reason
+            sandbox = replace(row.sandbox, state=state, limit=limit, reason=reason, ended_at=self._clock.wall())
+            return replace(row, sandbox=sandbox)
+        self._unrecorded.pop(row.id, None)
+        return ended
+
+    async def bury(self, row: Row) -> None:
+        """Removes what an ended sandbox leaves: ways out, tree, outputs, the backend's memory of it. Idempotent."""
+        if row.sandbox.policy is not None:
+            await self._doors.close(row)
+            with suppress(PaddockError):  # on a full disk: what is dead is buried all the same
+                await self._snapshots.record_changes(row, own_trees(row), "end", own=True)
+        await in_thread(self._remove, row)
+        if row.incarnation or row.restoring is not None:  # it may have slept on disk
+            await self._snapshots.forget_sleep(row.id)
+        backend = self._backends.find(row.sandbox.backend)
+        if backend is not None and row.id not in self._unrecorded:  # until then only the backend knows of its end
+            await backend.forget(row.id)
+
+    def _remove(self, row: Row) -> None:
+        for tree in own_trees(row):
+            self._pool().delete(tree)
+        self.remove_outputs(row.id)
+
+    def overdue(self, row: Row) -> bool:
+        """Of one that sleeps on disk, where nobody else keeps its time."""
+        if row.boot_id != boot_id():
+            return self._clock.wall() >= row.sandbox.expires_at
+        return self._clock.boottime() >= row.deadline
+
+    def remove_outputs(self, id: str) -> None:
+        """A flat directory of files, if there is one."""
+        folder = f"{self.outputs}/{id}"
+        try:
+            with os.scandir(folder) as files:
+                for file in files:
+                    os.unlink(file.path)
+            os.rmdir(folder)
+        except OSError:
+            pass  # not there; or an exec that ends this moment writes into it: the next sweep takes it
+
+    def _verdict(self, row: Row, ending: Ending | None) -> tuple[State, Limit | None, str]:
+        if ending is not None:
+            return State.KILLED, ending.limit, ending.reason
+        if row.state is State.CREATING:
+            return State.FAILED, None, "the daemon that was making it died"
+        if row.boot_id != boot_id():
+            return State.KILLED, None, "the machine was restarted"
+        if self._clock.boottime() >= row.deadline and row.sandbox.left_seconds is None:
+            return State.KILLED, Limit.TTL, "its time to live was over"
+        return State.FAILED, None, "it is gone, and nobody recorded why"
+
+
+def died(sandbox: Sandbox) -> SandboxDied:
+    """The error that says when and why."""
+    limit = f" ({sandbox.limit.value} limit)" if sandbox.limit else ""
+    when = f" at {_utc(sandbox.ended_at)}" if sandbox.ended_at else ""
+    if sandbox.spec.workspace is not None:
+        hint = f"its workspace lives on: paddock up --task {sandbox.spec.name or sandbox.spec.workspace}"
+    else:
+        hint = (
+            "ask for a longer ttl_seconds, or extend it in time" if sandbox.limit is Limit.TTL else "create another one"
+        )
+        if sandbox.limit is Limit.RETENTION:
+            hint = "set a longer paused_retention_days in config.toml: paddock doctor shows its path"
+    return SandboxDied(
+        f"sandbox {sandbox.id} is {sandbox.state.value}{when}: {sandbox.reason or 'no reason is known'}{limit}",
+        hint=hint,
+        sandbox=sandbox.id,
+        state=sandbox.state.value,
+        ended_at=sandbox.ended_at,
+        limit=sandbox.limit and sandbox.limit.value,
+        reason=sandbox.reason,
+    )
+
+
+def words(error: BaseException) -> str:
+    """What a row says about a failure."""
+    if isinstance(error, PaddockError):
+        return error.message
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _utc(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

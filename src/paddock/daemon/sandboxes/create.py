@@ -1,0 +1,400 @@
+"""Bringing sandboxes up: all of them or none, whatever fails or is killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paddock import model
+from paddock.backends._base import FROZEN, Backend, Instance, SandboxPlan
+from paddock.backends._threads import in_its_own_thread
+from paddock.daemon.access.gateways import Doors
+from paddock.daemon.access.policies import Policies, protected
+from paddock.daemon.access.secrets import Leases
+from paddock.daemon.clock import boot_id
+from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.lanes import Hold
+from paddock.daemon.store.database import Key, Row
+from paddock.daemon.store.trees import WorkspaceTree, copied, own_trees
+from paddock.daemon.tasks import in_thread
+from paddock.errors import AlreadyExists, InvalidState, NotFound, PaddockError, ResourceExhausted, Unsupported
+from paddock.model import Principal, Sandbox, SandboxId, SandboxSpec, State, Template, is_image, mint, replace
+
+from . import _copies, validate
+from .cleanup import words
+from .images import getting
+from .nested import Nested
+from .running import Live, end
+from .snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from paddock.daemon.workspaces.workspaces import Workspaces
+    from paddock.policy.egress import Snapshot
+
+    from .sandboxes import Sandboxes
+
+MOST_FORKS = 1000
+_log = logging.getLogger("paddock")
+_spec_bytes = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Birth(msgspec.Struct, frozen=True):
+    """A sandbox that is to be: its row says `creating`."""
+
+    row: Row
+    template: Template
+    backend: Backend
+    policy: Snapshot | None = None
+    protect: tuple[str, ...] = ()
+    """What nobody inside may change: of a fork what its parent has, whether or not it has the policy."""
+    inherits: bool = False
+    """The policy came with what it is made of, and so do the variables by which its secrets are read."""
+
+    def plan(self, retention_seconds: float) -> SandboxPlan:
+        row, spec = self.row, self.row.sandbox.spec
+        return SandboxPlan(
+            id=row.id,
+            hostname=spec.name or row.id.replace("_", "-"),
+            spec=replace(spec, env=Nested.environment(spec)) if spec.nested else spec,
+            template=self.template,
+            tree=row.id,
+            deadline=row.deadline,
+            incarnation=row.incarnation,
+            parent=Principal(row.sandbox.owner).sandbox,
+            trees=() if row.workspace is None else row.workspace.mounts(),
+            exits=row.sandbox.policy is not None,
+            begun=bool(spec.snapshot or row.sandbox.origin or row.incarnation),
+            protect=self.protect,
+            retention_seconds=retention_seconds,
+        )
+
+
+class Making(Component):
+    def __init__(
+        self,
+        context: Context,
+        sandboxes: Sandboxes,
+        live: Live,
+        doors: Doors,
+        leases: Leases,
+        snapshots: Snapshots,
+        policies: Policies,
+        nested: Nested,
+        workspaces: Workspaces,
+    ) -> None:
+        super().__init__(context)
+        self._sandboxes, self._live, self._doors, self._leases = sandboxes, live, doors, leases
+        self._snapshots, self._policies = snapshots, policies
+        self._nested, self._workspaces = nested, workspaces
+        self._boot = boot_id()
+        self._built: set[str] = set()
+
+    @handles(model.CreateSandbox)
+    async def create(self, action: model.CreateSandbox, entry: Entry) -> Sandbox:
+        spec, owner = action.spec, entry.principal.id
+        validate.check_spec(spec)
+        key = self._key(action)
+        source, policy, workspace = None, None, None
+        async with AsyncExitStack() as holds:  # until the row says what it needs
+            if spec.snapshot is None:
+                template = await self._template(spec.template, holds)
+            else:
+                source = self._snapshots.find(spec.snapshot, owner)
+                template, spec = source.template, await self._snapshots.spec_from(source, spec)
+            backend = self._backends.choose(spec.level)
+            for need in validate.needs(spec, source):
+                backend.capabilities.require(need, backend.name)
+            if source is not None:
+                if backend.capabilities.memory and spec.limits == model.Limits():  # what has memory has a size
+                    spec = replace(spec, limits=source.snapshot.spec.limits)
+                self._snapshots.fits(source, spec.limits, backend)
+            if spec.mounts:
+                self._check_layers(spec.mounts)
+            if spec.policy is not None:
+                policy = await self._policies.keep(spec.policy)
+            elif source is not None and source.snapshot.policy is not None:
+                policy = await self._policies.of(source.snapshot.policy)
+            outer = self._nested.outer(entry.principal)
+            if outer is not None:
+                self._nested.check(outer, spec, 1)
+            if spec.workspace is not None:
+                workspace = await holds.enter_async_context(self._workspaces.holding(spec.workspace, owner))
+            birth = self._birth(
+                spec,
+                template,
+                backend,
+                owner,
+                origin=None if source is None else source.id,
+                workspace=workspace,
+                copy_of=None if source is None else source.workspace,
+                policy=policy,
+                protect=() if policy is None else protected(policy.document, template),
+                inherits=spec.policy is None,
+            )
+            row, full = birth.row, self._full(spec, 1)
+
+            def also(row: Row) -> None:
+                if full is not None:
+                    raise full
+                if workspace is not None:
+                    self._workspaces.take(row)
+
+            known = self._store.add(row, key, also=None if workspace is full is None else also)
+        entry.sandbox = row.id if known is None else known.id
+        if known is not None:
+            assert key is not None
+            return await self._made_before(known.id, key.digest == known.digest)
+
+        async def fill() -> None:
+            limit, pool = spec.limits.disk_mib << 20, self._pool()
+            if source is None:
+                layers, mounts = template.layers, len(spec.mounts)
+                await in_thread(pool.create, row.id, layers=layers, limit_bytes=limit, mounts=mounts)
+            else:
+                without = None if source.snapshot.spec.level is backend.level else FROZEN
+                trees = (source.workspace, row.workspace)
+                copies = _copies.plan(pool, source.id, row.id, limit, *trees, without=without)
+                await in_thread(_copies.make, pool, copies)
+
+        def recorded() -> None:
+            # An outcome that cannot be recorded undoes the sandbox as well.
+            named = {} if policy is None else {"policy": policy.revision}
+            made = {"level": backend.level.value, "backend": backend.name, "template": template.digest}
+            entry.done({**made, **named})
+
+        async with self._sandboxes.told(row):
+            (running,) = await self._bear((birth,), fill, recorded)
+        return running.sandbox
+
+    @handles(model.ForkSandbox)
+    async def fork(self, action: model.ForkSandbox, entry: Entry) -> tuple[Sandbox, ...]:
+        parent, held = await self._sandboxes.reach(action.sandbox, entry)
+        validate.check_count(action.count, MOST_FORKS)
+        held.backend.capabilities.require("freeze", held.backend.name)
+        of, template = parent.sandbox, held.instance.template
+        ttl = of.spec.ttl_seconds if action.ttl_seconds is None else action.ttl_seconds
+        validate.check_ttl(ttl)
+        persistent = of.spec.persistent if action.persistent is None else action.persistent
+        spec = replace(of.spec, name=None, ttl_seconds=ttl, workspace=None, persistent=persistent)
+        policy = None if of.policy is None else await self._policies.of(of.policy)
+        protect = () if policy is None else protected(policy.document, template)
+        outer, owner = self._nested.outer(entry.principal), of.owner
+        if outer is not None:  # children of one have no network
+            spec, owner, policy = self._nested.of_fork(outer, spec, action.count), entry.principal.id, None
+        if (full := self._full(spec, action.count)) is not None:
+            raise full
+        births = [
+            self._birth(
+                spec,
+                template,
+                held.backend,
+                owner,
+                origin=parent.id,
+                copy_of=parent.workspace,
+                policy=policy,
+                protect=protect,
+                inherits=True,
+            )
+            for _ in range(action.count)
+        ]
+        rows = [birth.row for birth in births]
+        for row in rows:
+            self._store.add(row)
+        limit = spec.limits.disk_mib << 20
+
+        async def fill() -> None:
+            pool, (first, *others) = self._pool(), rows
+            copies = _copies.plan(pool, parent.id, first.id, limit, parent.workspace, first.workspace)
+            async with self._sandboxes.alone(parent.id, entry) as (_, held):
+                await self._snapshots.copy(held, copies)
+            more = [_copies.plan(pool, first.id, o.id, limit, first.workspace, o.workspace) for o in others]
+            await in_thread(lambda: [_copies.make(pool, copies) for copies in more])
+
+        def check() -> None:
+            now = self._store.get(parent.id)
+            if policy is not None and now is not None and now.sandbox.policy != policy.revision:
+                raise InvalidState(f"the policy of {parent.id} was changed while it was forked", hint="fork again")
+
+        def recorded() -> None:
+            entry.done({"children": [row.id for row in rows]})
+
+        return tuple(row.sandbox for row in await self._bear(births, fill, recorded, check=check))
+
+    def _full(self, spec: SandboxSpec, count: int) -> ResourceExhausted | None:
+        """Why `count` more such sandboxes would be too many for what `config.toml` gives all together."""
+        for name in ("memory_mib", "disk_mib"):
+            if not (most := getattr(self._config, name)):
+                continue
+            each = [getattr(row.sandbox.spec.limits, name) for row in self._store.list()]
+            if sum(each) + count * getattr(spec.limits, name) > most:
+                return ResourceExhausted(
+                    f"the limits of all sandboxes may come to {name}={most} here, and {len(each)} have {sum(each)}",
+                    hint=f"kill one that is not needed, ask for less, or raise {name} in config.toml",
+                    field=f"limits.{name}",
+                )
+        return None
+
+    def _birth(
+        self,
+        spec: SandboxSpec,
+        template: Template,
+        backend: Backend,
+        owner: str,
+        *,
+        origin: str | None,
+        workspace: WorkspaceTree | None = None,
+        copy_of: WorkspaceTree | None,
+        policy: Snapshot | None,
+        protect: tuple[str, ...],
+        inherits: bool,
+    ) -> Birth:
+        """Describe a new one, not recorded yet, over `workspace` or a copy of one."""
+        now, id = self._clock.wall(), SandboxId(mint(model.Noun.SANDBOX))
+        sandbox = Sandbox(
+            id=id,
+            spec=spec if spec.policy is None else replace(spec, policy=None),
+            state=State.CREATING,
+            level=backend.level,
+            backend=backend.name,
+            template=template.name,
+            created_at=now,
+            expires_at=now + spec.ttl_seconds,
+            owner=owner,
+            origin=origin,
+            policy=None if policy is None else policy.revision,
+        )
+        deadline, workspace = self._clock.boottime() + spec.ttl_seconds, workspace or copied(copy_of, id)
+        row = Row(sandbox, deadline, self._boot, workspace=workspace, layers=template.layers)
+        return Birth(row, template, backend, policy, protect, inherits)
+
+    async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
+        """What the first call with that key made; waits for it if it is still at it."""
+        if not same:
+            raise AlreadyExists(
+                f"that idempotency key made {id} from another spec", hint="a new request needs a new key", sandbox=id
+            )
+        async with self._lanes.shared(id):
+            row = self._store.get(id)
+        if row is None or row.state in (State.FAILED, State.CREATING):  # creating, and nobody is at it: a daemon died
+            reason = row.sandbox.reason or "it did not come to its end" if row else "it was forgotten"
+            raise InvalidState(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
+        return (await self._live.check(row)).sandbox
+
+    def _check_layers(self, mounts: tuple[model.Mount, ...]) -> None:
+        pool = self._pool()
+        if not pool.overlay and any(mount.mode is not model.MountMode.READ_WRITE for mount in mounts):
+            raise Unsupported(
+                f"the pool's driver {pool.driver!r} has no layers: a directory can only be mounted read-write",
+                hint="paddock doctor; or copy it in: paddock cp",
+            )
+
+    def _key(self, action: model.CreateSandbox) -> Key | None:
+        if action.idempotency_key is None:
+            return None
+        validate.check_key(action.idempotency_key)
+        return Key(action.idempotency_key, hashlib.sha256(_spec_bytes(action.spec)).hexdigest())
+
+    async def _template(self, name: str, holds: AsyncExitStack) -> Template:
+        try:
+            if is_image(name):  # which is looked for again each time
+                return (await holds.enter_async_context(getting(self._context, name))).template
+            if name in self._built:
+                return self._templates().get(name)  # a look-up from now on
+            # Whatever it takes: what makes one keeps no thread from the others.
+            template = await in_its_own_thread(self._templates().get, name, _log.info)
+        except NotFound:
+            if is_image(name):
+                raise
+            known = sorted(self._templates().names())
+            raise NotFound(
+                f"no template {name!r}; there are: {', '.join(known) or 'none'}",
+                hint="name one of those",
+                templates=known,
+            ) from None
+        self._built.add(name)
+        return template
+
+    async def _bear(
+        self,
+        births: Sequence[Birth],
+        fill: Callable[[], Awaitable[None]],
+        recorded: Callable[[], None],
+        *,
+        check: Callable[[], None] = lambda: None,
+    ) -> tuple[Row, ...]:
+        """Return the rows as they run. `fill` makes their trees. `check`, before they run, and `recorded`, after it,
+        may refuse, and then they have never been. To be called before the first await after the rows were written."""
+        instances: dict[SandboxId, Instance] = {}
+
+        async def create(birth: Birth) -> None:
+            plan = birth.plan(self._config.retention_seconds)
+            plan = plan if birth.policy is None else self._leases.furnished(plan)
+            instances[birth.row.id] = await birth.backend.create(plan)
+
+        async with AsyncExitStack() as lanes:
+            holds = [await lanes.enter_async_context(self._lanes.exclusive(birth.row.id)) for birth in births]
+            try:
+                if (policy := births[0].policy) is not None:  # all that begin together have one
+                    origin = births[0].row.sandbox.origin if births[0].inherits else None
+                    await self._leases.prepare([birth.row for birth in births], policy.document.secrets, origin)
+                await fill()
+                if len(births) == 1:
+                    await create(births[0])
+                else:
+                    for result in await asyncio.gather(*map(create, births), return_exceptions=True):
+                        if result is not None:
+                            raise result
+                for birth in births:
+                    if birth.row.sandbox.spec.nested:
+                        await Nested.furnish(instances[birth.row.id])
+                    if birth.policy is not None:
+                        await self._doors.open(birth.row, birth.policy)
+                check()
+                with self._store.writing() if len(births) > 1 else nullcontext():  # a death leaves all or none
+                    running = tuple(self._store.move(birth.row, State.RUNNING) for birth in births)
+                recorded()
+                for row, birth in zip(running, births, strict=True):
+                    self._live.admit(row, birth.backend, instances[row.id])
+            except BaseException as error:
+                undo = self._undo(births, instances, holds, error)
+                await self._tasks.complete(undo, name=f"create {births[0].row.id}")
+                raise
+        return running
+
+    async def _undo(
+        self,
+        births: Sequence[Birth],
+        instances: Mapping[SandboxId, Instance],
+        holds: Sequence[Hold],
+        error: BaseException,
+    ) -> None:
+        """Take back all that was begun. A step that fails stops no other, and a sweep finds what it leaves."""
+        for birth, hold in zip(births, holds, strict=True):
+            row, instance = birth.row, instances.get(birth.row.id)
+            steps: list[Callable[[], Awaitable[None]]] = []
+            if instance is not None:
+                if birth.policy is not None:
+                    steps.append(partial(self._doors.close, row))
+                steps += [partial(end, instance), partial(birth.backend.forget, row.id)]
+            steps += [partial(self._delete, tree) for tree in own_trees(row)]
+            for step in steps:
+                try:
+                    await step()
+                except Exception as another:
+                    error.add_note(f"and undoing it failed: {words(another)}")
+            self._leases.drop(row.id)
+            if not hold.overtaken:  # else the kill records it
+                try:
+                    self._store.move(row, State.FAILED, reason=words(error), release_key=True)
+                except PaddockError as another:
+                    error.add_note(f"and this could not be recorded: {another}")
+
+    async def _delete(self, tree: str) -> None:
+        await in_thread(self._pool().delete, tree)

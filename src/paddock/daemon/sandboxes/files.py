@@ -1,0 +1,150 @@
+"""Files, trees and ports of a sandbox: the guest does the work, by the sandbox's own user."""
+
+from __future__ import annotations
+
+import os
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+from paddock import model
+from paddock.backends._base import Instance
+from paddock.backends._pump import Meter
+from paddock.daemon.access.policies import Policies
+from paddock.daemon.context import Entry, handles
+from paddock.daemon.store.database import Row
+from paddock.errors import InvalidArgument, InvalidState, PaddockError
+from paddock.model import Action, ByteReader, ByteStream, ByteWriter, ChangeStream, FileInfo
+
+from . import validate
+from .running import Live
+from .sandboxes import Sandboxes
+from .streams import Both, Changes, Inbound, Outbound, Record
+
+R = TypeVar("R")
+_CHUNK_BYTES = 1 << 18
+_NEW, _OLD = ".paddock-promoted", ".paddock-replaced"
+
+
+class Files:
+    def __init__(self, sandboxes: Sandboxes, live: Live, policies: Policies) -> None:
+        self._sandboxes, self._live, self._policies = sandboxes, live, policies
+
+    @handles(
+        model.StatFile,
+        model.ListFiles,
+        model.MakeDirectory,
+        model.MoveFile,
+        model.CopyFile,
+        model.RemoveFile,
+        model.SetFileAttributes,
+        model.FindFiles,
+        model.GrepFiles,
+    )
+    async def value(self, action: Action[Any], entry: Entry) -> object:
+        """What is answered at once."""
+        return (await self._ask(action, entry))[1]
+
+    @handles(model.ReadFile, model.DownloadTree)
+    async def read(self, action: model.ReadFile | model.DownloadTree, entry: Entry) -> ByteReader:
+        row, inner = await self._ask(action, entry)
+        return Outbound(inner, Meter(), Record(row, self._live, entry))
+
+    @handles(model.WriteFile, model.UploadTree)
+    async def write(self, action: model.WriteFile | model.UploadTree, entry: Entry) -> ByteWriter:
+        row, inner = await self._ask(action, entry)
+        record = Record(row, self._live, entry)
+        return Inbound(inner, record.waking(), record)
+
+    @handles(model.WatchFiles)
+    async def watch(self, action: model.WatchFiles, entry: Entry) -> ChangeStream:
+        row, inner = await self._ask(action, entry)
+        return Changes(inner, Record(row, self._live, entry))
+
+    @handles(model.ConnectPort)
+    async def connect(self, action: model.ConnectPort, entry: Entry) -> ByteStream:
+        row, inner = await self._ask(action, entry)
+        return Both(inner, Record(row, self._live, entry))
+
+    async def _ask(self, action: Action[R], entry: Entry) -> tuple[Row, R]:
+        validate.check_file(action)
+        reference: Any = getattr(action, "sandbox", None)
+        async with self._sandboxes.use(reference, entry) as (row, held):
+            if row.sandbox.policy is not None:
+                await self._policies.file(action, row, held.instance.template, entry)
+            return row, await held.instance.file(action)
+
+    @handles(model.PromoteChild)
+    async def promote(self, action: model.PromoteChild, entry: Entry) -> None:
+        """What a child has made takes its place in the sandbox around it: whole, or the sandbox has what it had.
+        Processes of it that run meanwhile may see some of both. The archive of one is unpacked inside the other."""
+        if not action.path.startswith("/") or action.path.strip("/") == "" or ".." in action.path.split("/"):
+            raise InvalidArgument(f"path={action.path!r} must be an absolute path of a directory below /", field="path")
+        async with self._sandboxes.use(action.child, entry) as (child, from_):
+            pass
+        async with self._sandboxes.use(action.sandbox, entry) as (outer, into):
+            pass  # an archive of an hour delays no pause
+        if child.id == outer.id:
+            raise InvalidState("a sandbox cannot take its own place", hint="name one of its children")
+        async with self._sandboxes.told(outer):
+            moved = await self._replace(child, from_.instance, into.instance, action.path)
+        entry.done({"child": child.id, "path": action.path, "entries": moved})
+
+    async def _replace(self, child: Row, source: Instance, target: Instance, path: str) -> int:
+        new, old = f"{path}/{_NEW}", f"{path}/{_OLD}"
+        await _remove(target, new, old)
+        for left in (new, old):
+            await target.file(model.MakeDirectory(sandbox=target.id, path=left))
+        try:
+            async with self._sandboxes.told(child):
+                await _carry(source, target, path, new)
+            await _remove(target, f"{new}/{_NEW}", f"{new}/{_OLD}")
+            before = [entry for entry in await _entries(target, path) if _name(entry) not in (_NEW, _OLD)]
+            after = await _entries(target, new)
+            await _swap(target, path, before, after)
+        finally:
+            with suppress(PaddockError):  # it ended, or is full: what is left says what it is by its name
+                await _remove(target, new, old)
+        return len(after)
+
+
+async def _carry(source: Instance, target: Instance, path: str, new: str) -> None:
+    reader = await source.file(model.DownloadTree(sandbox=source.id, path=path))
+    async with aclosing(reader):
+        writer = await target.file(model.UploadTree(sandbox=target.id, path=new))
+        try:
+            while data := await reader.read(_CHUNK_BYTES):
+                await writer.write(data)
+        except BaseException:
+            await writer.abort()
+            raise
+        await writer.aclose()
+
+
+async def _remove(target: Instance, *paths: str) -> None:
+    for path in paths:
+        await target.file(model.RemoveFile(sandbox=target.id, path=path, recursive=True, missing_ok=True))
+
+
+async def _entries(instance: Instance, path: str) -> list[FileInfo]:
+    found = await instance.file(model.ListFiles(sandbox=instance.id, path=path))
+    return [entry for entry in found if os.path.dirname(entry.path) == path.rstrip("/")]
+
+
+async def _swap(target: Instance, path: str, before: list[FileInfo], after: list[FileInfo]) -> None:
+    """Names out, names in; back again if one of them cannot be moved."""
+    moves = [(f"{path}/{_name(entry)}", f"{path}/{_OLD}/{_name(entry)}") for entry in before]
+    moves += [(f"{path}/{_NEW}/{_name(entry)}", f"{path}/{_name(entry)}") for entry in after]
+    done: list[tuple[str, str]] = []
+    try:
+        for source, destination in moves:
+            await target.file(model.MoveFile(sandbox=target.id, source=source, destination=destination))
+            done.append((source, destination))
+    except BaseException:
+        for source, destination in reversed(done):
+            with suppress(PaddockError):
+                await target.file(model.MoveFile(sandbox=target.id, source=destination, destination=source))
+        raise
+
+
+def _name(entry: FileInfo) -> str:
+    return entry.path.rsplit("/", 1)[1]

@@ -1,0 +1,307 @@
+"""Sandboxes that are made again under their id: taken back to a snapshot, and woken from disk.
+
+The trees of a snapshot take the place of a sandbox's. Until all of them lie beside its own, whole, nothing of the
+sandbox is touched: what fails before leaves it as it was.
+Sleep on disk is a snapshot that the sandbox has for itself, and the second half of a rollback. The caller holds the
+lane of the sandbox alone. On its way to disk, or back, the row says `restoring`. `paused` with a snapshot to wake from
+says that nothing of it runs anywhere. What is broken off leaves `restoring`, and the next one who holds the lane brings
+it back to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import msgspec
+
+from paddock.backends._base import Backend, Instance, Paused
+from paddock.daemon.access.gateways import Doors
+from paddock.daemon.access.policies import Policies, protected
+from paddock.daemon.access.secrets import Leases
+from paddock.daemon.context import Component, Context, Entry
+from paddock.daemon.store.database import Row, SnapshotRow, has_ended
+from paddock.daemon.store.trees import WorkspaceTree, beside, besides, own_trees
+from paddock.daemon.tasks import in_thread
+from paddock.errors import InvalidState, NotFound, PaddockError, ResourceExhausted, Unsupported
+from paddock.model import RollbackSandbox, Sandbox, State
+from paddock.storage._base import Pool
+
+from . import _copies
+from ._copies import Copy
+from ._ttl import hibernated, paused, running
+from .cleanup import died, words
+from .create import Birth
+from .nested import Nested
+from .running import Held, Live, destroy, end
+from .snapshots import Snapshots
+
+ASLEEP = "it sleeps on disk"
+
+
+class Restoring(Component):
+    def __init__(
+        self, context: Context, live: Live, snapshots: Snapshots, doors: Doors, policies: Policies, leases: Leases
+    ) -> None:
+        super().__init__(context)
+        self._live, self._snapshots, self._doors = live, snapshots, doors
+        self._policies, self._leases = policies, leases
+
+    async def rollback(self, action: RollbackSandbox, row: Row, held: Held, entry: Entry) -> Sandbox:
+        """The caller holds the lane of the sandbox alone, and goes on if its own caller leaves."""
+        held.backend.capabilities.require("freeze", held.backend.name)
+        snapshot = self._snapshots.find(action.snapshot, entry.principal.id)
+        await self._check(row, held, snapshot)
+        row = self._store.move(row, State.RESTORING, restoring=snapshot.id)
+        try:
+            await in_thread(_copies.make, self._pool(), self._staged(row, snapshot), anew=True)
+        except BaseException:
+            await self._stay(row)
+            raise
+        held.dying = True
+        try:
+            await end(held.instance)
+        finally:
+            await self._live.release(row.id)
+        row = await self._take_back(row, held.backend, snapshot)
+        entry.done({"snapshot": snapshot.id})
+        return row.sandbox
+
+    async def _finish(self, row: Row) -> Row:
+        """Do the rest of a rollback that was broken off, and return the row as it is then. The caller holds the lane of
+        the sandbox alone. ResourceExhausted: it stays as it is, until there is room."""
+        backend = self._backends.named(row.sandbox.backend)
+        # What was made before, or will be told to have been, is none of ours.
+        row = self._store.move(row, State.RESTORING, restoring=row.restoring, incarnation=row.incarnation + 1)
+        instance = await backend.adopt(row.id)
+        try:
+            snapshot = await self._copy_the_rest(row)
+        except PaddockError as error:
+            if instance is not None:
+                await instance.aclose()
+                return await self._stay(row)
+            if not isinstance(error, ResourceExhausted):
+                await self._failed(row, error)
+            raise
+        if instance is not None:
+            await end(instance)
+        return await self._take_back(row, backend, snapshot)
+
+    async def _copy_the_rest(self, row: Row) -> SnapshotRow:
+        """Whatever the dead daemon had come to: what is beside may be of an earlier rollback, unless its place is
+        empty."""
+        snapshot, pool = self._snapshot_of(row), self._pool()
+        names = set(await asyncio.to_thread(pool.names))
+        staged = zip(self._staged(row, snapshot), _places(row), strict=False)
+        missing = [copy for copy, place in staged if place in names or copy.name not in names]
+        await in_thread(_copies.make, pool, missing, anew=True)
+        return snapshot
+
+    def _snapshot_of(self, row: Row) -> SnapshotRow:
+        snapshot = None if row.restoring is None else self._snapshots.get(row.restoring)
+        if snapshot is None:
+            hint = f"paddock kill {row.id}"
+            raise InvalidState(f"the snapshot that {row.id} comes back from is gone", hint=hint, sandbox=row.id)
+        return snapshot
+
+    async def _stay(self, row: Row) -> Row:
+        """It is as before: it runs, or stands still, or has died of something else meanwhile."""
+        await in_thread(_copies.discard, self._pool(), besides(row))
+        return await self._live.check(self._store.move(row, State.RUNNING), paused=True)
+
+    async def _take_back(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Row:
+        """The trees of a dead sandbox become those of the snapshot, and it lives again."""
+        row = running(row, self._clock)
+        try:
+            instance = await self._bear(row, backend, snapshot)
+        except Exception as error:  # a cancellation is a kill's, which records and buries
+            await self._failed(row, error)
+            raise
+        return self._admit(row, backend, instance)
+
+    async def _failed(self, row: Row, error: BaseException) -> None:
+        self._store.move(row, State.FAILED, reason=f"rollback failed: {words(error)}")
+        await in_thread(_copies.discard, self._pool(), (*own_trees(row), *besides(row)))
+
+    def _staged(self, row: Row, snapshot: SnapshotRow) -> tuple[Copy, ...]:
+        """The copies of the snapshot's trees that are to take the places of the sandbox's."""
+        limit, theirs, own = row.sandbox.spec.limits.disk_mib << 20, snapshot.workspace, row.workspace
+        if own is not None:
+            own = msgspec.structs.replace(own, tree=beside(row.id, workspace=True))
+        return _copies.plan(self._pool(), snapshot.id, beside(row.id), limit, theirs, own)
+
+    async def _bear(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Instance:
+        """Make the next incarnation of `row`, which is dead, with the trees beside its own in their places."""
+        # What the daemon before this one had asked for may have come to life since.
+        await destroy(backend, row.id)
+        _put_in_place(self._pool(), row)
+        await in_thread(_copies.discard, self._pool(), besides(row))
+        # It keeps the policy that it has now: a snapshot brings none with it.
+        revision = (self._store.get(row.id) or row).sandbox.policy
+        policy = None if revision is None else await self._policies.of(revision)
+        protect = () if policy is None else protected(policy.document, snapshot.template)
+        next = msgspec.structs.replace(row, incarnation=row.incarnation + 1)
+        plan = Birth(next, snapshot.template, backend, policy, protect).plan(self._config.retention_seconds)
+        instance = await backend.create(self._leases.furnished(plan))
+        try:
+            if row.sandbox.spec.nested:
+                await Nested.furnish(instance)
+            if policy is not None:
+                await self._doors.close(row)
+                await self._doors.open(next, policy)
+        except BaseException:
+            await end(instance)
+            raise
+        return instance
+
+    def _admit(self, row: Row, backend: Backend, instance: Instance) -> Row:
+        """It runs."""
+        self._store.set_deadline(row)
+        running = self._store.move(row, State.RUNNING, incarnation=row.incarnation + 1)
+        self._live.admit(running, backend, instance)
+        return running
+
+    async def _check(self, row: Row, held: Held, snapshot: SnapshotRow) -> None:
+        """InvalidState if its files are not ones that this sandbox can have."""
+        if snapshot.template != held.instance.template:
+            raise InvalidState(
+                f"snapshot {snapshot.id} was made on another version of template {snapshot.template.name!r}"
+                f" than {row.id} runs on",
+                hint="make a sandbox of the snapshot instead: Sandbox.create(snapshot=...)",
+            )
+        if snapshot.snapshot.spec.mounts != row.sandbox.spec.mounts:
+            raise InvalidState(f"snapshot {snapshot.id} has other mounts than {row.id}")
+        self._snapshots.fits(snapshot, row.sandbox.spec.limits, held.backend)
+        theirs, own = snapshot.workspace, row.workspace
+        if (theirs and (theirs.layers, theirs.repository)) != (own and (own.layers, own.repository)):
+            ours = "another" if theirs and own else _kind(own)
+            raise InvalidState(
+                f"snapshot {snapshot.id} has {_kind(theirs)}, and {row.id} has {ours}",
+                hint="make a sandbox of the snapshot instead: Sandbox.create(snapshot=...)",
+            )
+        await self._snapshots.check_layers(snapshot)
+
+    async def sleep(self, row: Row, held: Held, *, force: bool = False) -> Row:
+        """Unsupported, ResourceExhausted, SandboxDied, InvalidState: it goes on as it was."""
+        _check_sleep(row, held.backend)
+        if not force:
+            await self._live.refuse_while_busy(row, held)
+        stood = held.instance.stillness.now
+        taken: Row | None = None
+        ended = False
+        try:
+            # It is paused from the copy to its end, whatever dies: no later work is lost.
+            async with self._snapshots.to_sleep_on(row, held) as (snapshot, times):
+                taken = self._take(row, snapshot.id, times)
+                held.dying = True
+                await end(held.instance)
+                ended = True
+        except (PaddockError, OSError):
+            if taken is not None:
+                await self._live.release(row.id)
+            elif not stood:
+                with suppress(PaddockError, OSError):  # else the next use resumes it
+                    await self._live.resume(row, held)
+            if not ended:
+                raise
+            # Else it is what could not be let go on any more.
+        assert taken is not None
+        await self._live.release(row.id)
+        if row.sandbox.policy is not None:
+            await self._doors.close(row)
+        return await self._lie_down(taken, held.backend)
+
+    async def settled(self, row: Row) -> Row:
+        """The row, when what was broken off has been finished: it sleeps, or it was taken back to its snapshot."""
+        if row.state is not State.RESTORING:
+            return row
+        found = None if row.restoring is None else self._snapshots.get(row.restoring)
+        if found is None or not found.for_sleep:
+            return await self._finish(row)
+        taken, backend = self._take(row, row.restoring), self._backends.named(row.sandbox.backend)
+        await destroy(backend, row.id)
+        await in_thread(_copies.discard, self._pool(), besides(taken))
+        return await self._lie_down(taken, backend)
+
+    async def awake(self, row: Row, entry: Entry) -> Row:
+        """Of one with a snapshot to come back from. SandboxDied; what keeps it from waking, as ResourceExhausted,
+        leaves it asleep."""
+        row = await self.settled(row)
+        if row.asleep:
+            row = await self._live.check(row)  # its time may be over
+        if has_ended(row):
+            raise died(row.sandbox)
+        if not row.asleep:
+            return row
+        try:
+            return await self._wake(row, entry.number)
+        except PaddockError:
+            row = await self._live.check(self._store.get(row.id) or row)
+            if has_ended(row):  # its time was over by then
+                raise died(row.sandbox) from None
+            raise
+
+    async def _wake(self, row: Row, number: int | None) -> Row:
+        taken = self._take(row, row.restoring)
+        backend = self._backends.named(row.sandbox.backend)
+        try:
+            taken = running(taken, self._clock)
+            snapshot = self._snapshot_of(taken)
+            await in_thread(_copies.make, self._pool(), self._staged(taken, snapshot), anew=True)
+            instance = await self._bear(taken, backend, snapshot)
+        except BaseException:
+            await in_thread(_copies.discard, self._pool(), besides(taken))
+            if self._clock.boottime() >= taken.deadline:  # its TTL was over on the way
+                self._store.set_deadline(taken)
+            await self._lie_down(taken, backend)
+            raise
+        woken = self._admit(taken, backend, instance)
+        await self._snapshots.discard(snapshot.id)
+        self._audit.event("sandbox.woken", sandbox=row.id, message="it slept on disk", decision=number)
+        return woken
+
+    def _take(self, row: Row, snapshot: str | None, times: Paused | None = None) -> Row:
+        """From here on a daemon that dies leaves one that sleeps. Who has seen it as it was before can do nothing to
+        it."""
+        taken = self._store.move(row, State.RESTORING, restoring=snapshot, incarnation=row.incarnation + 1)
+        stands = taken if times is None else paused(taken, self._clock, times)
+        stands = hibernated(stands, self._clock, self._config.retention_seconds)
+        if stands is not taken:
+            self._store.set_deadline(stands)
+        return stands
+
+    async def _lie_down(self, taken: Row, backend: Backend) -> Row:
+        """Nothing of it runs any more."""
+        await backend.forget(taken.id)
+        return self._store.move(taken, State.PAUSED, restoring=taken.restoring, reason=ASLEEP)
+
+
+def _kind(workspace: WorkspaceTree | None) -> str:
+    return "no workspace" if workspace is None else "a workspace"
+
+
+def _places(row: Row) -> tuple[str, ...]:
+    """The trees of a sandbox that a restore replaces, in the order of the copies."""
+    return (row.id,) if row.workspace is None else (row.id, row.workspace.tree)
+
+
+def _put_in_place(pool: Pool, row: Row) -> None:
+    """By renames alone, which take no time: what was in their places is where the copies were, and is to be deleted."""
+    for name, place in zip(besides(row), _places(row), strict=False):
+        try:
+            pool.exchange(name, place)
+        except NotFound:  # a daemon that died had emptied its place
+            pool.rename(name, place)
+
+
+def _check_sleep(row: Row, backend: Backend) -> None:
+    if not backend.capabilities.memory:
+        raise Unsupported(
+            f"level {backend.level.value!r} cannot write the memory of a sandbox to disk",
+            hint="pause it without `to_disk`: then it keeps its memory, and nothing in it runs",
+            feature="memory",
+        )
+    if row.sandbox.spec.nested:
+        raise Unsupported(
+            f"sandbox {row.id} may have children, which would end with it", hint="pause it without `to_disk`"
+        )

@@ -1,0 +1,403 @@
+"""The instances that the daemon holds, made by it or adopted from the daemon before it: their pauses and ends.
+
+A row says `paused` once its sandbox stands still, and `running` once it goes on. The backend says what it pauses by
+itself, for idleness, and what a daemon had no time to record before it died. Verbs that pause and wake hold the lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+
+from paddock.backends._base import Backend, Ending, Instance, Paused
+from paddock.daemon.access.secrets import Leases
+from paddock.daemon.context import Component, Context, Entry
+from paddock.daemon.store.database import Row
+from paddock.daemon.store.trees import besides
+from paddock.errors import GuestProtocolError, InvalidState, NotFound, PaddockError, ResourceExhausted, SandboxDied
+from paddock.model import ExecInfo, Limit, SandboxId, State, Usage, replace
+
+from . import _copies
+from ._ttl import paused, running
+from .cleanup import Remains, died, has_ended
+from .nested import Nested
+
+_log = logging.getLogger("paddock")
+LIVE = (State.RUNNING, State.PAUSED)
+SESSION_ENDED = "the program that made it ended"
+_GONE = Ending(limit=None, reason="")
+_UNUSED = "it was paused, and nobody resumed it for as long as paused ones are kept"
+_CAUSE_SECONDS = 3.0
+_NAMED = 5
+_NAME_CHARS = 60
+
+
+class Held:
+    """One live instance."""
+
+    def __init__(self, row: Row, backend: Backend, instance: Instance) -> None:
+        self.id, self.row, self.backend, self.instance = row.id, row, backend, instance
+        self.limits = row.sandbox.spec.limits
+        self.watch: asyncio.Task[None] | None = None
+        self.door: asyncio.Task[None] | None = None
+        """Serves the programs inside that may have children."""
+        self.dying = False
+        """A verb is killing it, and will record that."""
+
+    def tell_of_pauses(self) -> Callable[[], None]:
+        """Tell the caller for whom this task works when the sandbox is paused, until what is returned is called."""
+        return self.instance.stillness.hear(self._tell_of_pause)
+
+    def _tell_of_pause(self) -> None:
+        name = self.row.sandbox.spec.name or self.id
+        said = "sandbox %s is paused, and the command that you wait for stands still: paddock resume %s"
+        _log.warning(said, name, name)
+
+
+class Live(Component):
+    def __init__(self, context: Context, remains: Remains, leases: Leases, nested: Nested) -> None:
+        super().__init__(context)
+        self._remains, self._leases, self._nested = remains, leases, nested
+        self._held: dict[SandboxId, Held] = {}
+        self._adopting: dict[SandboxId, asyncio.Task[Held]] = {}
+
+    def admit(self, row: Row, backend: Backend, instance: Instance) -> Held:
+        """Once the tasks are closed nobody watches it: `aclose` has to follow."""
+        held = self._held[row.id] = Held(row, backend, instance)
+        if self._tasks.closed:
+            return held
+        held.watch = self._tasks.start(self._watch(held), name=f"watch {row.id}")
+        if row.sandbox.spec.nested:
+            held.door = self._tasks.start(self._nested.serve(held), name=f"door {row.id}")
+        return held
+
+    def get(self, row: Row) -> Held | None:
+        held = self._held.get(row.id)
+        return held if held is not None and held.row.incarnation == row.incarnation else None
+
+    async def rouse(self, row: Row) -> None:
+        """Wake it for somebody who sends to a command or a port that has been open since before the pause."""
+        held = self.get(row)
+        if held is None or not held.instance.stillness.now:
+            return
+        async with self._lanes.exclusive(row.id):
+            held = self.get(row)
+            if held is not None and held.instance.stillness.now:
+                await self._goes_on(held.row, held)
+                self._audit.event("sandbox.woken", sandbox=row.id, message="something was sent to what runs in it")
+
+    def is_still(self, row: Row) -> bool:
+        """Whether it is paused at this moment. From any thread."""
+        held = self.get(row)
+        return held is not None and held.instance.stillness.now
+
+    async def hold(self, row: Row) -> Held:
+        """The instance of a running sandbox. SandboxDied if there is none any more."""
+        held = self.get(row)
+        if held is not None:
+            return held
+        adopting = self._adopting.get(row.id)
+        if adopting is None:
+            adopting = self._adopting[row.id] = self._tasks.start(
+                self._adopt(row), name=f"adopt {row.id}", awaited=True
+            )
+            adopting.add_done_callback(lambda _: self._adopting.pop(row.id, None))
+        return await asyncio.shield(adopting)
+
+    async def check(self, row: Row, *, paused: bool = False) -> Row:
+        """What is recorded, corrected by what the backend says; with `paused`, even where it is not to be expected that
+        it stands still."""
+        return (await self.check_all((row,), paused=paused))[0]
+
+    async def check_all(self, rows: tuple[Row, ...], *, paused: bool = True) -> tuple[Row, ...]:
+        """Rows first, then the backends: what is recorded as running was there before it was recorded."""
+        said: dict[str, Mapping[SandboxId, Ending | None]] = {}
+        still: dict[str, Mapping[SandboxId, Paused]] = {}
+        checked: list[Row] = []
+        for row in rows:
+            if row.asleep:  # the backend knows nothing of it
+                checked.append(await self._asleep(row))
+                continue
+            backend = self._backends.find(row.sandbox.backend) if row.state in LIVE else None
+            if backend is None:
+                checked.append(row)
+                continue
+            if backend.name not in said:
+                said[backend.name] = await backend.living()
+            living = said[backend.name]
+            if living.get(row.id, _GONE) is not None:
+                checked.append(await self.ended(row, living.get(row.id)))
+                continue
+            if paused or row.state is State.PAUSED or row.sandbox.spec.idle_seconds is not None:
+                if backend.name not in still:
+                    still[backend.name] = await backend.paused()
+                row = self._seen(row, still[backend.name])
+            checked.append(row)
+        return tuple(checked)
+
+    async def ended(self, row: Row, ending: Ending | None) -> Row:
+        """A running sandbox that the backend does not hold as living. A verb may have ended it properly meanwhile."""
+        now = self._store.get(row.id) or row
+        # What is being taken back to a snapshot, or to disk, has been killed for that, and will be back or is already.
+        if now.state in LIVE and not now.asleep and now.incarnation == row.incarnation:
+            now = await self._remains.settle(now, ending)
+        held = self._held.get(row.id)
+        if held is not None and held.row.incarnation <= row.incarnation:
+            await self.release(row.id)
+        return now
+
+    async def _asleep(self, row: Row) -> Row:
+        if not self._remains.overdue(row):
+            return row
+        if row.sandbox.left_seconds is None:  # it ended while it was being woken, or in an old version's time
+            return await self._remains.settle(row, Ending(limit=Limit.TTL, reason="its time to live was over"))
+        return await self._remains.settle(row, Ending(limit=Limit.RETENTION, reason=_UNUSED))
+
+    async def dead(self, row: Row) -> SandboxDied:
+        """After a backend said SandboxDied: the error that also says when and why."""
+        now = self._store.get(row.id) or row
+        if not has_ended(now) and now.incarnation != row.incarnation:
+            return _away(row)  # the one that was spoken with is gone; what is held by now is the next, in use perhaps
+        held = self._held.get(row.id)
+        if held is not None and held.watch is not None:
+            # The one who spoke with it hears of the end before the one who knows the cause.
+            await asyncio.wait((held.watch,), timeout=_CAUSE_SECONDS)
+        checked = await self.check(self._store.get(row.id) or row)
+        if not has_ended(checked):
+            # It still answers `living`: one connection was lost, not the sandbox. The next call makes a new one.
+            await self.release(row.id)
+            return _silent(row) if checked.restoring is None else _away(row)
+        return died(checked.sandbox)
+
+    async def disobeyed(self, held: Held, error: GuestProtocolError) -> PaddockError:
+        """The error to raise. A command that a guest does not end when it is told ends with the sandbox, for which
+        nobody inside is asked."""
+        if "unended" not in error.details or self._tasks.closed:
+            return error
+        if held.dying:
+            return await self.dead(held.row)
+        held.dying = True
+        return died((await self.kill(held.id, error.message)).sandbox)
+
+    async def kill(self, id: SandboxId, reason: str, *, told: bool = False) -> Row:
+        """End a sandbox, unless it has ended. Once begun it goes on, whatever becomes of the caller. `told`: the audit
+        log has it already."""
+        return await self._tasks.finish(self._kill(id, reason, told), name=f"sandbox {id}: kill")
+
+    async def _kill(self, id: SandboxId, reason: str, told: bool) -> Row:
+        async with self._lanes.overtake(id):
+            row = self._store.get(id)
+            if row is None:
+                raise NotFound(f"no sandbox {id!r}", sandbox=id)
+            if has_ended(row):
+                return row
+            held = self.get(row)
+            instance = held.instance if held is not None else await self._backends.named(row.sandbox.backend).adopt(id)
+            if held is not None:
+                held.dying = True
+            try:
+                if instance is not None:
+                    with contextlib.suppress(SandboxDied):
+                        await instance.kill()
+            except BaseException:
+                await self.release(id)  # whatever it is now: the next one who asks will find out
+                raise
+            was, row = row, await self._remains.settle(row, Ending(limit=None, reason=reason), told=told)
+            await self.release(id)
+            if held is None and instance is not None:
+                await instance.aclose()
+            if was.restoring is not None:
+                _copies.discard(self._pool(), besides(was))
+            return row
+
+    async def pause(self, row: Row, held: Held, *, force: bool = False) -> Row:
+        """Returns when it stands still. SandboxDied; InvalidState: commands run in it, and it is not to be done by
+        `force`."""
+        held.backend.capabilities.require("pause", held.backend.name)
+        if not force:
+            await self.refuse_while_busy(row, held)
+        known = await held.instance.pause()
+        return self._timed(paused(self._record(row, State.PAUSED), self._clock, known))
+
+    async def refuse_while_busy(self, row: Row, held: Held) -> None:
+        """InvalidState names the commands that run in it. Nothing if it stands still already."""
+        if held.instance.stillness.now:
+            return
+        name = row.sandbox.spec.name or row.id
+        force = f"pause it all the same: paddock pause {name} --force"
+        try:
+            commands = [one for one in await held.instance.execs() if one.status is None]
+        except SandboxDied:
+            raise
+        except PaddockError as error:
+            raise InvalidState(f"what runs in sandbox {name} can't be told: {error.message}", hint=force) from None
+        if commands:
+            named = "; ".join(self._named(one) for one in commands[:_NAMED])
+            more = f"; and {len(commands) - _NAMED} more" if len(commands) > _NAMED else ""
+            runs = "1 command runs" if len(commands) == 1 else f"{len(commands)} commands run"
+            raise InvalidState(
+                f"{runs} in sandbox {name} and would stand still: {named}{more}",
+                hint=force,
+                sandbox=row.id,
+                commands=[one.id for one in commands[:_NAMED]],
+            )
+
+    def _named(self, command: ExecInfo) -> str:
+        words = " ".join(self._leases.without_values(command.argv))
+        text = "".join(one if one.isprintable() else "?" for one in words[:_NAME_CHARS])
+        return f"{text} ({command.id}{', in the background' if command.background else ''})"
+
+    async def resume(self, row: Row, held: Held) -> Row:
+        """SandboxDied, InvalidState."""
+        held.backend.capabilities.require("pause", held.backend.name)
+        return await self._goes_on(row, held)
+
+    async def wake(self, row: Row, held: Held, entry: Entry) -> Row:
+        """For a use. SandboxDied, InvalidState."""
+        row = await self._goes_on(row, held)
+        self._audit.event("sandbox.woken", sandbox=row.id, message=None, decision=entry.number)
+        return row
+
+    async def _agree(self, row: Row, instance: Instance) -> None:
+        """Tell a running sandbox the recorded deadline, if an `extend` did not come to its end or the disk was full."""
+        if row.state is State.RUNNING and not instance.stillness.now:
+            with contextlib.suppress(PaddockError):  # the next adoption tries again
+                await instance.set_deadline((self._store.get(row.id) or row).deadline)
+
+    def _seen(self, row: Row, known: Mapping[SandboxId, Paused]) -> Row:
+        """What is recorded, corrected by what the backend says. It holds no lane: a pause may have come since the
+        backend was asked, so that it runs is told and not recorded. Whoever has changed the row since knows better."""
+        if row.state is State.RUNNING and row.id in known:
+            if (now := self._store.get(row.id)) is not None and now != row:
+                return now
+            with contextlib.suppress(InvalidState):  # it has ended meanwhile
+                row = self._record(row, State.PAUSED)
+                self._audit.event("sandbox.slept", sandbox=row.id, message=_why(row))
+        elif row.state is State.PAUSED and row.id not in known:
+            goes_on = running(row, self._clock)
+            return replace(goes_on, sandbox=replace(goes_on.sandbox, state=State.RUNNING))
+        if row.state is State.PAUSED and row.sandbox.left_seconds is None and (times := known.get(row.id)) is not None:
+            row = self._timed(paused(row, self._clock, times))
+        return row
+
+    async def _goes_on(self, row: Row, held: Held) -> Row:
+        deadline = await held.instance.resume()
+        row = self._store.get(row.id) or row
+        try:
+            return self._record(self._timed(running(row, self._clock, deadline)), State.RUNNING)
+        except ResourceExhausted:
+            await self._agree(row, held.instance)
+            raise
+
+    def _timed(self, row: Row) -> Row:
+        return row if self._store.set_deadline(row) else self._store.get(row.id) or row
+
+    def _record(self, row: Row, state: State) -> Row:
+        """The row as it is then. InvalidState: it has ended, or is being made again."""
+        now = self._store.get(row.id) or row
+        return now if now.state is state and not now.asleep else self._store.move(row, state)
+
+    async def with_disk(self, held: Held, usage: Usage) -> Usage:
+        """What its tree uses, where the backend leaves that to the pool."""
+        if usage.disk_bytes is not None:
+            return usage
+        return replace(usage, disk_bytes=(await asyncio.to_thread(self._pool().usage, held.id)).used_bytes)
+
+    async def settled_disk(self, held: Held) -> Usage:
+        """The same of now, with what was deleted given back: the kernel counts that some seconds later by itself."""
+        await asyncio.to_thread(self._pool().settle)
+        return await self.with_disk(held, await held.instance.usage())
+
+    async def release(self, id: SandboxId) -> None:
+        """Lets go of an instance, which lives on if it does."""
+        held = self._held.pop(id, None)
+        if held is None:
+            return
+        if held.watch is not None and held.watch is not asyncio.current_task():
+            held.watch.cancel()
+        if held.door is not None:
+            held.door.cancel()
+        with contextlib.suppress(PaddockError, OSError):
+            await held.instance.aclose()
+
+    async def aclose(self) -> None:
+        """What nobody could adopt ends; the rest lives on."""
+        failed = await asyncio.gather(
+            *(self._leave(held) for held in tuple(self._held.values())), return_exceptions=True
+        )
+        for error in failed:  # each has been tried by now
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _leave(self, held: Held) -> None:
+        try:
+            row = self._store.get(held.id)
+            if not held.backend.capabilities.adopt and row is not None and not has_ended(row):
+                held.dying = True
+                with contextlib.suppress(SandboxDied):
+                    await held.instance.kill()
+                await self._remains.settle(row, Ending(limit=None, reason=SESSION_ENDED))
+        finally:
+            await self.release(held.id)
+
+    async def _adopt(self, row: Row) -> Held:
+        await self.release(row.id)  # one that was taken back to a snapshot since
+        backend = self._backends.named(row.sandbox.backend)
+        instance = await backend.adopt(row.id)
+        if instance is None:
+            ending = (await backend.living()).get(row.id, _GONE)
+            if ending is None:  # it lives, and could not be looked at
+                raise _silent(row)
+            now = await self.ended(row, None if ending is _GONE else ending)
+            raise died(now.sandbox) if has_ended(now) else _silent(row)
+        if backend.capabilities.pause:
+            await self._agree(row, instance)
+        return self.admit(row, backend, instance)
+
+    async def _watch(self, held: Held) -> None:
+        try:
+            ending = await held.instance.wait_ended()
+        except (PaddockError, OSError):
+            # The connection is lost, which says nothing about the sandbox. Whoever asks next will find out.
+            if self._held.get(held.id) is held:
+                await self.release(held.id)
+            return
+        if held.dying:
+            return
+        if self._store.get(held.id) is not None:
+            await self.ended(held.row, ending)
+
+
+async def end(instance: Instance) -> None:
+    """Kill it, and let go of it. Not an error: it has ended by itself."""
+    try:
+        with contextlib.suppress(SandboxDied):
+            await instance.kill()
+    finally:
+        await instance.aclose()
+
+
+async def destroy(backend: Backend, id: SandboxId) -> None:
+    """End what of a sandbox lives at the backend, if anything does, and let it be forgotten there."""
+    if (instance := await backend.adopt(id)) is not None:
+        await end(instance)
+    await backend.forget(id)
+
+
+def _silent(row: Row) -> SandboxDied:
+    return SandboxDied(f"sandbox {row.id} does not answer", hint="try again", sandbox=row.id)
+
+
+def _away(row: Row) -> SandboxDied:
+    return SandboxDied(
+        f"sandbox {row.id} was put to sleep on disk, or taken back to a snapshot, while this was under way",
+        hint="the next use wakes it; `paddock ps` shows the commands that go on in it",
+        sandbox=row.id,
+    )
+
+
+def _why(row: Row) -> str:
+    idle = row.sandbox.spec.idle_seconds
+    return "it was found paused" if idle is None else f"nobody had used it for {idle:g} s"

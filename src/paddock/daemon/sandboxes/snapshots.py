@@ -1,0 +1,276 @@
+"""Snapshots: make, find, list, delete; and what sandboxes have changed, recorded at a snapshot and at their end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from paddock.backends._base import Backend, Paused
+from paddock.daemon.access.policies import Policies
+from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.store.database import Row, SnapshotRow, SnapshotStore, the_one
+from paddock.daemon.store.trees import WORKSPACE_OF, copied
+from paddock.daemon.tasks import in_thread
+from paddock.errors import InvalidArgument, InvalidState, PaddockError, SupervisorUnavailable
+from paddock.linux.descriptors import closing
+from paddock.model import CreateSnapshot, DeleteSnapshot, Limits, Noun, SandboxSpec, Snapshot, SnapshotId, mint, replace
+from paddock.storage._listing import Listing, list_changes
+
+from . import _copies, validate
+from ._copies import Copy
+
+if TYPE_CHECKING:
+    from .running import Held
+
+_NAMED = 100
+
+
+class Snapshots(Component):
+    def __init__(self, context: Context, policies: Policies) -> None:
+        super().__init__(context)
+        self._policies, self._rows = policies, SnapshotStore(self._store)
+        self._making: set[str] = set()
+        self._unwanted: set[str] = set()
+        """Whole, and to be deleted."""
+
+    async def create(self, action: CreateSnapshot, row: Row, held: Held, entry: Entry) -> Snapshot:
+        validate.check_name(action.name, Noun.SNAPSHOT)
+        held.backend.capabilities.require("freeze", held.backend.name)
+        snapshot = self._of(row, entry.principal.id)
+        snapshot = replace(snapshot, name=action.name, policy=row.sandbox.policy)
+        workspace = copied(row.workspace, snapshot.id)
+        async with self._unless_kept(SnapshotRow(snapshot, held.instance.template, workspace=workspace)) as keep:
+            copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
+            await self.copy(held, copies)
+            self._rows.whole(snapshot.id)
+            await self.record_changes(row, (snapshot.id,), "snapshot")
+            entry.done({"snapshot": snapshot.id})
+            keep()
+        return snapshot
+
+    @asynccontextmanager
+    async def momentary(
+        self, row: Row, held: Held, *, tree: str | None = None, ours: bool = False
+    ) -> AsyncGenerator[str]:
+        """A copy of its tree, or of its workspace's (`tree`), at this instant. Nobody else sees it; it goes with the
+        block. `ours`: to be read by this program itself."""
+        held.backend.capabilities.require("freeze", held.backend.name)
+        snapshot = self._of(row, row.sandbox.owner)
+        # As one that is being made: if the daemon dies, the next one deletes it.
+        async with self._unless_kept(SnapshotRow(snapshot, held.instance.template)):
+            async with self._lanes.exclusive(row.id):
+                await self.copy(held, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
+            yield snapshot.id
+
+    @asynccontextmanager
+    async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[tuple[SnapshotRow, Paused]]:
+        """Make a snapshot that belongs to the sandbox itself, which is paused then. It goes, unless the row leans on it
+        afterwards."""
+        snapshot = self._of(row, row.id)
+        workspace = copied(row.workspace, snapshot.id)
+        made = SnapshotRow(snapshot, held.instance.template, workspace=workspace)
+        async with self._unless_kept(made) as keep:
+            copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
+            await self._flush(copies)
+            try:
+                async with held.instance.frozen():
+                    # A freeze ends with the supervisor, a pause does not.
+                    times = await held.instance.pause()
+                    await in_thread(_copies.make, self._pool(), copies)
+                    self._rows.whole(snapshot.id)
+                    yield made, times
+            finally:
+                if self._rows.slept_on(snapshot.id):
+                    keep()
+
+    @asynccontextmanager
+    async def _unless_kept(self, row: SnapshotRow) -> AsyncGenerator[Callable[[], None]]:
+        """Record a snapshot that is to be made in the block, and delete it after the block unless that kept it."""
+        self._rows.add(row)
+        self._making.add(row.id)
+        kept: list[bool] = []
+        try:
+            yield lambda: kept.append(True)
+        finally:
+            if not kept:
+                await self.discard(row.id)
+            self._making.discard(row.id)
+
+    async def forget_sleep(self, sandbox: str) -> None:
+        """All that it has slept on: it never will again."""
+        for row in self._rows.list(sandbox):
+            await self.discard(row.id)
+
+    async def discard(self, id: SnapshotId) -> None:
+        """Delete a snapshot of which no caller knows. If the disk is full, the next sweep deletes what stays."""
+        try:
+            self._rows.remove(id)
+        except PaddockError:
+            self._unwanted.add(id)
+        left = self._rows.get(id)
+        if left is None or not left.is_whole:
+            await in_thread(self._delete, id)
+
+    async def copy(self, held: Held, copies: Sequence[Copy]) -> None:
+        """Copy the trees of a living sandbox at one instant. The caller holds its lane alone, and deletes the copies if
+        this raises. If the supervisor dies meanwhile, the sandbox went on while it was copied: copy once more."""
+        await self._flush(copies)
+        try:
+            async with held.instance.frozen():
+                return await in_thread(_copies.make, self._pool(), copies)
+        except SupervisorUnavailable as error:
+            if not error.details.get("lost"):
+                raise
+        async with held.instance.frozen():
+            await in_thread(_copies.make, self._pool(), copies, anew=True)
+
+    async def _flush(self, copies: Sequence[Copy]) -> None:
+        if _copies.much_is_dirty():  # else the kernel would write it while the sandbox stands
+            await asyncio.to_thread(_copies.flush, self._pool(), copies)
+
+    def find(self, reference: str, owner: str) -> SnapshotRow:
+        """By id, name, or unique prefix of an id; whole ones only. NotFound, InvalidArgument, InvalidState."""
+        found = self._rows.find(owner, reference)
+        row = the_one(found, "snapshot", reference, hint="`paddock snapshots` lists them")
+        if not row.is_whole:
+            raise InvalidState(f"snapshot {row.id} is still being made", hint="wait until it is whole")
+        return row
+
+    def get(self, id: str) -> SnapshotRow | None:
+        return self._rows.get(id)
+
+    async def spec_from(self, row: SnapshotRow, asked: SandboxSpec) -> SandboxSpec:
+        """What a sandbox from it has: the template and the mounts that its files were made on, and unless another is
+        named, its level. InvalidArgument."""
+        of = row.snapshot
+        if asked.template not in (SandboxSpec().template, of.template):
+            raise InvalidArgument(
+                f"snapshot {row.id} was made on template {of.template!r}; it cannot be laid over {asked.template!r}",
+                hint=f"leave the template out, or name {of.template!r}",
+            )
+        if asked.mounts:
+            raise InvalidArgument("a sandbox from a snapshot has the mounts of its source", hint="leave mounts out")
+        await self.check_layers(row)
+        return replace(
+            asked,
+            template=of.template,
+            mounts=of.spec.mounts,
+            snapshot=row.id,
+            env={**of.spec.env, **asked.env},
+            level=asked.level or of.spec.level,
+        )
+
+    def fits(self, row: SnapshotRow, limits: Limits, backend: Backend) -> None:
+        """InvalidArgument if either is of a level that copies memory as well, and the other is not; or if that would
+        be of another size."""
+        of, size = row.snapshot.spec.level, row.snapshot.spec.limits
+        if backend.capabilities.memory and _size(limits) != _size(size):
+            raise InvalidArgument(
+                f"snapshot {row.id} is of {size.memory_mib} MiB of memory, {size.cpus:g} processors and a disk of"
+                f" {size.disk_mib} MiB, and goes on with them only",
+                hint="leave the limits out",
+            )
+        if of is None or of is backend.level:
+            return
+        made_by = next((one for one in self._backends.all() if one.level is of), None)
+        if made_by is None or made_by.capabilities.memory or backend.capabilities.memory:
+            raise InvalidArgument(
+                f"snapshot {row.id} was made at level {of.value!r} and cannot go on at level {backend.level.value!r}",
+                hint=f"leave the level out, or name {of.value!r}",
+            )
+
+    async def check_layers(self, row: SnapshotRow) -> None:
+        """InvalidState if what its files lie over is gone."""
+        names = set(await asyncio.to_thread(self._pool().names))
+        missing = [layer for layer in row.template.layers if layer not in names]
+        if missing:
+            raise InvalidState(
+                f"snapshot {row.id} lies over {', '.join(missing)} of template {row.template.name!r}, which is gone",
+                snapshot=row.id,
+            )
+        missing = [layer for layer in (row.workspace.layers if row.workspace else ()) if layer not in names]
+        if missing:
+            raise InvalidState(
+                f"the workspace of snapshot {row.id} lies over {', '.join(missing)}, which is gone", snapshot=row.id
+            )
+
+    def list(self, source: str | None, entry: Entry) -> tuple[Snapshot, ...]:
+        return tuple(row.snapshot for row in self._rows.list(entry.principal.id, source) if row.is_whole)
+
+    @handles(DeleteSnapshot)
+    async def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
+        row = self.find(action.snapshot, entry.principal.id)
+        what = f"delete the snapshot {row.id} of {row.snapshot.source}"
+        await self._policies.ask("delete", action, entry, about=row.id, own=row.snapshot.policy, what=what)
+        await self._remove(row.id)
+
+    async def record_changes(self, row: Row, trees: Sequence[str], at: str, *, own: bool = False) -> None:
+        """Record what a sandbox has changed in `trees`, which nothing writes to any more. Unrecorded."""
+        revision = row.sandbox.policy
+        if revision is None:
+            return
+        rules = (await self._policies.of(revision)).document.audit
+        if rules is None or not rules.files:
+            return
+        if self._pool().driver == "copy":
+            words = "this pool copies whole trees: what was changed in one is not known"
+            self._audit.event("files.changed", sandbox=row.id, message=words, at=at)
+            return
+        for tree in trees:
+            try:
+                found = await asyncio.to_thread(self._look, tree, own)
+            except (OSError, PaddockError) as error:
+                self._audit.event("files.changed", sandbox=row.id, message=str(error)[:1024], at=at)
+                continue
+            self._audit.event(
+                "files.changed",
+                sandbox=row.id,
+                at=at,
+                tree=tree,
+                revision=revision,
+                changes=found.changes,
+                sha256=found.sha256,
+                whole=found.whole,
+                first=found.first,
+            )
+
+    def _look(self, tree: str, own: bool) -> Listing:
+        with closing(self._pool().open(tree)) as fd:
+            return list_changes(fd, first=_NAMED, own=own)
+
+    def _of(self, row: Row, owner: str) -> Snapshot:
+        return Snapshot(
+            id=SnapshotId(mint(Noun.SNAPSHOT)),
+            source=row.id,
+            spec=replace(row.sandbox.spec, level=row.sandbox.level),
+            template=row.sandbox.template,
+            created_at=self._clock.wall(),
+            owner=owner,
+        )
+
+    async def _remove(self, id: str) -> None:
+        """The row first: a tree without one is swept."""
+        self._rows.remove(id)
+        await in_thread(self._delete, id)
+
+    def _delete(self, id: str) -> None:
+        self._pool().delete(id)
+        self._pool().delete(id + WORKSPACE_OF)
+
+    async def recover(self) -> None:
+        """Delete what no task of this daemon makes, and no sandbox sleeps on."""
+        for row in self._rows.list():
+            wanted = self._rows.slept_on(row.id) if row.for_sleep else row.is_whole and row.id not in self._unwanted
+            if wanted or row.id in self._making:
+                continue
+            await self._remove(row.id)
+            self._unwanted.discard(row.id)
+            if not row.for_sleep:
+                message = "the daemon that made it died, or its disk was full; deleted"
+                self._audit.event("snapshot.unfinished", snapshot=row.id, message=message)
+
+
+def _size(limits: Limits) -> tuple[float, ...]:
+    return limits.memory_mib, limits.cpus, limits.disk_mib, limits.inodes

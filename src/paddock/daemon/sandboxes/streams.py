@@ -1,0 +1,194 @@
+"""Streams in a caller's hands: counted, digested and redacted, read here or moved to a client by the pump.
+
+When one ends, its outcome is recorded with its length and digest, never with its bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from paddock.backends._pump import Flow, Meter, draw, pour
+from paddock.daemon.context import Entry
+from paddock.daemon.store.database import Row
+from paddock.errors import SandboxDied
+from paddock.model import ByteReader, ByteStream, ByteWriter, ChangeStream, FileChange, FileInfo
+
+from .running import Live
+
+
+class Record:
+    """The outcome of the action that opened a stream, or nothing where the stream is part of another's."""
+
+    def __init__(self, row: Row, live: Live, entry: Entry | None) -> None:
+        self._row, self._live, self._entry = row, live, entry
+        if entry is not None:
+            entry.defer()
+
+    def done(self, detail: dict[str, object]) -> None:
+        if self._entry is not None:
+            self._entry.done(detail)
+
+    async def failed(self, error: Exception) -> Exception:
+        """Record the failure; return the error to raise instead."""
+        if self._entry is None:
+            return error
+        if isinstance(error, SandboxDied):
+            error = await self._live.dead(self._row)
+        self._entry.failed(error)
+        return error
+
+    def part(self) -> Record:
+        """Return the record of one direction of the stream: nothing."""
+        return Record(self._row, self._live, None)
+
+    def waking(self, *, digests: bool = True) -> Meter:
+        """Return the meter of what goes into the sandbox, which wakes it."""
+        return Meter(
+            digests=digests,
+            blocked=lambda: self._live.is_still(self._row),
+            unblock=lambda: self._live.rouse(self._row),
+        )
+
+
+class Outbound:
+    """A ByteReader."""
+
+    def __init__(self, inner: ByteReader, meter: Meter, record: Record, *, after: asyncio.Event | None = None) -> None:
+        """Nothing is read before `after` is set."""
+        self._inner, self.meter, self._record, self._after = inner, meter, record, after
+        self.skip = 0
+        """Bytes that the caller has already."""
+        self._ready, self._ended = b"", False
+        self.flow: Flow | None = None
+
+    async def read(self, size: int = 65536) -> bytes:
+        if self._after is not None:
+            await self._after.wait()
+        try:
+            # What is all held back is no end.
+            while size and not self._ready and not self._ended:
+                data = await self._inner.read(size)
+                self._ended = not data
+                self._ready = self.meter.feed(data)
+        except Exception as error:
+            raise await self._record.failed(error) from None
+        data, self._ready = self._ready[:size], self._ready[size:]
+        self.meter.add(data)
+        if self.meter.blocked():
+            await self.meter.unblock()
+        if size and not data:
+            self._finish()
+        return data
+
+    async def pour(self, flow: Flow) -> None:
+        flow.meter, flow.skip, self.flow = self.meter, self.skip, flow
+        if self._after is not None:
+            await self._after.wait()
+        try:
+            await pour(self._inner, flow)
+        except BrokenPipeError:
+            raise  # the client has gone, and closes it
+        except Exception as error:
+            raise await self._record.failed(error) from None
+        self._ended = True
+        self._finish()
+
+    async def aclose(self) -> None:
+        try:
+            await self._inner.aclose()
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        whole = self._ended and not self._ready
+        self._record.done({"content": self.meter.content(), "whole": whole})
+
+
+class Inbound:
+    """A ByteWriter."""
+
+    def __init__(self, inner: ByteWriter, meter: Meter, record: Record) -> None:
+        self._inner, self.meter, self._record = inner, meter, record
+
+    async def write(self, data: bytes) -> None:
+        try:
+            await self.meter.unblock()
+            await self._inner.write(data)
+        except Exception as error:
+            raise await self._record.failed(error) from None
+        self.meter.add(data)
+
+    async def draw(self, flow: Flow) -> None:
+        flow.meter = self.meter
+        try:
+            await draw(self._inner, flow)
+        except Exception as error:
+            raise await self._record.failed(error) from None
+
+    async def aclose(self) -> FileInfo | None:
+        try:
+            await self.meter.unblock()
+            info = await self._inner.aclose()
+        except Exception as error:
+            raise await self._record.failed(error) from None
+        self._record.done({"content": self.meter.content()})
+        return info
+
+    async def abort(self) -> None:
+        try:
+            await self._inner.abort()
+        finally:
+            self._record.done({"aborted": True})
+
+
+class Both:
+    """A ByteStream. What goes through a port is not digested: it has no end that would mean anything."""
+
+    def __init__(self, inner: ByteStream, record: Record) -> None:
+        self._inner, self._record = inner, record
+        self._received, self._sent = Meter(digests=False), record.waking(digests=False)
+        out, into = Outbound(inner, self._received, record.part()), Inbound(inner, self._sent, record.part())
+        self.read, self.pour, self.write, self.draw = out.read, out.pour, into.write, into.draw
+
+    async def write_eof(self) -> None:
+        await self._sent.unblock()
+        await self._inner.write_eof()
+
+    async def aclose(self) -> None:
+        try:
+            await self._inner.aclose()
+        finally:
+            self._done()
+
+    async def abort(self) -> None:
+        try:
+            await self._inner.abort()
+        finally:
+            self._done(aborted=True)
+
+    def _done(self, **how: object) -> None:
+        self._record.done({"received_bytes": self._received.length, "sent_bytes": self._sent.length, **how})
+
+
+class Changes:
+    """A ChangeStream."""
+
+    def __init__(self, inner: ChangeStream, record: Record) -> None:
+        self._inner, self._record = inner, record
+        self._seen = 0
+
+    async def next(self) -> tuple[FileChange, ...]:
+        try:
+            changes = await self._inner.next()
+        except Exception as error:
+            raise await self._record.failed(error) from None
+        self._seen += len(changes)
+        if not changes:
+            self._record.done({"changes": self._seen})
+        return changes
+
+    async def aclose(self) -> None:
+        try:
+            await self._inner.aclose()
+        finally:
+            self._record.done({"changes": self._seen})

@@ -1,0 +1,1 @@
+"""What the daemon remembers: its one SQLite file, and which rows need which trees."""

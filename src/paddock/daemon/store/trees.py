@@ -1,0 +1,67 @@
+"""The tree that a sandbox has at /workspace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paddock.backends._base import TreeMount
+
+if TYPE_CHECKING:
+    from .database import Row
+
+WORKSPACE = "/workspace"
+REPOSITORY = "/run/paddock/repository"
+WORKSPACE_OF = "_w"
+"""What the name of a sandbox's or a snapshot's own copy of a workspace ends with."""
+BESIDE, SPARE = "rb_", "nx_"
+
+
+class WorkspaceTree(msgspec.Struct, frozen=True):
+    """`tree` is a workspace, or a copy of one that is this sandbox's or this snapshot's own."""
+
+    tree: str
+    layers: tuple[str, ...] = ()
+    """What it lies over in the pool, topmost first."""
+    repository: str | None = None
+    """Where the objects of its history are."""
+    disk_mib: int | None = None
+    """Its ceiling; the pool keeps it where it can."""
+    epoch: int = 0
+    """The workspace's while this sandbox has it; none of its copies has one."""
+    workspace: str | None = None
+    """Which one it is, or is a copy of."""
+
+    def mounts(self, *, writable: bool = True) -> tuple[TreeMount, ...]:
+        most = None if self.disk_mib is None else self.disk_mib << 20
+        own = TreeMount(tree=self.tree, target=WORKSPACE, writable=writable, layers=self.layers, disk_bytes=most)
+        if self.repository is None:
+            return (own,)
+        return own, TreeMount(tree=self.repository, target=REPOSITORY, writable=False)
+
+
+def copied(workspace: WorkspaceTree | None, id: str) -> WorkspaceTree | None:
+    """The same in a tree of its own, which goes with the sandbox or the snapshot `id`."""
+    return None if workspace is None else msgspec.structs.replace(workspace, tree=id + WORKSPACE_OF, epoch=0)
+
+
+def own_trees(row: Row) -> tuple[str, ...]:
+    """What goes with the sandbox: its tree, and its workspace if that is a copy."""
+    if row.workspace is not None and row.workspace.tree == row.id + WORKSPACE_OF:
+        return row.id, row.workspace.tree
+    return (row.id,)
+
+
+def beside(id: str, *, workspace: bool = False) -> str:
+    """The name of what is to take the place of a sandbox's tree, or of its workspace."""
+    return f"{BESIDE}{id}{WORKSPACE_OF if workspace else ''}"
+
+
+def besides(row: Row) -> tuple[str, ...]:
+    return beside(row.id), beside(row.id, workspace=True)
+
+
+def spare_of(base: str) -> str:
+    """Return the name of the copy of a base that is made ahead."""
+    return SPARE + base.split("_", 1)[1]

@@ -1,0 +1,1 @@
+"""Garbage collection, reports of the machine, and signatures of the audit log."""

@@ -1,0 +1,379 @@
+"""What nobody needs goes; while the pool is too full, what can be had again goes too. Nothing that lives is touched.
+
+The collectors here find trees without a row, old templates, outputs, and what is half made; others are beside what
+they collect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from paddock import model
+from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.sandboxes.cleanup import Remains
+from paddock.daemon.store.references import Need, told
+from paddock.daemon.store.trees import BESIDE, SPARE
+from paddock.daemon.tasks import in_thread
+from paddock.errors import NotFound, PaddockError
+from paddock.model import Check, GarbageItem, GarbageReport, Level, Noun, PoolSpace, State, replace
+from paddock.storage._base import Pool
+from paddock.storage._config import Watermarks
+from paddock.storage._memories import Memories
+from paddock.storage._trees import WAITING
+from paddock.supervisor.layout import PACKAGES, POOL_IMAGE
+
+Take: TypeAlias = Callable[[], Awaitable[str | None]]
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """Something that could go."""
+
+    what: str
+    kind: str
+    why: str
+    size: int | None
+    take: Take
+    """Deletes it, unless somebody needs it by now: then, why it was kept."""
+    kept: str | None = None
+    """Why it does not go, whatever happens."""
+    only_when_full: bool = False
+    """It can be had again, at a price: it goes only while the pool is too full."""
+
+
+Collector: TypeAlias = Callable[[], Awaitable[Sequence[Candidate]]]
+"""Finds one kind of what could go, in the order in which it is to go."""
+
+
+class Garbage:
+    def __init__(
+        self, *, pool: Callable[[], Pool], sweepers: Sequence[Collector], collectors: Sequence[Collector]
+    ) -> None:
+        """`sweepers` find what is gone anyway, each time that somebody sweeps; `collectors` are asked after them."""
+        self._alone, self._pool = asyncio.Lock(), pool
+        """Two that collect at once would take twice as much as is to go."""
+        self._sweepers, self._collectors = tuple(sweepers), tuple(collectors)
+
+    @handles(model.CollectGarbage)
+    async def perform(self, action: model.CollectGarbage, entry: Entry) -> GarbageReport:
+        report = await self.collect(dry_run=action.dry_run)
+        gone = [item.what for item in report.items if item.kept_because is None]
+        entry.done({"dry_run": report.dry_run, "number": len(gone), "gone": gone[:100]})
+        return report
+
+    async def collect(self, *, dry_run: bool) -> GarbageReport:
+        if dry_run:
+            return await self._collect((*self._sweepers, *self._collectors), dry_run=True)
+        async with self._alone:
+            report = await self._collect((*self._sweepers, *self._collectors), dry_run=False)
+            pool = self._pool()
+            await asyncio.to_thread(pool.trim)
+            return replace(report, after=await asyncio.to_thread(pool.space))
+
+    async def sweep(self) -> None:
+        """What costs nothing to find; all of it, when the pool has become too full. It grows first, if it can."""
+        pool = self._pool()
+        await asyncio.to_thread(pool.fit)
+        async with self._alone:
+            full = pool.marks.reached(await asyncio.to_thread(pool.space))
+            await self._collect((*self._sweepers, *(self._collectors if full else ())), dry_run=False)
+
+    async def _collect(self, collectors: Sequence[Collector], *, dry_run: bool) -> GarbageReport:
+        pool = self._pool()
+        before = await asyncio.to_thread(pool.space)
+        room = _Room(before, pool.marks)
+        items: list[GarbageItem] = []
+        for collector in collectors:
+            for one in await collector():
+                kept = one.kept
+                if kept is None and one.only_when_full and not room.wanted:
+                    kept = room.words()
+                if kept is None and not dry_run:
+                    kept = await _take(one)
+                if kept is None:
+                    room.gain(one.size or 0)
+                items.append(GarbageItem(what=one.what, kind=one.kind, why=one.why, bytes=one.size, kept_because=kept))
+        return GarbageReport(items=tuple(items), dry_run=dry_run, before=before, after=room.space)
+
+
+class _Room:
+    """How full the pool is, as deleted things go. By count: the file system gives their room back by and by."""
+
+    def __init__(self, space: PoolSpace, marks: Watermarks) -> None:
+        self.space, self._marks = space, marks
+        self._full = marks.reached(space)
+
+    @property
+    def wanted(self) -> bool:
+        return self._full and not self._marks.left(self.space)
+
+    def gain(self, size: int) -> None:
+        size = min(size, self.space.used_bytes)
+        self.space = replace(
+            self.space,
+            used_bytes=self.space.used_bytes - size,
+            available_bytes=self.space.available_bytes + size,
+        )
+
+    def words(self) -> str:
+        return f"the pool is {self.space.fill:.0%} full, and this goes from {self._marks.high:.0%} on"
+
+
+async def measured(pool: Pool, name: str) -> int | None:
+    """Return the bytes of a tree. None: it was deleted meanwhile."""
+    try:
+        return await asyncio.to_thread(pool.measure, name)
+    except NotFound:
+        return None
+
+
+async def discarded(discard: Callable[[str], bool], name: str, kept: str | None) -> str | None:
+    """Delete what lies below other trees, unless it is `kept`; return why it stays, if it does.
+
+    Who has taken it into use since it was looked at may have ended, and his sandbox lives on: `kept` is asked again.
+    """
+    if kept is not None or await in_thread(discard, name):
+        return kept
+    return "it is in use, or being built"
+
+
+async def _take(one: Candidate) -> str | None:
+    """Why it stays, if it does. One that will not go keeps no other."""
+    try:
+        return await one.take()
+    except (PaddockError, OSError) as error:
+        return str(error)
+
+
+_KINDS = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
+NOUNS = (*(noun.value for noun in _KINDS), BESIDE, SPARE, WAITING)
+"""What the names of trees begin with that the store keeps rows of, or that are in use."""
+_WALLED = (Level.GVISOR, Level.MICROVM)
+_PART = re.compile(r"t[pb]_kit_", re.ASCII)
+_SHOWN = 8
+
+
+class Storage(Component):
+    """The pool against the records, both ways: what is not needed goes, and `doctor --storage` says what is missing."""
+
+    def __init__(self, context: Context, remains: Remains, collectors: Sequence[Collector]) -> None:
+        """`collectors` are asked after those for old templates."""
+        super().__init__(context)
+        self._remains = remains
+        sweepers = (self.unfinished, self.orphans, self.memory, self.outputs)
+        self.garbage = Garbage(
+            pool=self._pool, sweepers=sweepers, collectors=(self.old_templates, *collectors, self.packages)
+        )
+
+    async def unfinished(self) -> Sequence[Candidate]:
+        """What killed programs left half made or half deleted."""
+        pool, why = self._pool(), "a program was killed while it made or deleted a tree"
+
+        async def take(name: str) -> str | None:
+            if name not in await asyncio.to_thread(pool.unfinished):
+                return None
+            return (await asyncio.to_thread(pool.sweep)).get(name)  # all of them at once
+
+        left = await asyncio.to_thread(pool.unfinished)
+        return [Candidate(name, "unfinished", why, None, partial(take, name)) for name in left]
+
+    async def orphans(self) -> Sequence[Candidate]:
+        """Trees that no row needs, nor this process."""
+        pool, why = self._pool(), "nothing that is recorded needs it"
+
+        async def take(name: str) -> str | None:
+            if (kept := told(self._needs.by_tree(), name)) is None:
+                self._audit.event("tree.orphan", sandbox=name, message=f"{why}; deleted")
+                await asyncio.to_thread(pool.delete, name)
+            return kept
+
+        names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
+        needed = self._needs.by_tree().keys() | pool.in_use
+        lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
+        return [Candidate(name, "orphan", why, await measured(pool, name), partial(take, name)) for name in lost]
+
+    async def memory(self) -> Sequence[Candidate]:
+        """Of virtual machines, on which no tree leans any more."""
+        pool, why = self._pool(), "no sandbox and no snapshot needs it"
+
+        async def take(name: str) -> str | None:
+            gone = await asyncio.to_thread(Memories(pool).drop, name)
+            return None if gone else "a machine needs it by now"
+
+        lost = await asyncio.to_thread(Memories(pool).lost)
+        return [Candidate(name, "memory", why, await measured(pool, name), partial(take, name)) for name in lost]
+
+    async def outputs(self) -> Sequence[Candidate]:
+        """What commands of sandboxes that have ended have printed."""
+
+        async def take(name: str) -> None:
+            await asyncio.to_thread(self._remains.remove_outputs, name)
+
+        sizes = await asyncio.to_thread(_folder_sizes, self._remains.outputs)
+        living = {row.id for row in self._store.list()}
+        gone = {name: size for name, size in sizes.items() if name not in living}
+        return [Candidate(name, "output", "its sandbox has ended", gone[name], partial(take, name)) for name in gone]
+
+    async def old_templates(self) -> Sequence[Candidate]:
+        """Versions that a newer one has replaced, and what killed builders have begun."""
+        pool, templates = self._pool(), self._templates()
+
+        async def take(name: str) -> str | None:
+            return await discarded(templates.discard, name, self._template_kept(self._needs.by_tree(), name))
+
+        names = [name for name in await asyncio.to_thread(pool.names) if templates.is_version(name)]
+        current = await asyncio.to_thread(templates.versions)
+        needed = self._needs.by_tree()
+        found: list[Candidate] = []
+        for name in names:
+            if name not in current:
+                whole = name.startswith(Noun.TEMPLATE)
+                why = "a newer version has replaced it" if whole else "its builder did not come to an end"
+                size, kept = await measured(pool, name), self._template_kept(needed, name)
+                found.append(Candidate(name, "template", why, size, partial(take, name), kept))
+        return found
+
+    def _template_kept(self, needed: Mapping[str, tuple[Need, ...]], name: str) -> str | None:
+        """Rows of an older paddock do not say which version they lie over, and none says what its wall is made of."""
+        if name in needed:
+            return told(needed, name)
+        rows = self._store.list()
+        silent = [row.id for row in rows if not row.layers]
+        if silent:
+            return f"{silent[0]} may need it: it was made by an older paddock"
+        walled = [row.id for row in rows if row.sandbox.level in _WALLED]
+        return f"{walled[0]} may need it: its wall is made of such" if walled and _PART.match(name) else None
+
+    async def packages(self) -> Sequence[Candidate]:
+        """What the gateway keeps of registries: told, never taken."""
+        kept = "the gateway keeps it below its own ceiling"
+
+        async def take() -> str:
+            return kept
+
+        number, size = await asyncio.to_thread(measure, self._state_dir / PACKAGES)
+        why = f"{number} files of registries, which would be fetched again"
+        return [Candidate("package cache", "packages", why, size, take, kept)] if number else []
+
+    @handles(model.CheckStorage)
+    async def check(self, action: model.CheckStorage, entry: Entry) -> tuple[Check, ...]:
+        try:
+            pool = self._pool()
+            if action.repair:
+                await self.garbage.sweep()
+            return (
+                *await asyncio.to_thread(pool.checks),
+                *await asyncio.to_thread(pool.examine, scrub=action.scrub),
+                await self._needless(pool),
+                await self._missing(pool),
+                await asyncio.to_thread(self._unfinished, pool),
+                await self._ceilings(pool),
+                self._mounts(),
+            )
+        except (PaddockError, OSError) as error:
+            hint = error.hint if isinstance(error, PaddockError) else None
+            return (
+                _check("pool", [str(error)], "", fix=hint or f"the last lines of {self._state_dir}/supervisor.log"),
+            )
+
+    async def _needless(self, pool: Pool) -> Check:
+        names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
+        needed = self._needs.by_tree()
+        known = (*NOUNS, Noun.TEMPLATE.value, "tb_")
+        lost = [name for name in names if name not in needed and name.startswith(NOUNS)]
+        strange = [f"{name}, of no kind that is known" for name in names if not name.startswith(known)]
+        return _check(
+            "trees",
+            [*lost, *strange],
+            f"each of {len(names)} is needed by something that is recorded",
+            fix="paddock gc",
+        )
+
+    async def _missing(self, pool: Pool) -> Check:
+        first, number = await self._lost(pool)
+        # What was missing twice: a kill or a rollback may have come between reading the rows and the trees.
+        lost = [words for words in (await self._lost(pool))[0] if words in first] if first else []
+        return _check(
+            "records",
+            lost,
+            f"each of {number} living sandboxes, snapshots and workspaces has its trees",
+            fix="paddock kill, paddock snapshots --delete: what they name is lost",
+        )
+
+    async def _lost(self, pool: Pool) -> tuple[list[str], int]:
+        wanted = self._needs.whole()
+        names = set(await asyncio.to_thread(pool.names))
+        lost = [
+            f"{tree}, which {need.by} needs"
+            for tree, needs in wanted.items()
+            if not tree.startswith(Noun.REPOSITORY) and tree not in names
+            for need in needs
+        ]
+        return lost, len({need.by for needs in wanted.values() for need in needs})
+
+    def _unfinished(self, pool: Pool) -> Check:
+        left = list(pool.unfinished())
+        left += [path.name for path in (self._state_dir / (POOL_IMAGE + ".tmp"),) if path.exists()]
+        left += [path.name for path in self._state_dir.glob(".probe-*")]
+        return _check("half made", left, "nothing was left by killed programs", fix="paddock doctor --storage --repair")
+
+    async def _ceilings(self, pool: Pool) -> Check:
+        wrong: list[str] = []
+        limited = 0
+        for row in self._store.list():
+            if row.state not in (State.RUNNING, State.PAUSED):
+                continue
+            try:
+                usage = await asyncio.to_thread(pool.usage, row.id)
+            except PaddockError:
+                continue  # said above, or gone in order
+            if usage.used_bytes is not None:
+                limited += 1
+                asked = row.sandbox.spec.limits.disk_mib << 20
+                if usage.limit_bytes != asked:
+                    wrong.append(f"{row.id} has {usage.limit_bytes} bytes in place of {asked}")
+        return _check("ceilings", wrong, f"{limited} sandboxes have the quota that was asked for", fix="paddock kill")
+
+    def _mounts(self) -> Check:
+        """The supervisor mounts out of everybody's sight: what can be seen was mounted by somebody else."""
+        seen = sorted(path for path in _mount_points() if path.startswith(f"{self._state_dir}/"))
+        return _check("mounts", seen, "none of the pool shows on the machine", fix="umount")
+
+
+def _folder_sizes(folder: Path) -> dict[str, int]:
+    names = os.listdir(folder) if folder.is_dir() else []
+    return {name: measure(folder / name)[1] for name in names if name.startswith(Noun.SANDBOX)}
+
+
+def measure(directory: Path) -> tuple[int, int]:
+    """How many files are in it, and their bytes; none if there is no such directory."""
+    sizes: list[int] = []
+    with suppress(OSError), os.scandir(directory) as entries:
+        for one in entries:
+            with suppress(OSError):  # it has just gone
+                sizes.append(one.stat(follow_symlinks=False).st_size)
+    return len(sizes), sum(sizes)
+
+
+def _mount_points() -> Iterator[str]:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        yield line.split()[4].encode().decode("unicode_escape")
+
+
+def _check(name: str, problems: list[str], fine: str, *, fix: str) -> Check:
+    more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    return Check(
+        area="storage",
+        name=name,
+        status="missing" if problems else "ok",
+        detail="; ".join(problems[:_SHOWN]) + more if problems else fine,
+        fix=fix if problems else None,
+    )

@@ -1,0 +1,1 @@
+"""Repositories, workspaces, and the results that leave them."""

@@ -1,0 +1,221 @@
+"""What a workspace holds that is nowhere else, and the archive of it. Done in workshops.
+
+An archive is a tar of what the base does not have: `.git` as it is, and every file that differs from the base's, in
+mode or owner too, is new, or is tracked, and the directories that are empty or not as a checkout makes them, but for
+those that git ignores. Without a repository: all. `tmp/kept/gone` in front names what is to be taken away from the base
+first, each name ended by a NUL.
+"""
+
+from __future__ import annotations
+
+from paddock.backends._base import TreeMount
+from paddock.daemon.context import Entry
+from paddock.daemon.sandboxes.utility import PLAIN_FILES, READING_SECONDS, Workshop, Workshops
+from paddock.daemon.store.database import Kept, WorkspaceRow
+from paddock.daemon.store.trees import REPOSITORY, WORKSPACE, WorkspaceTree
+from paddock.errors import ErrandFailed, InternalError
+from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
+from paddock.storage._kept import KeptArchives
+
+_SLACK_BYTES = 256 << 20
+_SAID_BYTES = 1 << 20
+_CHUNK = 1 << 20
+_TAR = "tar --numeric-owner --xattrs --xattrs-include='user.*'"
+_SHELL = f"""\
+set -eu
+# A repository of our own: nothing that the workspace's says of itself is believed.
+mkdir -p /tmp/kept && cd /tmp/kept
+git init --quiet --template= --object-format="$(git --git-dir={REPOSITORY} rev-parse --show-object-format)" own
+for objects in {REPOSITORY}/objects {WORKSPACE}/.git/objects; do
+    [ ! -d $objects ] || echo $objects >>own/.git/objects/info/alternates
+done
+own() {{ GIT_DIR=/tmp/kept/own/.git GIT_WORK_TREE={WORKSPACE} git "$@"; }}
+# The workspace's index without its flags, which may hide what was changed.
+index() {{
+    [ -f {WORKSPACE}/.git/index ] && [ ! -L {WORKSPACE}/.git/index ] || return 1
+    cp {WORKSPACE}/.git/index theirs && rm -f index &&
+    GIT_INDEX_FILE=/tmp/kept/theirs own ls-files --stage -z >staged &&
+        GIT_INDEX_FILE=/tmp/kept/index own update-index -z --index-info <staged
+}}
+"""
+_COUNT = (
+    f"cd {WORKSPACE} && find . -mindepth 1 ! -type d -printf x | wc -c"
+    f" && find . -mindepth 1 ! -type d -printf '?? %P\\0' | head -z -n {MOST_NAMES}"
+)
+_STATUS = f"""{PLAIN_FILES}
+{_SHELL}
+theirs() {{ git --git-dir={WORKSPACE}/.git "$@"; }}
+head=$(theirs rev-parse --quiet --verify 'HEAD^{{commit}}') || head=
+on=$(theirs symbolic-ref --quiet --short HEAD) || on=
+git --git-dir={REPOSITORY} for-each-ref --format='^%(objectname)' >known
+echo "^$1" >>known
+ahead=$({{ [ -z "$head" ] || echo HEAD; cat known; }} | theirs rev-list --count --exclude=refs/stash --all --stdin)
+stash=$(theirs rev-list --count --walk-reflogs refs/stash -- 2>/dev/null) || stash=0
+index
+[ -z "$head" ] || own update-ref --no-deref HEAD "$head"
+GIT_INDEX_FILE=/tmp/kept/index own status --porcelain=v1 -z --untracked-files=all --no-renames \\
+    --ignore-submodules=none >changes
+new=$(grep -zc '^??' changes) || new=0
+echo "head $head"
+echo "on $on"
+echo "ahead $ahead"
+echo "stash $stash"
+echo "untracked $new"
+echo "modified $(( $(tr -dc '\\0' <changes | wc -c) - new ))"
+head -z -n {MOST_NAMES} changes
+"""
+# Step by step through files: what fails in a pipe is not seen, and what is not seen is not kept.
+_KEEP = f"""{_SHELL}
+mkdir -p own/.git/info
+# As bytes, whatever the attributes say.
+echo '* -text -eol -ident -filter -working-tree-encoding' >own/.git/info/attributes
+export GIT_INDEX_FILE=/tmp/kept/base
+own read-tree "$1"
+own update-index -q --really-refresh >/dev/null || :  # not 0 where something differs
+own diff-files -z --name-only >differ
+own diff-files -z --name-only --diff-filter=D >missing
+own ls-files -z >known
+own ls-files -z --stage >staged
+sed -zn 's/^160000 [^\t]*\t//p' staged >submodules
+if index 2>/dev/null; then
+    own ls-files -z --others --exclude-standard >new
+    GIT_INDEX_FILE=/tmp/kept/index own ls-files -z >tracked
+    GIT_INDEX_FILE=/tmp/kept/index own diff-files -z --name-only --diff-filter=D >untracked
+else
+    own ls-files -z --others >new  # nobody knows what is tracked: all of it
+    : >tracked >untracked
+fi
+# What git does not record: directories, those that a file leads to apart, and modes and owners but for x.
+unlike="! ( -user $(stat -c %u {WORKSPACE}) -group $(stat -c %g {WORKSPACE})"
+files() {{ find . -mindepth 1 -path ./.git -prune -o "$@" -printf '%P\\0'; }}
+cd {WORKSPACE}
+files -type d \\( -empty -o $unlike -perm 755 \\) \\) >/tmp/kept/dirs
+files -type f $unlike \\( -perm 644 -o -perm 755 \\) \\) >/tmp/kept/odd
+cd /tmp/kept
+if [ -s tracked ]; then  # without an index nothing can be told to be ignored
+    GIT_INDEX_FILE=/tmp/kept/none own check-ignore -z --stdin <dirs >ignored || [ $? = 1 ]
+else
+    : >ignored
+fi
+for list in known missing tracked untracked dirs odd ignored; do sort -zu -o $list $list; done
+comm -z -23 dirs ignored >bare
+comm -z -12 odd known >unlike
+comm -z -23 tracked untracked >there
+comm -z -23 there known >added
+sort -zu differ submodules new added unlike >all
+{{ printf '.git\\0'; cat all; }} >gone
+comm -z -23 all missing >left
+sed -z 's,^,workspace/,' left >members
+[ ! -e {WORKSPACE}/.git ] && [ ! -L {WORKSPACE}/.git ] || printf 'workspace/.git\\0' >>members
+# Each with all that is in it, and the directories that lead to it.
+cd /
+xargs -0 -r sh -c 'exec find "$@" -print0' find </tmp/kept/members >/tmp/kept/found
+sed -z 's,^,workspace/,' /tmp/kept/bare >>/tmp/kept/found
+cat /tmp/kept/members /tmp/kept/found >/tmp/kept/below
+sed -zn ':up; s,/[^/]*$,,p; t up' /tmp/kept/below >/tmp/kept/above
+sort -zu /tmp/kept/found /tmp/kept/above >/tmp/kept/whole
+exec {_TAR} --create --sparse --no-recursion --file=- tmp/kept/gone \\
+    --null --verbatim-files-from --files-from=/tmp/kept/whole
+"""
+_KEEP_ALL = f"exec {_TAR} --create --sparse --file=- --directory=/ workspace"
+_CLEAR = f"""\
+set -eu
+mkdir -p /tmp/kept && cd /tmp/kept
+{_TAR} --extract --file=- --directory=/ --occurrence=1 tmp/kept/gone
+cd {WORKSPACE}
+xargs -0 -r rm -rf -- </tmp/kept/gone
+xargs -0 -r dirname -z -- </tmp/kept/gone | sort -zu | xargs -0 -r rmdir -p --ignore-fail-on-non-empty 2>/dev/null || :
+"""
+_LAY = f"exec {_TAR} --extract --preserve-permissions --file=- --directory=/ --exclude=tmp/kept/gone"
+
+
+class Keeping:
+    def __init__(self, workshops: Workshops, archives: KeptArchives) -> None:
+        self._workshops, self.archives = workshops, archives
+
+    async def status(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceStatus:
+        """What it holds that is nowhere else. What cannot be made out is said, and never counts as nothing."""
+        mounts = _mounts(row, writable=False)
+        async with self._workshops.open(mounts, entry, command_seconds=READING_SECONDS) as shop:
+            return await self._status(row, shop)
+
+    async def keep(self, row: WorkspaceRow) -> Kept:
+        """An archive of it, on the disk when this returns. The tree is only read. PaddockError: it is not kept."""
+        async with self._workshops.open(_mounts(row, writable=False), None) as shop:
+            status = await self._status(row, shop)
+            with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:
+                argv = _sh(_KEEP_ALL) if row.repository is None else _sh(_KEEP, _commit(row))
+                await shop.run(argv, user=shop.owner, sink=archive.write)
+            return Kept(archive.digest, archive.size, status)
+
+    async def lay(self, row: WorkspaceRow, entry: Entry | None) -> None:
+        """Over what the tree begins with, as it was. PaddockError: it is not, and the tree is of no use."""
+        assert row.kept is not None
+        self.archives.check(row.id, row.kept.digest)
+        async with self._workshops.open(_mounts(row, writable=True), entry) as shop:
+            if row.repository is not None:
+                await shop.run(_sh(_CLEAR), user=shop.owner, input=self.archives.reading(row.id, _CHUNK))
+            await shop.run(_sh(_LAY), user=shop.owner, input=self.archives.reading(row.id, _CHUNK))
+
+    async def _status(self, row: WorkspaceRow, shop: Workshop) -> WorkspaceStatus:
+        if row.repository is None:
+            return read_count(row.workspace, await shop.run(_sh(_COUNT), user=shop.owner, output_bytes=_SAID_BYTES))
+        try:
+            said = await shop.run(_sh(_STATUS, _commit(row)), user=shop.owner, output_bytes=_SAID_BYTES)
+        except ErrandFailed as error:
+            return WorkspaceStatus(workspace=row.workspace, unreadable=error.message)
+        return read_status(row.workspace, said)
+
+
+def read_count(workspace: Workspace, said: bytes) -> WorkspaceStatus:
+    """Of the files that are there. ErrandFailed: it is not what the script prints."""
+    count, _, names = said.partition(b"\n")
+    return WorkspaceStatus(workspace=workspace, untracked=_number(count), paths=_names(names))
+
+
+def read_status(workspace: Workspace, said: bytes) -> WorkspaceStatus:
+    """ErrandFailed: it is not what the script prints."""
+    *lines, names = said.split(b"\n", 6)
+    facts: dict[bytes, bytes] = {}
+    for line in lines:
+        key, _, facts[key] = line.partition(b" ")
+    try:
+        head, on = facts[b"head"].decode(), facts[b"on"].decode(errors="replace")
+        return WorkspaceStatus(
+            workspace=workspace,
+            head=head or None,
+            on=on or None,
+            ahead=_number(facts[b"ahead"]),
+            stashed=_number(facts[b"stash"]),
+            untracked=_number(facts[b"untracked"]),
+            modified=_number(facts[b"modified"]),
+            paths=_names(names),
+        )
+    except (KeyError, UnicodeDecodeError):
+        raise ErrandFailed("git in the workshop said something else than what it was asked") from None
+
+
+def _number(text: bytes) -> int:
+    text = text.strip()
+    if not text.isdigit() or len(text) > 12:
+        raise ErrandFailed("git in the workshop said something else than what it was asked")
+    return int(text)
+
+
+def _names(text: bytes) -> tuple[str, ...]:
+    names = text.split(b"\0")[:MOST_NAMES]
+    return tuple(name.decode(errors="replace") for name in names if name)
+
+
+def _mounts(row: WorkspaceRow, *, writable: bool) -> tuple[TreeMount, ...]:
+    return WorkspaceTree(row.id, row.layers, row.repository).mounts(writable=writable)
+
+
+def _commit(row: WorkspaceRow) -> str:
+    if row.workspace.commit is None:
+        raise InternalError(f"workspace {row.id} has a base and no commit")
+    return row.workspace.commit
+
+
+def _sh(script: str, *arguments: str) -> tuple[str, ...]:
+    return ("sh", "-c", script, "sh", *arguments)

@@ -1,0 +1,118 @@
+"""Artifacts: files and directories that are taken out of a workspace by name and kept on the host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+
+from paddock import model
+from paddock.backends._base import Instance
+from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.sandboxes import validate
+from paddock.daemon.sandboxes.collect import KeptOutput
+from paddock.daemon.tasks import in_thread
+from paddock.errors import AlreadyExists, InvalidArgument, NotFound
+from paddock.model import Artifact, ByteReader, FileKind
+from paddock.storage._kept import Artifacts as Contents
+from paddock.supervisor.layout import ARTIFACTS
+
+from .results import ResultStore, Source, Sources
+
+MOST_BYTES = 4 << 30
+_CHUNK = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+
+
+class ArtifactResults(Component):
+    def __init__(self, context: Context, sources: Sources) -> None:
+        super().__init__(context)
+        self._sources, self._rows = sources, ResultStore(self._store)
+        self._contents = Contents(self._state_dir / ARTIFACTS)
+        self._changing = asyncio.Lock()
+        """Between the contents and the rows that need them."""
+
+    @handles(model.AddArtifact)
+    async def add(self, action: model.AddArtifact, entry: Entry) -> Artifact:
+        validate.check_file(action)
+        name = action.name or action.path.rstrip("/").rpartition("/")[2]
+        if not _NAME.fullmatch(name):
+            raise InvalidArgument(
+                f"{name[:200]!r} is no name of an artifact: 1 to 128 letters, digits, `.`, `_`, `+` and `-`",
+                hint="give it another with --name",
+                field="name",
+            )
+        source = await self._sources.find(action.workspace, entry)
+        if source.running is not None:
+            artifact = await self._take(source, source.running[1].instance, action.path, name, entry)
+        else:
+            async with self._sources.workshop(source, entry) as workshop:
+                artifact = await self._take(source, workshop.instance, action.path, name, entry)
+        entry.done({"of": artifact.of, "name": name, "sha256": artifact.digest, "length": artifact.size_bytes})
+        return artifact
+
+    @handles(model.ListArtifacts)
+    async def list(self, action: model.ListArtifacts, entry: Entry) -> tuple[Artifact, ...]:
+        return self._rows.artifacts(entry.principal.id, action.workspace)
+
+    @handles(model.GetArtifact)
+    async def get(self, action: model.GetArtifact, entry: Entry) -> ByteReader:
+        """The outcome says what was handed out; how much of it was read is the caller's matter."""
+        artifact = self._find(action.workspace, action.name, entry)
+        file = os.fdopen(await in_thread(self._contents.open, artifact.digest), "rb")
+        entry.done({"of": artifact.of, "sha256": artifact.digest, "length": artifact.size_bytes})
+        return KeptOutput(file)
+
+    @handles(model.RemoveArtifact)
+    async def remove(self, action: model.RemoveArtifact, entry: Entry) -> None:
+        self._rows.forget(entry.principal.id, self._find(action.workspace, action.name, entry))
+        async with self._changing:
+            await in_thread(self._contents.keep_only, self._rows.digests())
+
+    async def _take(self, source: Source, instance: Instance, path: str, name: str, entry: Entry) -> Artifact:
+        info = await instance.file(model.StatFile(sandbox=instance.id, path=path))
+        if info.kind not in (FileKind.FILE, FileKind.DIRECTORY):
+            raise InvalidArgument(
+                f"{path!r} is a {info.kind.value}: an artifact is a file or a directory", field="path"
+            )
+        tree = info.kind is FileKind.DIRECTORY
+        action = model.DownloadTree if tree else model.ReadFile
+        reader: ByteReader = await instance.file(action(sandbox=instance.id, path=path))
+        incoming = self._contents.incoming(MOST_BYTES)
+        try:
+            await in_thread(incoming.open)
+            while data := await reader.read(_CHUNK):
+                await in_thread(incoming.write, data)
+            artifact = Artifact(
+                of=source.id,
+                name=name,
+                path=path,
+                digest=incoming.digest,
+                size_bytes=incoming.size,
+                tree=tree,
+                created_at=self._clock.wall(),
+            )
+            async with self._changing:
+                await in_thread(incoming.keep, incoming.digest)
+                if not self._rows.keep(entry.principal.id, artifact, source.name):
+                    await self._refuse_other(entry.principal.id, artifact)
+        finally:
+            await in_thread(incoming.close)
+            await reader.aclose()
+        return artifact
+
+    async def _refuse_other(self, owner: str, artifact: Artifact) -> None:
+        """The same content under the same name again is no error."""
+        (known,) = self._rows.artifacts(owner, artifact.of, artifact.name)
+        if known.digest != artifact.digest:
+            await in_thread(self._contents.keep_only, self._rows.digests())
+            raise AlreadyExists(
+                f"{artifact.name!r} is there already, with other content (sha256 {known.digest})",
+                hint="give it another name, or remove that one: paddock artifact rm",
+            )
+
+    def _find(self, of: str, name: str, entry: Entry) -> Artifact:
+        found = self._rows.artifacts(entry.principal.id, of, name)
+        if not found:
+            raise NotFound(f"no artifact {name!r} of {of!r}", hint="`paddock artifact list` lists them")
+        return found[-1]

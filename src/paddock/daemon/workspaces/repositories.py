@@ -1,0 +1,339 @@
+"""Repositories: acquire a commit that a remote has, list, delete; collect those that nothing is checked out of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import shutil
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from paddock import model
+from paddock.daemon.clock import boot_id
+from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.sandboxes.utility import Workshops
+from paddock.daemon.store.database import LEAST_PREFIX, the_one
+from paddock.daemon.store.repositories import NOBODY, PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
+from paddock.daemon.tasks import in_thread
+from paddock.daemon.upkeep.garbage import Candidate
+from paddock.errors import InvalidArgument, InvalidState, NotFound, PolicyDenied
+from paddock.linux.descriptors import closing
+from paddock.model import Acquired, Noun, Principal, Repository, RepositoryId, mint, replace
+from paddock.storage._trees import measure
+from paddock.supervisor.layout import REPOSITORIES
+
+from ._bases import Bases
+
+if TYPE_CHECKING:
+    from paddock.storage.repositories import Credential, HostGit, Listing, Proof, Remote
+
+    CredentialSource: TypeAlias = Callable[[Principal, Remote], Awaitable[Proof | None]]
+    """What a principal proves himself with to a remote; None: nothing."""
+
+_log = logging.getLogger("paddock")
+_HEADS, _TAGS = "refs/heads/", "refs/tags/"
+_UNPROVEN = "git credential approve tells git what to prove that with"
+_NO_KEY = "ssh-add -l lists your agent's keys; GIT_SSH_COMMAND='ssh -i FILE' names another"
+_NOT_TAKEN = "wrong, expired or without the right to it: git credential reject, then approve another"
+_JUST_USED_SECONDS = 600.0
+"""Who has acquired one is about to do something with it."""
+
+
+def _storage():  # pyright infers the module, with the types of all that is in it
+    """Return the part of storage with all that git needs, which a sandbox without a repository does not."""
+    from paddock.storage import repositories
+
+    return repositories
+
+
+class Repositories(Component):
+    """The cache, checkouts of it (`bases`), and workshops to make those in."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.directory, self._rows, self._boot = self._state_dir / REPOSITORIES, RepositoryStore(self._store), boot_id()
+        self.workshops = Workshops(context)
+        self.bases = Bases(context, self.workshops, self._acquire_submodule)
+
+    @cached_property
+    def git(self) -> HostGit:
+        return _storage().HostGit(self.directory)
+
+    @handles(model.AcquireRepository)
+    async def perform(self, action: model.AcquireRepository, entry: Entry) -> Acquired:
+        acquired = await self.acquire(action.url, action.ref, action.max_age_seconds, entry.principal)
+        entry.done({"repository": acquired.repository, "commit": acquired.commit, "ref": acquired.ref})
+        return acquired
+
+    @handles(model.ListRepositories)
+    async def list(self, action: model.ListRepositories, entry: Entry) -> tuple[Repository, ...]:
+        return self._rows.list(entry.principal.id)
+
+    @handles(model.DeleteRepository)
+    async def delete(self, action: model.DeleteRepository, entry: Entry) -> None:
+        """InvalidState: a workspace or a snapshot needs it."""
+        await self.remove(self._find(action.repository, entry.principal.id).id)
+
+    async def candidates(self) -> Sequence[Candidate]:
+        found: list[Candidate] = []
+        for id, url, used_at in self._rows.by_use():
+            size, kept = await asyncio.to_thread(self._size, id), self._kept_because(id, used_at)
+            why, take = f"{url} can be fetched again", partial(self.remove, id)
+            found.append(Candidate(id, "repository", why, size, take, kept, only_when_full=True))
+        return found
+
+    def _size(self, id: str) -> int | None:
+        try:
+            fd = os.open(self.directory / id, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        with closing(fd):
+            return measure(fd)
+
+    def _kept_because(self, id: str, used_at: float) -> str | None:
+        if self._clock.wall() - used_at < _JUST_USED_SECONDS:
+            return "it was used a moment ago"
+        users = [need.by for need in self._needs.by_tree().get(id, ())] or list(
+            _storage().pins.owners(self.directory / id)
+        )
+        return f"{users[0]} needs its objects" if users else None
+
+    async def _acquire_submodule(self, url: str, ref: str, principal: Principal, home: str) -> Acquired:
+        return await self.acquire(url, ref, math.inf, principal, home=home)
+
+    async def acquire(
+        self, url: str, ref: str | None, max_age_seconds: float, principal: Principal, *, home: str | None = None
+    ) -> Acquired:
+        """The commit that `ref` led to at most `max_age_seconds` ago; it is in the repository when this returns.
+
+        `home`: a repository named the URL, and no caller. Then it leads to public addresses, or to the origin `home`.
+
+        NotFound: no such repository, for this principal; or nothing of that name in it. InvalidArgument, PolicyDenied,
+        ResourceExhausted, PlatformError: it cannot be reached.
+        """
+        if math.isnan(max_age_seconds) or max_age_seconds < 0:
+            raise InvalidArgument(f"max_age_seconds={max_age_seconds} is no age")
+        if ref is not None:
+            _storage().check_ref(ref)
+        remote, given = _storage().parse(url, local=principal.id.startswith("local:"))
+        if home is not None:
+            remote = await _outside(remote, home)
+        try:
+            return await self._acquire(remote, given, ref, max_age_seconds, principal)
+        except InvalidState as error:
+            if "moved" not in error.details or remote.url.endswith(".git"):
+                raise
+            longer = replace(remote, url=f"{remote.url}.git")  # as GitLab's URLs are in full
+            return await self._acquire(longer, given, ref, max_age_seconds, principal)
+
+    async def _acquire(
+        self, remote: Remote, given: Credential | None, ref: str | None, max_age_seconds: float, principal: Principal
+    ) -> Acquired:
+        since = self._clock.boottime() - max_age_seconds
+        row = None if given else self._fresh(remote, principal, since, ref)
+        if row is None:
+            # Of callers who ask for one remote, one looks, and the others take what it has seen.
+            async with self._lanes.exclusive(f"{principal.id} {remote.url}"):
+                row = None if given else self._fresh(remote, principal, since, ref)
+                if row is None:
+                    row, credential = await self._observe(remote, principal, given)
+                    return await self._answer(row, remote, ref, credential, principal)
+        return await self._answer(row, remote, ref, None, principal)
+
+    def _fresh(self, remote: Remote, principal: Principal, since: float, ref: str | None) -> RepositoryRow | None:
+        """What was seen since then; of a name that was not there yet, nothing was."""
+        for scope in (PUBLIC, principal.id):
+            row = self._rows.find(scope, remote.url)
+            if row is not None and row.observed_boot == self._boot and (row.observed_clock or 0) >= since:
+                known = (ref is not None and _storage().is_commit(ref)) or self._named(row, ref) is not None
+                if known and (self.directory / row.id / "objects").is_dir():
+                    return row
+        return None
+
+    async def _observe(
+        self, remote: Remote, principal: Principal, given: Credential | None
+    ) -> tuple[RepositoryRow, Proof | None]:
+        at, clock = self._clock.wall(), self._clock.boottime()
+        remote = await _storage().located(remote)
+        listing, credential, scope = await self._prove(remote, principal, given)
+        row = self._rows.make(RepositoryId(mint(Noun.REPOSITORY)), scope, remote.url, at)
+        async with self._lanes.exclusive(row.id):
+            refs = await self._bring(row, remote, credential, listing)
+            seen = Observation(head=listing.head, refs=refs, at=at, boot=self._boot, clock=clock)
+            self._rows.observed(row.id, seen)
+        return self._rows.get(row.id) or row, credential
+
+    async def _prove(
+        self, remote: Remote, principal: Principal, given: Credential | None
+    ) -> tuple[Listing, Proof | None, str]:
+        """What it has, the credential that it took to see that, and whose that makes it."""
+        own = PUBLIC if remote.public else principal.id
+        private = self._rows.find(PUBLIC, remote.url) is None and self._rows.find(principal.id, remote.url) is not None
+        if given is None and not (private and remote.path is None):
+            try:
+                return await self.git.look(remote, None), None, own
+            except _storage().Refused:
+                pass
+        credential = given or await self._proof(principal, remote)
+        try:
+            return await self.git.look(remote, credential), credential, own if credential is None else principal.id
+        except _storage().Refused as refused:
+            raise NotFound(
+                f"{remote.url} is not there, or not for {principal.id}: {refused}",
+                hint=_NO_KEY if remote.scheme == _storage().SSH else _UNPROVEN if credential is None else _NOT_TAKEN,
+            ) from None
+
+    async def _bring(
+        self, row: RepositoryRow, remote: Remote, credential: Proof | None, listing: Listing
+    ) -> dict[str, KnownRef]:
+        """Makes sure that all that was listed is here. What has moved meanwhile is taken as it is now: it was observed
+        later than was asked for."""
+        known = self._rows.refs(row.id)
+        there = (self.directory / row.id / "objects").is_dir()
+        oids = {name: ref.oid for name, ref in listing.refs.items() if name.startswith((_HEADS, _TAGS))}
+        if there and row.observed_at is not None and oids == {name: ref.oid for name, ref in known.items()}:
+            return dict(known)
+        _log.info("fetching %s", remote.url)
+        async with self._marked(row.id):
+            await self.git.init(row.id, sha256=any(len(oid) == 64 for oid in oids.values()))
+            if oids:
+                await self._fetch(row, remote, credential)
+        return {name: KnownRef(name, ref.oid, ref.commit) for name, ref in (await self.git.refs(row.id)).items()}
+
+    async def _fetch(
+        self, row: RepositoryRow, remote: Remote, credential: Proof | None, only: str | None = None
+    ) -> None:
+        try:
+            await self.git.fetch(row.id, remote, credential, only=only, progress=_log.info)
+        except _storage().Refused as refused:
+            raise NotFound(f"{remote.url} is not there any more, or not for the one who asks: {refused}") from None
+
+    @asynccontextmanager
+    async def _marked(self, id: str) -> AsyncGenerator[None]:
+        """Mark a repository whose lane the caller holds alone: a git that was killed leaves locks of its own."""
+        mark = self.directory / f"{id}.busy"
+        if mark.exists():
+            await self.git.clear_up(id)
+        await asyncio.to_thread(self._mark, mark)
+        yield
+        await asyncio.to_thread(mark.unlink, missing_ok=True)
+
+    def _mark(self, mark: Path) -> None:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mark.touch()
+
+    async def _answer(
+        self, row: RepositoryRow, remote: Remote, ref: str | None, credential: Proof | None, principal: Principal
+    ) -> Acquired:
+        self._rows.used(row.id, self._clock.wall())
+        if ref is not None and _storage().is_commit(ref):
+            await self._need(row, remote, ref, credential, principal)
+            return _acquired(row, ref, None)
+        known = self._named(row, ref)
+        if known is None and ref is not None and ref.startswith("refs/") and not ref.startswith((_HEADS, _TAGS)):
+            return await self._other_ref(row, remote, ref, credential, principal)
+        if known is None:
+            branches = sorted(name.removeprefix(_HEADS) for name in self._rows.refs(row.id) if name.startswith(_HEADS))
+            if not branches:
+                raise InvalidState(f"{row.url} has no branches yet", hint="push a commit to it first")
+            shown = ", ".join(branches[:8]) + (", …" if len(branches) > 8 else "")
+            what = "no default branch" if ref is None else f"no branch and no tag {ref!r}"
+            raise NotFound(f"{row.url} has {what}; its branches: {shown}", hint="name one of those", ref=ref)
+        if known.commit is None:
+            raise InvalidArgument(f"{known.name} of {row.url} leads to no commit")
+        return _acquired(row, known.commit, known.name)
+
+    def _named(self, row: RepositoryRow, ref: str | None) -> KnownRef | None:
+        """A branch of that name before a tag; without a name the default branch, or the only one."""
+        if ref is None:
+            if row.head is not None:
+                return self._rows.ref(row.id, row.head)
+            heads = [ref for name, ref in self._rows.refs(row.id).items() if name.startswith(_HEADS)]
+            return heads[0] if len(heads) == 1 else None
+        names = (ref,) if ref.startswith((_HEADS, _TAGS)) else (_HEADS + ref, _TAGS + ref)
+        return next(filter(None, (self._rows.ref(row.id, name) for name in names)), None)
+
+    async def _need(
+        self, row: RepositoryRow, remote: Remote, commit: str, credential: Proof | None, principal: Principal
+    ) -> None:
+        """A commit by its id: one that is here, or that the remote gives."""
+        if self._rows.has_tip(row.id, commit) or await self.git.commit(row.id, commit) is not None:
+            return
+        await self._fetch_other(row, remote, commit, credential, principal)
+        if await self.git.commit(row.id, commit) is None:
+            raise NotFound(f"{commit} of {row.url} is no commit")
+
+    async def _other_ref(
+        self, row: RepositoryRow, remote: Remote, ref: str, credential: Proof | None, principal: Principal
+    ) -> Acquired:
+        """What is neither a branch nor a tag is asked for each time."""
+        at = self._clock.wall()
+        pinned = await self._fetch_other(row, remote, ref, credential, principal)
+        commit = await self.git.commit(row.id, pinned)
+        if commit is None:
+            raise NotFound(f"{ref} of {row.url} leads to no commit")
+        return replace(_acquired(row, commit, ref), observed_at=at)
+
+    async def _fetch_other(
+        self, row: RepositoryRow, remote: Remote, what: str, credential: Proof | None, principal: Principal
+    ) -> str:
+        if credential is None and row.scope == principal.id and remote.path is None:
+            credential = await self._proof(principal, remote)
+        remote = await _storage().located(remote)
+        if row.scope == PUBLIC and not remote.public:
+            raise InvalidState(f"{row.url} is no public address any more", hint=f"paddock repos rm {row.id}")
+        async with self._lanes.exclusive(row.id), self._marked(row.id):
+            await self._fetch(row, remote, credential, only=what)
+        return _storage().pins.fetched(what)
+
+    async def _proof(self, principal: Principal, remote: Remote) -> Proof | None:
+        if self._credentials is None or principal == NOBODY:
+            return None
+        return await self._credentials(principal, remote)
+
+    async def remove(self, id: str) -> None:
+        async with self._lanes.exclusive(id):
+            owners = await asyncio.to_thread(_storage().pins.owners, self.directory / id)
+            needed = [owner for owner in owners if not owner.startswith(Noun.BASE)]
+            if needed:
+                raise InvalidState(f"repository {id} is needed by {', '.join(needed[:8])}", hint="delete those first")
+            discard = self.bases.forget(id)
+            self._rows.remove(id)
+            await in_thread(discard)
+            await in_thread(self._delete, id)
+
+    def _delete(self, id: str) -> None:
+        path, gone = self.directory / id, self.directory / f"{id}.gone"
+        if path.exists():
+            path.rename(gone)
+            shutil.rmtree(gone)  # by descriptors: it follows no link
+
+    def _find(self, reference: str, owner: str) -> Repository:
+        every = self._rows.list(owner)
+        found = [one for one in every if reference in (one.id, one.url)]
+        if not found and reference.startswith(Noun.REPOSITORY) and len(reference) >= LEAST_PREFIX:
+            found = [one for one in every if one.id.startswith(reference)]
+        return the_one(found, "repository", reference, hint="`paddock repos ls` lists them")
+
+
+async def _outside(remote: Remote, home: str) -> Remote:
+    """Look up a URL that a repository named. PolicyDenied: a person on this network could reach it, a stranger not."""
+    remote = await _storage().located(remote)
+    if not remote.public and remote.origin != home:
+        raise PolicyDenied(
+            f"{remote.url} leads to no public address, and is named by a repository of another host",
+            hint="clone it inside, where the sandbox's policy decides",
+            rule="address",
+        )
+    return remote
+
+
+def _acquired(row: RepositoryRow, commit: str, ref: str | None) -> Acquired:
+    branch = ref.removeprefix(_HEADS) if ref is not None and ref.startswith(_HEADS) else None
+    assert row.observed_at is not None
+    return Acquired(repository=row.id, url=row.url, commit=commit, ref=ref, branch=branch, observed_at=row.observed_at)

@@ -1,0 +1,429 @@
+"""The results of a workspace, or of a sandbox: its difference, a branch on its remote, a pull request."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from paddock import model
+from paddock.daemon.access.policies import Exact, Policies
+from paddock.daemon.context import Component, Context, Entry, Unknown, handles
+from paddock.daemon.sandboxes.running import Held
+from paddock.daemon.sandboxes.sandboxes import Sandboxes
+from paddock.daemon.sandboxes.snapshots import Snapshots
+from paddock.daemon.sandboxes.utility import READING_SECONDS, Workshop, Workshops, git_environment
+from paddock.daemon.store.database import Row, Store
+from paddock.daemon.store.trees import WorkspaceTree
+from paddock.errors import ErrandFailed, InvalidArgument, InvalidState, NotFound, SandboxDied
+from paddock.model import Artifact, PullRequest, PullRequestPlan, PushedBranch, PushPlan, WorkspaceDiff, codec
+from paddock.model.policy import Deed
+
+from . import _scripts as scripts
+from .repositories import Repositories
+from .workspaces import Begun, Workspaces, check_epoch
+
+QUARANTINE = "qu_"
+_HEADS = "refs/heads/"
+_RAW_BYTES = 64 << 20
+_PATCH_BYTES = 64 << 20
+_PACK_BYTES = 512 << 20
+_AUTHOR = "paddock <paddock@localhost>"
+_IDENTITY = re.compile(r"(?P<name>[^<>\n\0]{1,200}?) ?<(?P<email>[^<>\s\0]{1,200})>")
+_MESSAGE_CHARS = 64 << 10
+
+
+class ResultStore:
+    """`of` is the id of a workspace, or of a sandbox that has none."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def pushed(self, owner: str, of: str, ref: str, commit: str, at: float) -> None:
+        self._store.execute(
+            "INSERT OR REPLACE INTO results (owner, of_id, of_name, kind, name, digest, created_at)"
+            " VALUES (?, ?, ?, 'branch', ?, ?, ?)",
+            (owner, of, of, ref, commit, at),
+        )
+
+    def last_pushed(self, owner: str, of: str, ref: str | None = None) -> tuple[str, str] | None:
+        """Ref and commit of what was pushed last, to `ref` or to any."""
+        sql = (
+            "SELECT name, digest FROM results"
+            " WHERE owner = ? AND of_id = ? AND kind = 'branch' AND ifnull(?, name) = name"
+            " ORDER BY created_at DESC LIMIT 1"
+        )
+        return self._store.one(lambda *found: found, sql, (owner, of, ref))
+
+    def keep(self, owner: str, artifact: Artifact, of_name: str) -> bool:
+        """False: there is one of that name."""
+        return bool(
+            self._store.execute(
+                "INSERT OR IGNORE INTO results"
+                " (owner, of_id, of_name, kind, name, digest, path, bytes, is_tree, created_at)"
+                " VALUES (?, ?, ?, 'artifact', ?, ?, ?, ?, ?, ?)",
+                (
+                    *(owner, artifact.of, of_name, artifact.name, artifact.digest),
+                    *(artifact.path, artifact.size_bytes, artifact.tree, artifact.created_at),
+                ),
+            ).rowcount
+        )
+
+    def artifacts(self, owner: str, of: str | None = None, name: str | None = None) -> tuple[Artifact, ...]:
+        """Oldest first. `of` is an id, or the name that it had."""
+        sql = (
+            "SELECT of_id, name, path, digest, bytes, is_tree, created_at FROM results WHERE kind = 'artifact'"
+            " AND owner = ? AND (? IS NULL OR of_id = ? OR of_name = ?) AND ifnull(?, name) = name"
+            " ORDER BY created_at, name"
+        )
+        return self._store.every(_artifact, sql, (owner, of, of, of, name))
+
+    def forget(self, owner: str, artifact: Artifact) -> None:
+        self._store.execute(
+            "DELETE FROM results WHERE owner = ? AND of_id = ? AND kind = 'artifact' AND name = ?",
+            (owner, artifact.of, artifact.name),
+        )
+
+    def digests(self) -> set[str]:
+        """Of all artifacts that somebody has."""
+        return set(self._store.every(str, "SELECT digest FROM results WHERE kind = 'artifact'"))
+
+
+def _artifact(of: str, name: str, path: str, digest: str, size: int, tree: int, at: float) -> Artifact:
+    return Artifact(of=of, name=name, path=path, digest=digest, size_bytes=size, tree=bool(tree), created_at=at)
+
+
+class Origin(msgspec.Struct, frozen=True):
+    workspace: model.Workspace
+    url: str
+    commit: str
+    cache: str
+    """The repository that its objects are borrowed from."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """`running` is the sandbox that writes it, if one lives."""
+
+    id: str
+    name: str
+    begun: Begun | None
+    tree: WorkspaceTree | None
+    """Its own: of a fork, a copy of what was begun."""
+    running: tuple[Row, Held] | None
+
+    def origin(self) -> Origin:
+        """InvalidState: it did not come from a repository."""
+        begun = self.begun
+        space, cache = (None, None) if begun is None else (begun.workspace, begun.tree.repository)
+        if space is None or cache is None or space.commit is None or space.repository is None:
+            raise InvalidState(
+                f"{self.name!r} was not opened from a repository: there is nothing to compare it with",
+                hint="paddock cp takes files out; paddock diff --mount is for directories of this machine",
+            )
+        return Origin(space, space.repository, space.commit, cache)
+
+
+class Sources:
+    def __init__(
+        self, sandboxes: Sandboxes, snapshots: Snapshots, workspaces: Workspaces, workshops: Workshops
+    ) -> None:
+        self._sandboxes, self._snapshots = sandboxes, snapshots
+        self._workspaces, self._workshops = workspaces, workshops
+
+    async def find(self, reference: str, entry: Entry) -> Source:
+        """A living sandbox before a workspace: it may have a copy of its own. NotFound, SandboxDied."""
+        owner = entry.principal.id
+        try:
+            row, held = await self._sandboxes.reach(reference, entry)
+        except (NotFound, SandboxDied) as error:
+            try:
+                begun = await self._workspaces.begun(reference, owner, entry)
+            except NotFound:
+                raise error from None
+            return await self._resting(begun, entry)
+        name = row.sandbox.spec.name or row.id
+        if row.workspace is None or row.workspace.workspace is None:
+            return Source(row.id, name, None, None, (row, held))
+        begun = await self._workspaces.begun(row.workspace.workspace, owner, entry)
+        if row.workspace.tree == begun.tree.tree:
+            return Source(begun.workspace.id, begun.workspace.name, begun, row.workspace, (row, held))
+        return Source(row.id, name, begun, row.workspace, (row, held))
+
+    async def _resting(self, begun: Begun, entry: Entry) -> Source:
+        running = None
+        if begun.workspace.sandbox is not None:
+            with suppress(NotFound, SandboxDied):
+                running = await self._sandboxes.reach(begun.workspace.sandbox, entry)
+        return Source(begun.workspace.id, begun.workspace.name, begun, begun.tree, running)
+
+    @asynccontextmanager
+    async def workshop(self, source: Source, entry: Entry) -> AsyncGenerator[Workshop]:
+        """One that reads the files as they are at one instant, and the repository that they came from."""
+        assert source.tree is not None
+        tree = source.tree
+        if source.running is None:
+            async with self._open(tree, tree.tree, entry) as workshop:
+                yield workshop
+            return
+        row, held = source.running
+        copying = self._snapshots.momentary(row, held, tree=tree.tree)
+        async with self._sandboxes.told(row), copying as copy, self._open(tree, copy, entry) as workshop:
+            yield workshop
+
+    @asynccontextmanager
+    async def _open(self, tree: WorkspaceTree, name: str, entry: Entry) -> AsyncGenerator[Workshop]:
+        trees = WorkspaceTree(name, tree.layers, tree.repository)
+        async with self._workshops.open(
+            trees.mounts(writable=False), entry, command_seconds=READING_SECONDS
+        ) as workshop:
+            yield workshop
+
+
+class WorkspaceResults(Component):
+    def __init__(self, context: Context, sources: Sources, repositories: Repositories, policies: Policies) -> None:
+        super().__init__(context)
+        self._sources, self._repositories, self._policies = sources, repositories, policies
+        self._rows = ResultStore(self._store)
+
+    @handles(model.DiffWorkspace)
+    async def diff(self, action: model.DiffWorkspace, entry: Entry) -> WorkspaceDiff:
+        source = await self._sources.find(action.workspace, entry)
+        commit = source.origin().commit
+        patch = None
+        async with self._sources.workshop(source, entry) as workshop:
+            await _check(workshop, scripts.TREE, commit)
+            changes = scripts.read_changes(await _check(workshop, scripts.RAW, commit, output_bytes=_RAW_BYTES))
+            if action.patch:
+                patch = await _check(workshop, scripts.PATCH, commit, output_bytes=_PATCH_BYTES)
+        digest = {} if patch is None else {"patch_sha256": hashlib.sha256(patch).hexdigest(), "bytes": len(patch)}
+        entry.done({"workspace": source.id, "commit": commit, "changes": len(changes), **digest})
+        return WorkspaceDiff(workspace=source.id, commit=commit, changes=changes, patch=patch)
+
+    @handles(model.PushBranch)
+    async def push(self, action: model.PushBranch, entry: Entry) -> Publishing:
+        _check_message(action.message)
+        source = await self._sources.find(action.workspace, entry)
+        origin = source.origin()
+        url, began = origin.url, origin.commit
+        check_epoch(origin.workspace, action.epoch)
+        ref, there = await self._target(action, source, origin, entry)
+        ours = there is not None and self._rows.last_pushed(entry.principal.id, source.id, ref) == (ref, there)
+        name, email = _identity(action.author or _AUTHOR)
+        message = (action.message or f"Work of {source.name}").encode()
+        environment = git_environment(author=name, email=email)
+        async with self._sources.workshop(source, entry) as workshop:
+            await _check(workshop, scripts.TREE, began)
+            arguments = (began, there or "", "ours" if ours else "")
+            said = await _check(workshop, scripts.COMMIT, *arguments, input=message, env=environment)
+            commit = scripts.read_commit(said)
+            if commit != there:
+
+                async def exact() -> tuple[str, ...]:
+                    """The tree and what it is on: the commit itself would be another one each time."""
+                    return url, ref, there or "", (await _check(workshop, scripts.STATE)).decode("ascii", "replace")
+
+                what = f"push {source.name} to {ref} of {url}"
+                await self._ask("git.push", action, source, entry, exact, what)
+            pack = None
+            if commit != there and await self._repositories.git.commit(origin.cache, commit) != commit:
+                pack = await _check(workshop, scripts.PACK, began, output_bytes=_PACK_BYTES)
+        pushed = PushedBranch(
+            workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
+        )
+        told = {name: getattr(pushed, name) for name in PushedBranch.__fields__ if name != "pushed"}
+
+        def done(_: object) -> PushedBranch:
+            if commit != there:
+                self._rows.pushed(entry.principal.id, source.id, ref, commit, self._clock.wall())
+            entry.done(told)
+            return pushed
+
+        async with AsyncExitStack() as needs:
+            if commit == there:
+                return Publishing(entry, needs.pop_all(), done)
+            name = await needs.enter_async_context(self._quarantine(origin.cache, pack, commit))
+            lender = origin.cache if name != origin.cache else None
+            git = self._repositories.git
+            if there is not None and not action.force and not await git.leads(name, there, commit, lender=lender):
+                raise InvalidState(
+                    f"{ref} of {url} has {there}, which is not in what the workspace has",
+                    hint="another branch, or --force, which takes the place of what is there",
+                )
+            digest = None if pack is None else hashlib.sha256(pack).hexdigest()
+            self._audit.event(
+                "workspace.push", asked_by=entry.number, what=told, pack_sha256=digest, force=action.force
+            )
+            plan = PushPlan(repository=name, lender=lender, url=url, ref=ref, commit=commit, expect=there)
+            return Publishing(entry, needs.pop_all(), done, push=plan)
+
+    @asynccontextmanager
+    async def _quarantine(self, cache: str, pack: bytes | None, commit: str) -> AsyncGenerator[str]:
+        """A repository of its own for the pack, gone with the block. Without one, all of it is in `cache` already.
+
+        InvalidArgument: git refuses what is in the pack.
+        """
+        if pack is None:
+            yield cache
+            return
+        name, git = QUARANTINE + os.urandom(8).hex(), self._repositories.git
+        try:
+            await git.receive(name, cache, pack, commit)
+            yield name
+        finally:
+            await asyncio.to_thread(_remove, git.path(name))
+
+    @handles(model.OpenPullRequest)
+    async def pull_request(self, action: model.OpenPullRequest, entry: Entry) -> Publishing:
+        if not action.title.strip() or len(action.title) > 1024 or len(action.body) > _MESSAGE_CHARS:
+            raise InvalidArgument("a pull request has a title of 1 to 1024 characters", field="title")
+        source = await self._sources.find(action.workspace, entry)
+        origin = source.origin()
+        pushed = self._rows.last_pushed(entry.principal.id, source.id, action.branch and _HEADS + action.branch)
+        if pushed is None:
+            raise InvalidState(
+                f"nothing of {source.name!r} was pushed yet", hint=f"paddock branch {source.name}, then again"
+            )
+        branch = pushed[0].removeprefix(_HEADS)
+
+        async def exact() -> tuple[str, ...]:
+            return origin.url, *pushed
+
+        what = f"ask {origin.url} to take in {branch}: {action.title}"
+        await self._ask("publish", action, source, entry, exact, what)
+
+        def done(found: PullRequest | None) -> PullRequest:
+            assert found is not None
+            entry.done({"workspace": source.id, "repository": origin.url, "number": found.number, "url": found.url})
+            return found
+
+        plan = PullRequestPlan(
+            url=origin.url,
+            branch=branch,
+            base=action.base or (origin.workspace.branch if origin.workspace.branch != branch else None),
+            title=action.title,
+            body=action.body,
+            draft=action.draft,
+            forge=action.forge,
+        )
+        return Publishing(entry, AsyncExitStack(), done, pull_request=plan)
+
+    async def _ask(
+        self,
+        deed: Deed,
+        action: model.PushBranch | model.OpenPullRequest,
+        source: Source,
+        entry: Entry,
+        exact: Exact,
+        what: str,
+    ) -> None:
+        own = None if source.running is None else source.running[0].sandbox.policy
+        workspace = None if source.begun is None else source.begun.workspace.id
+        await self._policies.ask(
+            deed, action, entry, about=source.id, own=own, workspace=workspace, exact=exact, what=what
+        )
+
+    async def _target(
+        self, action: model.PushBranch, source: Source, origin: Origin, entry: Entry
+    ) -> tuple[str, str | None]:
+        """The full name of the branch, and what the remote has there now."""
+        last = self._rows.last_pushed(entry.principal.id, source.id)
+        branch = action.branch or (last[0].removeprefix(_HEADS) if last else f"paddock/{source.name}")
+        if branch.startswith(("refs/", "-", "+")) or branch == "HEAD":
+            raise InvalidArgument(f"{branch!r} is no name of a branch", hint="without refs/heads/", field="branch")
+        from paddock.storage.repositories import check_ref
+
+        ref = check_ref(_HEADS + branch)
+        try:
+            acquired = await self._repositories.acquire(origin.url, ref, 0.0, entry.principal)
+        except NotFound as missing:
+            if missing.details.get("ref") != ref:
+                raise  # the repository itself
+            return ref, None
+        if acquired.repository != origin.cache:
+            raise InvalidState(
+                f"the repository of {source.name!r} was cached anew since it was opened", hint="open another workspace"
+            )
+        return ref, acquired.commit
+
+
+class Publishing:
+    """A push or a pull request that the caller's process makes. `done` records it, and says what the caller is told.
+
+    `needs` closes when it has ended: the repository that the caller pushes from."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        needs: AsyncExitStack,
+        done: Callable[[PullRequest | None], PushedBranch | PullRequest],
+        *,
+        push: PushPlan | None = None,
+        pull_request: PullRequestPlan | None = None,
+    ) -> None:
+        self.push, self.pull_request = push, pull_request
+        self._entry, self._needs, self._done = entry, needs, done
+        entry.defer()
+
+    async def finish(self, published: model.Published) -> PushedBranch | PullRequest:
+        async with self._needs:
+            if published.error is not None:
+                error = codec.decode_error(published.error.encode())
+                self._entry.failed(error)
+                raise error
+            if self.pull_request is not None and published.pull_request is None:
+                raise InvalidArgument("a pull request has a number and a URL")
+            return self._done(published.pull_request)
+
+    async def aclose(self) -> None:
+        async with self._needs:
+            self._entry.failed(Unknown("the caller's process ended before it said what became of it"))
+
+
+def remove_quarantines(directory: Path) -> None:
+    """Delete the quarantines that the daemon before this one has left."""
+    for path in directory.glob(f"{QUARANTINE}*"):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)  # by descriptors: it follows no link
+    else:
+        path.unlink(missing_ok=True)
+
+
+async def _check(
+    workshop: Workshop,
+    script: str,
+    *arguments: str,
+    input: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    output_bytes: int = 1 << 20,
+) -> bytes:
+    """What the script prints. InvalidState: git cannot work with what is in the workspace, or it is too much."""
+    argv: Sequence[str] = ("/bin/sh", "-c", script, "results", *arguments)
+    try:
+        return await workshop.run(argv, env=env, input=(input,), output_bytes=output_bytes)
+    except ErrandFailed as error:
+        words = "".join(c if c.isprintable() else " " for c in error.message)[-400:]
+        message = f"git cannot work with what is in the workspace: {words}"
+        raise InvalidState(message, hint="git status inside") from None
+
+
+def _check_message(message: str | None) -> None:
+    if message is not None and (not message.strip() or len(message) > _MESSAGE_CHARS or "\0" in message):
+        raise InvalidArgument("a message has 1 to 65536 characters", field="message")
+
+
+def _identity(text: str) -> tuple[str, str]:
+    match = _IDENTITY.fullmatch(text.strip())
+    if match is None or not match["name"].strip() or not text.isprintable():
+        raise InvalidArgument(f"{text[:200]!r} is no author", hint="Name <name@example.org>", field="author")
+    return match["name"].strip(), match["email"]

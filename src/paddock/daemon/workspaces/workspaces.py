@@ -1,0 +1,447 @@
+"""Workspaces: open, find, list, look, pin, delete; which sandbox may write one, and how it leaves the pool.
+
+It never leaves before its work is on the disk elsewhere. What reads or writes its files is done in workshops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import NamedTuple
+
+from paddock import model
+from paddock.daemon.access.policies import Policies
+from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.sandboxes import validate
+from paddock.daemon.sandboxes.running import Live, end
+from paddock.daemon.store.database import Row, WorkspaceRow, WorkspaceStore, has_ended, the_one
+from paddock.daemon.store.trees import WorkspaceTree
+from paddock.daemon.tasks import in_thread
+from paddock.daemon.upkeep.garbage import Candidate, measured
+from paddock.errors import InternalError, InvalidState, PaddockError
+from paddock.model import Acquired, Principal, Workspace, WorkspaceState, WorkspaceStatus, mint, replace
+from paddock.storage._kept import KeptArchives
+from paddock.storage._trees import sync_tree
+from paddock.supervisor.layout import KEPT
+
+from ._archive import Keeping
+from ._bases import Base
+from .repositories import Repositories
+
+DISK_MIB = 10_240
+
+
+class Begun(NamedTuple):
+    """A workspace, as callers see it, and its tree."""
+
+    workspace: Workspace
+    tree: WorkspaceTree
+
+
+class Workspaces(Component):
+    def __init__(self, context: Context, live: Live, repositories: Repositories, policies: Policies) -> None:
+        super().__init__(context)
+        self._live, self._policies, self._repositories = live, policies, repositories
+        self._rows = WorkspaceStore(self._store)
+        self._keeping = Keeping(repositories.workshops, KeptArchives(self._state_dir / KEPT))
+
+    @handles(model.GetWorkspace)
+    async def get(self, action: model.GetWorkspace, entry: Entry) -> Workspace:
+        return self._shown(self.find(action.workspace, entry.principal.id))
+
+    @handles(model.ListWorkspaces)
+    async def list(self, action: model.ListWorkspaces, entry: Entry) -> tuple[Workspace, ...]:
+        return tuple(self._shown(row) for row in self._rows.list(entry.principal.id))
+
+    @handles(model.OpenWorkspace)
+    async def open(self, action: model.OpenWorkspace, entry: Entry) -> Workspace:
+        validate.check_workspace(action)
+        row = await self._opened(action, entry)
+        entry.done({"workspace": row.id, "commit": row.workspace.commit})
+        return self._shown(row)
+
+    @handles(model.PinWorkspace)
+    async def pin(self, action: model.PinWorkspace, entry: Entry) -> Workspace:
+        validate.check_pin(action.seconds)
+        row = self.find(action.workspace, entry.principal.id)
+        until = self._clock.wall() + action.seconds if action.seconds else None
+        self._rows.pin(row.id, until)
+        return self._shown(replace(row, workspace=replace(row.workspace, pinned_until=until)))
+
+    @handles(model.InspectWorkspace)
+    async def status(self, action: model.InspectWorkspace, entry: Entry) -> WorkspaceStatus:
+        row = self.find(action.workspace, entry.principal.id)
+        async with self._lanes.shared(row.id):  # waits until it is made, evicted or restored
+            row = self.find(row.id, entry.principal.id)
+        status = await self._status(row, entry)
+        return replace(status, workspace=self._shown(row))
+
+    @handles(model.DeleteWorkspace)
+    async def delete(self, action: model.DeleteWorkspace, entry: Entry) -> None:
+        row = self.find(action.workspace, entry.principal.id)
+        id, what = row.id, f"delete the workspace {row.workspace.name} ({row.id})"
+        await self._policies.ask("delete", action, entry, about=id, workspace=id, what=what)
+        async with self._lanes.exclusive(id):
+            row = self.find(id, entry.principal.id)
+            check_epoch(row.workspace, action.epoch)
+            await self._free(row)
+            if not action.discard:
+                _refuse_loss(row, await self._status(row, entry))
+            removal = self._remove(self._rows.settle(row, WorkspaceState.DELETING))
+            await self._tasks.complete(removal, name=f"workspace {id}: delete")
+
+    def find(self, reference: str, owner: str) -> WorkspaceRow:
+        """By id, name, or unique prefix of an id. NotFound, InvalidArgument."""
+        found = self._rows.find(owner, reference)
+        return the_one(found, "workspace", reference, hint="`paddock workspaces` lists them")
+
+    @asynccontextmanager
+    async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
+        """Hold the lane of a workspace, with its files in the pool, for the sandbox that will have it next. The one
+        that had it last is dead, or `take` will say that it isn't. NotFound, InvalidArgument."""
+        id = self.find(reference, owner).id
+        async with self._lanes.exclusive(id):
+            row = await self._laid_out(id, None) or self.find(reference, owner)
+            await self._occupant(row)
+            yield _tree(row, row.workspace.epoch + 1)
+
+    async def begun(self, reference: str, owner: str, entry: Entry) -> Begun:
+        """What it began with, and its tree, laid out. NotFound, InvalidArgument."""
+        id = self.find(reference, owner).id
+        async with self._lanes.exclusive(id):
+            row = await self._laid_out(id, entry) or self.find(reference, owner)
+        return Begun(self._shown(row), _tree(row, row.workspace.epoch))
+
+    async def _opened(self, action: model.OpenWorkspace, entry: Entry) -> WorkspaceRow:
+        owner = entry.principal.id
+        async with self._lanes.exclusive(f"workspace {action.name} of {owner}"):
+            row = self._rows.named(owner, action.name)
+            if row is not None:
+                self._check_same(row.workspace, action, entry.principal)
+                async with self._lanes.exclusive(row.id):
+                    row = await self._laid_out(row.id, entry)
+            if row is None:
+                return await self._make(action, entry)
+            self._rows.touch(row.id, self._clock.wall())
+            return row
+
+    async def _make(self, action: model.OpenWorkspace, entry: Entry) -> WorkspaceRow:
+        found = await self._commit(action, entry.principal)
+        now = self._clock.wall()
+        workspace = Workspace(
+            id=model.WorkspaceId(mint(model.Noun.WORKSPACE)),
+            name=action.name,
+            owner=entry.principal.id,
+            state=WorkspaceState.MAKING,
+            disk_mib=action.disk_mib or DISK_MIB,
+            created_at=now,
+            used_at=now,
+            repository=found and found.url,
+            branch=found and found.branch,
+            commit=found and found.commit,
+            observed_at=found and found.observed_at,
+            submodules=action.submodules,
+        )
+        row = WorkspaceRow(workspace, repository=found and found.repository)
+        async with self._lanes.exclusive(row.id):
+            self._rows.add(row)
+            try:
+                return self._rows.settle(await self._begin(row, entry), WorkspaceState.READY)
+            except BaseException:
+                await self._remove(row)
+                raise
+
+    async def _commit(self, action: model.OpenWorkspace, principal: Principal) -> Acquired | None:
+        """What a new workspace begins with, here by now; `branch` is what it will be on."""
+        if action.url is None:
+            return None
+        ref = action.branch if action.ref is None else action.ref
+        found = await self._repositories.acquire(action.url, ref, action.max_age_seconds, principal)
+        return replace(found, branch=action.branch or found.branch or action.name)
+
+    def _check_same(self, workspace: Workspace, action: model.OpenWorkspace, principal: Principal) -> None:
+        """InvalidState if it is there and is not what is asked for: its files are not thrown away for others."""
+        url = None
+        if action.url is not None:  # as repositories are recorded, without a credential
+            from paddock.storage.repositories import parse
+
+            url = parse(action.url, local=principal.id.startswith("local:"))[0].url
+        if url is not None and f"{url}.git" == workspace.repository:
+            url = workspace.repository  # its server knows it by that name only
+        for field, asked, has in (
+            ("repository", url, workspace.repository),
+            ("branch", action.branch, workspace.branch),
+            ("disk_mib", action.disk_mib, workspace.disk_mib),
+            ("submodules", True if action.submodules and workspace.unfetched else None, workspace.submodules),
+        ):
+            if asked is not None and asked != has:
+                raise InvalidState(
+                    f"workspace {workspace.name!r} has {field} {has!r}, not {asked!r}",
+                    hint="take another name for the task: --task NAME",
+                    workspace=workspace.id,
+                )
+
+    def take(self, row: Row) -> None:
+        """In the transaction that records the sandbox: it has its workspace from now on, until the row has ended.
+        InvalidState: another one lives over it. The caller holds the lane of the workspace alone."""
+        assert row.workspace is not None
+        found = self._rows.get(row.workspace.tree)
+        assert found is not None
+        if self._living(found):
+            raise self._taken(found)
+        self._rows.give(found.id, row.id, self._clock.wall())
+
+    async def _free(self, row: WorkspaceRow) -> None:
+        """InvalidState while a sandbox lives over it."""
+        if await self._occupant(row):
+            raise self._taken(row)
+
+    async def _occupant(self, row: WorkspaceRow) -> Row | None:
+        """The sandbox that has it. What is recorded as dead, its backend has to confirm: two that write one tree would
+        be its end."""
+        sandbox = self._last(row)
+        if sandbox is not None and not has_ended(sandbox):
+            sandbox = await self._live.check(sandbox)  # it may have died unnoticed
+        if sandbox is None or not has_ended(sandbox):
+            return sandbox
+        backend = self._backends.named(sandbox.sandbox.backend)
+        if (instance := await backend.adopt(sandbox.id)) is not None:  # else its end may still have to be recorded
+            await end(instance)
+            await backend.forget(sandbox.id)
+        return None
+
+    def _living(self, row: WorkspaceRow) -> Row | None:
+        """The sandbox that has it, as far as is recorded."""
+        sandbox = self._last(row)
+        return None if sandbox is None or has_ended(sandbox) else sandbox
+
+    def _last_used(self, row: WorkspaceRow) -> float:
+        """When its last sandbox ended, or it was opened; seconds since the epoch."""
+        sandbox = self._last(row)
+        ended = None if sandbox is None else sandbox.sandbox.ended_at
+        return max(row.workspace.used_at, ended or 0.0)
+
+    def _shown(self, row: WorkspaceRow) -> Workspace:
+        """As callers see it: a sandbox that is dead has nothing any more."""
+        return row.workspace if self._living(row) else replace(row.workspace, sandbox=None)
+
+    def _taken(self, row: WorkspaceRow) -> InvalidState:
+        sandbox, name = self._living(row), row.workspace.name
+        if sandbox is None:
+            return InvalidState(f"workspace {name!r} is free by now", hint="try again")
+        return InvalidState(
+            f"sandbox {sandbox.id} has workspace {name!r}, and only one may write it",
+            hint=f"use that one, or end it: paddock kill {sandbox.sandbox.spec.name or sandbox.id}",
+            sandbox=sandbox.id,
+        )
+
+    def _last(self, row: WorkspaceRow) -> Row | None:
+        id = row.workspace.sandbox
+        return None if id is None else self._store.get(id)
+
+    async def _status(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceStatus:
+        """Of one that was evicted: as it was then, for nothing can have changed."""
+        return row.kept.status if row.kept is not None else await self._keeping.status(row, entry)
+
+    async def _begin(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceRow:
+        """Makes the tree as it was before anybody wrote to it."""
+        limit = row.workspace.disk_mib << 20
+        if row.repository is None:
+            await in_thread(self._pool().create, row.id, limit_bytes=limit)
+            return row
+        from paddock.storage.repositories import pins
+
+        acquired = _acquired(row)
+        # Before anything lies over it: from here on neither the commit nor the repository goes.
+        like = self._repositories.bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
+        await in_thread(pins.pin, self._repositories.directory / row.repository, row.id, acquired.commit, like=like)
+        base = await self._base(row, acquired, entry)
+        layers = await self._repositories.bases.derive(base, row.id, limit_bytes=limit)
+        workspace = replace(row.workspace, unfetched=base.unfetched)
+        return replace(row, workspace=workspace, base=base.id, layers=layers)
+
+    async def _base(self, row: WorkspaceRow, acquired: Acquired, entry: Entry | None) -> Base:
+        """One that is there when it is recorded that this workspace needs it: no await comes between."""
+        branch, submodules = acquired.branch or "", row.workspace.submodules
+        base = await self._repositories.bases.get(acquired, branch, entry, submodules=submodules)
+        while self._repositories.bases.ready(acquired, branch, submodules=submodules) != base.id:  # collected meanwhile
+            base = await self._repositories.bases.get(acquired, branch, entry, submodules=submodules)
+        self._rows.lie_over(row.id, (base.id,))
+        return base
+
+    async def _laid_out(self, id: str, entry: Entry | None) -> WorkspaceRow | None:
+        """Return it with its files in the pool; None if it is gone. The caller holds its lane alone."""
+        row = self._rows.get(id)
+        if row is None or row.state is WorkspaceState.READY:
+            return row
+        if row.kept is None:  # its deletion failed half-way
+            return await self._remove(row)
+        restoring = self._rows.settle(row, WorkspaceState.RESTORING)
+        try:
+            await in_thread(self._pool().delete, row.id)  # a daemon that died while it evicted it may have left it
+            laid = await self._begin(restoring, entry)
+            await self._keeping.lay(laid, entry)
+            await asyncio.to_thread(sync_tree, self._pool(), row.id)
+            ready = self._rows.settle(replace(laid, kept=None), WorkspaceState.READY)
+        except BaseException:
+            await in_thread(self._pool().delete, row.id)
+            self._rows.settle(row, WorkspaceState.EVICTED)
+            raise
+        await in_thread(self._keeping.archives.remove, row.id)
+        return ready
+
+    async def evict(self, id: str) -> None:
+        """Its work is on the disk, outside of the pool, before its tree goes. InvalidState: it may not go. Any other
+        error: it could not be kept, and so it stays."""
+        async with self._lanes.exclusive(id):
+            row = self._rows.get(id)
+            if row is None or row.state is WorkspaceState.EVICTED:
+                return
+            await self._free(row)
+            refusal = self._refusal(row)
+            if refusal is not None:
+                raise InvalidState(f"workspace {row.workspace.name!r} stays: {refusal}", workspace=row.id)
+            evicting = self._rows.settle(row, WorkspaceState.EVICTING)
+            try:
+                kept = await self._keeping.keep(evicting)
+            except BaseException:
+                self._rows.settle(row, WorkspaceState.READY)
+                await in_thread(self._keeping.archives.remove, id)
+                raise
+            self._rows.settle(replace(evicting, kept=kept, base=None, layers=()), WorkspaceState.EVICTED)
+            await in_thread(self._pool().delete, id)
+
+    async def _remove(self, row: WorkspaceRow) -> None:
+        """Delete all of it. The row goes last: as long as there is one, the next daemon sees to the rest."""
+        await in_thread(self._delete, row)
+        self._rows.remove(row.id)
+
+    def _delete(self, row: WorkspaceRow) -> None:
+        self._pool().delete(row.id)
+        self._keeping.archives.remove(row.id)
+        if row.repository is not None:
+            from paddock.storage.repositories import pins
+
+            pins.unpin(self._repositories.directory / row.repository, row.id)
+
+    async def recover(self) -> None:
+        """Finish or undo what the daemon before this one was doing, and delete archives that no row knows."""
+        await self.put_right()
+        for name in self._keeping.archives.names():
+            row = self._rows.get(name)
+            if row is None or row.kept is None:
+                self._keeping.archives.remove(name)
+
+    async def put_right(self) -> None:
+        """Finish or undo what nobody carries on with: its daemon died, or its disk was full."""
+        for id in [row.id for row in self._rows.list()]:
+            if self._lanes.is_free(id):
+                async with self._lanes.exclusive(id):
+                    if (row := self._rows.get(id)) is not None:
+                        await self._put_right(row)
+
+    async def _put_right(self, row: WorkspaceRow) -> None:
+        match row.state:
+            case WorkspaceState.READY | WorkspaceState.EVICTED:
+                return
+            case WorkspaceState.MAKING | WorkspaceState.DELETING:
+                await self._remove(row)
+            case WorkspaceState.RESTORING:
+                await in_thread(self._pool().delete, row.id)
+                self._rows.settle(replace(row, base=None, layers=()), WorkspaceState.EVICTED)
+            case WorkspaceState.EVICTING:
+                self._rows.settle(row, WorkspaceState.READY)
+        self._audit.event("workspace.unfinished", workspace=row.id, message=f"it was {row.state.value}; put right")
+
+    async def candidates(self) -> Sequence[Candidate]:
+        """All that are laid out, in the order in which they may go: clean ones, then those with work in them, which is
+        kept; of each, those used least recently first. Last, those that may not go, and why."""
+        pool = self._pool()
+        # None goes from a pool that has room; then no workshop is opened to find out what is in them.
+        full = pool.marks.reached(await asyncio.to_thread(pool.space))
+        found: list[tuple[bool, bool, float, Candidate]] = []
+        for row in self._rows.list():
+            if row.state is WorkspaceState.EVICTED or (size := await measured(pool, row.id)) is None:
+                continue
+            used = self._last_used(row)
+            why, refusal, clean = f"not used for {_span(self._clock.wall() - used)}", self._refusal(row), False
+            if full and refusal is None:
+                try:
+                    status = await self._keeping.status(row, None)
+                except PaddockError as error:
+                    refusal = f"what is in it cannot be made out: {error.message}"
+                else:
+                    clean = status.clean
+                    why += ", nothing is only here" if clean else f", keeps {status.only_here}"
+            why = f"workspace {row.workspace.name}: {why}"
+            take = partial(self._take, row.id, why)
+            one = Candidate(row.id, "workspace", why, size, take, refusal, only_when_full=True)
+            found.append((refusal is not None, not clean, used, one))
+        return [one for *_, one in sorted(found, key=lambda each: each[:3])]
+
+    async def _take(self, id: str, why: str) -> None:
+        await self.evict(id)
+        self._audit.event("workspace.evicted", workspace=id, message=why)
+
+    def _refusal(self, row: WorkspaceRow) -> str | None:
+        """Why it may not be evicted, if it may not."""
+        sandbox = self._living(row)
+        if sandbox is not None:
+            return f"sandbox {sandbox.id} has it"
+        if row.state is not WorkspaceState.READY:
+            return f"it is {row.state.value}"
+        left = (row.workspace.pinned_until or 0.0) - self._clock.wall()
+        return f"it is pinned for {_span(left)}" if left > 0 else None
+
+
+def check_epoch(workspace: Workspace, epoch: int | None) -> None:
+    """InvalidState if one was given that has passed: what was known of the workspace then may not be so now."""
+    if epoch is not None and epoch != workspace.epoch:
+        raise InvalidState(
+            f"workspace {workspace.name!r} is in epoch {workspace.epoch}, not {epoch}: another sandbox has had it"
+            " since",
+            hint=f"paddock status {workspace.name}",
+            epoch=workspace.epoch,
+        )
+
+
+def _refuse_loss(row: WorkspaceRow, status: WorkspaceStatus) -> None:
+    if not status.clean:
+        name, some = row.workspace.name, ": " + ", ".join(status.paths[:5]) if status.paths else ""
+        raise InvalidState(
+            f"workspace {name!r} has what is nowhere else: {status.only_here}{some}",
+            hint=f"paddock status {name}; to lose it: paddock workspaces --delete {name} --discard",
+            workspace=row.id,
+        )
+
+
+def _tree(row: WorkspaceRow, epoch: int) -> WorkspaceTree:
+    return WorkspaceTree(
+        tree=row.id,
+        layers=row.layers,
+        repository=row.repository,
+        disk_mib=row.workspace.disk_mib,
+        epoch=epoch,
+        workspace=row.id,
+    )
+
+
+def _span(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:.0f} h" if hours >= 2 else f"{max(0.0, seconds) / 60:.0f} min"
+
+
+def _acquired(row: WorkspaceRow) -> Acquired:
+    w = row.workspace
+    if row.repository is None or w.repository is None or w.commit is None or w.branch is None:
+        raise InternalError(f"the row of workspace {row.id} does not say what it began with")
+    return Acquired(
+        repository=model.RepositoryId(row.repository),
+        url=w.repository,
+        commit=w.commit,
+        ref=None,
+        branch=w.branch,
+        observed_at=w.observed_at or 0.0,
+    )
