@@ -60,42 +60,32 @@ def main() -> int:
             if one.path.startswith(options.list.rstrip("/")):
                 print(f"{one.path}:{one.line}: {NAMES[one.rule]}: {one.text}")
         return 0
-    counts = count(found)
+    totals = dict(Counter(NAMES[one.rule] for one in found))
     if options.write:
-        COUNTS.write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n")
+        COUNTS.write_text(json.dumps(totals, indent=1, sort_keys=True) + "\n")
     if options.check:
-        return check(counts, json.loads(COUNTS.read_text()))
-    show(counts)
+        return check(totals, json.loads(COUNTS.read_text()))
+    show(found)
     return 0
 
 
-def count(found: list[Finding]) -> dict[str, dict[str, int]]:
-    """Return the number of findings by folder, then by rule."""
-    counts: dict[str, Counter[str]] = {}
-    for one in found:
-        counts.setdefault(one.room, Counter())[NAMES[one.rule]] += 1
-    return {room: dict(counts[room]) for room in sorted(counts)}
-
-
-def check(counts: dict[str, dict[str, int]], most: dict[str, dict[str, int]]) -> int:
+def check(totals: dict[str, int], most: dict[str, int]) -> int:
     """Print each count that is above the one of `most`, and return the exit code."""
-    worse = [
-        f"{room}: {name}: {number}, not {most.get(room, {}).get(name, 0)}"
-        for room, rules in counts.items()
-        for name, number in rules.items()
-        if number > most.get(room, {}).get(name, 0)
-    ]
+    worse = [f"{name}: {number}, not {most[name]}" for name, number in totals.items() if number > most[name]]
     if worse:
         print("prose got worse (`python -m tools.prose --list FOLDER` has the places):", *worse, sep="\n  ")
     return 1 if worse else 0
 
 
-def show(counts: dict[str, dict[str, int]]) -> None:
+def show(found: list[Finding]) -> None:
+    """Print the number of findings by folder and rule."""
     names = sorted(NAMES.values())
     print(f"{'folder':28}", *(f"{name:>13}" for name in names), sep="")
-    for room, rules in counts.items():
-        print(f"{room:28}", *(f"{rules.get(name, 0):13,}" for name in names), sep="")
-    print(f"{'all':28}", *(f"{sum(r.get(name, 0) for r in counts.values()):13,}" for name in names), sep="")
+    counts = Counter((one.room, NAMES[one.rule]) for one in found)
+    for room in sorted({room for room, _ in counts}):
+        print(f"{room:28}", *(f"{counts[room, name]:13,}" for name in names), sep="")
+    totals = Counter(NAMES[one.rule] for one in found)
+    print(f"{'all':28}", *(f"{totals[name]:13,}" for name in names), sep="")
 
 
 def docstrings() -> Iterator[Finding]:
