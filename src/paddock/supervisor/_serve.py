@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from paddock.linux import btrfs, proc
-from paddock.supervisor import _late, layout
+from paddock.supervisor import _late, _spawner, layout
 from paddock.supervisor._bootstrap import VERSION
 from paddock.supervisor._errors import Gone
 from paddock.supervisor._house import House
@@ -220,6 +220,7 @@ class Supervisor:
             "watched": self._watched.kinds(),
             "btrfs": btrfs.is_btrfs(house.pool),
             "hostnames": house.hostnames,
+            "program_in_memory": _spawner.is_in_memory(house.program),
         }
         reply(facts, (house.pool,))
 

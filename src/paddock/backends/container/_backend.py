@@ -169,7 +169,7 @@ class ContainerBackend:
                     os.sched_setaffinity(pid, cpus)
             if emissary is not None:  # else it has neither mounts nor exits
                 async with self._carrier.mounted(plan, pid) as mounts:
-                    await ways.furnish(pid, emissary, mounts, plan.protect, exits=plan.exits, masks=masks)
+                    await ways.furnish(pid, mounts, plan.protect, exits=plan.exits, masks=masks, emissary=emissary)
 
         try:
             if plan.exits:

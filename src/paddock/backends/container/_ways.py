@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from paddock.backends._base import Exits
 from paddock.errors import PlatformError, Unsupported
@@ -48,22 +49,23 @@ class Ways:
     async def furnish(
         self,
         pid: int,
-        emissary: Emissary,
         mounts: Mapping[str, int],
         protect: Sequence[str],
         *,
         exits: bool,
         again: bool = False,
-        masks: Mapping[str, str],
+        masks: Mapping[str, str] = MappingProxyType({}),
+        emissary: Emissary | None = None,
     ) -> None:
         """Make all that a container has from its birth: `masks`, the name of a file by what it lies over; detached
         mounts by their targets; paths that nobody inside changes; and the sockets if it is to have `exits`.
-        PlatformError.
+        PlatformError. Without `emissary` one starts now.
 
         `again`: rules and certificates are there. No sockets come if an earlier service's gateway has them.
         """
         orders = {"pid": pid, "shown": HOST, "exits": exits, "again": again, "masks": dict(masks)}
         orders |= {"protect": list(protect), "mounts": list(mounts)}
+        emissary = emissary or await asyncio.to_thread(Emissary)
         self._sockets = await asyncio.to_thread(emissary.send, pid, orders, tuple(mounts.values()))
 
     async def exits(self, records: Records, record: Record, *, make: bool) -> Exits | None:
@@ -74,8 +76,7 @@ class Ways:
                 raise Unsupported(f"sandbox {record.id} was made without a way out", hint="give it a policy")
             show_trust(records.place(record.id) / BIRTH)
         if not self._sockets:
-            emissary = await asyncio.to_thread(Emissary)
-            await self.furnish(record.pid, emissary, {}, (), exits=True, again=record.exits, masks={})
+            await self.furnish(record.pid, {}, (), exits=True, again=record.exits)
         if not record.exits:
             if not self._sockets:
                 raise PlatformError("a program inside listens at a port that the gateway needs", hint="end it")
