@@ -176,7 +176,7 @@ def test_a_user_may_serve_on_any_port(create: SandboxFactory) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("level", ["jail"])
+@pytest.mark.parametrize("level", ["jail", "gvisor", "microvm"])
 def test_a_sparse_file_may_be_larger_than_the_disk_limit_and_what_is_written_is_held_to_it(
     create: SandboxFactory,
 ) -> None:

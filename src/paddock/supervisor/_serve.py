@@ -219,6 +219,7 @@ class Supervisor:
             "missing": list(house.missing),
             "watched": self._watched.kinds(),
             "btrfs": btrfs.is_btrfs(house.pool),
+            "quotas": house.quotas,
             "hostnames": house.hostnames,
             "program_in_memory": _spawner.is_in_memory(house.program),
         }
