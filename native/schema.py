@@ -571,7 +571,7 @@ MESSAGES = (
                 "masks",
                 "strings",
                 2048,
-                "files of /proc that are the whole machine's, and the file of `stage/told` over each, or none",
+                "files of /proc that are the whole machine's, and the file of `stage/told` over each",
             ),
         ),
     ),

@@ -60,13 +60,12 @@ static int put(int mount, int directory, const char *path)
     return result;
 }
 
-static int mask(const struct house_message *house, int proc, int dev, int told)
+static int mask(const struct house_message *house, int proc, int told)
 {
     struct reader masks = house->masks;
     while (masks.left) {
         const char *name = next_string(&masks);
-        const char *instead = masks.left ? next_string(&masks) : "";
-        TRY(put(*instead ? copy_tree(told, instead, 0) : copy_tree(dev, "null", 0), proc, name));
+        TRY(put(copy_tree(told, masks.left ? next_string(&masks) : "", 0), proc, name));
     }
     return 0;
 }
@@ -74,14 +73,14 @@ static int mask(const struct house_message *house, int proc, int dev, int told)
 /* /proc is read-only inside as a whole: that covers /proc/sys, sysrq-trigger, irq, pressure and whatever a later kernel
  * adds. `writable` becomes another mount of the same file system. With a file system more for each sandbox the kernel
  * would need more memory and time for each control group (alloc_shrinker_info, memcg_reparent_list_lrus). */
-static int stage_proc(const struct house_message *house, int place, int dev, int told, int *writable)
+static int stage_proc(const struct house_message *house, int place, int told, int *writable)
 {
     static const struct mount_attributes read_only = {.set = MOUNT_ATTR_RDONLY};
     int proc = TRY(fs_mount("proc", NULL, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
     TRY(move_mount(proc, place, ""));
     *writable = TRY(copy_tree(proc, "", AT_EMPTY_PATH));
     TRY(CALL5(mount_setattr, proc, P(""), AT_EMPTY_PATH, P(&read_only), sizeof read_only));
-    TRY(mask(house, proc, dev, told));
+    TRY(mask(house, proc, told));
     fd_close(&proc);
     return 0;
 }
@@ -95,7 +94,7 @@ static int stage(const struct house_message *house, const int places[STAGES], in
     TRY(put(fs_mount("devpts", terminals, ARRAY_SIZE(terminals), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC), dev, "pts"));
     TRY(put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), dev, "shm"));
     TRY(put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), places[STAGE_TMP], ""));
-    return stage_proc(house, places[STAGE_PROC], dev, places[STAGE_TOLD], writable);
+    return stage_proc(house, places[STAGE_PROC], places[STAGE_TOLD], writable);
 }
 
 /* The child */

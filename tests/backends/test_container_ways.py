@@ -110,8 +110,16 @@ def test_nobody_is_sent_into_the_machines_own_network() -> None:
     """A container has died, and its number is that of a program of the machine's: nothing of the machine is changed."""
     with subprocess.Popen(["/bin/sleep", "600"]) as other:
         try:
-            asked = {"pid": other.pid, "shown": "/", "exits": False, "again": False, "protect": [], "mounts": []}
+            asked = {
+                "pid": other.pid,
+                "shown": "/",
+                "exits": False,
+                "again": False,
+                "protect": [],
+                "mounts": [],
+                "masks": {},
+            }
             with pytest.raises(PlatformError, match="in the machine's own network"):
-                _ways._send(other.pid, asked, ())
+                _ways.Emissary().send(other.pid, asked, ())
         finally:
             other.kill()

@@ -51,6 +51,7 @@ def old_state(state_dir: Path) -> Path:
         shutil.copy(_OLD / name, state_dir)
     for file in (*state_dir.glob("*"), *state_dir.glob("audit/*")):
         file.chmod(0o700 if file.is_dir() else 0o600)
+    (state_dir / "keeper/stage/dev").mkdir(mode=0o700, parents=True)  # where its supervisor mounted
     with tarfile.open(_OLD / "trees.tar.gz") as trees:
         # With its owners, which newer Pythons leave out unless told otherwise. 3.11.2 has no such filters.
         trees.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Limits, Mount
+from paddock.linux import masks
 from paddock.model import MountMode
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import LEVELS
@@ -34,15 +35,38 @@ print(json.dumps({
 NODE = "console.log(JSON.stringify([os.totalmem(), os.cpus().length, os.availableParallelism()]))"
 HEAP = "console.log(Math.ceil(require('v8').getHeapStatistics().heap_size_limit / 2**20))"
 JAVA = "java -XX:+PrintFlagsFinal -version 2>/dev/null | awk '$2 == \"MaxHeapSize\" {print $4}'"
+TOLD_BY = (
+    "cmdline",
+    "diskstats",
+    "locks",
+    "partitions",
+    "swaps",
+    *(f"pressure/{name}" for name in ("cpu", "io", "memory")),
+)
 TELLS = """
-import os
-print(open("/proc/sys/kernel/random/boot_id").read().strip())
-hidden = ("locks", "partitions", "swaps", "zoneinfo", "softirqs")
-emptied = (name for name in ("bus", "fs", "irq", "pressure") if os.listdir("/proc/" + name))
-print("told:", *(name for name in hidden if open("/proc/" + name).read()), *emptied)
-print(open("/proc/loadavg").read().split()[3])
-print({row.split()[2] for row in open("/proc/cgroups").read().splitlines()[1:]})
-print(*(name for place in ("", "/class", "/class/net", "/fs") for name in sorted(os.listdir("/sys" + place))))
+import json, os, sys
+
+def read(name):
+    try:
+        return open("/proc/" + name).read()
+    except OSError:
+        return ""
+
+def listed(name):
+    try:
+        return sorted(os.listdir(name))
+    except OSError:
+        return []
+
+masks, told_by = json.loads(sys.argv[1])
+print(json.dumps({
+    "lines": [line for name in told_by for line in read(name).splitlines()],
+    "boot": read("sys/kernel/random/boot_id"),
+    "unmasked": [name for name in masks if listed("/proc/" + name) or read(name)],
+    "load": read("loadavg").split()[3],
+    "groups": sorted({row.split()[2] for row in read("cgroups").splitlines()[1:]}),
+    "sys": [name for place in ("", "/class", "/class/net", "/fs", "/block") for name in listed("/sys" + place)],
+}))
 """
 
 
@@ -96,15 +120,34 @@ def test_java_sizes_its_heap_by_the_limit(create: SandboxFactory, level: str) ->
     assert heap <= MEMORY_MIB * MIB // 2
 
 
-@pytest.mark.parametrize("level", ["jail"])
-def test_root_or_not_nothing_is_told_of_the_machine_or_of_neighbours(create: SandboxFactory, tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", LEVELS)
+def test_nothing_is_told_of_the_machine_or_of_neighbours(create: SandboxFactory, level: str, tmp_path: Path) -> None:
+    own_kernel = level in ("gvisor", "microvm")  # which says of itself what it likes
+    bare = [name for name, instead in masks.MASKS.items() if instead in (masks.EMPTY, masks.NOTHING)]
+    asked = json.dumps([[] if own_kernel else [*bare, *masks.OF_ROOT], TOLD_BY])
     # Such a lock belongs to no process: the kernel lists it in every pid namespace.
     with open(tmp_path / "locked", "w") as file:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
-        said = create(limits=LIMITS).exec(["python3", "-c", TELLS], check=True).stdout
-    boot, *rest = said.splitlines()
-    assert boot != Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert rest == ["told:", "1/1", "{'1'}", "class devices fs net power_supply lo cgroup"]
+        ours = {line for name in TOLD_BY for line in _read(name).splitlines() if any(map(str.isdigit, line))}
+        ours = {line for line in ours if not line.endswith("total=0")}  # a pressure that is nobody's
+        box = create(limits=LIMITS)
+        for user in (None, "root") if os.getuid() == 0 else (None,):
+            said = json.loads(box.exec(["python3", "-c", TELLS, asked], user=user, check=True).stdout)
+            assert not ours.intersection(said["lines"])
+            assert said["boot"].strip() not in ("", _read("sys/kernel/random/boot_id").strip())
+            if own_kernel:
+                continue
+            assert said["load"] == "1/1"
+            assert said["groups"] == ["1"]
+            assert said["sys"] == ["class", "devices", "fs", "net", "power_supply", "lo", "cgroup"]
+            assert said["unmasked"] == []
+
+
+def _read(name: str) -> str:
+    try:
+        return Path("/proc", name).read_text()
+    except OSError:
+        return ""
 
 
 @pytest.mark.parametrize("level", ["jail"])
@@ -133,7 +176,7 @@ def test_a_user_may_serve_on_any_port(create: SandboxFactory) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("level", ["jail"])
+@pytest.mark.parametrize("level", ["jail", "gvisor", "microvm"])
 def test_a_sparse_file_may_be_larger_than_the_disk_limit_and_what_is_written_is_held_to_it(
     create: SandboxFactory,
 ) -> None:

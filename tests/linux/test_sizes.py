@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
-from paddock.linux import sizes
+from paddock.linux import masks, sizes
 from paddock.linux.cgroups import Shown
 
 MIB = 1 << 20
@@ -47,3 +49,9 @@ def test_a_group_of_either_version_says_the_limits_that_are_kept_without_one() -
     assert int(said(1, "memory")["memory.soft_limit_in_bytes"]) > 1 << 62, "without it Node sees no limit"
     assert said(1, "cpu", "cpuacct") == {"cpu.cfs_period_us": "100000\n", "cpu.cfs_quota_us": "150000\n"}
     assert said(1, "cpuset")["cpuset.cpus"] == "4-5\n"
+
+
+def test_the_docs_name_every_mask() -> None:
+    page = Path(__file__).parents[2].joinpath("docs/levels.md").read_text()
+    told = page[page.index("find nothing about the machine") : page.index("These stay the machine's")]
+    assert {f"`{name}`" for name in (*masks.MASKS, *masks.OF_ROOT)} <= set(re.findall(r"`[^`]+`", told))

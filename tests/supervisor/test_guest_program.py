@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+import paddock
 from paddock.backends.guest import program
 from paddock.model import replace
 from paddock.supervisor import _spawner
@@ -51,3 +55,37 @@ def test_what_cannot_be_executed_here_is_refused_before_there_is_a_sandbox(tmp_p
         os.write(fd, b"x")
     os.close(fd)
     assert os.listdir("/proc/self/fd") == before
+
+
+_FORBIDDEN = """
+import os, sys
+from paddock.supervisor import _spawner
+program = _spawner.open_program(sys.argv[1])  # which executes it once
+assert not _spawner.is_in_memory(program)
+try:
+    os.open(f"/proc/self/fd/{program}", os.O_WRONLY)
+except OSError:
+    sys.exit(0)
+sys.exit("it can be written")
+"""
+
+
+@pytest.mark.root
+def test_where_memory_may_not_be_executed_it_is_a_file_that_is_mounted_nowhere() -> None:
+    # memfd_noexec is a setting of the pid namespace (sysctl/vm.rst).
+    own = ["unshare", "--fork", "--pid", "--mount-proc"]
+    forbid = ["sh", "-c", 'echo 2 >/proc/sys/vm/memfd_noexec && exec "$@"', "sh"]
+    ordinary = ["setpriv", "--reuid", "65534", "--clear-groups"]  # it makes a user namespace for it
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        copy = Path(place, "guest")
+        copy.write_bytes(program().read_bytes())
+        copy.chmod(0o644)
+        for whose in ([], ordinary):
+            subprocess.run(
+                [*own, *forbid, *whose, sys.executable, "-c", _FORBIDDEN, copy],
+                env={"PYTHONPATH": str(Path(paddock.__file__).parents[1]), "PATH": os.environ["PATH"]},
+                cwd="/",
+                check=True,
+                timeout=60,
+            )

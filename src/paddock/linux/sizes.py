@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from paddock.linux import _files, proc
 from paddock.linux.cgroups import Shown
@@ -18,6 +18,7 @@ _UNLIMITED = (1 << 63) - os.sysconf("SC_PAGE_SIZE")
 _CPU = "sys/devices/system/cpu/"
 _LOOPBACK = "sys/devices/virtual/net/lo/"
 _LO = {"address": "00:00:00:00:00:00", "carrier": 1, "flags": "0x9", "ifindex": 1, "mtu": 65536, "type": 772}
+_DIRECTORIES = ("sys/class/net", "sys/class/power_supply", "sys/fs/cgroup")  # psutil lists the second in every /sys
 _UNTOLD = ("Buffers", "Cached", "SwapCached", "Active", "Inactive", "Dirty", "Shmem", "Slab", "SReclaimable")
 
 
@@ -71,6 +72,12 @@ def cpuinfo(cpus: Sequence[int]) -> str:
     return "".join(f"{block.rstrip()}\n\n" for block in found) or whole
 
 
+def proc_files(memory: int, swap: int, cpus: Sequence[int], *, all_of_them: bool) -> dict[str, str]:
+    """Return files of /proc by their names. Where a sandbox has all processors, the kernel's list of them is true."""
+    files = {"meminfo": meminfo(memory, swap), "stat": stat(cpus)}
+    return files if all_of_them else files | {"cpuinfo": cpuinfo(cpus)}
+
+
 def system(cpus: Sequence[int], may_be: str) -> dict[str, str]:
     """Files of /sys."""
     return {
@@ -79,6 +86,21 @@ def system(cpus: Sequence[int], may_be: str) -> dict[str, str]:
         f"{_CPU}present": may_be,
         **{_LOOPBACK + name: f"{value}\n" for name, value in _LO.items()},
     }
+
+
+def lay(root: str, files: Mapping[str, str], may_be: str, more: Iterable[str] = ()) -> None:
+    """Write `files` below the directory `root`, with what a small /sys has beside files, and directories `more`."""
+    strict = os.umask(0o022)
+    try:
+        for file, text in files.items():
+            os.makedirs(os.path.dirname(f"{root}/{file}"), exist_ok=True)
+            with open(f"{root}/{file}", "w") as made:
+                made.write(text)
+        for name in (*_DIRECTORIES, *(f"{_CPU}cpu{number}" for number in numbers(may_be)), *more):
+            os.makedirs(f"{root}/{name}", exist_ok=True)
+        os.symlink("../../devices/virtual/net/lo", f"{root}/sys/class/net/lo")
+    finally:
+        os.umask(strict)
 
 
 def group(shown: Shown, *, memory: int, swap: int, cpus: float, pids: int, runs_on: Sequence[int]) -> dict[str, str]:

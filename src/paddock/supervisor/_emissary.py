@@ -1,5 +1,5 @@
-"""A way out, and directories of the host, for a sandbox that no supervisor has made: a container of the machine's
-engine.
+"""A way out, directories of the host and masks of /proc, for a sandbox that no supervisor has made: a container of the
+machine's engine.
 
 A program of its own, which one who holds a descriptor of the container's pid 1 starts for it. It goes into the
 namespaces of that process and never comes back, so that nobody is lost there; what it has made, sockets, it hands over.
@@ -18,7 +18,7 @@ import socket
 import sys
 from typing import Any
 
-from paddock.linux import namespaces, netlink, prctl
+from paddock.linux import mounts, namespaces, netlink, prctl
 from paddock.linux.descriptors import closing
 from paddock.supervisor import _exits, _places, _trust_places
 from paddock.supervisor._errors import JailError
@@ -26,6 +26,8 @@ from paddock.supervisor._errors import JailError
 # `python -I -S -c START SOURCE`: orders and descriptors come through the socket that is its stdin.
 START = "import sys;sys.path.insert(0,sys.argv[1]);from paddock.supervisor._emissary import main;main()"
 MADE, TAKEN = b"made", b"taken"
+TOLD = "told"
+"""The directory in that which is shown where the files are that lie over those of /proc and /sys."""
 MOST_BYTES = 60_000
 MOST_MOUNTS = 16
 _WORDS_BYTES = 4096
@@ -33,10 +35,13 @@ _SIOCGSKNS = 0x894C  # linux/sockios.h
 
 
 def main() -> None:
-    """`{"pid": 4711, "exits": true, "again": false, "shown": "...", "mounts": ["/target"], "protect": []}`, a
-    descriptor of that process, and one of each mount. What comes back is MADE with the sockets, TAKEN, or words."""
+    """Read `{"pid": 4711, "exits": true, "again": false, "shown": "...", "mounts": ["/target"], "protect": [], "masks":
+    {"proc/swaps": "empty"}}`, a descriptor of that process, and one of each mount. Answer MADE with the sockets, TAKEN,
+    or words."""
     peer = socket.socket(fileno=0)
     data, fds, _, _ = socket.recv_fds(peer, MOST_BYTES, 1 + MOST_MOUNTS)
+    if not data:  # there is no container that it could go into
+        return
     try:
         prctl.set_dumpable(False)
         made = _make(json.loads(data), fds[0], fds[1:])
@@ -49,6 +54,20 @@ def main() -> None:
             peer.send(words.encode()[:_WORDS_BYTES])
 
 
+def _mask(told: bytes, masks: dict[str, str]) -> None:
+    """Lay the files of `told` over those of /proc, and its /sys over the engine's, of which the control groups stay."""
+    with closing(_copy(b"sys/fs/cgroup")) as groups:
+        for target, source in masks.items():
+            with closing(_copy(told + b"/" + os.fsencode(source))) as made:
+                _places.move(made, os.fsencode(target), os.O_PATH)
+        _places.move(groups, b"sys/fs/cgroup")
+
+
+def _copy(path: bytes) -> int:
+    with closing(_places.find(path)) as found:
+        return mounts.open_tree(b"", found, recursive=True)
+
+
 def _network() -> int:
     """The number of the namespace that this is in: whose /proc is seen here, does not matter."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
@@ -57,7 +76,7 @@ def _network() -> int:
         return os.fstat(namespace).st_ino
 
 
-def _make(orders: dict[str, Any], process: int, mounts: list[int]) -> _exits.Exits | None:
+def _make(orders: dict[str, Any], process: int, attached: list[int]) -> _exits.Exits | None:
     flags = namespaces.NEWNS | namespaces.NEWNET
     if os.stat(f"/proc/{orders['pid']}/ns/user").st_ino != os.stat("/proc/self/ns/user").st_ino:
         flags |= namespaces.NEWUSER
@@ -70,7 +89,9 @@ def _make(orders: dict[str, Any], process: int, mounts: list[int]) -> _exits.Exi
     os.chdir("/")
     if orders["again"]:
         return _exits.listen_here()
-    _places.attach(None, list(zip(orders["mounts"], mounts, strict=True)))
+    if orders["masks"]:
+        _mask(os.fsencode(orders["shown"]).strip(b"/") + b"/" + TOLD.encode(), orders["masks"])
+    _places.attach(None, list(zip(orders["mounts"], attached, strict=True)))
     _places.protect(tuple(orders["protect"]))
     if not orders["exits"]:
         return None

@@ -11,9 +11,8 @@ import resource
 import socket
 from typing import TYPE_CHECKING
 
-from paddock.linux import _files, landlock, seccomp_profile, subordinate_ids
+from paddock.linux import _files, landlock, masks, seccomp_profile, subordinate_ids
 from paddock.linux.namespaces import IdMap
-from paddock.supervisor import _sizes
 from paddock.supervisor._plan import JAIL, JailPlan
 from paddock.supervisor.layout import ORDINARY_ID
 from paddock.wire import Kind, pack
@@ -50,27 +49,6 @@ _IPC = (
     (b"sys/kernel/sem", b"32000 32000 500 128"),
 )
 
-# Of the whole machine, not of the sandbox: hidden where they exist. What only the machine's root may read needs no
-# mask, since root inside is not that root; what can be written is covered by the read-only mount.
-_MASKED = (
-    b"buddyinfo",
-    b"cmdline",
-    b"config.gz",
-    b"diskstats",
-    b"interrupts",
-    b"iomem",
-    b"ioports",
-    b"kallsyms",
-    b"key-users",
-    b"keys",
-    b"locks",  # with neighbours' files and ranges
-    b"modules",
-    b"partitions",
-    b"schedstat",
-    b"softirqs",
-    b"swaps",
-    b"zoneinfo",
-)
 # Ports below 1024, for every user: in a network of its own they are nobody else's (networking/ip-sysctl.rst).
 _PORTS = (b"sys/net/ipv4/ip_unprivileged_port_start", b"0")
 
@@ -82,7 +60,6 @@ def house(house: Furnished) -> bytes:
     if not whole:
         ids = (IdMap(ORDINARY_ID, 0, 1),)
     ruleset = landlock.ruleset(landlock.kernel_abi())
-    masks = (*((name, b"") for name in _MASKED), *_sizes.INSTEAD.items())
     counted = "memory" in house.held
     return House(
         flags=(HouseFlags.WHOLE if whole else HouseFlags(0)) | (HouseFlags(0) if root_mode else HouseFlags.SHARED),
@@ -97,7 +74,7 @@ def house(house: Furnished) -> bytes:
         ipc=() if counted else tuple(part for setting in _IPC for part in setting),
         stage=house.stage,
         dev=house.dev_tree,
-        masks=tuple(part for mask in masks if os.path.lexists(b"/proc/" + mask[0]) for part in mask),
+        masks=tuple(part.encode() for mask in masks.there(of_root=False).items() for part in mask),
     ).pack()
 
 

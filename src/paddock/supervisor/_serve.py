@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from paddock.linux import btrfs, proc
-from paddock.supervisor import _late, layout
+from paddock.supervisor import _late, _spawner, layout
 from paddock.supervisor._bootstrap import VERSION
 from paddock.supervisor._errors import Gone
 from paddock.supervisor._house import House
@@ -219,7 +219,9 @@ class Supervisor:
             "missing": list(house.missing),
             "watched": self._watched.kinds(),
             "btrfs": btrfs.is_btrfs(house.pool),
+            "quotas": house.quotas,
             "hostnames": house.hostnames,
+            "program_in_memory": _spawner.is_in_memory(house.program),
         }
         reply(facts, (house.pool,))
 

@@ -13,29 +13,14 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
-from paddock.linux import _files, cgroups, mounts, sizes
+from paddock.linux import cgroups, masks, mounts, sizes
 from paddock.linux.cgroups import Shown
 from paddock.linux.descriptors import closing
 from paddock.supervisor._plan import JailPlan
 
 MOST = 64
 _FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
-_CPUS = "sys/devices/system/cpu"
 _GROUPS = "fs/cgroup"
-INSTEAD = {
-    b"asound": b"nothing",
-    b"bus": b"nothing",
-    b"cgroups": b"cgroups",
-    b"fs": b"nothing",
-    b"irq": b"nothing",
-    b"loadavg": b"loadavg",
-    b"pressure": b"nothing",
-    b"scsi": b"nothing",
-    b"sys/kernel/random/boot_id": b"boot_id",
-    b"vmstat": b"vmstat",
-}
-"""Files and directories of /proc, and what lies over each."""
-_COUNTERS = ("pgpgin", "pgpgout", "pswpin", "pswpout", "pgfault", "pgmajfault")
 
 
 def build(place: bytes) -> None:
@@ -43,32 +28,16 @@ def build(place: bytes) -> None:
     fd = mounts.fs_mount("tmpfs", (("mode", "0755"), ("size", "64k")))
     strict = os.umask(0)
     try:
-        os.mkdir("nothing", 0o555, dir_fd=fd)
-        for name, text in _contents().items():
+        os.mkdir(masks.NOTHING, 0o555, dir_fd=fd)
+        for name, text in masks.contents().items():
             file = os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444, dir_fd=fd)
-            os.write(file, text)
+            os.write(file, text.encode())
             os.close(file)
         mounts.set_attributes(fd, set=_FLAGS)
         mounts.move_mount(fd, mounts.AT_FDCWD, place)
     finally:
         os.umask(strict)
         os.close(fd)
-
-
-def _contents() -> dict[str, bytes]:
-    """Say of the machine what holds for a sandbox alone: no load, no swapping, one group, a boot of its own."""
-    groups = b""
-    if os.path.exists("/proc/cgroups"):  # a JVM takes from it which version there is
-        head, *rows = _files.read("/proc/cgroups").splitlines()
-        groups = (
-            head + b"".join(b"\n%b\t%b\t1\t%b" % (row[0], row[1], row[3]) for row in map(bytes.split, rows)) + b"\n"
-        )
-    return {
-        "boot_id": _files.read("/proc/sys/kernel/random/uuid"),
-        "cgroups": groups,
-        "loadavg": sizes.LOADAVG.encode(),
-        "vmstat": b"".join(b"%b 0\n" % name.encode() for name in _COUNTERS),
-    }
 
 
 class Told(NamedTuple):
@@ -131,9 +100,7 @@ class Sizes:
         if self._writable < 0 or len(self._kept) >= MOST:
             self._begin()
         name = str(len(self._kept))
-        told = {"meminfo": sizes.meminfo(plan.memory_bytes, plan.swap_bytes), "stat": sizes.stat(cpus)}
-        if not all_of_them:
-            told["cpuinfo"] = sizes.cpuinfo(cpus)
+        told = sizes.proc_files(plan.memory_bytes, plan.swap_bytes, cpus, all_of_them=all_of_them)
         files = told | sizes.system(cpus, self._possible)
         covers = [(shown, view) for shown, view in self._views if not shown.grouped]
         for shown, _ in covers:
@@ -174,22 +141,8 @@ class Sizes:
 
     def _fill(self, name: str, files: dict[str, str]) -> None:
         root = f"/proc/self/fd/{self._writable}/{name}"
-        strict = os.umask(0o022)
-        try:
-            for file, text in files.items():
-                os.makedirs(os.path.dirname(f"{root}/{file}"), exist_ok=True)
-                with open(f"{root}/{file}", "w") as made:
-                    made.write(text)
-            for number in sizes.numbers(self._possible):
-                os.makedirs(f"{root}/{_CPUS}/cpu{number}")
-            for shown, _ in self._views:
-                os.makedirs(f"{root}/sys/{_GROUPS}/{shown.name}", exist_ok=True)
-                os.makedirs(f"{root}/cover/{shown.name}", exist_ok=True)
-            os.makedirs(f"{root}/sys/class/net")
-            os.mkdir(f"{root}/sys/class/power_supply")  # psutil lists it wherever there is a /sys
-            os.symlink("../../devices/virtual/net/lo", f"{root}/sys/class/net/lo")
-        finally:
-            os.umask(strict)
+        more = [f"{part}/{shown.name}" for shown, _ in self._views for part in (f"sys/{_GROUPS}", "cover")]
+        sizes.lay(root, files, self._possible, more)
 
 
 def _open(path: str) -> int:

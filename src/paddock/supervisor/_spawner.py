@@ -1,9 +1,9 @@
 """The native guest (`native/`) as a program of the supervisor's, and the spawner: the process that jails are cloned
 from.
 
-The guest is a sealed file in memory: nobody can write what is executed, and nobody inside read it. It has no path, so
-that it can be executed in any mount namespace. The kernel makes a process non-dumpable from the start that executes
-what it may not read (execve(2)).
+The guest is a sealed file in memory, or one in a file system that is mounted nowhere. Nobody can write what is
+executed, and nobody inside read it. It has no path, so that it can be executed in any mount namespace. The kernel makes
+a process non-dumpable from the start that executes what it may not read (execve(2)).
 
 A clone shares all memory until one side writes to it, and then that side copies, page by page. A Python process writes
 everywhere all the time; the spawner is a native one of some pages. So nobody pays for a birth.
@@ -21,8 +21,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from paddock.linux import cgroups, descriptors
+from paddock.linux import cgroups, descriptors, mounts, namespaces
 from paddock.linux.descriptors import closing
+from paddock.linux.namespaces import IdMap
 from paddock.supervisor._errors import JailError
 from paddock.wire import close_all
 from paddock.wire.guest import Spawn, Spawned, SpawnFlags
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from paddock.supervisor._house import House
 
 _ANSWER_BYTES = 64
+_NAME = "paddock-guest"
 _SUPERVISOR, _ABOVE = 7, 20  # as native/jail.h has it, and above all that is given
 _EXECUTABLE = 0x10  # MFD_EXEC, Linux 6.3
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -38,36 +40,69 @@ _REFUSED = 125  # of a start without a socket
 
 
 def open_program(path: str) -> int:
-    """A descriptor of a copy. OSError: it can't be executed here."""
+    """Return a descriptor of a copy in memory, or in a file system of its own where `vm.memfd_noexec` or a security
+    module refuses that. OSError: neither can be executed here."""
     with open(path, "rb") as file:
         content = file.read()
+    try:
+        return _tried(_in_memory(content))
+    except OSError:
+        return _tried(_in_tmpfs(content))
+
+
+def is_in_memory(program: int) -> bool:
+    return os.readlink(f"/proc/self/fd/{program}").startswith("/memfd:")
+
+
+def _in_memory(content: bytes) -> int:
     with closing(_create()) as memory:
         with open(memory, "wb", closefd=False) as file:
             file.write(content)
         os.fchmod(memory, 0o111)
         fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
         # Not the one that is open for writing: what is could not be executed (ETXTBSY).
-        program = os.open(f"/proc/self/fd/{memory}", os.O_PATH | os.O_CLOEXEC)
-    try:
-        _try(program)
-    except BaseException:
-        os.close(program)
-        raise
-    return program
+        return os.open(f"/proc/self/fd/{memory}", os.O_PATH | os.O_CLOEXEC)
+
+
+def _in_tmpfs(content: bytes) -> int:
+    """Have a child make it: an ordinary user may mount in a user namespace alone, which the caller is not in yet."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                if os.getuid():
+                    maps = (IdMap(0, os.getuid(), 1),), (IdMap(0, os.getgid(), 1),)
+                    namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)
+                    namespaces.write_id_maps(os.getpid(), *maps, deny_setgroups=True)
+                place = mounts.fs_mount("tmpfs", (("mode", "0500"), ("size", "4m")), mounts.NOSUID | mounts.NODEV)
+                with open(os.open(_NAME, os.O_CREAT | os.O_WRONLY, 0o111, dir_fd=place), "wb") as file:
+                    file.write(content)
+                mounts.set_attributes(place, set=mounts.RDONLY)
+                socket.send_fds(theirs, [b"!"], [os.open(_NAME, os.O_PATH, dir_fd=place)])
+            finally:
+                os._exit(1)
+        theirs.close()
+        found = socket.recv_fds(ours, 1, 1)[1]
+        os.waitpid(pid, 0)
+    if not found:
+        raise OSError(errno.ENOEXEC, "the native guest cannot be executed: no file system can be made for it")
+    os.set_inheritable(found[0], False)
+    return found[0]
 
 
 def _create() -> int:
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
-        return os.memfd_create("paddock-guest", flags | _EXECUTABLE)
+        return os.memfd_create(_NAME, flags | _EXECUTABLE)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.memfd_create("paddock-guest", flags)
+        return os.memfd_create(_NAME, flags)
 
 
-def _try(program: int) -> None:
-    """Once, so that no sandbox finds out: another machine's program, memory that may not be executed."""
+def _tried(program: int) -> int:
+    """Execute it once, so that no sandbox finds out: another machine's program, memory that may not be executed."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -77,7 +112,9 @@ def _try(program: int) -> None:
             os._exit(1)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code != _REFUSED:
+        os.close(program)
         raise OSError(errno.ENOEXEC, f"the native guest cannot be executed: it ended with {code}")
+    return program
 
 
 class Spawning(NamedTuple):

@@ -25,6 +25,7 @@ from paddock.errors import (
 from paddock.linux import proc
 from paddock.linux.sizes import Processors
 from paddock.model import Check, ExecId, Level, Limit, Noun, SandboxId
+from paddock.supervisor._emissary import TOLD
 from paddock.supervisor.layout import CONTAINERS, REPOSITORIES
 
 from . import _birth, _life, _probe
@@ -33,10 +34,10 @@ from ._engine import Engine, create, how_it_ended, missing, owned, remove
 from ._images import Images, shown_of_usr
 from ._instance import HOLD_SECONDS, ContainerInstance
 from ._life import Life
-from ._options import guest_directory, options, told
+from ._options import engines_own, guest_directory, lying_over, options, told
 from ._records import BIRTH, Record, Records, name_of
 from ._remains import Remains
-from ._ways import Ways, show_trust
+from ._ways import Emissary, Ways, show_trust
 
 R = TypeVar("R")
 _OVERDUE_SECONDS = 2.0
@@ -158,21 +159,25 @@ class ContainerBackend:
         except FileExistsError:
             raise AlreadyExists(f"there is a sandbox {plan.id} already") from None
         ways = Ways()
+        ours = self._found is not None and _probe.is_ours(self._found)
+        emissary = await asyncio.to_thread(Emissary) if ours else None
         self._being_made.add(plan.id)
 
         async def before(pid: int) -> None:
             if cpus is not None:
                 with contextlib.suppress(PermissionError):  # another user's engine may not let us: the quota holds
                     os.sched_setaffinity(pid, cpus)
-            async with self._carrier.mounted(plan, pid) as mounts:
-                if mounts or plan.exits:
-                    await ways.furnish(pid, mounts, plan.protect, exits=plan.exits)
+            if emissary is not None:  # else it has neither mounts nor exits
+                async with self._carrier.mounted(plan, pid) as mounts:
+                    await ways.furnish(pid, mounts, plan.protect, exits=plan.exits, masks=masks, emissary=emissary)
 
         try:
             if plan.exits:
                 show_trust(place / BIRTH)
-            files, cpus = told(place, plan.spec.limits, self._processors)
-            shown += files
+            cpus = told(place / BIRTH / TOLD, plan.spec.limits, self._processors)
+            masks = lying_over(place / BIRTH / TOLD)
+            if emissary is None:
+                shown += engines_own(place / BIRTH / TOLD)
             with _birth.expecting(place) as birth:
                 asked = options(
                     plan,
@@ -203,6 +208,8 @@ class ContainerBackend:
                 raise PlatformError(f"the container ended while it was made: {error}", hint="try again") from None
             raise
         finally:
+            if emissary is not None:
+                await asyncio.to_thread(emissary.close)
             self._being_made.discard(plan.id)
 
     async def _create(self, engine: Engine, record: Record, asked: Any, plan: SandboxPlan) -> str:

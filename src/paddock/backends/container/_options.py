@@ -12,10 +12,8 @@ from typing import Any
 
 from paddock.backends._base import SandboxPlan
 from paddock.backends.guest import program
-from paddock.linux import sizes
+from paddock.linux import masks, sizes
 from paddock.model import Limits
-
-from ._records import TOLD
 
 HOST = "/.paddock-host"
 """Where the directory is seen in which pid 1 calls the host."""
@@ -28,6 +26,7 @@ GUEST_BYTES = 48 << 20
 GUEST_PROCESSES = 2
 """The guest's own, beside what the caller asked for: pid 1 and the agent of the default user."""
 _MIB = 1 << 20
+_ENGINES = ("cpuinfo", "loadavg", "meminfo", "stat")
 _MOST_PROCESSES = 32768
 # Of root inside. No power over the network, over mounts, over other people's processes or over the machine.
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
@@ -134,25 +133,26 @@ def guest_directory(directory: Path) -> Path:
     return place
 
 
-def told(
-    place: Path, limits: Limits, processors: sizes.Processors
-) -> tuple[list[tuple[Path, str]], tuple[int, ...] | None]:
-    """Write what a container is told of its own size, beside what its engine tells it: files over /proc and /sys.
+def told(place: Path, limits: Limits, processors: sizes.Processors) -> tuple[int, ...] | None:
+    """Write files into the new directory `place` that say what a container has: over /proc and /sys they go.
 
-    Return each file, in `place`, the directory of its record, and what it lies over; and the processors where it is to
-    run, None for all of them.
+    Return the processors where it is to run, None for all of them.
     """
     cpus, all_of_them = processors.choose(limits.cpus)
-    files = {
-        "/proc/meminfo": sizes.meminfo(limits.memory_mib * _MIB, limits.swap_mib * _MIB),
-        "/proc/stat": sizes.stat(cpus),
-        "/proc/loadavg": sizes.LOADAVG,
-    }
-    if not all_of_them:
-        files |= {"/proc/cpuinfo": sizes.cpuinfo(cpus), "/sys/devices/system/cpu/online": sizes.listed(cpus)}
-    (place / TOLD).mkdir(mode=0o755)
-    made = [(place / TOLD / target.rpartition("/")[2], target) for target in files]
-    for file, target in made:
-        file.write_text(files[target])
-        file.chmod(0o644)
-    return made, None if all_of_them else cpus
+    possible = sizes.possible()
+    files = sizes.proc_files(limits.memory_mib * _MIB, limits.swap_mib * _MIB, cpus, all_of_them=all_of_them)
+    place.mkdir(mode=0o755)
+    sizes.lay(os.fspath(place), files | sizes.system(cpus, possible) | masks.contents(), possible, (masks.NOTHING,))
+    return None if all_of_them else cpus
+
+
+def lying_over(place: Path) -> dict[str, str]:
+    """Return what is to lie over which file or directory of a container, as names in `place`."""
+    over = {f"proc/{name}": instead for name, instead in masks.there(of_root=True).items()}
+    over |= {f"proc/{name}": name for name in ("cpuinfo", "meminfo", "stat") if (place / name).exists()}
+    return over | {"sys": "sys"}
+
+
+def engines_own(place: Path) -> list[tuple[Path, str]]:
+    """Return the files of `place` that engines let a caller lay over /proc: all there is where nobody enters it."""
+    return [(place / name, f"/proc/{name}") for name in _ENGINES if (place / name).exists()]

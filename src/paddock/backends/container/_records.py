@@ -4,7 +4,7 @@ record.json                    the record below
 init.sock user.sock root.sock  where the guest serves: made by us, never seen inside
 birth/                         seen inside, read-only: the socket while pid 1 is told what it is; with a way out, whom
                                programs trust
-told/                          files of /proc and /sys that say its limits
+birth/told/                    files that lie over some of /proc, and a /sys
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from paddock.supervisor import layout
 
 _ROOT = "/carried"
 _GONE = ".gone-"
-RECORD, BIRTH, TOLD = layout.CONTAINER_RECORD, layout.CONTAINER_SHOWN, "told"
+RECORD, BIRTH = layout.CONTAINER_RECORD, layout.CONTAINER_SHOWN
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

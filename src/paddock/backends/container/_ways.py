@@ -1,5 +1,5 @@
-"""The only way out of a container: sockets of the gateway's in its network, which an emissary makes there
-(`supervisor/_emissary.py`); the engine itself gives it none."""
+"""What the engine isn't asked for and an emissary makes in a container (`supervisor/_emissary.py`): masks of /proc and
+/sys, mounts, and the only way out, sockets of the gateway's in its network."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from paddock.backends._base import Exits
 from paddock.errors import PlatformError, Unsupported
@@ -46,16 +47,26 @@ class Ways:
         self._sockets: list[socket.socket] = []
 
     async def furnish(
-        self, pid: int, mounts: Mapping[str, int], protect: Sequence[str], *, exits: bool, again: bool = False
+        self,
+        pid: int,
+        mounts: Mapping[str, int],
+        protect: Sequence[str],
+        *,
+        exits: bool,
+        again: bool = False,
+        masks: Mapping[str, str] = MappingProxyType({}),
+        emissary: Emissary | None = None,
     ) -> None:
-        """Make all that a container has from its birth: detached mounts by their targets, paths that nobody inside
-        changes, and the sockets if it is to have `exits`. PlatformError.
+        """Make all that a container has from its birth: `masks`, the name of a file by what it lies over; detached
+        mounts by their targets; paths that nobody inside changes; and the sockets if it is to have `exits`.
+        PlatformError. Without `emissary` one starts now.
 
         `again`: rules and certificates are there. No sockets come if an earlier service's gateway has them.
         """
-        orders = {"pid": pid, "shown": HOST, "exits": exits, "again": again}
+        orders = {"pid": pid, "shown": HOST, "exits": exits, "again": again, "masks": dict(masks)}
         orders |= {"protect": list(protect), "mounts": list(mounts)}
-        self._sockets = await asyncio.to_thread(_send, pid, orders, tuple(mounts.values()))
+        emissary = emissary or await asyncio.to_thread(Emissary)
+        self._sockets = await asyncio.to_thread(emissary.send, pid, orders, tuple(mounts.values()))
 
     async def exits(self, records: Records, record: Record, *, make: bool) -> Exits | None:
         """Return copies to whoever has the sandbox's lock. None: an earlier service's gateway has the sockets.
@@ -85,27 +96,38 @@ class Ways:
         self._sockets = []
 
 
-def _send(pid: int, orders: object, mounts: tuple[int, ...]) -> list[socket.socket]:
-    """An emissary; empty if somebody has the ports. PlatformError."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        ours.settimeout(_SECONDS)
+class Emissary:
+    """A process that starts while its container does, and goes into that once. `close` ends one that wasn't sent."""
+
+    def __init__(self) -> None:
+        self._peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._peer.settimeout(_SECONDS)
+        argv = [sys.executable, "-I", "-S", "-c", _emissary.START, _SOURCE]
+        with theirs:
+            self._process = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env={}, cwd="/")
+
+    def send(self, pid: int, orders: object, mounts: tuple[int, ...]) -> list[socket.socket]:
+        """Return the sockets that it made; none if somebody has the ports. PlatformError."""
         try:
             process = os.pidfd_open(pid)
         except ProcessLookupError:
+            self.close()
             raise PlatformError("the container ended before it had a way out", hint="try again") from None
         with closing(process):
-            socket.send_fds(ours, [json.dumps(orders).encode()], [process, *mounts])
-        argv = [sys.executable, "-I", "-S", "-c", _emissary.START, _SOURCE]
-        with subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env={}, cwd="/") as emissary:
-            theirs.close()
             try:
-                said, fds, _, _ = socket.recv_fds(ours, _emissary.MOST_BYTES, _MOST_SOCKETS)
+                socket.send_fds(self._peer, [json.dumps(orders).encode()], [process, *mounts])
+                said, fds, _, _ = socket.recv_fds(self._peer, _emissary.MOST_BYTES, _MOST_SOCKETS)
             except OSError as error:
-                emissary.kill()
+                self._process.kill()
                 said, fds = str(error).encode(), []
-    made = [socket.socket(fileno=fd) for fd in fds]
-    if said == _emissary.MADE or said == _emissary.TAKEN:
-        return made
-    words = said.decode("utf-8", "replace") or "it died"
-    raise PlatformError(f"the container could not be furnished: {words}", hint="paddock doctor")
+            finally:
+                self.close()
+        made = [socket.socket(fileno=fd) for fd in fds]
+        if said == _emissary.MADE or said == _emissary.TAKEN:
+            return made
+        words = said.decode("utf-8", "replace") or "it died"
+        raise PlatformError(f"the container could not be furnished: {words}", hint="paddock doctor")
+
+    def close(self) -> None:
+        self._peer.close()
+        self._process.wait()

@@ -231,6 +231,7 @@ class GvisorBackend(VesselBackend):
                 hostname="sandbox",
                 uid=0 if self.root_user else user.uid,
                 limits=limits,
+                quotas=Limit.DISK in self.capabilities.enforced,
                 occupied=(*(mount.target for mount in jail.mounts), *(tree.target for tree in jail.trees)),
                 hidden=(KIT, PLACE, *((STATE,) if loopback else ())),
             ),

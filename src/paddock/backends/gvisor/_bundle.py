@@ -68,16 +68,19 @@ def specification(
     hostname: str,
     uid: int,
     limits: Limits,
+    quotas: bool = False,
     occupied: Iterable[str] = (),
     hidden: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The sandbox's root is that of the jail, which the gofer serves. `occupied`: targets of mounts in it. `hidden`:
-    directories of it that nobody inside sees."""
+    """The sandbox's root is that of the jail, which the gofer serves. `quotas`: that is held to its size. `occupied`:
+    targets of mounts in it. `hidden`: directories of it that nobody inside sees."""
     mounts = [_mount("/proc", "proc"), _mount("/dev", "tmpfs")]
     mounts += [_mount(place, "tmpfs", "ro", "mode=0555", "size=4096") for place in hidden]
     for place, size in (("/dev/shm", limits.tmp_mib * _MIB // 2), ("/tmp", limits.tmp_mib * _MIB)):  # noqa: S108
         if not any(PurePosixPath(target).is_relative_to(place) for target in occupied):
             mounts.append(_mount(place, "tmpfs", "mode=1777", f"size={size}"))
+    # A quota counts what is written, and not the holes of sparse files.
+    largest = [] if quotas else [_limit("RLIMIT_FSIZE", limits.disk_mib * _MIB)]
     bounding = _CAPABILITIES if uid == 0 else ()
     # gVisor gives a first process that is not root no capability. So init is root even where all else is one user's,
     # who its agents become.
@@ -97,7 +100,7 @@ def specification(
                 _limit("RLIMIT_NOFILE", limits.open_files),
                 _limit("RLIMIT_NPROC", limits.processes),
                 _limit("RLIMIT_CORE", 0),
-                _limit("RLIMIT_FSIZE", limits.disk_mib * _MIB),
+                *largest,
             ],
         },
         "mounts": mounts,

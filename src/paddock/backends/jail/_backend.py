@@ -135,7 +135,7 @@ class JailBackend:
         groups = facts.get("cgroups", ("memory", "pids") if root else ())
         enforced |= {limit for limit, name in ((Limit.MEMORY, "memory"), (Limit.PROCESSES, "pids")) if name in groups}
         if facts.get("btrfs", False) and root:
-            enforced |= {Limit.DISK, Limit.INODES}
+            enforced |= {Limit.DISK, Limit.INODES} if facts["quotas"] else {Limit.INODES}
         kinds = {"memory": {Limit.MEMORY, Limit.PROCESSES}, "disk": {Limit.DISK, Limit.INODES}}
         watched = frozenset[Limit]().union(*(kinds[kind] for kind in facts.get("watched", ()))) - enforced
         return Capabilities(

@@ -75,6 +75,10 @@ def checks(capabilities: Capabilities, facts: Mapping[str, Any], state_dir: Path
     if not facts.get("hostnames", True):
         unnamed = "sethostname is refused here: a sandbox without a name sees the machine's, and none can have a name"
         lines.append(Check(area="jail", name="hostname", status="weak", detail=unnamed, fix=_IN_A_CONTAINER))
+    sealed = "runs from sealed memory"
+    if not facts.get("program_in_memory", True):
+        sealed = "runs from a file system that is mounted nowhere: vm.memfd_noexec or a security module forbids memory"
+    lines.append(Check(area="jail", name="program", status="ok", detail=sealed))
     lines += guarantees(capabilities, root=os.getuid() == 0, cpus="cpu" in facts.get("cgroups", ()))
     missing = tuple(facts.get("missing", ()))
     if missing and not facts["cgroups"]:  # one reason says it for all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Set
 from contextlib import suppress
 from pathlib import Path
@@ -41,8 +42,8 @@ def rename_files(state_dir: Path) -> None:
         return
     for ending in ("lock", "sock", "log"):
         old.with_suffix(f".{ending}").unlink(missing_ok=True)
-    with suppress(FileNotFoundError):
-        (state_dir / _SUPERVISOR).rmdir()
+    with suppress(FileNotFoundError):  # where that supervisor mounted, in a namespace that has ended with it
+        shutil.rmtree(state_dir / _SUPERVISOR)
     old.rename(state_dir / layout.SUPERVISOR_CONFIG)
 
 
