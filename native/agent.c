@@ -14,46 +14,37 @@ static struct channel *find_channel(struct connection *connection, uint32_t numb
     return NULL;
 }
 
-static void ping(struct channel *channel)
+static void ping(struct channel *channel, const void *nothing, struct frame *frame)
 {
     struct ping_reply_message reply = {(uint32_t)sys_getpid(), 0};
     request_reply(channel, &ping_reply_shape, &reply);
 }
 
+static const struct request PING[] = {{OP_PING, NULL, ping}}, REQUESTS[] = {
+    {OP_EXEC, &exec_shape, command_exec},
+    {OP_ATTACH, &attach_shape, command_attach},
+    {OP_EXECS, &execs_shape, command_list},
+    {OP_SIGNAL, &signal_shape, command_signal},
+    {OP_RESIZE, &resize_shape, command_resize},
+    {OP_KILL, &kill_shape, command_kill},
+    {OP_KEEP, &keep_shape, command_keep},
+    {OP_HAND, &hand_shape, relay_hand},
+    {OP_CONNECT, &connect_shape, relay_connect},
+    {OP_ACCEPT, &accept_shape, relay_accept},
+};
+
 static void perform(struct channel *channel, struct frame *frame)
 {
-    const struct op_entry *entry = op_find(frame->code);
-    if (agent_of(channel)->init)
-        return init_perform(channel, frame);
-    switch (frame->code) {
-    case OP_PING:
-        return ping(channel);
-    case OP_EXEC:
-        return command_exec(channel, frame->body, frame);
-    case OP_ATTACH:
-        return command_attach(channel, frame->body);
-    case OP_EXECS:
-        return command_list(channel, frame->body);
-    case OP_SIGNAL:
-        return command_signal(channel, frame->body);
-    case OP_RESIZE:
-        return command_resize(channel, frame->body);
-    case OP_KILL:
-        return command_kill(channel, frame->body);
-    case OP_KEEP:
-        return command_keep(channel, frame->body);
-    case OP_HAND:
-        return relay_hand(channel, frame);
-    case OP_CONNECT:
-        return relay_connect(channel, frame->body);
-    case OP_ACCEPT:
-        return relay_accept(channel, frame->body);
-    default:
-        if (entry)
-            helper_start(channel, entry, frame);
-        else
-            channel_error(channel, -ENOSYS, "operation");
-    }
+    bool init = agent_of(channel)->init;
+    const struct op_entry *entry = init ? NULL : op_find(frame->code);
+    if (request_perform(PING, 1, channel, frame))
+        return;
+    if (init ? init_perform(channel, frame) : request_perform(REQUESTS, ARRAY_SIZE(REQUESTS), channel, frame))
+        return;
+    if (entry)
+        helper_start(channel, entry, frame);
+    else
+        channel_error(channel, -ENOSYS, "operation");
 }
 
 /* Numbers only grow, so a frame for a channel that has ended is told from one for a channel that never was. */
@@ -198,7 +189,6 @@ static void accept_connection(struct watch *watch, uint32_t events)
 {
     struct agent *agent = CONTAINER_OF(watch, struct agent, listener);
     int fd = agent->led ? take_given(watch->fd) : sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    (void)events;
     agent->loop.stopped |= agent->led && fd == -ENOENT;
     if (fd >= 0)
         agent_connect(agent, fd, true);
@@ -258,7 +248,6 @@ static void signals_ready(struct watch *watch, uint32_t events)
 {
     struct agent *agent = CONTAINER_OF(watch, struct agent, signals);
     struct signal_information signals[8];
-    (void)events;
     long got = sys_read(watch->fd, signals, sizeof signals);
     /* Others than SIGCHLD are passed over: `kill -TERM -1` must not end us. Pid 1 ends by one that comes from outside its
      * namespace: such a sender has no number in it. */
@@ -269,7 +258,6 @@ static void signals_ready(struct watch *watch, uint32_t events)
 
 static void lifeline_ended(struct watch *watch, uint32_t events)
 {
-    (void)events;
     CONTAINER_OF(watch, struct agent, lifeline)->loop.stopped = true;
 }
 

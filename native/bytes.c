@@ -14,6 +14,11 @@ struct reader reader_of(const void *bytes, size_t size)
     return (struct reader){bytes, size};
 }
 
+struct reader text_of(const char *text)
+{
+    return reader_of(text, strlen(text));
+}
+
 static int take(struct reader *from, void *to, size_t size)
 {
     if (from->left < size)

@@ -13,6 +13,7 @@ struct reader {
 };
 
 struct reader reader_of(const void *bytes, size_t size);
+struct reader text_of(const char *text);
 int get_u8(struct reader *, uint8_t *);
 int get_u16(struct reader *, uint16_t *);
 int get_u32(struct reader *, uint32_t *);

@@ -126,7 +126,6 @@ static bool outlet_read(struct outlet *outlet)
 static void outlet_ready(struct watch *watch, uint32_t events)
 {
     struct outlet *outlet = CONTAINER_OF(watch, struct outlet, watch);
-    (void)events;
     (void)outlet_read(outlet);
     child_push(outlet->child);
 }
@@ -208,7 +207,6 @@ static void inlet_write(struct inlet *inlet)
 
 static void inlet_ready(struct watch *watch, uint32_t events)
 {
-    (void)events;
     inlet_write(CONTAINER_OF(watch, struct inlet, watch));
 }
 

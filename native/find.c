@@ -17,7 +17,6 @@ struct search {
 static int search(struct op *op, struct reader field, size_t deepest, struct reader name, uint64_t limit)
 {
     struct walk_entry entry;
-    struct writer body;
     char *path;
     TRY(path_of(op, field, &path));
     op->step = "open";
@@ -39,8 +38,8 @@ static int search(struct op *op, struct reader field, size_t deepest, struct rea
         if (event != WALK_ENTRY || !glob_match(name.at, name.left, (const unsigned char *)entry.name, strlen(entry.name)))
             continue;
         memcpy(search->path + prefix, entry.path, strlen(entry.path) + 1); /* the walk gives only paths that fit */
-        TRY(file_body(&search->file, entry.parent, entry.name, search->path, &entry.is, &body));
-        more = TRY(rows_add(rows, &body));
+        file_describe(&search->file, entry.parent, entry.name, search->path, &entry.is);
+        more = TRY(rows_add(rows, &file_shape, &search->file.message));
     }
     rows->truncated = rows->truncated || search->walk.truncated;
     return rows_exit(rows);
@@ -50,16 +49,14 @@ static const unsigned char EVERY_NAME[] = "*";
 
 int serve_list(struct op *op)
 {
-    struct list_message request;
-    TRY(message_read(op->request, &list_shape, &request));
-    if (!request.depth)
+    const struct list_message *request = op->request;
+    if (!request->depth)
         return -EINVAL;
-    return search(op, request.path, request.depth, reader_of(EVERY_NAME, 1), UINT64_MAX);
+    return search(op, request->path, request->depth, reader_of(EVERY_NAME, 1), UINT64_MAX);
 }
 
 int serve_find(struct op *op)
 {
-    struct find_message request;
-    TRY(message_read(op->request, &find_shape, &request));
-    return search(op, request.path, SIZE_MAX, request.name, request.limit);
+    const struct find_message *request = op->request;
+    return search(op, request->path, SIZE_MAX, request->name, request->limit);
 }

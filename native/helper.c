@@ -131,7 +131,6 @@ static void control_ready(struct watch *watch, uint32_t events)
     struct channel *channel = channel_owner(child);
     struct packet *packet = arena_take(&child->agent->arena, sizeof *packet);
     must(packet);
-    (void)events;
     (void)watch_for(&child->agent->loop, watch, 0);
     long size = channel ? receive(child, packet) : -EPIPE;
     if (size >= 0 && packet->kind == KIND_REPLY) {

@@ -17,10 +17,15 @@ int write_all(int fd, const void *bytes, size_t size)
 
 long read_file(const char *path, void *to, size_t size)
 {
-    int fd = sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    long got = fd < 0 ? fd : sys_read(fd, to, size);
-    fd_close(&fd);
-    return got;
+    HELD int fd = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0));
+    return sys_read(fd, to, size);
+}
+
+int write_file(int directory, const char *path, const char *text)
+{
+    HELD int fd = TRY(sys_openat(directory, path, O_WRONLY | O_CLOEXEC, 0));
+    TRY(sys_write(fd, text, strlen(text)));
+    return 0;
 }
 
 int listing_next(struct listing *listing, const struct directory_entry **next)

@@ -8,6 +8,8 @@
 int write_all(int fd, const void *bytes, size_t size);
 /* As much of a file as one read gives: bytes, or -errno. */
 long read_file(const char *path, void *to, size_t size);
+/* One write, into a file that is there. 0 or -errno. */
+int write_file(int directory, const char *path, const char *text);
 
 static inline bool is_directory(const struct statx *is)
 {

@@ -44,7 +44,7 @@ int message_read(struct reader body, const struct shape *shape, void *message)
     int more;
     for (size_t i = 0; i < shape->fields; i++)
         *(struct reader *)(void *)(to + shape->field[i].offset) = reader_of(NULL, 0);
-    if (read_numbers(&body, shape, to))
+    if (read_numbers(&body, shape, to) || (shape->known && *(const uint32_t *)message & ~shape->known))
         return -EBADMSG;
     while ((more = get_field(&body, &tag, &value)) == 1) {
         while (next < shape->fields && shape->field[next].tag != tag)

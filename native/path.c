@@ -69,12 +69,9 @@ void path_split(char *path, const char **name)
 
 int path_make(int directory, char *path)
 {
-    int fd = sys_openat(directory, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    if (fd != -ENOENT) {
-        int error = fd < 0 ? fd : 0;
-        fd_close(&fd);
-        return error;
-    }
+    HELD int fd = sys_openat(directory, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd != -ENOENT)
+        return fd < 0 ? fd : 0;
     for (size_t at = 1;; at++) {
         if (path[at] && path[at] != '/')
             continue;
@@ -91,8 +88,6 @@ int path_make(int directory, char *path)
 
 const char *path_of_fd(int fd, char to[PATH_FD])
 {
-    static const char prefix[] = "/proc/self/fd/";
-    memcpy(to, prefix, sizeof prefix);
-    (void)decimal(to + sizeof prefix - 1, (uint64_t)fd);
-    return to;
+    char number[DECIMAL_SIZE];
+    return join_text(to, PATH_FD, "/proc/self/fd/", decimal(number, (uint64_t)fd));
 }

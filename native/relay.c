@@ -124,7 +124,6 @@ static void decided(struct watch *watch, uint32_t events)
 {
     struct child *child = CONTAINER_OF(watch, struct child, control);
     int error = 0;
-    (void)events;
     (void)watch_for(&child->agent->loop, watch, 0);
     int result = sys_getsockopt(watch->fd, SOL_SOCKET, SO_ERROR, &error);
     /* A reset is an answer: it was connected, and the other side has hung up since. The host hears of it. */
@@ -136,17 +135,15 @@ static void decided(struct watch *watch, uint32_t events)
     }
 }
 
-void relay_connect(struct channel *channel, struct reader body)
+void relay_connect(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct connect_message request;
-    if (!request_read(channel, body, &connect_shape, &request))
-        return;
-    if (!request.port || request.port > UINT16_MAX)
+    const struct connect_message *request = message;
+    if (!request->port || request->port > UINT16_MAX)
         return channel_error(channel, -EINVAL, "port");
     struct child *child = relay_new(channel);
     if (!child)
         return;
-    child->port = (uint16_t)request.port;
+    child->port = (uint16_t)request->port;
     attempt(child);
 }
 
@@ -186,7 +183,6 @@ static void door_ready(struct watch *watch, uint32_t events)
     struct door *door = CONTAINER_OF(watch, struct door, listener);
     struct child *child = longest_waiting(door);
     int fd = child ? sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK) : -EAGAIN;
-    (void)events;
     if (fd >= 0) {
         join(child, fd);
     } else if (child && fd != -EAGAIN) { /* short of descriptors: the host asks again */
@@ -240,18 +236,16 @@ static int door_find(struct agent *agent, struct reader path, struct door **foun
     return door_open(unused);
 }
 
-void relay_accept(struct channel *channel, struct reader body)
+void relay_accept(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct accept_message request;
+    const struct accept_message *request = message;
     struct door *door;
-    if (!request_read(channel, body, &accept_shape, &request))
-        return;
-    if (!request.path.left || request.path.at[0] != '/')
+    if (!request->path.left || request->path.at[0] != '/')
         return channel_error(channel, -EINVAL, "path");
     struct child *child = relay_new(channel);
     if (!child)
         return;
-    int result = door_find(agent_of(channel), request.path, &door);
+    int result = door_find(agent_of(channel), request->path, &door);
     if (result) {
         relay_end(child, result);
         child_push(child);
@@ -288,12 +282,9 @@ static int pass_on(const struct hand_message *request, const struct frame *frame
     return result < 0 ? (int)result : 0;
 }
 
-void relay_hand(struct channel *channel, const struct frame *frame)
+void relay_hand(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct hand_message request;
-    if (!request_read(channel, frame->body, &hand_shape, &request))
-        return;
-    bool whole = request.name.left && request.text.left && frame->descriptor_count;
-    int result = whole ? pass_on(&request, frame) : -EINVAL;
-    request_answer(channel, result, "hand");
+    const struct hand_message *request = message;
+    bool whole = request->name.left && request->text.left && frame->descriptor_count;
+    request_answer(channel, whole ? pass_on(request, frame) : -EINVAL, "hand");
 }

@@ -14,38 +14,36 @@ struct rows *rows_new(struct op *op, uint64_t limit)
     return rows;
 }
 
-static int rows_flush(struct rows *rows)
+int rows_flush(struct rows *rows)
 {
     size_t size = rows->waiting;
     rows->waiting = 0;
     return size ? op_write(rows->op, rows->buffer, size) : 0;
 }
 
-int rows_add(struct rows *rows, const struct writer *body)
+int rows_add(struct rows *rows, const struct shape *shape, const void *message)
 {
-    uint32_t size = (uint32_t)body->used;
-    if (!rows->left || size + sizeof size > rows->room) {
+    uint32_t size;
+    if (rows->waiting > sizeof rows->buffer - ROW_BYTES)
+        TRY(rows_flush(rows));
+    struct writer row = writer_of(rows->buffer + rows->waiting, ROW_BYTES);
+    (void)put_u32(&row, 0);
+    TRY(message_put(&row, shape, message));
+    if (!rows->left || row.used > rows->room) {
         rows->truncated = true;
         return 0;
     }
+    size = (uint32_t)(row.used - sizeof size);
+    memcpy(row.base, &size, sizeof size);
     rows->left--;
-    rows->room -= size + sizeof size;
-    if (size + sizeof size > sizeof rows->buffer - rows->waiting) {
-        TRY(rows_flush(rows));
-    }
-    must(size + sizeof size <= sizeof rows->buffer);
-    memcpy(rows->buffer + rows->waiting, &size, sizeof size);
-    memcpy(rows->buffer + rows->waiting + sizeof size, body->base, size);
-    rows->waiting += size + sizeof size;
+    rows->room -= row.used;
+    rows->waiting += row.used;
     return 1;
 }
 
 int rows_exit(struct rows *rows)
 {
-    unsigned char bytes[16];
-    struct writer body = writer_of(bytes, sizeof bytes);
     struct walked_message message = {.flags = rows->truncated ? WALKED_TRUNCATED : 0};
     TRY(rows_flush(rows));
-    TRY(message_put(&body, &walked_shape, &message));
-    return op_exit(rows->op, &body);
+    return op_exit(rows->op, &walked_shape, &message);
 }

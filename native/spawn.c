@@ -20,8 +20,6 @@ struct start {
 static long clone_on(void *stack_top, long flags, void (*run)(void *), void *argument)
 {
 #ifdef GUEST_HOSTED /* the sanitizers keep books on stacks: there a plain copy of this process */
-    (void)stack_top;
-    (void)flags;
     long pid = sys_fork();
     if (!pid)
         run(argument);

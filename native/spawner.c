@@ -28,17 +28,12 @@ static unsigned char orders[ORDERS_BYTES];
 
 static int fs_mount(const char *type, const struct option *options, size_t count, unsigned attributes)
 {
-    int context = (int)CALL2(fsopen, P(type), FSOPEN_CLOEXEC);
-    int result = context < 0 ? context : 0;
-    for (size_t i = 0; i < count && !result; i++)
-        result = (int)CALL5(fsconfig, context, options[i].value ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, P(options[i].name),
-                            P(options[i].value), 0);
-    if (!result)
-        result = (int)CALL5(fsconfig, context, FSCONFIG_CMD_CREATE, 0, 0, 0);
-    if (!result)
-        result = (int)CALL3(fsmount, context, FSMOUNT_CLOEXEC, attributes);
-    fd_close(&context);
-    return result;
+    HELD int context = TRY((int)CALL2(fsopen, P(type), FSOPEN_CLOEXEC));
+    for (size_t i = 0; i < count; i++)
+        TRY(CALL5(fsconfig, context, options[i].value ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, P(options[i].name),
+                  P(options[i].value), 0));
+    TRY(CALL5(fsconfig, context, FSCONFIG_CMD_CREATE, 0, 0, 0));
+    return (int)CALL3(fsmount, context, FSMOUNT_CLOEXEC, attributes);
 }
 
 static int move_mount(int mount, int directory, const char *path)
@@ -55,9 +50,8 @@ static int copy_tree(int directory, const char *path, int flags)
 
 static int put(int mount, int directory, const char *path)
 {
-    int result = mount < 0 ? mount : move_mount(mount, directory, path);
-    fd_close(&mount);
-    return result;
+    HELD int held = TRY(mount);
+    return move_mount(held, directory, path);
 }
 
 static int mask(const struct house_message *house, int proc, int dev, int told)
@@ -77,13 +71,11 @@ static int mask(const struct house_message *house, int proc, int dev, int told)
 static int stage_proc(const struct house_message *house, int place, int dev, int told, int *writable)
 {
     static const struct mount_attributes read_only = {.set = MOUNT_ATTR_RDONLY};
-    int proc = TRY(fs_mount("proc", NULL, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
+    HELD int proc = TRY(fs_mount("proc", NULL, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
     TRY(move_mount(proc, place, ""));
     *writable = TRY(copy_tree(proc, "", AT_EMPTY_PATH));
     TRY(CALL5(mount_setattr, proc, P(""), AT_EMPTY_PATH, P(&read_only), sizeof read_only));
-    TRY(mask(house, proc, dev, told));
-    fd_close(&proc);
-    return 0;
+    return mask(house, proc, dev, told);
 }
 
 /* How large these may grow is set with the plan. */

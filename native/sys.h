@@ -104,6 +104,9 @@ static inline void fd_close(int *fd)
     *fd = -1;
 }
 
+/* A variable whose descriptor is closed when it goes out of scope, unless somebody has taken it. */
+#define HELD __attribute__((cleanup(fd_close)))
+
 /* The descriptor has a new owner. */
 static inline int fd_take(int *fd)
 {

@@ -5,10 +5,8 @@
 /* In two steps: gVisor follows a link where O_DIRECTORY stands beside O_NOFOLLOW, unless it is O_PATH. */
 int open_directory(int parent, const char *name)
 {
-    int held = TRY(sys_openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
-    int fd = sys_openat(held, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    fd_close(&held);
-    return fd;
+    HELD int held = TRY(sys_openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
+    return sys_openat(held, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 }
 
 static int step_identify(int fd, struct trail_step *step)

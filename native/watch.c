@@ -4,6 +4,7 @@
 #include "io.h"
 #include "ops.h"
 #include "path.h"
+#include "rows.h"
 #include "sys.h"
 
 enum {
@@ -33,7 +34,6 @@ struct watch_slot {
 };
 
 struct watcher {
-    struct op *op;
     int fd;
     bool recursive;
     uint32_t used, free; /* slots that were ever taken; the first of those that were given back, 0: none */
@@ -46,7 +46,7 @@ struct watcher {
     char root[PATH_MAX], path[PATH_MAX], inner[PATH_MAX];
     char buffer[WATCH_BUFFER] __attribute__((aligned(8)));
     char entries[WATCH_BUFFER] __attribute__((aligned(8)));
-    unsigned char row[2 * PATH_MAX];
+    struct rows *rows;
 };
 
 /* The table, by open addressing: never more than half full. */
@@ -187,17 +187,13 @@ static bool watch_path(const struct watcher *watcher, uint32_t slot, const char 
 static int watch_tell(struct watcher *watcher, enum watch_kind kind, const char *path)
 {
     struct change_message message = {.kind = (uint32_t)kind, .path = text_of(path)};
-    uint32_t size;
-    struct writer body = writer_of(watcher->row + sizeof size, sizeof watcher->row - sizeof size);
     /* A file that is written in small pieces is told of once. */
     if (kind == watcher->last_kind && !strcmp(path, watcher->last))
         return 0;
     watcher->last_kind = kind;
     memcpy(watcher->last, path, strlen(path) + 1);
-    TRY(message_put(&body, &change_shape, &message));
-    size = (uint32_t)body.used;
-    memcpy(watcher->row, &size, sizeof size);
-    return op_write(watcher->op, watcher->row, sizeof size + size);
+    TRY(rows_add(watcher->rows, &change_shape, &message));
+    return rows_flush(watcher->rows);
 }
 
 static int watch_tell_overflow(struct watcher *watcher, uint32_t slot)
@@ -252,13 +248,12 @@ static int watch_list(struct watcher *watcher, uint32_t slot, bool tell)
     int error = 0;
     if (!watch_path(watcher, slot, "", watcher->path))
         return 0;
-    int fd = sys_openat(AT_FDCWD, watcher->path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
+    HELD int fd = sys_openat(AT_FDCWD, watcher->path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
     if (fd < 0)
         return 0;
     struct listing listing = {.fd = fd, .buffer = watcher->entries, .size = sizeof watcher->entries};
     while (!error && listing_next(&listing, &entry) > 0)
         error = watch_list_entry(watcher, slot, fd, entry, tell);
-    fd_close(&fd);
     return error;
 }
 
@@ -354,27 +349,25 @@ static void *watch_array(struct op *op, size_t size)
 
 int serve_watch(struct op *op)
 {
-    struct watch_message request;
+    const struct watch_message *request = op->request;
     struct watcher *watcher = arena_take(&op->arena, sizeof *watcher);
     char *path;
-    TRY(message_read(op->request, &watch_shape, &request));
-    if (request.flags & ~(uint32_t)WATCH_FLAGS)
-        return -EBADMSG;
-    TRY(watcher ? path_of(op, request.path, &path) : -ENOMEM);
+    TRY(watcher ? path_of(op, request->path, &path) : -ENOMEM);
     path_tidy(path);
     if (strlen(path) >= sizeof watcher->root)
         return -ENAMETOOLONG;
     memcpy(watcher->root, path, strlen(path) + 1);
-    watcher->op = op;
-    watcher->recursive = request.flags & WATCH_RECURSIVE;
+    watcher->rows = rows_new(op, UINT64_MAX);
+    watcher->recursive = request->flags & WATCH_RECURSIVE;
     watcher->slots = watch_array(op, WATCH_SLOTS * sizeof *watcher->slots);
     watcher->table = watch_array(op, WATCH_TABLE * sizeof *watcher->table);
     watcher->pending = watch_array(op, WATCH_SLOTS * sizeof *watcher->pending);
-    if (!watcher->slots || !watcher->table || !watcher->pending)
+    if (!watcher->rows || !watcher->slots || !watcher->table || !watcher->pending)
         return -ENOMEM;
+    watcher->rows->room = SIZE_MAX;
     op->step = "watch";
     TRY(watch_start(watcher));
-    TRY(op_reply(op, NULL));
+    TRY(op_reply(op, NULL, NULL));
     while (watcher->slots[0].number >= 0)
         TRY(watch_events(watcher));
     return 0;

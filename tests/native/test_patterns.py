@@ -64,7 +64,7 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
     build = build_module()
     native = ROOT / "native"
     sources = [*(native / f"{name}.c" for name in SOURCES), ROOT / "tests" / "native" / "probe_text.c"]
-    command = [build.find_compiler(), *build.COMMON, *build.HOSTED, f"-I{native}", "-o", program, *sources]
+    command = [*build.find_compiler(), *build.COMMON, *build.HOSTED, f"-I{native}", "-o", program, *sources]
     subprocess.run(command, check=True)
     probe = Probe(program)
     yield probe
@@ -77,7 +77,7 @@ def test_the_probe_is_compiled_without_a_library_too(tmp_path: Path) -> None:
     for name in ("glob", "passwd", "regex", "tar_read", "tar_write", "utf8", "walk", "trail"):
         source = ROOT / "native" / f"{name}.c"
         freestanding = ["-ffreestanding", "-fno-builtin", "-Os", "-c"]
-        command = [build.find_compiler(), *build.COMMON, *freestanding, source, "-o", tmp_path / "object"]
+        command = [*build.find_compiler(), *build.COMMON, *freestanding, source, "-o", tmp_path / "object"]
         subprocess.run(command, cwd=ROOT / "native", check=True)
 
 
