@@ -1,5 +1,6 @@
 /* Connections, requests, signals: who gets what. */
 #include "init.h"
+#include "io.h"
 #include "message.h"
 
 #ifndef BUILD
@@ -174,15 +175,11 @@ static void turned(struct loop *loop)
 /* What pid 1 has given (led.c). -ENOENT: it is gone. */
 static int take_given(int listener)
 {
-    struct {
-        struct control_header header;
-        int fd;
-    } control = {.fd = -1};
     char text;
-    struct iovec part = {&text, 1};
-    struct message message = {.parts = &part, .part_count = 1, .control = &control, .control_size = sizeof control};
-    long got = sys_recvmsg(listener, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    return got < 0 ? (int)got : got ? control.fd : -ENOENT;
+    int fd = -EAGAIN;
+    size_t count = 1;
+    long got = receive_fds(listener, &text, 1, MSG_DONTWAIT, &fd, &count);
+    return got < 0 ? (int)got : got ? fd : -ENOENT;
 }
 
 static void accept_connection(struct watch *watch, uint32_t events)
@@ -268,8 +265,8 @@ static int watch_signals(struct agent *agent)
     for (int number = 1; number <= LAST_SIGNAL; number++)
         (void)sys_sigaction(number, &standard); /* what our starter ignores, commands would ignore */
     (void)sys_sigprocmask(SIG_SETMASK, &every);
-    agent->signals = (struct watch){sys_signalfd(&every, O_CLOEXEC | O_NONBLOCK), 0, signals_ready};
-    return agent->signals.fd < 0 ? agent->signals.fd : watch_for(&agent->loop, &agent->signals, EPOLLIN);
+    agent->signals = (struct watch){TRY(sys_signalfd(&every, O_CLOEXEC | O_NONBLOCK)), 0, signals_ready};
+    return watch_for(&agent->loop, &agent->signals, EPOLLIN);
 }
 
 int agent_listen(struct agent *agent, int fd)
@@ -314,28 +311,26 @@ static void open_oom_score(struct agent *agent)
 
 int agent_open(struct agent *agent)
 {
-    int result = loop_open(&agent->loop);
     agent->loop.turned = turned;
-    return result ? result : watch_signals(agent);
+    TRY(loop_open(&agent->loop));
+    return watch_signals(agent);
 }
 
 static int set_up(struct agent *agent)
 {
     struct rlimit tags = {0, 0};
-    int result = agent_open(agent);
-    if (!result)
-        result = arena_open(&agent->arena, ARENA_BYTES);
-    agent->stack = sys_map(STACK_BYTES);
+    TRY(agent_open(agent));
+    TRY(arena_open(&agent->arena, ARENA_BYTES));
+    if (!(agent->stack = sys_map(STACK_BYTES)))
+        return -ENOMEM;
     open_oom_score(agent);
     ceilings_open(agent);
     (void)sys_prctl(PR_SET_DUMPABLE, 0);
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!sys_prlimit(0, RLIMIT_RSS, NULL, &tags) && !sys_prlimit(0, RLIMIT_RSS, &tags, NULL))
         agent->top_tag = min_u64(tags.hard, TOP_TAG);
-    if (result || !agent->stack)
-        return result ? result : -ENOMEM;
-    result = take_lifeline(agent);
-    return result ? result : take_entrance(agent);
+    TRY(take_lifeline(agent));
+    return take_entrance(agent);
 }
 
 int agent_run(struct agent *agent)

@@ -30,6 +30,8 @@ int check_strings(struct reader value); /* each with a NUL behind it; may be emp
 /* Whether these are the bytes of the text. */
 bool reader_is(struct reader, const char *text);
 
+bool all_zero(const void *bytes, size_t size);
+
 /* How many strings `check_strings` has found good. */
 size_t count_strings(struct reader value);
 /* The next of them. The reader must not be at its end. */

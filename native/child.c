@@ -133,12 +133,8 @@ static void outlet_ready(struct watch *watch, uint32_t events)
 /* Whether somebody else still holds the other side of a pipe. */
 static bool still_held(int fd)
 {
-    struct {
-        int fd;
-        short events, happened;
-    } poll = {fd, 0, 0};
-    struct timespec none = {0, 0};
-    (void)CALL5(ppoll, P(&poll), 1, P(&none), 0, 8);
+    struct poll poll = {fd, 0, 0};
+    (void)sys_poll(&poll, 1, &(struct timespec){0, 0});
     return !(poll.happened & EPOLLHUP);
 }
 

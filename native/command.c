@@ -94,9 +94,7 @@ static void ends_close(struct ends *ends, const struct agent *agent)
 static int open_pipe(int *reader, int *writer)
 {
     int pair[2];
-    int result = sys_pipe2(pair, O_CLOEXEC);
-    if (result < 0)
-        return result;
+    TRY(sys_pipe2(pair, O_CLOEXEC));
     *reader = pair[0];
     *writer = pair[1];
     return 0;
@@ -107,20 +105,13 @@ static int open_terminal(struct ends *ends, const struct exec_message *request)
 {
     static const int unlocked = 0;
     struct window_size size = {request->rows, request->columns, 0, 0};
-    ends->ours[1] = sys_openat(AT_FDCWD, "/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC, 0);
-    if (ends->ours[1] < 0)
-        return ends->ours[1];
-    int result = sys_ioctl(ends->ours[1], TIOCSPTLCK, P(&unlocked));
-    if (!result)
-        result = sys_ioctl(ends->ours[1], TIOCSWINSZ, P(&size));
-    if (!result)
-        result = ends->child[0] = sys_ioctl(ends->ours[1], TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
-    if (result >= 0)
-        result = ends->ours[0] = sys_fcntl(ends->ours[1], F_DUPFD_CLOEXEC, 3);
-    if (result >= 0)
-        result = ends->terminal = sys_fcntl(ends->ours[1], F_DUPFD_CLOEXEC, 3);
-    ends->child[1] = ends->child[2] = ends->child[0];
-    return result < 0 ? result : 0;
+    int terminal = ends->ours[1] = TRY(sys_openat(AT_FDCWD, "/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC, 0));
+    TRY(sys_ioctl(terminal, TIOCSPTLCK, P(&unlocked)));
+    TRY(sys_ioctl(terminal, TIOCSWINSZ, P(&size)));
+    ends->child[0] = ends->child[1] = ends->child[2] = TRY(sys_ioctl(terminal, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
+    ends->ours[0] = TRY(sys_fcntl(terminal, F_DUPFD_CLOEXEC, 3));
+    ends->terminal = TRY(sys_fcntl(terminal, F_DUPFD_CLOEXEC, 3));
+    return 0;
 }
 
 static int open_ends(struct ends *ends, struct agent *agent, const struct exec_message *request, struct frame *frame)
@@ -138,10 +129,9 @@ static int open_ends(struct ends *ends, struct agent *agent, const struct exec_m
     }
     if (given)
         ends->child[0] = fd_take(&frame->descriptors[0]);
-    int result = stdin && !given ? open_pipe(&ends->child[0], &ends->ours[0]) : 0;
-    if (!result)
-        result = open_pipe(&ends->ours[1], &ends->child[1]);
-    return result ? result : open_pipe(&ends->ours[2], &ends->child[2]);
+    TRY(stdin && !given ? open_pipe(&ends->child[0], &ends->ours[0]) : 0);
+    TRY(open_pipe(&ends->ours[1], &ends->child[1]));
+    return open_pipe(&ends->ours[2], &ends->child[2]);
 }
 
 /* Our ends become the child's streams. */
@@ -149,18 +139,15 @@ static int adopt_ends(struct child *child, struct ends *ends)
 {
     bool large = child->flags & EXEC_BACKGROUND && child->agent->rings <= LIMIT_RINGS - 2 * LIMIT_BACKGROUND_RING;
     size_t size = large ? LIMIT_BACKGROUND_RING : LIMIT_RING;
-    int result = 0;
     child->terminal = fd_take(&ends->terminal);
-    for (unsigned i = 0; i < 2 && !result; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         if (ends->ours[i + 1] < 0)
             continue;
         if (large)
             child->agent->rings += LIMIT_BACKGROUND_RING;
-        result = child_outlet(child, i, fd_take(&ends->ours[i + 1]), size, child->terminal >= 0);
+        TRY(child_outlet(child, i, fd_take(&ends->ours[i + 1]), size, child->terminal >= 0));
     }
-    if (!result && ends->ours[0] >= 0)
-        result = child_inlet(child, fd_take(&ends->ours[0]));
-    return result;
+    return ends->ours[0] < 0 ? 0 : child_inlet(child, fd_take(&ends->ours[0]));
 }
 
 /* A number that no other command has, of this agent or of another that sees the same processes. */
@@ -175,13 +162,12 @@ static uint64_t new_tag(const struct agent *agent)
 static int fill_program(struct child *child, const struct exec_message *request, struct program *program)
 {
     struct arena *arena = &child->agent->arena;
-    int result = vector_of(arena, request->argv, &program->argv);
-    if (!result)
-        result = vector_of(arena, request->env, &program->env);
+    TRY(vector_of(arena, request->argv, &program->argv));
+    TRY(vector_of(arena, request->env, &program->env));
     program->cwd = arena_text(arena, request->cwd.at, request->cwd.left);
     uint32_t *groups = arena_take(arena, request->groups.left);
-    if (result || !program->cwd || !groups)
-        return result ? result : -ENOMEM;
+    if (!program->cwd || !groups)
+        return -ENOMEM;
     if (request->groups.left)
         memcpy(groups, request->groups.at, request->groups.left);
     program->groups = groups;

@@ -46,7 +46,7 @@ static int file_answer(struct op *op, int directory, const char *name, char *pat
     struct file *file = arena_take(&op->arena, sizeof *file);
     if (!file)
         return -ENOMEM;
-    path_tidy(path);
+    (void)path_tidy(path);
     file_describe(file, directory, name, path, &is);
     return tell(op, &file_shape, &file->message);
 }

@@ -8,7 +8,6 @@
 #include "rows.h"
 #include "sys.h"
 #include "utf8.h"
-#include "walk.h"
 
 enum {
     GREP_LINE = 64 << 10,  /* a longer line is searched in pieces */
@@ -20,9 +19,8 @@ enum {
 struct grep {
     struct regex regex;
     struct regex_run run;
-    struct walk walk;
     struct rows *rows;
-    char path[PATH_MAX];
+    const char *path;
     unsigned char block[GREP_BLOCK];
 };
 
@@ -126,27 +124,11 @@ static int grep_file(struct grep *grep, int directory, const char *name, int fla
     return regular ? grep_fd(grep, fd) : 1;
 }
 
-static bool grep_name(struct reader pattern, const char *name)
+static int grep_entry(struct rows *rows, const struct walk_entry *entry, const char *path, void *context)
 {
-    return glob_match(pattern.at, pattern.left, (const unsigned char *)name, strlen(name));
-}
-
-static int grep_below(struct op *op, struct grep *grep, int root, struct reader name)
-{
-    struct walk_entry entry;
-    size_t prefix = strlen(grep->path);
-    int event, more = 1;
-    if (prefix > 1)
-        grep->path[prefix++] = '/';
-    TRY(walk_open_take(&grep->walk, &root, &op->arena, SIZE_MAX, LIMIT_PATH - prefix, false));
-    while (more > 0 && (event = TRY(walk_next(&grep->walk, &entry)))) {
-        if (event != WALK_ENTRY || !is_regular(&entry.is) || !grep_name(name, entry.name))
-            continue;
-        memcpy(grep->path + prefix, entry.path, strlen(entry.path) + 1);
-        more = grep_file(grep, entry.parent, entry.name, O_NOFOLLOW);
-    }
-    grep->rows->truncated = grep->rows->truncated || grep->walk.truncated;
-    return more;
+    struct grep *grep = context;
+    grep->path = path;
+    return is_regular(&entry->is) ? grep_file(grep, entry->parent, entry->name, O_NOFOLLOW) : 1;
 }
 
 int serve_grep(struct op *op)
@@ -165,17 +147,18 @@ int serve_grep(struct op *op)
         op->step = refused.what;
         return -EILSEQ;
     }
+    char *whole = arena_text(&op->arena, path, strlen(path));
     const char *slash = path;
     for (const char *at = path; *at; at++)
-        slash = *at == '/' ? at : slash;
-    if (strlen(path) + 2 > LIMIT_PATH)
-        return -ENAMETOOLONG;
-    memcpy(grep->path, path, strlen(path) + 1);
-    path_tidy(grep->path);
+        slash = *at == '/' ? at + 1 : slash;
+    if (!whole)
+        return -ENOMEM;
+    (void)path_tidy(whole);
+    grep->path = whole;
     if (is_directory(&is)) {
         int root = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0));
-        TRY(grep_below(op, grep, root, request->name));
-    } else if (grep_name(request->name, slash + 1)) {
+        TRY(rows_walk(grep->rows, root, whole, SIZE_MAX, request->name, grep_entry, grep));
+    } else if (glob_match(request->name.at, request->name.left, (const unsigned char *)slash, strlen(slash))) {
         TRY(grep_file(grep, AT_FDCWD, path, 0));
     }
     return rows_exit(grep->rows);

@@ -439,13 +439,10 @@ int open_null(void)
 static int call_host(void)
 {
     struct unix_address address = {AF_UNIX, BIRTH_SOCKET};
-    int fd = sys_socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC);
-    int result = fd < 0 ? fd : sys_connect(fd, &address, sizeof address);
-    if (!result)
-        result = sys_fcntl(fd, F_SETFL, O_NONBLOCK);
-    if (result < 0)
-        fd_close(&fd);
-    return result < 0 ? result : fd;
+    HELD int fd = TRY(sys_socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC));
+    TRY(sys_connect(fd, &address, sizeof address));
+    TRY(sys_fcntl(fd, F_SETFL, O_NONBLOCK));
+    return fd_take(&fd);
 }
 
 int init_prepare(struct agent *child, struct init **to)
@@ -454,18 +451,16 @@ int init_prepare(struct agent *child, struct init **to)
     (void)sys_prctl(PR_SET_DUMPABLE, 0); /* its memory and descriptors are no command's, whoever runs it */
     init->child = child;
     init->agent.init = init;
-    init->agent.null = open_null();
-    return init->agent.null < 0 ? init->agent.null : agent_open(&init->agent);
+    init->agent.null = TRY(open_null());
+    return agent_open(&init->agent);
 }
 
 int init_run(struct agent *child)
 {
     struct init *init;
     (void)sys_close_range(3, ~0u, 0);
-    int result = init_prepare(child, &init);
-    int host = result ? result : call_host();
-    if (host < 0)
-        return host;
+    TRY(init_prepare(child, &init));
+    int host = TRY(call_host());
     init->agent.alone = true; /* until it has begun */
     agent_connect(&init->agent, host, true);
     if (!init->agent.connections[0])

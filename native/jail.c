@@ -51,13 +51,13 @@ static int keep_roots_part(void)
 {
     static const uint64_t kept = 1ull << CAP_CHOWN | 1ull << CAP_DAC_OVERRIDE | 1ull << CAP_FOWNER | 1ull << CAP_FSETID |
                                  1ull << CAP_KILL | 1ull << CAP_SETGID | 1ull << CAP_SETUID | 1ull << CAP_SETFCAP;
-    int result = 0;
-    for (int i = 0; i < CAPABILITIES && !result; i++)
-        if (!(kept >> i & 1))
-            result = sys_prctl(PR_CAPBSET_DROP, i);
-    if (result == -EINVAL) /* the kernel knows none of this number and above */
-        result = 0;
-    return result ? result : drop_capabilities(kept);
+    for (int i = 0; i < CAPABILITIES; i++) {
+        int result = kept >> i & 1 ? 0 : sys_prctl(PR_CAPBSET_DROP, i);
+        if (result == -EINVAL) /* the kernel knows none of this number and above */
+            break;
+        TRY(result);
+    }
+    return drop_capabilities(kept);
 }
 
 static int take_identity(const struct jail *jail, int who)
@@ -218,29 +218,32 @@ static void add_identity(struct jail *jail, int who, const char *name)
 static int conceive(struct jail *jail)
 {
     int pipe[2];
-    int result = sys_pipe2(pipe, O_CLOEXEC);
-    if (result)
-        return result;
+    TRY(sys_pipe2(pipe, O_CLOEXEC));
     (void)sys_prctl(PR_SET_DUMPABLE, 1); /* the kernel lets us write its id maps only so; nothing foreign runs yet */
-    int pid = make_inner(jail->house.flags & HOUSE_SHARED);
+    int pid = TRY(make_inner(jail->house.flags & HOUSE_SHARED));
     if (!pid) {
         fd_close(&pipe[1]);
         be_first_agent(jail, pipe[0]);
     }
     fd_close(&pipe[0]);
-    if (pid < 0)
-        return pid;
     add_identity(jail, USER, "user");
     jail->init.identities[USER].pid = pid;
     jail->init.identities[USER].started = loop_now();
     jail->tell = pipe[1];
-    result = write_maps(jail, pid);
-    if (!result)
-        result = jail->inner = open_namespace(pid);
-    if (result >= 0)
-        result = (int)sys_write(jail->tell, "m", 1);
-    (void)sys_prctl(PR_SET_DUMPABLE, 0);
-    return result < 0 ? result : 0;
+    TRY(write_maps(jail, pid));
+    jail->inner = TRY(open_namespace(pid));
+    TRY(sys_write(jail->tell, "m", 1));
+    return sys_prctl(PR_SET_DUMPABLE, 0);
+}
+
+/* Before the first agent is born: it must not miss its limits, nor we a signal of its. */
+static int prepare(struct jail *jail)
+{
+    TRY(bound(jail));
+    TRY(sys_prctl(PR_SET_NO_NEW_PRIVS, 1));
+    TRY(init_limit(jail->house.rlimits));
+    TRY(agent_open(&jail->init.agent));
+    return conceive(jail);
 }
 
 /* The sandbox */
@@ -266,13 +269,9 @@ static int become(struct jail *jail, struct reader body)
     fd_close(&jail->tell);
     if (told != sizeof *plan)
         return told < 0 ? (int)told : -EIO;
-    int result = sys_chdir("/");
-    if (!result)
-        result = put_limits(jail);
-    if (!result)
-        result = agent_listen(&init->agent, FIRST_LISTENER);
-    if (result)
-        return result;
+    TRY(sys_chdir("/"));
+    TRY(put_limits(jail));
+    TRY(agent_listen(&init->agent, FIRST_LISTENER));
     init->grace = plan->grace;
     init->begun = true;
     if (jail->house.flags & HOUSE_WHOLE) {
@@ -319,17 +318,10 @@ static void move_in(struct jail *jail)
     step_begin(&jail->steps, "agent");
     (void)sys_umask(022);
     (void)sys_prctl(PR_SET_NAME, P("paddock"));
-    int result = bound(jail);
-    if (!result)
-        result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1);
-    if (!result)
-        result = init_limit(jail->house.rlimits);
-    if (!result)
-        result = agent_open(&jail->init.agent); /* no signal of the first agent's is missed */
-    step_end(&jail->steps, "agent", result ? result : conceive(jail));
+    step_end(&jail->steps, "agent", prepare(jail));
     step_begin(&jail->steps, "drop");
     jail->supervisor = (struct watch){SUPERVISOR, 0, supervisor_said};
-    result = drop_capabilities(0);
+    int result = drop_capabilities(0);
     step_end(&jail->steps, "drop", result ? result : watch_for(&jail->init.agent.loop, &jail->supervisor, EPOLLIN));
     (void)sys_prctl(PR_SET_PDEATHSIG, 0); /* from here on the stream says when the supervisor ends */
 }

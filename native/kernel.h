@@ -11,7 +11,7 @@ enum {
     EAGAIN = 11, ENOMEM = 12, EACCES = 13, EFAULT = 14, EBUSY = 16, EEXIST = 17, EXDEV = 18, ENODEV = 19, ENOTDIR = 20,
     EISDIR = 21, EINVAL = 22, ENFILE = 23, EMFILE = 24, ENOTTY = 25, ETXTBSY = 26, EFBIG = 27, ENOSPC = 28,
     ESPIPE = 29, EROFS = 30, EMLINK = 31, EPIPE = 32, ERANGE = 34, ENAMETOOLONG = 36, ENOSYS = 38, ENOTEMPTY = 39,
-    ELOOP = 40, ENODATA = 61, EPROTO = 71, EBADMSG = 74, EOVERFLOW = 75, EILSEQ = 84, EOPNOTSUPP = 95,
+    ELOOP = 40, ENODATA = 61, EPROTO = 71, EBADMSG = 74, EOVERFLOW = 75, EILSEQ = 84, EMSGSIZE = 90, EOPNOTSUPP = 95,
     ECONNABORTED = 103, ECONNRESET = 104, ENOBUFS = 105, ENOTCONN = 107, ETIMEDOUT = 110, ECONNREFUSED = 111, EINPROGRESS = 115, ESTALE = 116, EDQUOT = 122, ECANCELED = 125,
 };
 
@@ -102,6 +102,12 @@ struct epoll_event {
 __attribute__((packed))
 #endif
 ;
+
+/* poll(2): the events are those of epoll */
+struct poll {
+    int fd;
+    short events, happened;
+};
 
 /* sockets */
 enum {

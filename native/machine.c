@@ -10,7 +10,7 @@ struct machine the_machine;
 
 /* The root directory is an overlay: a view of template and programs below, that can only be read, and an empty disk of
  * the sandbox's own above. */
-static const struct {
+static const struct mounted {
     const char *source, *target, *kind;
     unsigned long flags;
     const char *options;
@@ -68,7 +68,8 @@ static int load_modules(void)
         HELD int fd = sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
         if (fd == -ENOENT)
             return 0;
-        TRY(CALL3(finit_module, TRY(fd), P(""), 0));
+        TRY(fd);
+        TRY(CALL3(finit_module, fd, P(""), 0));
         (void)sys_unlinkat(AT_FDCWD, path, 0);
     }
 }
@@ -158,15 +159,6 @@ static int mount_root(const struct disks *disks)
                          "lowerdir=/view,upperdir=/disk/upper,workdir=/disk/work,redirect_dir=on");
 }
 
-static int furnish(void)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(ROOT); i++)
-        TRY(machine_mount(ROOT[i].source, ROOT[i].target, ROOT[i].kind, ROOT[i].flags, ROOT[i].options));
-    for (size_t i = 0; i < ARRAY_SIZE(LINKS); i++)
-        (void)sys_symlinkat(LINKS[i].target, AT_FDCWD, LINKS[i].name);
-    return 0;
-}
-
 static int enter_root(void)
 {
     TRY(sys_chdir("/root"));
@@ -184,36 +176,38 @@ static int make_group(void)
     return machine_write(GROUP "/cgroup.procs", "1");
 }
 
+static int mount_all(const struct mounted *mounts, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        TRY(machine_mount(mounts[i].source, mounts[i].target, mounts[i].kind, mounts[i].flags, mounts[i].options));
+    return 0;
+}
+
 /* Returns the port on which the host speaks, or -errno and what was tried. */
 static int settle(const char **step)
 {
     static struct disks disks;
-    int result = 0, port;
     *step = "modules";
-    if ((result = load_modules()))
-        return result;
+    TRY(load_modules());
     *step = "devices";
-    for (size_t i = 0; i < ARRAY_SIZE(FIRST) && !result; i++)
-        result = machine_mount(FIRST[i].source, FIRST[i].target, FIRST[i].kind, FIRST[i].flags, FIRST[i].options);
+    TRY(mount_all(FIRST, ARRAY_SIZE(FIRST)));
     *step = "disks";
-    if (result || (result = look_for("/sys/block", is_disk, &disks)))
-        return result;
+    TRY(look_for("/sys/block", is_disk, &disks));
     *step = "ports";
-    port = open_port("paddock.line");
-    the_machine.files = port < 0 ? port : open_port("paddock.files");
-    if (the_machine.files < 0)
-        return the_machine.files;
+    int port = TRY(open_port("paddock.line"));
+    the_machine.files = TRY(open_port("paddock.files"));
     *step = "root";
-    if ((result = mount_root(&disks)))
-        return result;
+    TRY(mount_root(&disks));
     *step = "places";
-    if ((result = furnish()) || (result = enter_root()))
-        return result;
+    TRY(mount_all(ROOT, ARRAY_SIZE(ROOT)));
+    for (size_t i = 0; i < ARRAY_SIZE(LINKS); i++)
+        (void)sys_symlinkat(LINKS[i].target, AT_FDCWD, LINKS[i].name);
+    TRY(enter_root());
     *step = "control group";
-    result = make_group();
+    TRY(make_group());
     (void)card_up("lo", true);
     (void)machine_write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"); /* for every user, as at other levels */
-    return result ? result : port;
+    return port;
 }
 
 /* To the console, which is the host's. */

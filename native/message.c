@@ -9,9 +9,8 @@ static int read_numbers(struct reader *from, const struct shape *shape, unsigned
         if (get_part(from, shape->number[i].size, &number))
             return -EBADMSG;
         memcpy(to + shape->number[i].offset, number.at, number.left);
-        for (size_t k = 0; shape->number[i].zero && k < number.left; k++)
-            if (number.at[k])
-                return -EBADMSG;
+        if (shape->number[i].zero && !all_zero(number.at, number.left))
+            return -EBADMSG;
     }
     return 0;
 }

@@ -14,24 +14,16 @@
 
 enum {
     PACK_BUFFER = 64 << 10,
-    PACK_LINKS = 1 << 16,     /* files with more names than one that are known again: three quarters of so many */
-    PACK_NAMES = 8 << 20,     /* bytes for the names of their first; without room, such a file is packed once more */
+    PACK_NAMES = 8 << 20,     /* bytes for the first names of files that have several; without room, one is packed once more */
     PACK_ATTRIBUTES = 64 << 10, /* bytes of names, of one value, and of all records of one file */
 };
 static const char PACK_TOP[] = "top/";
-
-struct pack_link {
-    uint64_t inode;
-    uint32_t major, minor;
-    const char *path; /* NULL: free */
-};
 
 struct pack {
     struct op *op;
     struct walk walk;
     struct arena names;
-    struct pack_link *links;
-    size_t link_count;
+    struct files links;
     bool whole;
     uint64_t mount;         /* of the directory */
     struct reader left_out; /* relative to it */
@@ -88,22 +80,10 @@ static int pack_content(struct pack *pack, int fd, uint64_t left)
 /* The name under which the file was packed before; NULL, and it is remembered, if it was not. */
 static const char *pack_known(struct pack *pack, const struct statx *is, const char *path)
 {
-    size_t at = (size_t)(is->inode * 0x9e3779b97f4a7c15u >> 32);
-    if (is->links < 2)
-        return NULL;
-    for (;; at++) {
-        struct pack_link *link = &pack->links[at % PACK_LINKS];
-        if (!link->path) {
-            const char *name = pack->link_count < PACK_LINKS / 4 * 3 ? arena_text(&pack->names, path, strlen(path)) : NULL;
-            if (name) {
-                pack->link_count++;
-                *link = (struct pack_link){is->inode, is->device_major, is->device_minor, name};
-            }
-            return NULL;
-        }
-        if (link->inode == is->inode && link->major == is->device_major && link->minor == is->device_minor)
-            return link->path;
-    }
+    const char *known = is->links < 2 ? NULL : files_find(&pack->links, is)->path;
+    if (is->links > 1 && !known)
+        files_add(&pack->links, is, arena_text(&pack->names, path, strlen(path)));
+    return known;
 }
 
 /* What only WHOLE says of a file. */
@@ -276,12 +256,11 @@ int serve_download(struct op *op)
 {
     const struct download_message *request = op->request;
     struct pack *pack = arena_take(&op->arena, sizeof *pack);
-    struct arena links;
     struct statx is;
     const char *name;
     char *path;
     TRY(pack ? path_of(op, request->path, &path) : -ENOMEM);
-    TRY(arena_split(&op->arena, PACK_LINKS * sizeof *pack->links, &links));
+    TRY(files_open(&pack->links, &op->arena));
     TRY(arena_split(&op->arena, PACK_NAMES, &pack->names));
     TRY((pack->attributes = arena_take(&op->arena, sizeof *pack->attributes)) ? 0 : -ENOMEM);
     pack->attributes->records = writer_of(pack->attributes->bytes, sizeof pack->attributes->bytes);
@@ -289,7 +268,6 @@ int serve_download(struct op *op)
     pack->follow = O_NOFOLLOW;
     pack->whole = request->flags & DOWNLOAD_WHOLE;
     pack->left_out = request->left_out;
-    pack->links = (struct pack_link *)(void *)links.base; /* zeros: nobody has touched it */
     op->step = "open";
     TRY(sys_statx(AT_FDCWD, path, pack->whole ? AT_SYMLINK_NOFOLLOW : 0, STATX_BASIC_STATS | STATX_MNT_ID, &is));
     if (pack->whole && !is_directory(&is))

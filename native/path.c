@@ -29,24 +29,24 @@ bool is_part(const char *part, size_t size, const char *wanted)
     return size == strlen(wanted) && !memcmp(part, wanted, size);
 }
 
-void path_tidy(char *path)
+bool path_tidy(char *path)
 {
-    for (const char *at = path; *at; at++)
-        if (is_part(at + 1, part_size(at + 1), "..") && *at == '/')
-            return;
-    char *to = path;
-    for (const char *at = path; *at;) {
-        size_t size = part_size(++at);
+    char *start = path + (*path == '/'), *to = start;
+    for (const char *at = path; *at; at += part_size(at), at += *at == '/')
+        if (is_part(at, part_size(at), ".."))
+            return false;
+    for (const char *at = path; *at; at += *at == '/') {
+        size_t size = part_size(at);
         if (size && !is_part(at, size, ".")) {
-            *to++ = '/';
+            if (to > start)
+                *to++ = '/';
             memmove(to, at, size);
             to += size;
         }
         at += size;
     }
-    if (to == path)
-        *to++ = '/';
     *to = 0;
+    return true;
 }
 
 void path_split(char *path, const char **name)

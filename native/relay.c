@@ -3,7 +3,7 @@
  * A relay is a child without a process: its outlet and its inlet are two descriptors of one socket. It ends when both
  * directions have, when the socket fails, or when the host lets go. */
 #include "agent.h"
-#include "message.h"
+#include "io.h"
 
 enum { BACKLOG = 16, MODE = 0600 };
 
@@ -260,26 +260,11 @@ void relay_accept(struct channel *channel, const void *message, struct frame *fr
 
 static int pass_on(const struct hand_message *request, const struct frame *frame)
 {
-    struct {
-        struct control_header header;
-        int descriptors[LIMIT_DESCRIPTORS];
-    } control = {{sizeof control.header + frame->descriptor_count * sizeof(int), SOL_SOCKET, SCM_RIGHTS}, {0}};
     struct unix_address to = {.family = AF_UNIX}; /* an abstract name begins with a NUL */
-    struct iovec text = {(void *)(uintptr_t)request->text.at, request->text.left};
-    struct message message = {
-        .name = &to,
-        .name_size = (uint32_t)(offsetof(struct unix_address, path) + 1 + request->name.left),
-        .parts = &text,
-        .part_count = 1,
-        .control = &control,
-        .control_size = control.header.size,
-    };
     memcpy(to.path + 1, request->name.at, request->name.left);
-    memcpy(control.descriptors, frame->descriptors, frame->descriptor_count * sizeof(int));
-    int fd = sys_socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC);
-    long result = fd < 0 ? fd : CALL3(sendmsg, fd, P(&message), MSG_NOSIGNAL);
-    fd_close(&fd);
-    return result < 0 ? (int)result : 0;
+    HELD int fd = TRY(sys_socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC));
+    TRY(sys_connect(fd, &to, offsetof(struct unix_address, path) + 1 + request->name.left));
+    return (int)send_fds(fd, request->text.at, request->text.left, frame->descriptors, frame->descriptor_count);
 }
 
 void relay_hand(struct channel *channel, const void *message, struct frame *frame)

@@ -1,6 +1,7 @@
 #include "rows.h"
 
 #include "kernel.h"
+#include "glob.h"
 #include "schema.h"
 
 struct rows *rows_new(struct op *op, uint64_t limit)
@@ -39,6 +40,31 @@ int rows_add(struct rows *rows, const struct shape *shape, const void *message)
     rows->room -= row.used;
     rows->waiting += row.used;
     return 1;
+}
+
+int rows_walk(struct rows *rows, int root, const char *path, size_t deepest, struct reader name, rows_found *found, void *context)
+{
+    struct arena *arena = &rows->op->arena;
+    struct walk *walk = arena_take(arena, sizeof *walk);
+    struct walk_entry entry;
+    char *whole = arena_take(arena, PATH_MAX);
+    size_t prefix = strlen(path);
+    if (!walk || !whole)
+        return -ENOMEM;
+    if (prefix + 2 > LIMIT_PATH)
+        return -ENAMETOOLONG;
+    memcpy(whole, path, prefix);
+    if (prefix > 1) /* "/" is a slash itself */
+        whole[prefix++] = '/';
+    TRY(walk_open_take(walk, &root, arena, deepest, LIMIT_PATH - prefix, false));
+    for (int event, more = 1; more && (event = TRY(walk_next(walk, &entry)));) {
+        if (event != WALK_ENTRY || !glob_match(name.at, name.left, (const unsigned char *)entry.name, strlen(entry.name)))
+            continue;
+        memcpy(whole + prefix, entry.path, strlen(entry.path) + 1); /* the walk gives only paths that fit */
+        more = TRY(found(rows, &entry, whole, context));
+    }
+    rows->truncated |= walk->truncated;
+    return 0;
 }
 
 int rows_exit(struct rows *rows)

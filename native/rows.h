@@ -4,6 +4,7 @@
 
 #include "kernel.h"
 #include "op.h"
+#include "walk.h"
 
 enum { ROWS_BYTES = 32 << 20, ROWS_BUFFER = 64 << 10, ROW_BYTES = 3 * PATH_MAX + 4096 };
 
@@ -23,6 +24,10 @@ struct rows *rows_new(struct op *, uint64_t limit);
 int rows_add(struct rows *, const struct shape *, const void *message);
 /* Sends what waits. */
 int rows_flush(struct rows *);
+
+/* Calls `found` for each name below `root`, which it takes, that matches. `path` is that of the root. */
+typedef int rows_found(struct rows *, const struct walk_entry *, const char *path, void *context);
+int rows_walk(struct rows *, int root, const char *path, size_t deepest, struct reader name, rows_found *found, void *context);
 
 /* What waits, and then the EXIT. */
 int rows_exit(struct rows *);

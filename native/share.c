@@ -17,11 +17,6 @@ enum {
 };
 static const uint64_t UNCONNECTED = 10000000u;
 
-struct poll {
-    int fd;
-    short events, happened;
-};
-
 struct relay {
     int device, port;
     unsigned char *in, *out; /* answers from the port; one request, and a word, to it */
@@ -114,7 +109,7 @@ _Noreturn static void carry(int device, int port)
         bool unsent = relay.out_end > 0;
         struct poll polls[2] = {{port, (short)(EPOLLIN | (unsent ? EPOLLOUT : 0)), 0},
                                 {device, unsent || relay.paused ? 0 : EPOLLIN, 0}};
-        (void)CALL5(ppoll, P(polls), 2, 0, 0, 8);
+        (void)sys_poll(polls, 2, NULL);
         if (polls[0].happened & EPOLLOUT)
             send_on(&relay);
         if (polls[0].happened & ~EPOLLOUT)

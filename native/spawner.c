@@ -5,6 +5,8 @@
  * It has the supervisor's namespaces and powers, and does nothing else. It ends with the supervisor's stream. */
 #include "jail.h"
 
+#include "io.h"
+
 enum { ORDERS_BYTES = 5 * LIMIT_FILTER, MOST_DESCRIPTORS = 24, ABOVE = 64, STAGE_DEV = 0, STAGE_PROC, STAGE_TMP, STAGE_TOLD, STAGES };
 
 static const char *const STAGED[STAGES] = {"/dev", "/proc", "/tmp", "/told"};
@@ -97,14 +99,13 @@ static int shed(struct birth *birth)
 {
     size_t kept = 1 + birth->listeners;
     for (size_t i = 0; i < birth->count; i++)
-        if ((birth->fds[i] = sys_fcntl(birth->fds[i], F_DUPFD_CLOEXEC, ABOVE)) < 0)
-            return birth->fds[i];
-    int result = sys_close_range(3, ABOVE - 1, 0);
-    for (size_t i = 0; i < kept && result >= 0; i++)
-        result = sys_dup3(birth->fds[i], i ? FIRST_LISTENER + (int)i - 1 : SUPERVISOR, O_CLOEXEC);
-    for (size_t i = 0; i < kept; i++)
+        birth->fds[i] = TRY(sys_fcntl(birth->fds[i], F_DUPFD_CLOEXEC, ABOVE));
+    TRY(sys_close_range(3, ABOVE - 1, 0));
+    for (size_t i = 0; i < kept; i++) {
+        TRY(sys_dup3(birth->fds[i], i ? FIRST_LISTENER + (int)i - 1 : SUPERVISOR, O_CLOEXEC));
         fd_close(&birth->fds[i]);
-    return result < 0 ? result : 0;
+    }
+    return 0;
 }
 
 static int raise_loopback(void)
@@ -118,13 +119,9 @@ static int raise_loopback(void)
         int32_t error;
         unsigned char rest[256];
     } answer = {{0}, 0, {0}};
-    int fd = (int)CALL3(socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-    long result = fd < 0 ? fd : sys_send(fd, &order, sizeof order, 0);
-    if (result >= 0)
-        result = sys_recv(fd, &answer, sizeof answer, 0);
-    fd_close(&fd);
-    if (result < 0)
-        return (int)result;
+    HELD int fd = TRY((int)CALL3(socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+    TRY(sys_send(fd, &order, sizeof order, 0));
+    TRY(sys_recv(fd, &answer, sizeof answer, 0));
     return answer.header.type == NLMSG_ERROR ? answer.error : -EPROTO;
 }
 
@@ -138,9 +135,7 @@ static int unshare_more(void)
 static int join(struct birth *birth)
 {
     for (size_t i = 1 + birth->listeners; i < birth->count; i++) {
-        long result = sys_write(birth->fds[i], "0", 1);
-        if (result < 0)
-            return (int)result;
+        TRY(sys_write(birth->fds[i], "0", 1));
         fd_close(&birth->fds[i]);
     }
     return (int)CALL1(unshare, CLONE_NEWCGROUP);
@@ -153,25 +148,22 @@ static int open_stage(const struct house_message *house, int places[STAGES], int
     for (size_t i = 0; i < ARRAY_SIZE(STAGED); i++) {
         memcpy(path, house->stage.at, house->stage.left);
         memcpy(path + house->stage.left, STAGED[i], strlen(STAGED[i]) + 1);
-        places[i] = sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-        if (places[i] < 0)
-            return places[i];
+        places[i] = TRY(sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
     }
     memcpy(path, house->dev.at, house->dev.left);
     path[house->dev.left] = 0;
-    *dev = copy_tree(AT_FDCWD, path, house->flags & HOUSE_SHARED ? AT_RECURSIVE : 0);
-    return *dev < 0 ? *dev : 0;
+    *dev = TRY(copy_tree(AT_FDCWD, path, house->flags & HOUSE_SHARED ? AT_RECURSIVE : 0));
+    return 0;
 }
 
 static int take_ids(void)
 {
-    long result = CALL3(setresgid, 0, 0, 0);
-    if (!result)
-        result = CALL3(setresuid, 0, 0, 0);
-    if (!result && (result = CALL2(setgroups, 0, 0)) == -EPERM)
-        result = 0; /* an ordinary user's namespace may not: the kernel requires setgroups to be denied there */
-    (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of credentials clears it */
-    return (int)result;
+    TRY(CALL3(setresgid, 0, 0, 0));
+    TRY(CALL3(setresuid, 0, 0, 0));
+    long result = CALL2(setgroups, 0, 0);
+    if (result != -EPERM) /* an ordinary user's namespace may not: the kernel requires setgroups to be denied there */
+        TRY(result);
+    return sys_prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of credentials clears it */
 }
 
 _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
@@ -221,11 +213,9 @@ static int clone_owned(const struct spawn_message *spawn, int cgroup)
     static const long same = -1;
     if (!(spawn->flags & SPAWN_OWNED))
         return clone_child(cgroup);
-    int result = (int)CALL3(setresuid, same, spawn->owner, same);
-    if (result)
-        return result;
+    TRY(CALL3(setresuid, same, spawn->owner, same));
     (void)CALL1(setfsuid, 0);
-    result = clone_child(cgroup);
+    int result = clone_child(cgroup);
     if (result)
         must(!CALL3(setresuid, same, 0, same));
     return result;
@@ -233,16 +223,8 @@ static int clone_owned(const struct spawn_message *spawn, int cgroup)
 
 static long receive(void *to, size_t size, int fds[MOST_DESCRIPTORS], size_t *count)
 {
-    struct {
-        struct control_header header;
-        int fds[MOST_DESCRIPTORS];
-    } control;
-    struct iovec part = {to, size};
-    struct message message = {.parts = &part, .part_count = 1, .control = &control, .control_size = sizeof control};
-    long got = sys_recvmsg(SUPERVISOR, &message, MSG_CMSG_CLOEXEC);
-    *count = got > 0 && message.control_size >= sizeof control.header ? (control.header.size - sizeof control.header) / sizeof(int) : 0;
-    memcpy(fds, control.fds, *count * sizeof *fds);
-    return got;
+    *count = MOST_DESCRIPTORS;
+    return receive_fds(SUPERVISOR, to, size, 0, fds, count);
 }
 
 static int spawn_one(struct agent *agent, const struct house_message *house, struct reader order, struct birth *birth)
@@ -288,9 +270,7 @@ int spawner_run(struct agent *agent)
     long got = receive(orders, sizeof orders, namespaces, &count);
     if (got <= 0 || message_read(reader_of(orders, (size_t)got), &house_shape, &house))
         return -EBADMSG;
-    int result = enter(namespaces, count);
-    if (result)
-        return result;
+    TRY(enter(namespaces, count));
     for (;;) {
         struct birth birth = {.house = &house};
         unsigned char reply[32];

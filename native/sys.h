@@ -279,6 +279,12 @@ static inline int sys_epoll_wait(int epoll, struct epoll_event *event, int count
     return (int)call_once(SYS_epoll_pwait, epoll, P(event), count, milliseconds, 0, 8);
 }
 
+/* `time` NULL: for ever. */
+static inline int sys_poll(struct poll *polls, size_t count, struct timespec *time)
+{
+    return (int)CALL5(ppoll, P(polls), (long)count, P(time), 0, 8);
+}
+
 static inline uint64_t sys_now(int clock)
 {
     struct timespec now = {0, 0};

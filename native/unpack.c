@@ -18,7 +18,6 @@
 enum {
     UNPACK_BUFFER = 256 << 10,
     UNPACK_TIMES = 16 << 20,   /* bytes for times of directories */
-    UNPACK_MADE = 1 << 18,     /* files that a hard link may lead to: three quarters of so many */
     UNPACK_WORLD = 0755,
     UNPACK_MOUNTS = 1 << 20,   /* bytes that /proc/self/mountinfo may have */
     UNPACK_SEEN = 1 << 21,     /* names of an exact archive: three quarters of so many */
@@ -33,19 +32,13 @@ struct unpack_time {
     char path[];
 };
 
-struct unpack_made {
-    uint64_t inode;
-    uint32_t major, minor;
-};
-
 struct unpack {
     struct op *op;
     struct tar_reader tar;
     struct trail trail;
     struct arena times;
     struct unpack_time *last;
-    struct unpack_made *made; /* a table by hash; inode 0: free */
-    size_t made_count;
+    struct files made; /* that a hard link may lead to */
     bool exact, root;
     uint64_t mount;         /* of the directory */
     uint32_t owner[2];      /* of all, if `owned` */
@@ -70,27 +63,17 @@ static int unpack_refuse(struct unpack *unpack, const char *problem)
 
 /* Names */
 
-/* Without slashes at its ends, doubled ones and dots, in place. False: it leads outside. */
+/* False: it leads outside. */
 static bool unpack_tidy(char *path)
 {
-    char *to = path;
-    if (*path == '/')
-        return false;
-    for (const char *at = path; *at;) {
-        size_t size = part_size(at);
-        if (is_part(at, size, ".."))
-            return false;
-        if (size && !is_part(at, size, ".")) {
-            if (to > path)
-                *to++ = '/';
-            memmove(to, at, size);
-            to += size;
-        }
-        at += size;
-        at += *at == '/';
-    }
-    *to = 0;
-    return true;
+    return *path != '/' && path_tidy(path);
+}
+
+/* Whether it is `above` or something in it. */
+static bool is_below(const char *path, const char *above)
+{
+    size_t size = strlen(above);
+    return !memcmp(path, above, min_size(size, strlen(path) + 1)) && (!path[size] || path[size] == '/');
 }
 
 static int unpack_up_to(struct trail *trail, size_t depth)
@@ -136,27 +119,6 @@ static int unpack_make_room(int directory, const char *name)
     if (error == -EISDIR || error == -EPERM)
         error = sys_unlinkat(directory, name, AT_REMOVEDIR);
     return error == -ENOENT ? 0 : error;
-}
-
-/* Files that a hard link may lead to */
-
-static struct unpack_made *unpack_find(struct unpack *unpack, const struct statx *is)
-{
-    size_t at = (size_t)(is->inode * 0x9e3779b97f4a7c15u >> 32);
-    for (;; at++) {
-        struct unpack_made *made = &unpack->made[at % UNPACK_MADE];
-        if (!made->inode || (made->inode == is->inode && made->major == is->device_major && made->minor == is->device_minor))
-            return made;
-    }
-}
-
-static void unpack_remember(struct unpack *unpack, const struct statx *is)
-{
-    if (unpack->made_count >= UNPACK_MADE / 4 * 3)
-        return;
-    struct unpack_made *made = unpack_find(unpack, is);
-    unpack->made_count += !made->inode;
-    *made = (struct unpack_made){is->inode, is->device_major, is->device_minor};
 }
 
 /* Directories */
@@ -242,7 +204,7 @@ static int unpack_file(struct unpack *unpack, const struct tar_member *member, i
     TRY(sys_fchmod(fd, mode));
     TRY(sys_utimensat(fd, NULL, times, 0));
     TRY(sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is));
-    unpack_remember(unpack, &is);
+    files_add(&unpack->made, &is, "");
     return 0;
 }
 
@@ -266,13 +228,11 @@ static uint64_t *exact_place(struct unpack *unpack, const char *path)
 
 static int exact_away(struct unpack *unpack, int directory, const char *name, const char *path)
 {
-    size_t mark = unpack->op->arena.used, size = strlen(path);
+    size_t mark = unpack->op->arena.used;
     struct reader mounts = unpack->mounts;
-    while (mounts.left) {
-        const char *mount = next_string(&mounts);
-        if (!memcmp(mount, path, min_size(size, strlen(mount) + 1)) && (!mount[size] || mount[size] == '/'))
+    while (mounts.left)
+        if (is_below(next_string(&mounts), path))
             return unpack_refuse(unpack, "something is mounted below it");
-    }
     int error = remove_tree(directory, name, &unpack->op->arena);
     arena_rewind(&unpack->op->arena, mark);
     return error == -ENOENT ? 0 : error;
@@ -295,7 +255,7 @@ static int unpack_hard_link(struct unpack *unpack, const struct tar_member *memb
     TRY(unpack_enter(unpack, inside, false, from_name));
     HELD int from = TRY(sys_fcntl(trail_fd(&unpack->trail), F_DUPFD_CLOEXEC, 3));
     TRY(sys_statx(from, from_name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is));
-    if (!is_regular(&is) || (!unpack->exact && !unpack_find(unpack, &is)->inode))
+    if (!is_regular(&is) || (!unpack->exact && !files_find(&unpack->made, &is)->path))
         return unpack_refuse(unpack, "hard link to no member");
     TRY(unpack_enter(unpack, path, !unpack->exact, name));
     int directory = trail_fd(&unpack->trail);
@@ -330,12 +290,9 @@ static int unpack_member(struct unpack *unpack, const struct tar_member *member)
 static bool exact_leaves_out(const struct unpack *unpack, const char *path)
 {
     struct reader left_out = unpack->left_out;
-    while (left_out.left) {
-        const char *one = next_string(&left_out);
-        size_t size = strlen(one);
-        if (!memcmp(path, one, min_size(size, strlen(path) + 1)) && (!path[size] || path[size] == '/'))
+    while (left_out.left)
+        if (is_below(path, next_string(&left_out)))
             return true;
-    }
     return false;
 }
 
@@ -647,7 +604,6 @@ int serve_upload(struct op *op)
 {
     const struct upload_message *request = op->request;
     struct unpack *unpack = arena_take(&op->arena, sizeof *unpack);
-    struct arena made;
     char *path;
     TRY(unpack ? path_of(op, request->path, &path) : -ENOMEM);
     op->step = "mkdir";
@@ -660,8 +616,7 @@ int serve_upload(struct op *op)
     if (request->flags & UPLOAD_EXACT) {
         TRY(exact_begin(unpack, path, request));
     } else {
-        TRY(arena_split(&op->arena, UNPACK_MADE * sizeof *unpack->made, &made));
-        unpack->made = (struct unpack_made *)(void *)made.base; /* zeros: nobody has touched it */
+        TRY(files_open(&unpack->made, &op->arena));
     }
     TRY(op_reply(op, NULL, NULL));
     TRY(unpack_all(unpack));
