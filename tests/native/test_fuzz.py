@@ -36,7 +36,6 @@ SEEDS = {
     "messages": [part for data in CONVERSATION for part in (data, data[16:])],
     "glob": [b"\x04a*[!bxyz", b"\x08[]a-c-]?name"],
     "regex": [b"\x0c(a|b)*[^c]{3}aaaabbb", b"\x10(?i:\\bfoo\\d+)$Foo12", b"\x0d(?P<n>a??)\\Zaa"],
-    "passwd": [b"u:x:1:1:u:/home/u:/bin/sh\n", b"g:x:7:a,u\n"],
     "lines": [
         b"\x02\x01\x01a\x02\x02\x04init\x03\x02\x03abc\x0d\x00\x05hello\x06\x00\x00\x07\x00\x00\x05\x02\x00\x01\x00\x00"
     ],
