@@ -37,7 +37,7 @@ void init_let_go(struct wait *wait)
 {
     timer_clear(&wait->init->agent.loop, &wait->timer);
     wait->channel = NULL;
-    rest_let_go(wait);
+    pause_let_go(wait);
 }
 
 /* Deadline */
@@ -177,7 +177,7 @@ static void what_comes_next(struct timer *timer)
         clear(identity);
     else if (!identity->pid)
         init_listen(identity);
-    else if (!rest_stands(identity->init)) /* else it goes on with the others */
+    else if (!pause_stands(identity->init)) /* else it goes on with the others */
         (void)sys_kill(identity->pid, SIGCONT);
 }
 
@@ -205,7 +205,7 @@ static void called(struct watch *watch, uint32_t events)
     struct init *init = identity->init;
     bool attends = identity->flags & IDENTITY_ATTENDING && init_waits(init, WAIT_HOLD);
     (void)watch_for(&init->agent.loop, watch, 0);
-    if (rest_stands(init) && !attends)
+    if (pause_stands(init) && !attends)
         identity->later = true;
     else
         start_agent(identity);
@@ -349,7 +349,7 @@ static void begin(struct channel *channel, const void *message, struct frame *fr
     init->idle = request->idle;
     init->retention = request->retention;
     init_set_deadline(init, request->deadline);
-    rest_begin(init);
+    pause_begin(init);
     for (size_t i = 0; i < LIMIT_IDENTITIES; i++)
         if (init->identities[i].name_size && init->identities[i].flags & IDENTITY_EAGER)
             start_agent(&init->identities[i]);
@@ -421,7 +421,7 @@ bool init_perform(struct channel *channel, struct frame *frame)
         return true;
     if (init->machine) /* who keeps a machine stops all of it */
         return machine_perform(channel, frame);
-    return !init->led && rest_perform(channel, frame); /* or the sentry does */
+    return !init->led && pause_perform(channel, frame); /* or the sentry does */
 }
 
 /* The start */

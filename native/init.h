@@ -61,7 +61,7 @@ struct init {
     bool frail;   /* it ends with the first of its agents that does */
     bool in_jail; /* jail.c */
 
-    /* rest.c */
+    /* pause.c */
     bool paused;
     uint64_t left; /* of the time to live, while it is paused */
     uint64_t idle; /* 0: it is never paused by itself */
@@ -124,11 +124,11 @@ void init_go_on(struct init *);
 /* RENEW (renewal.c). */
 request_function renew_perform;
 
-/* Standing still (rest.c). */
+/* Standing still (pause.c). */
 
-void rest_begin(struct init *);
-bool rest_stands(const struct init *);
-bool rest_perform(struct channel *, struct frame *);
-void rest_let_go(struct wait *);
+void pause_begin(struct init *);
+bool pause_stands(const struct init *);
+bool pause_perform(struct channel *, struct frame *);
+void pause_let_go(struct wait *);
 
 #endif

@@ -65,7 +65,7 @@ static int stop(void)
     return result;
 }
 
-bool rest_stands(const struct init *init)
+bool pause_stands(const struct init *init)
 {
     for (size_t i = 0; i < WAITS; i++)
         if (init->waits[i].channel && init->waits[i].kind == WAIT_HOLD)
@@ -101,7 +101,7 @@ static void tell(struct init *init)
 static int pause_all(struct init *init)
 {
     uint64_t now;
-    int result = rest_stands(init) ? 0 : stop();
+    int result = pause_stands(init) ? 0 : stop();
     if (result || init->paused)
         return result;
     now = sys_now(CLOCK_BOOTTIME);
@@ -118,7 +118,7 @@ static void resume(struct init *init)
         return;
     init->paused = false;
     init_set_deadline(init, sys_now(CLOCK_BOOTTIME) + init->left);
-    if (!rest_stands(init))
+    if (!pause_stands(init))
         init_go_on(init);
     settle(init);
     tell(init);
@@ -131,7 +131,7 @@ static void slumber(struct timer *timer)
         settle(init);
 }
 
-void rest_begin(struct init *init)
+void pause_begin(struct init *init)
 {
     settle(init);
 }
@@ -146,7 +146,7 @@ static void let_it_go(struct init *init)
         init_go_on(init);
 }
 
-void rest_let_go(struct wait *wait)
+void pause_let_go(struct wait *wait)
 {
     if (wait->kind == WAIT_HOLD)
         let_it_go(wait->init);
@@ -163,7 +163,7 @@ static void hold(struct channel *channel, const void *message, struct frame *fra
 {
     const struct hold_message *request = message;
     struct init *init = agent_of(channel)->init;
-    int result = !request->seconds || request->seconds > LIMIT_HOLD ? -EINVAL : rest_stands(init) ? 0 : stop();
+    int result = !request->seconds || request->seconds > LIMIT_HOLD ? -EINVAL : pause_stands(init) ? 0 : stop();
     if (result)
         return channel_error(channel, result, "hold");
     struct wait *wait = init_wait(channel, WAIT_HOLD);
@@ -221,7 +221,7 @@ static const struct request REQUESTS[] = {
     {OP_PAUSE, NULL, turn}, {OP_RESUME, NULL, turn}, {OP_TIMES, NULL, turn},
 };
 
-bool rest_perform(struct channel *channel, struct frame *frame)
+bool pause_perform(struct channel *channel, struct frame *frame)
 {
     return request_perform(REQUESTS, ARRAY_SIZE(REQUESTS), channel, frame);
 }
