@@ -139,7 +139,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
     op.in = pipe[0];
     must(!write_all(pipe[1], input.at, input.left));
     fd_close(&pipe[1]);
-    must(!commits || sys_send(the.control[1], "C", 1, 0) == 1);
+    must(sys_send(the.control[1], commits ? "C" : "-", 1, 0) == 1);
     must(!pthread_create(&thread, NULL, meanwhile, NULL));
     int result = op_serve(entry, &op, request);
     must(result <= 0 && result > -4096 && (!op.step || strlen(op.step) < 32));
