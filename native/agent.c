@@ -1,5 +1,6 @@
 /* Connections, requests, signals: who gets what. */
 #include "init.h"
+#include "io.h"
 #include "message.h"
 
 #ifndef BUILD
@@ -14,46 +15,37 @@ static struct channel *find_channel(struct connection *connection, uint32_t numb
     return NULL;
 }
 
-static void ping(struct channel *channel)
+static void ping(struct channel *channel, const void *nothing, struct frame *frame)
 {
     struct ping_reply_message reply = {(uint32_t)sys_getpid(), 0};
     request_reply(channel, &ping_reply_shape, &reply);
 }
 
+static const struct request PING[] = {{OP_PING, NULL, ping}}, REQUESTS[] = {
+    {OP_EXEC, &exec_shape, command_exec},
+    {OP_ATTACH, &attach_shape, command_attach},
+    {OP_EXECS, &execs_shape, command_list},
+    {OP_SIGNAL, &signal_shape, command_signal},
+    {OP_RESIZE, &resize_shape, command_resize},
+    {OP_KILL, &kill_shape, command_kill},
+    {OP_KEEP, &keep_shape, command_keep},
+    {OP_HAND, &hand_shape, relay_hand},
+    {OP_CONNECT, &connect_shape, relay_connect},
+    {OP_ACCEPT, &accept_shape, relay_accept},
+};
+
 static void perform(struct channel *channel, struct frame *frame)
 {
-    const struct op_entry *entry = op_find(frame->code);
-    if (agent_of(channel)->init)
-        return init_perform(channel, frame);
-    switch (frame->code) {
-    case OP_PING:
-        return ping(channel);
-    case OP_EXEC:
-        return command_exec(channel, frame->body, frame);
-    case OP_ATTACH:
-        return command_attach(channel, frame->body);
-    case OP_EXECS:
-        return command_list(channel, frame->body);
-    case OP_SIGNAL:
-        return command_signal(channel, frame->body);
-    case OP_RESIZE:
-        return command_resize(channel, frame->body);
-    case OP_KILL:
-        return command_kill(channel, frame->body);
-    case OP_KEEP:
-        return command_keep(channel, frame->body);
-    case OP_HAND:
-        return relay_hand(channel, frame);
-    case OP_CONNECT:
-        return relay_connect(channel, frame->body);
-    case OP_ACCEPT:
-        return relay_accept(channel, frame->body);
-    default:
-        if (entry)
-            helper_start(channel, entry, frame);
-        else
-            channel_error(channel, -ENOSYS, "operation");
-    }
+    bool init = agent_of(channel)->init;
+    const struct op_entry *entry = init ? NULL : op_find(frame->code);
+    if (request_perform(PING, 1, channel, frame))
+        return;
+    if (init ? init_perform(channel, frame) : request_perform(REQUESTS, ARRAY_SIZE(REQUESTS), channel, frame))
+        return;
+    if (entry)
+        helper_start(channel, entry, frame);
+    else
+        channel_error(channel, -ENOSYS, "operation");
 }
 
 /* Numbers only grow, so a frame for a channel that has ended is told from one for a channel that never was. */
@@ -183,22 +175,17 @@ static void turned(struct loop *loop)
 /* What pid 1 has given (led.c). -ENOENT: it is gone. */
 static int take_given(int listener)
 {
-    struct {
-        struct control_header header;
-        int fd;
-    } control = {.fd = -1};
     char text;
-    struct iovec part = {&text, 1};
-    struct message message = {.parts = &part, .part_count = 1, .control = &control, .control_size = sizeof control};
-    long got = sys_recvmsg(listener, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    return got < 0 ? (int)got : got ? control.fd : -ENOENT;
+    int fd = -EAGAIN;
+    size_t count = 1;
+    long got = receive_fds(listener, &text, 1, MSG_DONTWAIT, &fd, &count);
+    return got < 0 ? (int)got : got ? fd : -ENOENT;
 }
 
 static void accept_connection(struct watch *watch, uint32_t events)
 {
     struct agent *agent = CONTAINER_OF(watch, struct agent, listener);
     int fd = agent->led ? take_given(watch->fd) : sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    (void)events;
     agent->loop.stopped |= agent->led && fd == -ENOENT;
     if (fd >= 0)
         agent_connect(agent, fd, true);
@@ -258,7 +245,6 @@ static void signals_ready(struct watch *watch, uint32_t events)
 {
     struct agent *agent = CONTAINER_OF(watch, struct agent, signals);
     struct signal_information signals[8];
-    (void)events;
     long got = sys_read(watch->fd, signals, sizeof signals);
     /* Others than SIGCHLD are passed over: `kill -TERM -1` must not end us. Pid 1 ends by one that comes from outside its
      * namespace: such a sender has no number in it. */
@@ -269,7 +255,6 @@ static void signals_ready(struct watch *watch, uint32_t events)
 
 static void lifeline_ended(struct watch *watch, uint32_t events)
 {
-    (void)events;
     CONTAINER_OF(watch, struct agent, lifeline)->loop.stopped = true;
 }
 
@@ -280,8 +265,8 @@ static int watch_signals(struct agent *agent)
     for (int number = 1; number <= LAST_SIGNAL; number++)
         (void)sys_sigaction(number, &standard); /* what our starter ignores, commands would ignore */
     (void)sys_sigprocmask(SIG_SETMASK, &every);
-    agent->signals = (struct watch){sys_signalfd(&every, O_CLOEXEC | O_NONBLOCK), 0, signals_ready};
-    return agent->signals.fd < 0 ? agent->signals.fd : watch_for(&agent->loop, &agent->signals, EPOLLIN);
+    agent->signals = (struct watch){TRY(sys_signalfd(&every, O_CLOEXEC | O_NONBLOCK)), 0, signals_ready};
+    return watch_for(&agent->loop, &agent->signals, EPOLLIN);
 }
 
 int agent_listen(struct agent *agent, int fd)
@@ -326,28 +311,26 @@ static void open_oom_score(struct agent *agent)
 
 int agent_open(struct agent *agent)
 {
-    int result = loop_open(&agent->loop);
     agent->loop.turned = turned;
-    return result ? result : watch_signals(agent);
+    TRY(loop_open(&agent->loop));
+    return watch_signals(agent);
 }
 
 static int set_up(struct agent *agent)
 {
     struct rlimit tags = {0, 0};
-    int result = agent_open(agent);
-    if (!result)
-        result = arena_open(&agent->arena, ARENA_BYTES);
-    agent->stack = sys_map(STACK_BYTES);
+    TRY(agent_open(agent));
+    TRY(arena_open(&agent->arena, ARENA_BYTES));
+    if (!(agent->stack = sys_map(STACK_BYTES)))
+        return -ENOMEM;
     open_oom_score(agent);
     ceilings_open(agent);
     (void)sys_prctl(PR_SET_DUMPABLE, 0);
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!sys_prlimit(0, RLIMIT_RSS, NULL, &tags) && !sys_prlimit(0, RLIMIT_RSS, &tags, NULL))
         agent->top_tag = min_u64(tags.hard, TOP_TAG);
-    if (result || !agent->stack)
-        return result ? result : -ENOMEM;
-    result = take_lifeline(agent);
-    return result ? result : take_entrance(agent);
+    TRY(take_lifeline(agent));
+    return take_entrance(agent);
 }
 
 int agent_run(struct agent *agent)

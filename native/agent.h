@@ -80,8 +80,19 @@ void channel_leave(struct channel *, bool connected);
 
 /* requests (request.c) */
 
-/* False: it is none, and the connection ends. */
-bool request_read(struct channel *, struct reader body, const struct shape *, void *to);
+typedef void request_function(struct channel *, const void *message, struct frame *);
+
+struct request {
+    uint16_t number;           /* OP_* of schema.h */
+    const struct shape *shape; /* of its message; NULL: it has none */
+    request_function *perform;
+};
+
+/* Reads the message and performs the one of these requests that the frame is. False: it is none. A message that isn't one
+ * ends the connection. */
+bool request_perform(const struct request *, size_t count, struct channel *, struct frame *);
+/* It breaks the protocol. */
+void request_refuse(struct channel *);
 /* The last word: an empty REPLY, or the error and the step that failed. */
 void request_answer(struct channel *, int result, const char *step);
 /* The same with a body. */
@@ -176,20 +187,14 @@ bool child_over(const struct outlet *);
 
 /* commands */
 
-void command_exec(struct channel *, struct reader body, struct frame *);
+request_function command_exec, command_attach, command_list, command_signal, command_resize, command_keep, command_kill;
 /* Says that it runs, unless that was said. */
 void command_reply(struct child *);
-void command_attach(struct channel *, struct reader body);
-void command_list(struct channel *, struct reader body);
-void command_signal(struct channel *, struct reader body);
-void command_resize(struct channel *, struct reader body);
-void command_kill(struct channel *, struct reader body);
 /* Ceilings of a virtual machine (ceiling.c). A hint for people, as who is root in there can have it say anything. */
 void ceilings_open(struct agent *);
 void ceilings_count(const struct agent *, uint64_t counts[2]);
 /* A flag of ENDED: what has struck since they were `before`. Who fails at the same time is told the same. */
 uint32_t ceilings_struck(const struct agent *, const uint64_t before[2]);
-void command_keep(struct channel *, struct reader body);
 /* Starts a kill unless one is under way. 0 or -errno. */
 int kill_start(struct child *);
 /* The helper of a kill has ended, and all that it has killed is reaped. */
@@ -211,9 +216,7 @@ void helper_conclude(struct channel *);
 
 /* connections inside */
 
-void relay_connect(struct channel *, struct reader body);
-void relay_accept(struct channel *, struct reader body);
-void relay_hand(struct channel *, const struct frame *);
+request_function relay_connect, relay_accept, relay_hand;
 /* Whether it is over; before its channel is told. */
 void relay_look(struct child *);
 /* Closes all that it has. Idempotent. */

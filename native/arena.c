@@ -25,7 +25,7 @@ void *arena_take(struct arena *arena, size_t size)
     if (__builtin_add_overflow(size, (size_t)(ALIGNMENT - 1), &rounded))
         return NULL;
     rounded &= ~(size_t)(ALIGNMENT - 1);
-    if (rounded > arena->size - arena->used)
+    if (rounded > arena->size - arena->used || fault_denies())
         return NULL;
     void *taken = arena->base + arena->used;
     arena->used += rounded;

@@ -7,13 +7,10 @@
 
 int serve_stat(struct op *op)
 {
-    struct stat_message request;
+    const struct stat_message *request = op->request;
     char *path;
-    TRY(message_read(op->request, &stat_shape, &request));
-    if (request.flags & ~(uint32_t)STAT_FLAGS)
-        return -EBADMSG;
-    TRY(path_of(op, request.path, &path));
-    return file_reply(op, AT_FDCWD, path, path, request.flags & STAT_FOLLOW ? 0 : AT_SYMLINK_NOFOLLOW);
+    TRY(path_of(op, request->path, &path));
+    return file_reply(op, AT_FDCWD, path, path, request->flags & STAT_FOLLOW ? 0 : AT_SYMLINK_NOFOLLOW);
 }
 
 static int mkdir_parents(char *path)
@@ -28,17 +25,16 @@ static int mkdir_parents(char *path)
 
 int serve_mkdir(struct op *op)
 {
-    struct mkdir_message request;
+    const struct mkdir_message *request = op->request;
     char *path;
-    TRY(message_read(op->request, &mkdir_shape, &request));
-    if (request.flags & ~(uint32_t)MKDIR_FLAGS || request.mode > 07777)
+    if (request->mode > 07777)
         return -EBADMSG;
-    TRY(path_of(op, request.path, &path));
+    TRY(path_of(op, request->path, &path));
     op->step = "mkdir";
-    TRY(request.flags & MKDIR_PARENTS ? mkdir_parents(path) : sys_mkdirat(AT_FDCWD, path, 0777));
-    if (request.flags & MKDIR_MODE) {
+    TRY(request->flags & MKDIR_PARENTS ? mkdir_parents(path) : sys_mkdirat(AT_FDCWD, path, 0777));
+    if (request->flags & MKDIR_MODE) {
         op->step = "chmod";
-        TRY(sys_fchmodat(AT_FDCWD, path, request.mode));
+        TRY(sys_fchmodat(AT_FDCWD, path, request->mode));
     }
     return file_reply(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
 }
@@ -55,23 +51,22 @@ static int set_time(const char *path, int64_t modified)
 
 int serve_set(struct op *op)
 {
-    struct set_message request;
+    const struct set_message *request = op->request;
     char *path;
-    TRY(message_read(op->request, &set_shape, &request));
-    if (request.flags & ~(uint32_t)SET_FLAGS || request.mode > 07777)
+    if (request->mode > 07777)
         return -EBADMSG;
-    TRY(path_of(op, request.path, &path));
+    TRY(path_of(op, request->path, &path));
     op->step = "chown"; /* before the mode: a change of owner clears the set-id bits */
-    if (request.flags & (SET_UID | SET_GID))
-        TRY(sys_fchownat(AT_FDCWD, path, request.flags & SET_UID ? request.uid : UINT32_MAX,
-                         request.flags & SET_GID ? request.gid : UINT32_MAX, AT_SYMLINK_NOFOLLOW));
-    if (request.flags & SET_MODE) {
+    if (request->flags & (SET_UID | SET_GID))
+        TRY(sys_fchownat(AT_FDCWD, path, request->flags & SET_UID ? request->uid : UINT32_MAX,
+                         request->flags & SET_GID ? request->gid : UINT32_MAX, AT_SYMLINK_NOFOLLOW));
+    if (request->flags & SET_MODE) {
         op->step = "chmod";
-        TRY(sys_fchmodat(AT_FDCWD, path, request.mode));
+        TRY(sys_fchmodat(AT_FDCWD, path, request->mode));
     }
-    if (request.flags & SET_MODIFIED) {
+    if (request->flags & SET_MODIFIED) {
         op->step = "utimes";
-        TRY(set_time(path, request.modified));
+        TRY(set_time(path, request->modified));
     }
     return file_reply(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
 }

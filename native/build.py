@@ -1,6 +1,6 @@
 """Compile `paddock-guest`. `hatch_build.py`, level `process` and the tests call `build`; nothing else compiles it.
 
-    python native/build.py [--sanitize | --faults] [--arch aarch64] [--check]
+    python native/build.py [--sanitize | --faults] [--arch aarch64] [--check | --coverage]
 
 A binary is kept in a cache under the digest of its sources, flags and compiler. Standard library only.
 """
@@ -8,8 +8,10 @@ A binary is kept in a cache under the digest of its sources, flags and compiler.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import hashlib
+import importlib.util
+import json
 import os
 import platform
 import shutil
@@ -20,9 +22,12 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent
 COMPILERS = ("gcc", "clang", "cc")
+ZIG = [sys.executable, "-m", "ziglang", "cc"]
+"""The wheel `ziglang`, which uv.lock pins, stands in where no compiler is installed."""
 WARNINGS = [
     "-Wall",
     "-Wextra",
+    "-Wno-unused-parameter", # callbacks of one type don't all need what they are given
     "-Werror",
     "-Wconversion",
     "-Wshadow",
@@ -43,6 +48,7 @@ RELEASE = [
     "-static",
     "-fno-pie",
     "-fno-asynchronous-unwind-tables",
+    "-fno-unwind-tables",
     "-fno-stack-protector",
     "-ffunction-sections",
     "-fdata-sections",
@@ -67,17 +73,25 @@ HOSTED = [
     "-fno-sanitize-recover=all",
     "-fno-omit-frame-pointer",
 ]
+COVERED = ["-O0", "-g", "-fprofile-instr-generate", "-fcoverage-mapping", "-DGUEST_COVERAGE"]
 
 
 class NoCompiler(Exception):
-    """Neither gcc nor clang is installed."""
+    """Neither gcc nor clang is installed, nor the wheel that stands in for them."""
 
 
-def find_compiler(wanted: str | None = None) -> str:
-    for name in (wanted,) if wanted else (os.environ.get("CC"), *COMPILERS):
+def find_compiler(wanted: str | None = None, arch: str | None = None) -> list[str]:
+    """Return the first words of a command that compiles for `arch`. NoCompiler."""
+    foreign = arch not in (None, platform.machine())
+    own = (f"{arch}-linux-gnu-gcc",) if foreign else (os.environ.get("CC"), *COMPILERS)
+    for name in (wanted,) if wanted else own:
         path = shutil.which(name) if name else None
         if path:
-            return path
+            return [path]
+    if wanted is None and importlib.util.find_spec("ziglang"):
+        return [*ZIG, "-target", f"{arch or platform.machine()}-linux-musl"]
+    if foreign:
+        raise NoCompiler(f"paddock-guest needs gcc for {arch}; on Debian: apt-get install gcc-{arch}-linux-gnu")
     raise NoCompiler("paddock-guest needs gcc or clang; on Debian: apt-get install gcc")
 
 
@@ -86,21 +100,20 @@ def sources() -> list[str]:
     return sorted(path.name for path in SOURCES.glob("*.c"))
 
 
-def flags_of(compiler: str, *, sanitize: bool, faults: bool, arch: str | None) -> list[str]:
+def flags_of(compiler: list[str], *, sanitize: bool, faults: bool) -> list[str]:
     family = "clang" if "clang" in _version(compiler) else "gcc"
     flags = [*COMMON, *(HOSTED if sanitize else [*RELEASE, *TRAPS[family]])]
-    if arch and arch != platform.machine():
-        if family != "clang":
-            raise NoCompiler(f"clang is needed to build for {arch}")
-        flags += [f"--target={arch}-linux-gnu", "-fuse-ld=lld"]
-    if faults:
-        flags.append("-DGUEST_FAULTS")
-    return flags
+    return [*flags, *(["-DGUEST_FAULTS"] if faults else [])]
 
 
-def _version(compiler: str) -> str:
-    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
+@functools.cache
+def _version_of(*compiler: str) -> str:
+    done = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[0]
+
+
+def _version(compiler: list[str]) -> str:
+    return _version_of(*compiler)
 
 
 def source_digest() -> str:
@@ -115,15 +128,15 @@ def build(
     *, compiler: str | None = None, sanitize: bool = False, faults: bool = False, arch: str | None = None
 ) -> Path:
     """The program, compiled now or before. NoCompiler, or CalledProcessError with what the compiler said."""
-    path = find_compiler(compiler)
-    flags = flags_of(path, sanitize=sanitize, faults=faults, arch=arch)
+    command = find_compiler(compiler, arch)
+    flags = flags_of(command, sanitize=sanitize, faults=faults)
     digest = source_digest()
-    target = _target(digest, path, flags)
+    target = _target(digest, command, flags)
     if target.exists():
         return target
     with tempfile.TemporaryDirectory(dir=_cache()) as scratch:
         made = Path(scratch) / "paddock-guest"
-        order = [path, *flags, f'-DBUILD="{digest[:32]}"', "-o", str(made), *sources()]
+        order = [*command, *flags, f'-DBUILD="{digest[:32]}"', "-o", str(made), *sources()]
         subprocess.run(order, cwd=SOURCES, check=True, stdin=subprocess.DEVNULL)
         made.chmod(0o755)
         target.parent.mkdir(exist_ok=True)
@@ -133,35 +146,40 @@ def build(
 
 def kept() -> Path:
     """Where `build` keeps what it makes here; it may not be there. NoCompiler."""
-    path = find_compiler()
-    return _target(source_digest(), path, flags_of(path, sanitize=False, faults=False, arch=None))
+    command = find_compiler()
+    return _target(source_digest(), command, flags_of(command, sanitize=False, faults=False))
 
 
-def _target(digest: str, compiler: str, flags: list[str]) -> Path:
-    key = hashlib.sha256("\0".join((digest, _version(compiler), *flags)).encode()).hexdigest()
+def _target(digest: str, compiler: list[str], flags: list[str]) -> Path:
+    key = hashlib.sha256("\0".join((digest, _version(compiler), *compiler, *flags)).encode()).hexdigest()
     return _cache() / key / "paddock-guest"
 
 
-def fuzzer(name: str) -> Path:
+def fuzzer(name: str, *, coverage: bool = False) -> Path:
     """The libFuzzer target `fuzz/NAME.c` with all that it tests, of which the objects are cached. It needs clang."""
     compiler = find_compiler("clang")
-    flags = [*COMMON, *HOSTED, "-fsanitize=fuzzer-no-link"]
-    files = [source for source in sources() if source != "main.c"]
-    key = hashlib.sha256("\0".join((source_digest(), _version(compiler), *flags)).encode()).hexdigest()
-    objects = _cache() / key
-    if not objects.exists():
-        with tempfile.TemporaryDirectory(dir=_cache()) as scratch:
-            made = Path(scratch) / "objects"
-            made.mkdir()
-            order = [compiler, *flags, "-c", *(str(SOURCES / file) for file in files)]
-            subprocess.run(order, cwd=made, check=True, stdin=subprocess.DEVNULL)
-            with contextlib.suppress(OSError):  # another has made them meanwhile
-                made.rename(objects)
+    hosted = [*COVERED, "-DGUEST_HOSTED"] if coverage else HOSTED
+    flags = [*COMMON, *hosted, "-fsanitize=fuzzer-no-link"]
+    objects = [_object(compiler, flags, source) for source in sources() if source != "main.c"]
     target = _cache() / f"fuzz-{name}-{os.getpid()}"
-    order = [compiler, *COMMON, *HOSTED, "-fsanitize=fuzzer", "-o", str(target), f"fuzz/{name}.c"]
-    order += [str(objects / file.replace(".c", ".o")) for file in files]
-    subprocess.run(order, cwd=SOURCES, check=True, stdin=subprocess.DEVNULL)
+    order = [*compiler, *COMMON, *hosted, "-fsanitize=fuzzer", "-o", str(target), f"fuzz/{name}.c"]
+    subprocess.run([*order, *objects], cwd=SOURCES, check=True, stdin=subprocess.DEVNULL)
     return target
+
+
+def _object(compiler: list[str], flags: list[str], source: str) -> str:
+    """One file, compiled, under the digest of what it is made from."""
+    digest = hashlib.sha256("\0".join((source, _version(compiler), *flags)).encode())
+    for path in (*sorted(SOURCES.glob("*.h")), SOURCES / source):
+        digest.update(path.read_bytes())
+    target = _cache() / f"{digest.hexdigest()}.o"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=_cache()) as scratch:
+            made = Path(scratch) / "o"
+            order = [*compiler, *flags, "-c", "-o", str(made), source]
+            subprocess.run(order, cwd=SOURCES, check=True, stdin=subprocess.DEVNULL)
+            made.rename(target)
+    return str(target)
 
 
 def check() -> int:

@@ -14,6 +14,11 @@ struct reader reader_of(const void *bytes, size_t size)
     return (struct reader){bytes, size};
 }
 
+struct reader text_of(const char *text)
+{
+    return reader_of(text, strlen(text));
+}
+
 static int take(struct reader *from, void *to, size_t size)
 {
     if (from->left < size)
@@ -55,12 +60,12 @@ int get_part(struct reader *from, size_t size, struct reader *part)
     return 0;
 }
 
-static bool all_zero(struct reader bytes)
+bool all_zero(const void *bytes, size_t size)
 {
-    for (size_t i = 0; i < bytes.left; i++)
-        if (bytes.at[i])
-            return false;
-    return true;
+    const unsigned char *at = bytes;
+    while (size && !*at)
+        at++, size--;
+    return !size;
 }
 
 int get_field(struct reader *from, uint16_t *tag, struct reader *value)
@@ -72,7 +77,7 @@ int get_field(struct reader *from, uint16_t *tag, struct reader *value)
         return 0;
     if (get_u16(&rest, tag) || get_u16(&rest, &zero) || get_u32(&rest, &length) || zero)
         return -EBADMSG;
-    if (get_part(&rest, length, value) || get_part(&rest, padded(length) - length, &padding) || !all_zero(padding))
+    if (get_part(&rest, length, value) || get_part(&rest, padded(length) - length, &padding) || !all_zero(padding.at, padding.left))
         return -EBADMSG;
     *from = rest;
     return 1;

@@ -13,6 +13,7 @@ struct reader {
 };
 
 struct reader reader_of(const void *bytes, size_t size);
+struct reader text_of(const char *text);
 int get_u8(struct reader *, uint8_t *);
 int get_u16(struct reader *, uint16_t *);
 int get_u32(struct reader *, uint32_t *);
@@ -28,6 +29,8 @@ int check_strings(struct reader value); /* each with a NUL behind it; may be emp
 
 /* Whether these are the bytes of the text. */
 bool reader_is(struct reader, const char *text);
+
+bool all_zero(const void *bytes, size_t size);
 
 /* How many strings `check_strings` has found good. */
 size_t count_strings(struct reader value);

@@ -11,10 +11,8 @@ static const char RESOLVERS[] = "/etc/resolv.conf", RESOLVER[] = "nameserver 192
 /* netdevice(7) */
 static int ask(unsigned long order, const void *request)
 {
-    int fd = sys_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
-    int result = fd < 0 ? fd : sys_ioctl(fd, order, P(request));
-    fd_close(&fd);
-    return result;
+    HELD int fd = TRY(sys_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC));
+    return sys_ioctl(fd, order, P(request));
 }
 
 static struct card_request request_of(const char *card)
@@ -51,11 +49,10 @@ static int give(unsigned long order, struct ipv4_address address)
 static void name_a_resolver(void)
 {
     char text[4096];
-    int fd = sys_openat(AT_FDCWD, RESOLVERS, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+    HELD int fd = sys_openat(AT_FDCWD, RESOLVERS, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
     long got = fd < 0 ? fd : sys_pread(fd, text, sizeof text, 0);
     if (got >= 0 && !find_bytes(text, (size_t)got, "nameserver", 10) && sys_pwrite(fd, RESOLVER, sizeof RESOLVER - 1, 0) > 0)
         (void)sys_ftruncate(fd, sizeof RESOLVER - 1);
-    fd_close(&fd);
 }
 
 int card_lead(bool out)
@@ -63,13 +60,10 @@ int card_lead(bool out)
     struct route route = {.destination = ANY, .gateway = GATEWAY, .mask = ANY, .flags = RTF_UP | RTF_GATEWAY};
     if (!out)
         return card_up(CARD, false);
-    int result = give(SIOCSIFADDR, ADDRESS);
-    if (!result)
-        result = give(SIOCSIFNETMASK, MASK);
-    if (!result)
-        result = card_up(CARD, true);
-    if (!result)
-        result = ask(SIOCADDRT, &route);
+    TRY(give(SIOCSIFADDR, ADDRESS));
+    TRY(give(SIOCSIFNETMASK, MASK));
+    TRY(card_up(CARD, true));
+    int result = ask(SIOCADDRT, &route);
     if (!result || result == -EEXIST) /* a copy of one that had it */
         name_a_resolver();
     return result == -EEXIST ? 0 : result;

@@ -19,32 +19,26 @@ static int remove_all(struct op *op, char *path)
 {
     const char *name;
     path_split(path, &name);
-    int directory = TRY(sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
-    int error = *name ? remove_tree(directory, name, &op->arena) : -EBUSY;
-    fd_close(&directory);
-    return error;
+    HELD int directory = TRY(sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
+    return *name ? remove_tree(directory, name, &op->arena) : -EBUSY;
 }
 
 int serve_remove(struct op *op)
 {
-    struct remove_message request;
+    const struct remove_message *request = op->request;
     char *path;
-    TRY(message_read(op->request, &remove_shape, &request));
-    if (request.flags & ~(uint32_t)REMOVE_FLAGS)
-        return -EBADMSG;
-    TRY(path_of(op, request.path, &path));
+    TRY(path_of(op, request->path, &path));
     op->step = "remove";
-    int error = request.flags & REMOVE_RECURSIVE ? remove_all(op, path) : remove_one(path);
-    return error == -ENOENT && request.flags & REMOVE_MISSING_OK ? 0 : error;
+    int error = request->flags & REMOVE_RECURSIVE ? remove_all(op, path) : remove_one(path);
+    return error == -ENOENT && request->flags & REMOVE_MISSING_OK ? 0 : error;
 }
 
 int serve_copy(struct op *op)
 {
-    struct copy_message request;
+    const struct copy_message *request = op->request;
     char *source, *destination;
-    TRY(message_read(op->request, &copy_shape, &request));
-    TRY(path_of(op, request.source, &source));
-    TRY(path_of(op, request.destination, &destination));
+    TRY(path_of(op, request->source, &source));
+    TRY(path_of(op, request->destination, &destination));
     op->step = "copy";
     TRY(copy_tree(source, destination, &op->arena));
     return file_exit(op, AT_FDCWD, destination, destination, AT_SYMLINK_NOFOLLOW);
@@ -52,11 +46,10 @@ int serve_copy(struct op *op)
 
 int serve_move(struct op *op)
 {
-    struct move_message request;
+    const struct move_message *request = op->request;
     char *source, *destination;
-    TRY(message_read(op->request, &move_shape, &request));
-    TRY(path_of(op, request.source, &source));
-    TRY(path_of(op, request.destination, &destination));
+    TRY(path_of(op, request->source, &source));
+    TRY(path_of(op, request->destination, &destination));
     op->step = "rename";
     int error = sys_renameat2(AT_FDCWD, source, AT_FDCWD, destination, 0);
     if (error == -EXDEV) {

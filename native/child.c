@@ -126,7 +126,6 @@ static bool outlet_read(struct outlet *outlet)
 static void outlet_ready(struct watch *watch, uint32_t events)
 {
     struct outlet *outlet = CONTAINER_OF(watch, struct outlet, watch);
-    (void)events;
     (void)outlet_read(outlet);
     child_push(outlet->child);
 }
@@ -134,12 +133,8 @@ static void outlet_ready(struct watch *watch, uint32_t events)
 /* Whether somebody else still holds the other side of a pipe. */
 static bool still_held(int fd)
 {
-    struct {
-        int fd;
-        short events, happened;
-    } poll = {fd, 0, 0};
-    struct timespec none = {0, 0};
-    (void)CALL5(ppoll, P(&poll), 1, P(&none), 0, 8);
+    struct poll poll = {fd, 0, 0};
+    (void)sys_poll(&poll, 1, &(struct timespec){0, 0});
     return !(poll.happened & EPOLLHUP);
 }
 
@@ -208,7 +203,6 @@ static void inlet_write(struct inlet *inlet)
 
 static void inlet_ready(struct watch *watch, uint32_t events)
 {
-    (void)events;
     inlet_write(CONTAINER_OF(watch, struct inlet, watch));
 }
 

@@ -55,8 +55,6 @@ static const char *complaint(const struct exec_message *request, const struct fr
 {
     size_t descriptors = frame->descriptor_count - (request->flags & EXEC_CGROUP ? 1 : 0);
     size_t streams = request->flags & EXEC_STDIN ? 3 : 2;
-    if (request->flags & ~(uint32_t)EXEC_FLAGS)
-        return "flags";
     if (!good_id(request->id))
         return "id";
     if (!request->argv.left || !request->argv.at[0])
@@ -96,9 +94,7 @@ static void ends_close(struct ends *ends, const struct agent *agent)
 static int open_pipe(int *reader, int *writer)
 {
     int pair[2];
-    int result = sys_pipe2(pair, O_CLOEXEC);
-    if (result < 0)
-        return result;
+    TRY(sys_pipe2(pair, O_CLOEXEC));
     *reader = pair[0];
     *writer = pair[1];
     return 0;
@@ -109,20 +105,13 @@ static int open_terminal(struct ends *ends, const struct exec_message *request)
 {
     static const int unlocked = 0;
     struct window_size size = {request->rows, request->columns, 0, 0};
-    ends->ours[1] = sys_openat(AT_FDCWD, "/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC, 0);
-    if (ends->ours[1] < 0)
-        return ends->ours[1];
-    int result = sys_ioctl(ends->ours[1], TIOCSPTLCK, P(&unlocked));
-    if (!result)
-        result = sys_ioctl(ends->ours[1], TIOCSWINSZ, P(&size));
-    if (!result)
-        result = ends->child[0] = sys_ioctl(ends->ours[1], TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
-    if (result >= 0)
-        result = ends->ours[0] = sys_fcntl(ends->ours[1], F_DUPFD_CLOEXEC, 3);
-    if (result >= 0)
-        result = ends->terminal = sys_fcntl(ends->ours[1], F_DUPFD_CLOEXEC, 3);
-    ends->child[1] = ends->child[2] = ends->child[0];
-    return result < 0 ? result : 0;
+    int terminal = ends->ours[1] = TRY(sys_openat(AT_FDCWD, "/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC, 0));
+    TRY(sys_ioctl(terminal, TIOCSPTLCK, P(&unlocked)));
+    TRY(sys_ioctl(terminal, TIOCSWINSZ, P(&size)));
+    ends->child[0] = ends->child[1] = ends->child[2] = TRY(sys_ioctl(terminal, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
+    ends->ours[0] = TRY(sys_fcntl(terminal, F_DUPFD_CLOEXEC, 3));
+    ends->terminal = TRY(sys_fcntl(terminal, F_DUPFD_CLOEXEC, 3));
+    return 0;
 }
 
 static int open_ends(struct ends *ends, struct agent *agent, const struct exec_message *request, struct frame *frame)
@@ -140,10 +129,9 @@ static int open_ends(struct ends *ends, struct agent *agent, const struct exec_m
     }
     if (given)
         ends->child[0] = fd_take(&frame->descriptors[0]);
-    int result = stdin && !given ? open_pipe(&ends->child[0], &ends->ours[0]) : 0;
-    if (!result)
-        result = open_pipe(&ends->ours[1], &ends->child[1]);
-    return result ? result : open_pipe(&ends->ours[2], &ends->child[2]);
+    TRY(stdin && !given ? open_pipe(&ends->child[0], &ends->ours[0]) : 0);
+    TRY(open_pipe(&ends->ours[1], &ends->child[1]));
+    return open_pipe(&ends->ours[2], &ends->child[2]);
 }
 
 /* Our ends become the child's streams. */
@@ -151,18 +139,15 @@ static int adopt_ends(struct child *child, struct ends *ends)
 {
     bool large = child->flags & EXEC_BACKGROUND && child->agent->rings <= LIMIT_RINGS - 2 * LIMIT_BACKGROUND_RING;
     size_t size = large ? LIMIT_BACKGROUND_RING : LIMIT_RING;
-    int result = 0;
     child->terminal = fd_take(&ends->terminal);
-    for (unsigned i = 0; i < 2 && !result; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         if (ends->ours[i + 1] < 0)
             continue;
         if (large)
             child->agent->rings += LIMIT_BACKGROUND_RING;
-        result = child_outlet(child, i, fd_take(&ends->ours[i + 1]), size, child->terminal >= 0);
+        TRY(child_outlet(child, i, fd_take(&ends->ours[i + 1]), size, child->terminal >= 0));
     }
-    if (!result && ends->ours[0] >= 0)
-        result = child_inlet(child, fd_take(&ends->ours[0]));
-    return result;
+    return ends->ours[0] < 0 ? 0 : child_inlet(child, fd_take(&ends->ours[0]));
 }
 
 /* A number that no other command has, of this agent or of another that sees the same processes. */
@@ -177,13 +162,12 @@ static uint64_t new_tag(const struct agent *agent)
 static int fill_program(struct child *child, const struct exec_message *request, struct program *program)
 {
     struct arena *arena = &child->agent->arena;
-    int result = vector_of(arena, request->argv, &program->argv);
-    if (!result)
-        result = vector_of(arena, request->env, &program->env);
+    TRY(vector_of(arena, request->argv, &program->argv));
+    TRY(vector_of(arena, request->env, &program->env));
     program->cwd = arena_text(arena, request->cwd.at, request->cwd.left);
     uint32_t *groups = arena_take(arena, request->groups.left);
-    if (result || !program->cwd || !groups)
-        return result ? result : -ENOMEM;
+    if (!program->cwd || !groups)
+        return -ENOMEM;
     if (request->groups.left)
         memcpy(groups, request->groups.at, request->groups.left);
     program->groups = groups;
@@ -304,81 +288,66 @@ static void abandon(struct child *child)
     child->state = CHILD_FREE;
 }
 
-void command_exec(struct channel *channel, struct reader body, struct frame *frame)
+void command_exec(struct channel *channel, const void *message, struct frame *frame)
 {
+    const struct exec_message *request = message;
     struct agent *agent = agent_of(channel);
-    struct exec_message request;
     struct ends ends;
     const char *step = "pipe";
-    if (message_read(body, &exec_shape, &request) || (request.flags & EXEC_CGROUP && !frame->descriptor_count)) {
-        channel->connection->wire.broken = true;
-        return;
-    }
-    const char *wrong = complaint(&request, frame);
-    if (wrong || find(agent, request.id)) {
-        channel_error(channel, wrong ? -EINVAL : -EEXIST, wrong ? wrong : "id");
-        return;
-    }
+    if (request->flags & EXEC_CGROUP && !frame->descriptor_count)
+        return request_refuse(channel);
+    const char *wrong = complaint(request, frame);
+    if (wrong || find(agent, request->id))
+        return channel_error(channel, wrong ? -EINVAL : -EEXIST, wrong ? wrong : "id");
     struct child *child = child_new(agent, CHILD_COMMAND);
-    if (!child) {
-        channel_error(channel, -ENOSPC, "commands");
-        return;
-    }
-    child->flags = request.flags;
+    if (!child)
+        return channel_error(channel, -ENOSPC, "commands");
+    child->flags = request->flags;
     child->tag = new_tag(agent);
-    if (request.flags & EXEC_CGROUP)
+    if (request->flags & EXEC_CGROUP)
         child->cgroup = fd_take(&frame->descriptors[frame->descriptor_count - 1]);
-    remember(child, &request);
-    int result = open_ends(&ends, agent, &request, frame);
+    remember(child, request);
+    int result = open_ends(&ends, agent, request, frame);
     if (!result)
-        result = start(child, &request, &ends, &step);
+        result = start(child, request, &ends, &step);
     if (result > 0) {
-        run(child, &request, result);
+        run(child, request, result);
         channel_follow(channel, child, ROLE_OWNER);
         result = adopt_ends(child, &ends);
     }
     ends_close(&ends, agent);
     if (result < 0 && child->state == CHILD_FREE) {
         abandon(child);
-        channel_error(channel, result, step);
-        return;
+        return channel_error(channel, result, step);
     }
     if (result < 0) /* it runs, and its streams cannot be watched */
         (void)sys_kill(-child->pid, SIGKILL);
     /* Most commands end at once: then REPLY and EXIT come together, and wake the host once. */
-    if (request.flags & (EXEC_BACKGROUND | EXEC_STDIN | EXEC_TERMINAL) || request.timeout) {
+    if (request->flags & (EXEC_BACKGROUND | EXEC_STDIN | EXEC_TERMINAL) || request->timeout) {
         command_reply(child);
     } else {
         child->timer.fire = reply_late;
         timer_set(&agent->loop, &child->timer, child->started + SOON);
     }
-    if (request.flags & EXEC_BACKGROUND) {
-        channel_close(channel);
-        return;
-    }
+    if (request->flags & EXEC_BACKGROUND)
+        return channel_close(channel);
     for (unsigned i = 0; i < 2; i++)
         channel->out[i].flowing = child->out[i].ring.size && !(i && child->terminal >= 0);
 }
 
-void command_attach(struct channel *channel, struct reader body)
+void command_attach(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct attach_message request;
-    if (message_read(body, &attach_shape, &request) || request.flags & ~(uint32_t)ATTACH_FLAGS) {
-        channel->connection->wire.broken = true;
-        return;
-    }
-    struct child *child = find(agent_of(channel), request.id);
-    if (!child || !(child->kept || child->flags & EXEC_BACKGROUND)) {
-        channel_error(channel, -ENOENT, "id");
-        return;
-    }
-    uint64_t wanted[2] = {request.out, request.err};
+    const struct attach_message *request = message;
+    struct child *child = find(agent_of(channel), request->id);
+    if (!child || !(child->kept || child->flags & EXEC_BACKGROUND))
+        return channel_error(channel, -ENOENT, "id");
+    uint64_t wanted[2] = {request->out, request->err};
     for (unsigned i = 0; i < 2; i++) {
         const struct ring *ring = &child->out[i].ring;
         struct flow *flow = &channel->out[i];
         flow->at = min_u64(wanted[i] > ring->first ? wanted[i] : ring->first, ring->end);
-        flow->flowing = request.flags & (i ? ATTACH_ERR : ATTACH_OUT) && ring->size;
-        if (request.flags & ATTACH_NOW)
+        flow->flowing = request->flags & (i ? ATTACH_ERR : ATTACH_OUT) && ring->size;
+        if (request->flags & ATTACH_NOW)
             flow->until = ring->end;
     }
     struct attach_reply_message reply = {(uint32_t)child->pid, 0, channel->out[0].at, channel->out[1].at};
@@ -419,27 +388,20 @@ static struct child *latest_before(struct agent *agent, uint64_t before)
     return latest;
 }
 
-void command_list(struct channel *channel, struct reader body)
+void command_list(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct agent *agent = agent_of(channel);
-    struct execs_message request;
-    struct execs_reply_message reply = {0};
-    unsigned char *bytes = arena_take(&agent->arena, LIMIT_BODY);
-    struct writer to = writer_of(bytes, LIMIT_BODY);
-    must(bytes);
-    if (message_read(body, &execs_shape, &request)) {
-        channel->connection->wire.broken = true;
-        return;
-    }
-    (void)message_put(&to, &execs_reply_shape, &reply);
-    uint64_t before = request.before ? request.before : UINT64_MAX;
+    static unsigned char bytes[LIMIT_BODY];
+    const struct execs_message *request = message;
+    const struct execs_reply_message reply = {0};
+    struct writer to = writer_of(bytes, sizeof bytes);
+    uint64_t before = request->before ? request->before : UINT64_MAX;
     struct child *child;
-    while ((child = latest_before(agent, before)) && !put_row(&to, child))
+    (void)message_put(&to, &execs_reply_shape, &reply);
+    while ((child = latest_before(agent_of(channel), before)) && !put_row(&to, child))
         before = child->number;
     if (child)
         memcpy(bytes, &before, sizeof before);
     channel_reply_bytes(channel, to.base, to.used);
-    arena_rewind(&agent->arena, 0);
     channel_close(channel);
 }
 
@@ -464,68 +426,43 @@ static int resize_to(struct child *child, uint16_t rows, uint16_t columns)
     return child->terminal < 0 ? 0 : sys_ioctl(child->terminal, TIOCSWINSZ, P(&size));
 }
 
-static void answer(struct channel *channel, int result, const char *step)
+void command_signal(struct channel *channel, const void *message, struct frame *frame)
 {
-    if (result < 0) {
-        channel_error(channel, result, step);
-        return;
-    }
-    channel_reply_bytes(channel, NULL, 0);
-    channel_close(channel);
+    const struct signal_message *request = message;
+    request_answer(channel, signal_to(find(agent_of(channel), request->id), request->number), "signal");
 }
 
-void command_signal(struct channel *channel, struct reader body)
+void command_resize(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct signal_message request;
-    if (message_read(body, &signal_shape, &request))
-        channel->connection->wire.broken = true;
-    else
-        answer(channel, signal_to(find(agent_of(channel), request.id), request.number), "signal");
-}
-
-void command_resize(struct channel *channel, struct reader body)
-{
-    struct resize_message request;
-    if (message_read(body, &resize_shape, &request))
-        channel->connection->wire.broken = true;
-    else
-        answer(channel, resize_to(find(agent_of(channel), request.id), request.rows, request.columns), "resize");
+    const struct resize_message *request = message;
+    request_answer(channel, resize_to(find(agent_of(channel), request->id), request->rows, request->columns), "resize");
 }
 
 /* Its pipes are held by somebody who outlives the host's connection. */
-void command_keep(struct channel *channel, struct reader body)
+void command_keep(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct keep_message request;
-    if (message_read(body, &keep_shape, &request)) {
-        channel->connection->wire.broken = true;
-        return;
-    }
-    struct child *child = find(agent_of(channel), request.id);
+    const struct keep_message *request = message;
+    struct child *child = find(agent_of(channel), request->id);
     bool can = child && child->out[0].watch.fd < 0 && child->out[1].watch.fd < 0;
     if (can && child->state == CHILD_RUNNING) {
         command_reply(child); /* it may have waited for the timer */
         child->kept = true;
-        child->time_left = request.timeout;
+        child->time_left = request->timeout;
         child->looked_at = loop_now();
-        if (request.timeout)
+        if (request->timeout)
             look_at_time(child);
         else
             timer_clear(&child->agent->loop, &child->timer);
     }
-    answer(channel, !child ? -ENOENT : can ? 0 : -EINVAL, "keep");
+    request_answer(channel, !child ? -ENOENT : can ? 0 : -EINVAL, "keep");
 }
 
-void command_kill(struct channel *channel, struct reader body)
+void command_kill(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct kill_message request;
-    if (message_read(body, &kill_shape, &request)) {
-        channel->connection->wire.broken = true;
-        return;
-    }
-    struct child *child = find(agent_of(channel), request.id);
+    const struct kill_message *request = message;
+    struct child *child = find(agent_of(channel), request->id);
     int result = child ? kill_start(child) : -ENOENT;
     if (result < 0)
-        channel_error(channel, result, "kill");
-    else
-        channel_follow(channel, child, ROLE_KILLER);
+        return channel_error(channel, result, "kill");
+    channel_follow(channel, child, ROLE_KILLER);
 }

@@ -38,25 +38,21 @@ static int send_range(struct op *op, int fd, uint64_t length)
 
 int serve_read(struct op *op)
 {
-    struct read_message request;
+    const struct read_message *request = op->request;
     struct statx is;
-    unsigned char bytes[16];
-    struct writer body = writer_of(bytes, sizeof bytes);
     char *path;
-    TRY(message_read(op->request, &read_shape, &request));
-    if (request.offset > INT64_MAX)
+    if (request->offset > INT64_MAX)
         return -EINVAL;
-    TRY(path_of(op, request.path, &path));
+    TRY(path_of(op, request->path, &path));
     op->step = "open";
     int fd = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | SAFE, 0));
     TRY(require_regular(fd, &is));
     op->step = "read";
     (void)sys_fcntl(fd, F_SETFL, 0); /* gVisor's splice(2) would not wait for room in a pipe */
-    TRY(sys_lseek(fd, (int64_t)request.offset, SEEK_SET));
+    TRY(sys_lseek(fd, (int64_t)request->offset, SEEK_SET));
     struct read_reply_message reply = {.size = is.size};
-    TRY(message_put(&body, &read_reply_shape, &reply));
-    TRY(op_reply(op, &body));
-    return send_range(op, fd, request.length);
+    TRY(op_reply(op, &read_reply_shape, &reply));
+    return send_range(op, fd, request->length);
 }
 
 /* WRITE */
@@ -72,10 +68,11 @@ struct content {
  * replaced, but what it leads to. */
 static int content_locate(struct op *op, char *path, struct content *content)
 {
-    int base = AT_FDCWD;
+    HELD int base = -1;
     for (int links = 0; links < CONTENT_LINKS; links++) {
         const char *name;
         char *target = arena_take(&op->arena, PATH_MAX + 2);
+        int from = base < 0 ? AT_FDCWD : base;
         if (!target)
             return -ENOMEM;
         path_split(path, &name);
@@ -83,14 +80,8 @@ static int content_locate(struct op *op, char *path, struct content *content)
             return -EISDIR;
         if (strlen(name) > NAME_MAX)
             return -ENAMETOOLONG;
-        int error = *path ? path_make(base, path) : 0;
-        if (error)
-            return error;
-        content->directory = sys_openat(base, *path ? path : ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-        if (base >= 0)
-            fd_close(&base);
-        if (content->directory < 0)
-            return content->directory;
+        TRY(*path ? path_make(from, path) : 0);
+        content->directory = TRY(sys_openat(from, *path ? path : ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
         memcpy(content->name, name, strlen(name) + 1);
         long size = sys_readlinkat(content->directory, name, target, PATH_MAX - 1);
         if (size == -EINVAL || size == -ENOENT) /* no link, or nothing yet */
@@ -99,11 +90,10 @@ static int content_locate(struct op *op, char *path, struct content *content)
             return size ? (int)size : -ENOENT;
         while (size > 1 && target[size - 1] == '/')
             target[--size] = 0;
-        base = content->directory;
-        content->directory = -1;
+        fd_close(&base);
+        base = fd_take(&content->directory);
         path = target;
     }
-    fd_close(&base);
     return -ELOOP;
 }
 
@@ -176,23 +166,18 @@ static int content_attributes(struct op *op, int from, int to)
 static int content_inherit(struct op *op, const struct content *content, const struct statx *before)
 {
     struct statx now;
-    int old = sys_openat(content->directory, content->name, O_WRONLY | O_NOFOLLOW | SAFE, 0);
+    HELD int old = sys_openat(content->directory, content->name, O_WRONLY | O_NOFOLLOW | SAFE, 0);
     if (old == -ETXTBSY)
         old = sys_openat(content->directory, content->name, O_RDONLY | O_NOFOLLOW | SAFE, 0);
-    if (old < 0)
-        return old;
-    int error = sys_statx(content->file, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now);
-    if (!error && (now.uid != before->uid || now.gid != before->gid)) {
-        error = sys_fchownat(content->file, "", before->uid, before->gid, AT_EMPTY_PATH);
-        if (error == -EPERM) /* another's file in a directory of ours: it becomes ours */
-            error = 0;
+    TRY(old);
+    TRY(sys_statx(content->file, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now));
+    if (now.uid != before->uid || now.gid != before->gid) {
+        int error = sys_fchownat(content->file, "", before->uid, before->gid, AT_EMPTY_PATH);
+        if (error && error != -EPERM) /* another's file in a directory of ours: it becomes ours */
+            return error;
     }
-    if (!error)
-        error = sys_fchmod(content->file, before->mode & 07777u);
-    if (!error)
-        error = content_attributes(op, old, content->file);
-    fd_close(&old);
-    return error;
+    TRY(sys_fchmod(content->file, before->mode & 07777u));
+    return content_attributes(op, old, content->file);
 }
 
 static int content_open(struct op *op, struct content *content, bool append)
@@ -233,8 +218,7 @@ static int content_link(struct content *content)
     char path[PATH_FD];
     int error = content_name(content);
     if (!error)
-        error = sys_linkat(AT_FDCWD, path_of_fd(content->file, path), content->directory, content->temporary,
-                           AT_SYMLINK_FOLLOW);
+        error = sys_linkat(AT_FDCWD, path_of_fd(content->file, path), content->directory, content->temporary, AT_SYMLINK_FOLLOW);
     if (error)
         content->temporary[0] = 0;
     return error;
@@ -243,42 +227,34 @@ static int content_link(struct content *content)
 static int content_commit(struct op *op, struct content *content)
 {
     op->step = "rename";
-    int error = content->temporary[0] ? 0 : content_link(content);
-    if (!error)
-        error = sys_renameat2(content->directory, content->temporary, content->directory, content->name, 0);
-    if (!error)
-        content->temporary[0] = 0;
-    return error;
+    TRY(content->temporary[0] ? 0 : content_link(content));
+    TRY(sys_renameat2(content->directory, content->temporary, content->directory, content->name, 0));
+    content->temporary[0] = 0;
+    return 0;
+}
+
+static int content_write(struct op *op, struct content *content, const struct write_message *request)
+{
+    TRY(content_open(op, content, request->flags & WRITE_APPEND));
+    TRY(op_reply(op, NULL, NULL));
+    TRY(content_receive(op, content->file));
+    op->step = "chmod";
+    TRY(request->flags & WRITE_MODE ? sys_fchmod(content->file, request->mode) : 0);
+    return request->flags & WRITE_APPEND ? 0 : content_commit(op, content);
 }
 
 int serve_write(struct op *op)
 {
-    struct write_message request;
+    const struct write_message *request = op->request;
     struct content content = {.directory = -1, .file = -1};
     char *path, *known;
-    int error = message_read(op->request, &write_shape, &request);
-    if (!error && (request.flags & ~(uint32_t)WRITE_FLAGS || request.mode > 07777))
-        error = -EBADMSG;
-    if (!error)
-        error = path_of(op, request.path, &path);
-    if (!error)
-        error = path_of(op, request.path, &known);
-    if (error)
-        return error;
+    if (request->mode > 07777)
+        return -EBADMSG;
+    TRY(path_of(op, request->path, &path));
+    TRY(path_of(op, request->path, &known));
     op->step = "open";
-    error = content_locate(op, path, &content);
-    if (!error)
-        error = content_open(op, &content, request.flags & WRITE_APPEND);
-    if (!error)
-        error = op_reply(op, NULL);
-    if (!error)
-        error = content_receive(op, content.file);
-    if (!error && request.flags & WRITE_MODE) {
-        op->step = "chmod";
-        error = sys_fchmod(content.file, request.mode);
-    }
-    if (!error && !(request.flags & WRITE_APPEND))
-        error = content_commit(op, &content);
+    TRY(content_locate(op, path, &content));
+    int error = content_write(op, &content, request);
     if (content.temporary[0])
         (void)sys_unlinkat(content.directory, content.temporary, 0);
     return error ? error : file_exit(op, content.directory, content.name, known, AT_SYMLINK_NOFOLLOW);

@@ -48,23 +48,14 @@ static int copy_times(int fd, const struct statx *is)
 static int copy_file(int from_directory, const char *from_name, int to_directory, const char *to_name)
 {
     struct statx is;
-    int to = -1, from = sys_openat(from_directory, from_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
-    if (from < 0)
-        return from;
-    int error = sys_statx(from, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
-    if (!error && !is_regular(&is))
-        error = -EINVAL;
-    if (!error) {
-        to = sys_openat(to_directory, to_name, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
-        error = to < 0 ? to : copy_bytes(from, to);
-    }
-    if (!error)
-        error = sys_fchmod(to, is.mode & 07777u);
-    if (!error)
-        error = copy_times(to, &is);
-    fd_close(&from);
-    fd_close(&to);
-    return error;
+    HELD int from = TRY(sys_openat(from_directory, from_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0));
+    TRY(sys_statx(from, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is));
+    if (!is_regular(&is))
+        return -EINVAL;
+    HELD int to = TRY(sys_openat(to_directory, to_name, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600));
+    TRY(copy_bytes(from, to));
+    TRY(sys_fchmod(to, is.mode & 07777u));
+    return copy_times(to, &is);
 }
 
 static int copy_link(int from_directory, const char *from_name, int to_directory, const char *to_name)
@@ -122,25 +113,16 @@ static int copy_walk(struct copy *copy)
 static int copy_is_below(int fd, const struct statx *is)
 {
     struct statx above, last = {0};
-    int at = sys_openat(fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    int error = at < 0 ? at : 0;
-    while (!error) {
-        error = sys_statx(at, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &above);
-        if (error)
-            break;
+    for (HELD int at = TRY(sys_openat(fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0));; last = above) {
+        TRY(sys_statx(at, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &above));
         if (is_same_file(&above, is))
-            error = -EINVAL;
-        else if (is_same_file(&above, &last))
-            break; /* the root, which is above itself */
-        last = above;
-        int next = sys_openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+            return -EINVAL;
+        if (is_same_file(&above, &last))
+            return 0; /* the root, which is above itself */
+        int next = TRY(sys_openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
         fd_close(&at);
         at = next;
-        if (!error && at < 0)
-            error = at;
     }
-    fd_close(&at);
-    return error;
 }
 
 /* `directory` is where the copy is made, as `name`. */
@@ -150,17 +132,10 @@ static int copy_directory(const char *source, const struct statx *is, int direct
     TRY(copy ? copy_is_below(directory, is) : -ENOMEM);
     int from = TRY(sys_openat(AT_FDCWD, source, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
     TRY(walk_open_take(&copy->source, &from, memory, SIZE_MAX, 0, true));
-    int error = trail_open_at(&copy->destination, directory, memory);
-    if (!error) {
-        error = copy_down(copy, name);
-        if (!error)
-            error = copy_walk(copy);
-        if (!error)
-            error = copy_up(copy, is->mode);
-        trail_close(&copy->destination);
-    }
-    walk_close(&copy->source);
-    return error;
+    TRY(trail_open_at(&copy->destination, directory, memory));
+    TRY(copy_down(copy, name));
+    TRY(copy_walk(copy));
+    return copy_up(copy, is->mode);
 }
 
 int copy_tree(const char *source, const char *destination, struct arena *memory)
@@ -172,17 +147,10 @@ int copy_tree(const char *source, const char *destination, struct arena *memory)
     if (!path)
         return -ENOMEM;
     memcpy(path, destination, size);
-    int error = sys_statx(AT_FDCWD, source, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
-    if (error)
-        return error;
+    TRY(sys_statx(AT_FDCWD, source, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is));
     path_split(path, &name);
-    int directory = sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    if (directory < 0)
-        return directory;
+    HELD int directory = TRY(sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
     if (is_directory(&is))
-        error = copy_directory(source, &is, directory, name, memory);
-    else
-        error = copy_one(AT_FDCWD, source, is.mode, directory, name);
-    fd_close(&directory);
-    return error;
+        return copy_directory(source, &is, directory, name, memory);
+    return copy_one(AT_FDCWD, source, is.mode, directory, name);
 }

@@ -1,4 +1,5 @@
-/* A build for tests: the n-th system call that may fail fails, with the error that was asked for. */
+/* A build for tests: the n-th system call that may fail fails, with the error that was asked for. With error 0 it is the
+ * n-th allocation. */
 #ifdef GUEST_FAULTS
 
 #include "agent.h"
@@ -31,10 +32,15 @@ static bool cannot_fail(long number)
 
 bool fault_strikes(long number, long *result)
 {
-    if (!left || cannot_fail(number) || --left)
+    if (!error || !left || cannot_fail(number) || --left)
         return false;
     *result = -(long)error;
     return true;
+}
+
+bool fault_denies(void)
+{
+    return !error && left && !--left;
 }
 
 #else

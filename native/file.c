@@ -3,11 +3,6 @@
 #include "path.h"
 #include "sys.h"
 
-struct reader text_of(const char *text)
-{
-    return reader_of(text, strlen(text));
-}
-
 static uint32_t file_kind(unsigned mode)
 {
     switch (mode & S_IFMT) {
@@ -22,8 +17,7 @@ static uint32_t file_kind(unsigned mode)
     }
 }
 
-int file_body(struct file *file, int directory, const char *name, const char *path, const struct statx *is,
-              struct writer *body)
+void file_describe(struct file *file, int directory, const char *name, const char *path, const struct statx *is)
 {
     struct file_message *message = &file->message;
     *message = (struct file_message){
@@ -41,23 +35,20 @@ int file_body(struct file *file, int directory, const char *name, const char *pa
         long size = sys_readlinkat(directory, name, file->target, sizeof file->target - 1);
         message->target = reader_of(file->target, size < 0 ? 0 : (size_t)size);
     }
-    *body = writer_of(file->body, sizeof file->body);
-    return message_put(body, &file_shape, message);
 }
 
 static int file_answer(struct op *op, int directory, const char *name, char *path, int flags,
-                  int tell(struct op *, const struct writer *))
+                       int tell(struct op *, const struct shape *, const void *))
 {
     struct statx is;
-    struct writer body;
     op->step = "stat";
     TRY(sys_statx(directory, name, flags, STATX_BASIC_STATS, &is));
     struct file *file = arena_take(&op->arena, sizeof *file);
     if (!file)
         return -ENOMEM;
-    path_tidy(path);
-    TRY(file_body(file, directory, name, path, &is, &body));
-    return tell(op, &body);
+    (void)path_tidy(path);
+    file_describe(file, directory, name, path, &is);
+    return tell(op, &file_shape, &file->message);
 }
 
 int file_reply(struct op *op, int directory, const char *name, char *path, int flags)

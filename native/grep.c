@@ -8,7 +8,6 @@
 #include "rows.h"
 #include "sys.h"
 #include "utf8.h"
-#include "walk.h"
 
 enum {
     GREP_LINE = 64 << 10,  /* a longer line is searched in pieces */
@@ -20,23 +19,19 @@ enum {
 struct grep {
     struct regex regex;
     struct regex_run run;
-    struct walk walk;
     struct rows *rows;
-    char path[PATH_MAX];
-    unsigned char body[2 * PATH_MAX + GREP_TOLD];
+    const char *path;
     unsigned char block[GREP_BLOCK];
 };
 
 static int grep_tell(struct grep *grep, uint64_t number, const unsigned char *line, size_t size)
 {
     struct match_message message = {.line_number = number, .path = text_of(grep->path)};
-    struct writer body = writer_of(grep->body, sizeof grep->body);
     size_t told = min_size(size, GREP_TOLD);
     while (told < size && told > GREP_TOLD - 4 && (line[told] & 0xc0) == 0x80)
         told--; /* not in the middle of a character */
     message.line = reader_of(line, told);
-    TRY(message_put(&body, &match_shape, &message));
-    return rows_add(grep->rows, &body);
+    return rows_add(grep->rows, &match_shape, &message);
 }
 
 /* How many of the bytes at `at` are a piece to be searched: a line with its end, or as much of it as is searched at
@@ -124,67 +119,46 @@ static int grep_fd(struct grep *grep, int fd)
 static int grep_file(struct grep *grep, int directory, const char *name, int flags)
 {
     struct statx is;
-    int more = 1;
-    int fd = sys_openat(directory, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0);
-    if (fd < 0)
-        return 1;
-    if (!sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is) && is_regular(&is))
-        more = grep_fd(grep, fd);
-    fd_close(&fd);
-    return more;
+    HELD int fd = sys_openat(directory, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0);
+    bool regular = fd >= 0 && !sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is) && is_regular(&is);
+    return regular ? grep_fd(grep, fd) : 1;
 }
 
-static bool grep_name(struct reader pattern, const char *name)
+static int grep_entry(struct rows *rows, const struct walk_entry *entry, const char *path, void *context)
 {
-    return glob_match(pattern.at, pattern.left, (const unsigned char *)name, strlen(name));
-}
-
-static int grep_below(struct op *op, struct grep *grep, int root, struct reader name)
-{
-    struct walk_entry entry;
-    size_t prefix = strlen(grep->path);
-    int event, more = 1;
-    if (prefix > 1)
-        grep->path[prefix++] = '/';
-    TRY(walk_open_take(&grep->walk, &root, &op->arena, SIZE_MAX, LIMIT_PATH - prefix, false));
-    while (more > 0 && (event = TRY(walk_next(&grep->walk, &entry)))) {
-        if (event != WALK_ENTRY || !is_regular(&entry.is) || !grep_name(name, entry.name))
-            continue;
-        memcpy(grep->path + prefix, entry.path, strlen(entry.path) + 1);
-        more = grep_file(grep, entry.parent, entry.name, O_NOFOLLOW);
-    }
-    grep->rows->truncated = grep->rows->truncated || grep->walk.truncated;
-    return more;
+    struct grep *grep = context;
+    grep->path = path;
+    return is_regular(&entry->is) ? grep_file(grep, entry->parent, entry->name, O_NOFOLLOW) : 1;
 }
 
 int serve_grep(struct op *op)
 {
-    struct grep_message request;
+    const struct grep_message *request = op->request;
     struct regex_error refused;
     struct statx is;
     char *path;
-    TRY(message_read(op->request, &grep_shape, &request));
-    TRY(path_of(op, request.path, &path));
+    TRY(path_of(op, request->path, &path));
     op->step = "open";
     TRY(sys_statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &is));
     struct grep *grep = arena_take(&op->arena, sizeof *grep);
-    if (!grep || !(grep->rows = rows_new(op, request.limit)))
+    if (!grep || !(grep->rows = rows_new(op, request->limit)))
         return -ENOMEM;
-    if (!regex_compile(&grep->regex, request.pattern.at, request.pattern.left, &refused)) {
+    if (!regex_compile(&grep->regex, request->pattern.at, request->pattern.left, &refused)) {
         op->step = refused.what;
         return -EILSEQ;
     }
+    char *whole = arena_text(&op->arena, path, strlen(path));
     const char *slash = path;
     for (const char *at = path; *at; at++)
-        slash = *at == '/' ? at : slash;
-    if (strlen(path) + 2 > LIMIT_PATH)
-        return -ENAMETOOLONG;
-    memcpy(grep->path, path, strlen(path) + 1);
-    path_tidy(grep->path);
+        slash = *at == '/' ? at + 1 : slash;
+    if (!whole)
+        return -ENOMEM;
+    (void)path_tidy(whole);
+    grep->path = whole;
     if (is_directory(&is)) {
         int root = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0));
-        TRY(grep_below(op, grep, root, request.name));
-    } else if (grep_name(request.name, slash + 1)) {
+        TRY(rows_walk(grep->rows, root, whole, SIZE_MAX, request->name, grep_entry, grep));
+    } else if (glob_match(request->name.at, request->name.left, (const unsigned char *)slash, strlen(slash))) {
         TRY(grep_file(grep, AT_FDCWD, path, 0));
     }
     return rows_exit(grep->rows);

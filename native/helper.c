@@ -6,10 +6,10 @@ enum { FIRST = 3, MOST_FDS = 4, TABLE = 4096 };
 static const uint64_t PATIENCE = 5000000000u;
 
 /* A packet on the control socket: the kind of a frame, and its body. */
-struct packet {
+static struct packet {
     uint16_t kind;
     unsigned char body[LIMIT_BODY];
-};
+} packet;
 
 static void close_from(unsigned first)
 {
@@ -47,9 +47,7 @@ static void control_ready(struct watch *watch, uint32_t events);
 static int open_streams(const struct op_entry *entry, struct frame *frame, int theirs[3], int ours[3])
 {
     int pair[2];
-    int result = sys_socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, pair);
-    if (result < 0)
-        return result;
+    TRY(sys_socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, pair));
     ours[0] = pair[0];
     theirs[0] = pair[1];
     for (unsigned i = 1; i < 3; i++) {
@@ -59,8 +57,7 @@ static int open_streams(const struct op_entry *entry, struct frame *frame, int t
             theirs[i] = fd_take(&frame->descriptors[0]);
             continue;
         }
-        if ((result = sys_pipe2(pair, O_CLOEXEC)) < 0)
-            return result;
+        TRY(sys_pipe2(pair, O_CLOEXEC));
         ours[i] = pair[i == OP_IN];
         theirs[i] = pair[i != OP_IN];
     }
@@ -69,13 +66,10 @@ static int open_streams(const struct op_entry *entry, struct frame *frame, int t
 
 static int watch_streams(struct child *child, int ours[3])
 {
-    int result = 0;
     child->control = (struct watch){fd_take(&ours[0]), 0, control_ready};
-    if (ours[OP_IN] >= 0)
-        result = child_inlet(child, fd_take(&ours[OP_IN]));
-    if (!result && ours[OP_OUT] >= 0)
-        result = child_outlet(child, 0, fd_take(&ours[OP_OUT]), LIMIT_RING, false);
-    return result ? result : watch_for(&child->agent->loop, &child->control, EPOLLIN);
+    TRY(ours[OP_IN] < 0 ? 0 : child_inlet(child, fd_take(&ours[OP_IN])));
+    TRY(ours[OP_OUT] < 0 ? 0 : child_outlet(child, 0, fd_take(&ours[OP_OUT]), LIMIT_RING, false));
+    return watch_for(&child->agent->loop, &child->control, EPOLLIN);
 }
 
 void helper_start(struct channel *channel, const struct op_entry *entry, struct frame *frame)
@@ -114,14 +108,14 @@ void helper_start(struct channel *channel, const struct op_entry *entry, struct 
 }
 
 /* The next packet: the size of its body, or -errno; -EPIPE at the end. */
-static long receive(struct child *child, struct packet *packet)
+static long receive(struct child *child)
 {
-    long got = sys_recv(child->control.fd, packet, sizeof *packet, MSG_DONTWAIT);
+    long got = sys_recv(child->control.fd, &packet, sizeof packet, MSG_DONTWAIT);
     if (got == -ECONNRESET) /* it has ended without reading what we said; what it said is there all the same */
-        got = sys_recv(child->control.fd, packet, sizeof *packet, MSG_DONTWAIT);
-    if (got == 0 || (got > 0 && got < (long)sizeof packet->kind))
+        got = sys_recv(child->control.fd, &packet, sizeof packet, MSG_DONTWAIT);
+    if (got == 0 || (got > 0 && got < (long)sizeof packet.kind))
         return -EPIPE;
-    return got < 0 ? got : got - (long)sizeof packet->kind;
+    return got < 0 ? got : got - (long)sizeof packet.kind;
 }
 
 /* REPLY, which comes before all that is on its streams; what follows it waits until they are at their end. */
@@ -129,19 +123,15 @@ static void control_ready(struct watch *watch, uint32_t events)
 {
     struct child *child = CONTAINER_OF(watch, struct child, control);
     struct channel *channel = channel_owner(child);
-    struct packet *packet = arena_take(&child->agent->arena, sizeof *packet);
-    must(packet);
-    (void)events;
     (void)watch_for(&child->agent->loop, watch, 0);
-    long size = channel ? receive(child, packet) : -EPIPE;
-    if (size >= 0 && packet->kind == KIND_REPLY) {
-        channel_reply_bytes(channel, packet->body, (size_t)size);
+    long size = channel ? receive(child) : -EPIPE;
+    if (size >= 0 && packet.kind == KIND_REPLY) {
+        channel_reply_bytes(channel, packet.body, (size_t)size);
         child_push(child);
     } else if (size >= 0) {
-        wire_send(&channel->connection->wire, KIND_ERROR, 0, channel->number, packet->body, (size_t)size);
+        wire_send(&channel->connection->wire, KIND_ERROR, 0, channel->number, packet.body, (size_t)size);
         channel_free(channel);
     }
-    arena_rewind(&child->agent->arena, 0);
 }
 
 static void lose_patience(struct timer *timer)
@@ -168,18 +158,19 @@ void helper_commit(struct child *child)
         (void)sys_kill(child->pid, SIGKILL);
 }
 
-static void conclude_with(struct channel *channel, const struct packet *packet, long size)
+void helper_conclude(struct channel *channel)
 {
+    long size = receive(channel->child);
     struct wire *wire = &channel->connection->wire;
     const struct exit_message *ending = &channel->child->ending;
-    if (size >= 0 && packet->kind == KIND_REPLY) {
-        channel_reply_bytes(channel, packet->body, (size_t)size);
+    if (size >= 0 && packet.kind == KIND_REPLY) {
+        channel_reply_bytes(channel, packet.body, (size_t)size);
         channel_push(channel); /* its streams, then this again */
-    } else if (size >= 0 && packet->kind == KIND_EXIT) {
-        wire_send(wire, KIND_EXIT, 0, channel->number, packet->body, (size_t)size);
+    } else if (size >= 0 && packet.kind == KIND_EXIT) {
+        wire_send(wire, KIND_EXIT, 0, channel->number, packet.body, (size_t)size);
         channel_close(channel);
     } else if (size >= 0) {
-        wire_send(wire, KIND_ERROR, 0, channel->number, packet->body, (size_t)size);
+        wire_send(wire, KIND_ERROR, 0, channel->number, packet.body, (size_t)size);
         channel_free(channel);
     } else if (ending->signal || ending->code) {
         channel_error(channel, -EIO, "operation");
@@ -188,16 +179,4 @@ static void conclude_with(struct channel *channel, const struct packet *packet, 
             channel_reply_bytes(channel, NULL, 0);
         channel_close(channel);
     }
-}
-
-void helper_conclude(struct channel *channel)
-{
-    struct child *child = channel->child;
-    struct agent *agent = child->agent;
-    size_t mark = agent->arena.used;
-    struct packet *packet = arena_take(&agent->arena, sizeof *packet);
-    must(packet);
-    long size = receive(child, packet);
-    conclude_with(channel, packet, size);
-    arena_rewind(&agent->arena, mark);
 }

@@ -37,7 +37,7 @@ void init_let_go(struct wait *wait)
 {
     timer_clear(&wait->init->agent.loop, &wait->timer);
     wait->channel = NULL;
-    rest_let_go(wait);
+    pause_let_go(wait);
 }
 
 /* Deadline */
@@ -177,7 +177,7 @@ static void what_comes_next(struct timer *timer)
         clear(identity);
     else if (!identity->pid)
         init_listen(identity);
-    else if (!rest_stands(identity->init)) /* else it goes on with the others */
+    else if (!pause_stands(identity->init)) /* else it goes on with the others */
         (void)sys_kill(identity->pid, SIGCONT);
 }
 
@@ -204,9 +204,8 @@ static void called(struct watch *watch, uint32_t events)
     struct identity *identity = CONTAINER_OF(watch, struct identity, listener);
     struct init *init = identity->init;
     bool attends = identity->flags & IDENTITY_ATTENDING && init_waits(init, WAIT_HOLD);
-    (void)events;
     (void)watch_for(&init->agent.loop, watch, 0);
-    if (rest_stands(init) && !attends)
+    if (pause_stands(init) && !attends)
         identity->later = true;
     else
         start_agent(identity);
@@ -288,35 +287,33 @@ struct identity *init_find(struct init *init, struct reader name)
 
 /* Orders */
 
-static void add_identity(struct init *init, struct channel *channel, struct frame *frame)
+static void add_identity(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct identity_message request;
+    const struct identity_message *request = message;
+    struct init *init = agent_of(channel)->init;
     struct identity *identity = init->identities;
-    if (message_read(frame->body, &identity_shape, &request) || frame->descriptor_count != !init->led || !request.name.left ||
-        request.flags & ~(uint32_t)IDENTITY_FLAGS || request.filter.left % 8) {
-        channel->connection->wire.broken = true;
-        return;
-    }
+    if (frame->descriptor_count != !init->led || !request->name.left || request->filter.left % 8)
+        return request_refuse(channel);
     while (identity < init->identities + LIMIT_IDENTITIES && identity->name_size)
         identity++;
-    if (identity == init->identities + LIMIT_IDENTITIES || init_find(init, request.name))
+    if (identity == init->identities + LIMIT_IDENTITIES || init_find(init, request->name))
         return channel_error(channel, -ENOSPC, "identities");
     int own = init->led ? led_listener(&identity->place) : -1;
     if (init->led && own < 0)
         return channel_error(channel, own, "listen");
-    if (request.filter.left && !(identity->filter = sys_map(request.filter.left)))
+    if (request->filter.left && !(identity->filter = sys_map(request->filter.left)))
         return channel_error(channel, -ENOMEM, "filter");
-    if (request.filter.left)
-        memcpy(identity->filter, request.filter.at, request.filter.left);
-    identity->filter_size = request.filter.left;
-    if (request.groups.left)
-        memcpy(identity->groups, request.groups.at, request.groups.left);
-    identity->group_count = request.groups.left / sizeof *identity->groups;
-    memcpy(identity->name, request.name.at, request.name.left);
-    identity->name_size = request.name.left;
-    identity->flags = request.flags;
-    identity->uid = request.uid;
-    identity->gid = request.gid;
+    if (request->filter.left)
+        memcpy(identity->filter, request->filter.at, request->filter.left);
+    identity->filter_size = request->filter.left;
+    if (request->groups.left)
+        memcpy(identity->groups, request->groups.at, request->groups.left);
+    identity->group_count = request->groups.left / sizeof *identity->groups;
+    memcpy(identity->name, request->name.at, request->name.left);
+    identity->name_size = request->name.left;
+    identity->flags = request->flags;
+    identity->uid = request->uid;
+    identity->gid = request->gid;
     identity->listener.fd = own >= 0 ? own : fd_take(&frame->descriptors[0]);
     init_add(init, identity);
     request_answer(channel, 0, NULL);
@@ -335,14 +332,13 @@ int init_limit(struct reader limits)
     return 0;
 }
 
-static void begin(struct init *init, struct channel *channel, struct frame *frame)
+static void begin(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct begin_message request;
-    if (message_read(frame->body, &begin_shape, &request) || frame->descriptor_count != !init->led) {
-        channel->connection->wire.broken = true;
-        return;
-    }
-    int result = init_limit(request.rlimits);
+    const struct begin_message *request = message;
+    struct init *init = agent_of(channel)->init;
+    if (frame->descriptor_count != !init->led)
+        return request_refuse(channel);
+    int result = init_limit(request->rlimits);
     if (result)
         return channel_error(channel, result, "rlimits");
     result = init->led ? 0 : agent_listen(&init->agent, fd_take(&frame->descriptors[0]));
@@ -350,10 +346,10 @@ static void begin(struct init *init, struct channel *channel, struct frame *fram
         return channel_error(channel, result, "listen");
     init->begun = true;
     init->agent.alone = false;
-    init->idle = request.idle;
-    init->retention = request.retention;
-    init_set_deadline(init, request.deadline);
-    rest_begin(init);
+    init->idle = request->idle;
+    init->retention = request->retention;
+    init_set_deadline(init, request->deadline);
+    pause_begin(init);
     for (size_t i = 0; i < LIMIT_IDENTITIES; i++)
         if (init->identities[i].name_size && init->identities[i].flags & IDENTITY_EAGER)
             start_agent(&init->identities[i]);
@@ -362,21 +358,17 @@ static void begin(struct init *init, struct channel *channel, struct frame *fram
     request_answer(channel, 0, NULL);
 }
 
-static void set_deadline(struct init *init, struct channel *channel, struct reader body)
+static void set_deadline(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct deadline_message request;
-    if (!request_read(channel, body, &deadline_shape, &request))
-        return;
-    init_set_deadline(init, request.deadline);
+    const struct deadline_message *request = message;
+    init_set_deadline(agent_of(channel)->init, request->deadline);
     request_answer(channel, 0, NULL);
 }
 
-static void tell_agent(struct init *init, struct channel *channel, struct reader body)
+static void tell_agent(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct agent_message request;
-    if (!request_read(channel, body, &agent_shape, &request))
-        return;
-    const struct identity *identity = init_find(init, request.name);
+    const struct agent_message *request = message;
+    const struct identity *identity = init_find(agent_of(channel)->init, request->name);
     struct agent_reply_message reply = {identity ? (uint32_t)identity->pid : 0, 0};
     if (!identity)
         return channel_error(channel, -ENOENT, "identity");
@@ -391,19 +383,18 @@ static void it_lives(struct timer *timer)
         answer_lost(wait);
 }
 
-static void tell_lost(struct init *init, struct channel *channel, struct reader body)
+static void tell_lost(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct lost_message request;
-    if (!request_read(channel, body, &lost_shape, &request))
-        return;
-    struct identity *identity = init_find(init, request.name);
+    const struct lost_message *request = message;
+    struct init *init = agent_of(channel)->init;
+    struct identity *identity = init_find(init, request->name);
     if (!identity)
         return channel_error(channel, -ENOENT, "identity");
     struct wait *wait = init_wait(channel, WAIT_LOST);
     if (!wait)
         return;
     wait->identity = identity;
-    wait->pid = (int)request.pid;
+    wait->pid = (int)request->pid;
     wait->timer.fire = it_lives;
     if (!identity->clearing && (!wait->pid || identity->pid != wait->pid))
         answer_lost(wait);
@@ -411,33 +402,26 @@ static void tell_lost(struct init *init, struct channel *channel, struct reader 
         timer_set(&init->agent.loop, &wait->timer, loop_now() + SECOND);
 }
 
-void init_perform(struct channel *channel, struct frame *frame)
+static const struct request FIRST[] = {{OP_IDENTITY, &identity_shape, add_identity}, {OP_BEGIN, &begin_shape, begin}}, ALWAYS[] = {
+    {OP_DEADLINE, &deadline_shape, set_deadline},
+    {OP_AGENT, &agent_shape, tell_agent},
+    {OP_LOST, &lost_shape, tell_lost},
+}, RENEW[] = {{OP_RENEW, &renew_shape, renew_perform}};
+
+bool init_perform(struct channel *channel, struct frame *frame)
 {
-    struct init *init = agent_of(channel)->init;
-    struct ping_reply_message pong = {(uint32_t)sys_getpid(), 0};
-    if (frame->code == OP_PING) {
-        request_reply(channel, &ping_reply_shape, &pong);
-    } else if (!init->begun && frame->code == OP_IDENTITY) {
-        add_identity(init, channel, frame);
-    } else if (!init->begun && frame->code == OP_BEGIN) {
-        begin(init, channel, frame);
-    } else if (!init->begun) {
-        channel_error(channel, -ENOSYS, "operation");
-    } else if (frame->code == OP_DEADLINE) {
-        set_deadline(init, channel, frame->body);
-    } else if (frame->code == OP_AGENT) {
-        tell_agent(init, channel, frame->body);
-    } else if (frame->code == OP_LOST) {
-        tell_lost(init, channel, frame->body);
-    } else if (frame->code == OP_RENEW && !init->in_jail) {
-        renew_perform(channel, frame->body);
-    } else if (init->machine) { /* who keeps a machine stops all of it */
-        machine_perform(channel, frame);
-    } else if (init->in_jail || init->led) { /* the supervisor sees to its standing still, or the sentry */
-        channel_error(channel, -ENOSYS, "operation");
-    } else {
-        rest_perform(channel, frame);
-    }
+    const struct init *init = agent_of(channel)->init;
+    if (!init->begun)
+        return request_perform(FIRST, ARRAY_SIZE(FIRST), channel, frame);
+    if (request_perform(ALWAYS, ARRAY_SIZE(ALWAYS), channel, frame))
+        return true;
+    if (init->in_jail) /* the supervisor sees to its standing still */
+        return false;
+    if (request_perform(RENEW, 1, channel, frame))
+        return true;
+    if (init->machine) /* who keeps a machine stops all of it */
+        return machine_perform(channel, frame);
+    return !init->led && pause_perform(channel, frame); /* or the sentry does */
 }
 
 /* The start */
@@ -455,13 +439,10 @@ int open_null(void)
 static int call_host(void)
 {
     struct unix_address address = {AF_UNIX, BIRTH_SOCKET};
-    int fd = sys_socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC);
-    int result = fd < 0 ? fd : sys_connect(fd, &address, sizeof address);
-    if (!result)
-        result = sys_fcntl(fd, F_SETFL, O_NONBLOCK);
-    if (result < 0)
-        fd_close(&fd);
-    return result < 0 ? result : fd;
+    HELD int fd = TRY(sys_socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC));
+    TRY(sys_connect(fd, &address, sizeof address));
+    TRY(sys_fcntl(fd, F_SETFL, O_NONBLOCK));
+    return fd_take(&fd);
 }
 
 int init_prepare(struct agent *child, struct init **to)
@@ -470,18 +451,16 @@ int init_prepare(struct agent *child, struct init **to)
     (void)sys_prctl(PR_SET_DUMPABLE, 0); /* its memory and descriptors are no command's, whoever runs it */
     init->child = child;
     init->agent.init = init;
-    init->agent.null = open_null();
-    return init->agent.null < 0 ? init->agent.null : agent_open(&init->agent);
+    init->agent.null = TRY(open_null());
+    return agent_open(&init->agent);
 }
 
 int init_run(struct agent *child)
 {
     struct init *init;
     (void)sys_close_range(3, ~0u, 0);
-    int result = init_prepare(child, &init);
-    int host = result ? result : call_host();
-    if (host < 0)
-        return host;
+    TRY(init_prepare(child, &init));
+    int host = TRY(call_host());
     init->agent.alone = true; /* until it has begun */
     agent_connect(&init->agent, host, true);
     if (!init->agent.connections[0])

@@ -61,7 +61,7 @@ struct init {
     bool frail;   /* it ends with the first of its agents that does */
     bool in_jail; /* jail.c */
 
-    /* rest.c */
+    /* pause.c */
     bool paused;
     uint64_t left; /* of the time to live, while it is paused */
     uint64_t idle; /* 0: it is never paused by itself */
@@ -105,7 +105,8 @@ _Noreturn void jail_become_agent(const struct identity *);
 /* Hears what the supervisor has said by now. */
 void jail_look(struct init *);
 
-void init_perform(struct channel *, struct frame *);
+/* False: it is no order, or not one that is heard now. */
+bool init_perform(struct channel *, struct frame *);
 void init_died(struct init *, int pid, int status);
 void init_stopped(struct init *, int pid);
 /* The host lets go of a channel that waits, or it has had its last word. */
@@ -121,13 +122,13 @@ bool init_dismiss(struct init *);
 void init_go_on(struct init *);
 
 /* RENEW (renewal.c). */
-void renew_perform(struct channel *, struct reader body);
+request_function renew_perform;
 
-/* Standing still (rest.c). */
+/* Standing still (pause.c). */
 
-void rest_begin(struct init *);
-bool rest_stands(const struct init *);
-void rest_perform(struct channel *, struct frame *);
-void rest_let_go(struct wait *);
+void pause_begin(struct init *);
+bool pause_stands(const struct init *);
+bool pause_perform(struct channel *, struct frame *);
+void pause_let_go(struct wait *);
 
 #endif

@@ -17,9 +17,75 @@ int write_all(int fd, const void *bytes, size_t size)
 
 long read_file(const char *path, void *to, size_t size)
 {
-    int fd = sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    long got = fd < 0 ? fd : sys_read(fd, to, size);
-    fd_close(&fd);
+    HELD int fd = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0));
+    return sys_read(fd, to, size);
+}
+
+int write_file(int directory, const char *path, const char *text)
+{
+    HELD int fd = TRY(sys_openat(directory, path, O_WRONLY | O_CLOEXEC, 0));
+    TRY(sys_write(fd, text, strlen(text)));
+    return 0;
+}
+
+int files_open(struct files *files, struct arena *memory)
+{
+    struct arena part;
+    TRY(arena_split(memory, FILES_MOST * sizeof *files->known, &part));
+    files->known = (struct file_known *)(void *)part.base; /* zeros */
+    return 0;
+}
+
+struct file_known *files_find(const struct files *files, const struct statx *is)
+{
+    size_t at = (size_t)(is->inode * 0x9e3779b97f4a7c15u >> 32) % FILES_MOST;
+    while (files->known[at].path && !is_file(files->known[at].id, is))
+        at = (at + 1) % FILES_MOST;
+    return &files->known[at];
+}
+
+void files_add(struct files *files, const struct statx *is, const char *path)
+{
+    struct file_known *known = files_find(files, is);
+    if (path && !known->path && files->count < FILES_MOST / 4 * 3) {
+        files->count++;
+        *known = (struct file_known){id_of(is), path};
+    }
+}
+
+enum { MOST_FDS = 32 };
+
+struct rights {
+    struct control_header header;
+    int fds[MOST_FDS];
+};
+
+long send_fds(int socket, const void *bytes, size_t size, const int *fds, size_t count)
+{
+    struct rights rights = {{sizeof rights.header + count * sizeof *fds, SOL_SOCKET, SCM_RIGHTS}, {0}};
+    struct iovec part = {(void *)(uintptr_t)bytes, size};
+    struct message message = {.parts = &part, .part_count = 1, .control = &rights, .control_size = count ? rights.header.size : 0};
+    must(count <= MOST_FDS);
+    if (count)
+        memcpy(rights.fds, fds, count * sizeof *fds);
+    return CALL3(sendmsg, socket, P(&message), MSG_NOSIGNAL);
+}
+
+long receive_fds(int socket, void *to, size_t size, int flags, int *fds, size_t *count)
+{
+    struct rights rights = {{0}, {0}};
+    struct iovec part = {to, size};
+    size_t room = sizeof rights.header + min_size(*count, MOST_FDS) * sizeof *fds;
+    struct message message = {.parts = &part, .part_count = 1, .control = &rights, .control_size = room};
+    long got = sys_recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
+    *count = got >= 0 && message.control_size >= sizeof rights.header ? (rights.header.size - sizeof rights.header) / sizeof *fds : 0;
+    if (got >= 0 && message.flags & MSG_CTRUNC) {
+        while (*count)
+            fd_close(&rights.fds[--*count]);
+        return -EMSGSIZE;
+    }
+    if (*count)
+        memcpy(fds, rights.fds, *count * sizeof *fds);
     return got;
 }
 

@@ -2,12 +2,21 @@
 #ifndef IO_H
 #define IO_H
 
+#include "arena.h"
 #include "kernel.h"
 
 /* All bytes, or -errno. */
 int write_all(int fd, const void *bytes, size_t size);
 /* As much of a file as one read gives: bytes, or -errno. */
 long read_file(const char *path, void *to, size_t size);
+/* One write, into a file that is there. 0 or -errno. */
+int write_file(int directory, const char *path, const char *text);
+
+/* Bytes with descriptors, which stay ours. As send(2). */
+long send_fds(int socket, const void *bytes, size_t size, const int *fds, size_t count);
+/* As recv(2), with the descriptors that came along: at most as many as `*count` says. -EMSGSIZE: there were more, and all
+ * are closed. */
+long receive_fds(int socket, void *to, size_t size, int flags, int *fds, size_t *count);
 
 static inline bool is_directory(const struct statx *is)
 {
@@ -19,10 +28,43 @@ static inline bool is_regular(const struct statx *is)
     return (is->mode & S_IFMT) == S_IFREG;
 }
 
+/* What tells one file from all others. */
+struct file_id {
+    uint64_t inode;
+    uint32_t major, minor;
+};
+
+static inline bool is_file(struct file_id id, const struct statx *is)
+{
+    return id.inode == is->inode && id.major == is->device_major && id.minor == is->device_minor;
+}
+
+static inline struct file_id id_of(const struct statx *is)
+{
+    return (struct file_id){is->inode, is->device_major, is->device_minor};
+}
+
 static inline bool is_same_file(const struct statx *a, const struct statx *b)
 {
-    return a->inode == b->inode && a->device_major == b->device_major && a->device_minor == b->device_minor;
+    return is_file(id_of(a), b);
 }
+
+/* Files that were met, by hash: three quarters of FILES_MOST are known again. */
+enum { FILES_MOST = 1 << 18 };
+struct files {
+    struct file_known {
+        struct file_id id;
+        const char *path; /* NULL: free */
+    } *known;
+    size_t count;
+};
+
+/* Takes `memory` that nobody has touched. 0 or -ENOMEM. */
+int files_open(struct files *, struct arena *memory);
+/* The place of the file, or a free one. */
+struct file_known *files_find(const struct files *, const struct statx *);
+/* Remembers it, if there is room and it is not known. */
+void files_add(struct files *, const struct statx *, const char *path);
 
 /* Names of a directory, read into `buffer`, which is aligned to 8. The rest is zero at first. */
 struct listing {

@@ -9,6 +9,8 @@
  * namespace, and puts on the filters before it reads a byte. */
 #include "jail.h"
 
+#include "io.h"
+
 enum { PARTS = 4 };
 
 struct plan {
@@ -49,13 +51,13 @@ static int keep_roots_part(void)
 {
     static const uint64_t kept = 1ull << CAP_CHOWN | 1ull << CAP_DAC_OVERRIDE | 1ull << CAP_FOWNER | 1ull << CAP_FSETID |
                                  1ull << CAP_KILL | 1ull << CAP_SETGID | 1ull << CAP_SETUID | 1ull << CAP_SETFCAP;
-    int result = 0;
-    for (int i = 0; i < CAPABILITIES && !result; i++)
-        if (!(kept >> i & 1))
-            result = sys_prctl(PR_CAPBSET_DROP, i);
-    if (result == -EINVAL) /* the kernel knows none of this number and above */
-        result = 0;
-    return result ? result : drop_capabilities(kept);
+    for (int i = 0; i < CAPABILITIES; i++) {
+        int result = kept >> i & 1 ? 0 : sys_prctl(PR_CAPBSET_DROP, i);
+        if (result == -EINVAL) /* the kernel knows none of this number and above */
+            break;
+        TRY(result);
+    }
+    return drop_capabilities(kept);
 }
 
 static int take_identity(const struct jail *jail, int who)
@@ -84,18 +86,11 @@ static int put_landlock(const struct house_message *house)
 {
     if (!house->landlock.left)
         return 0;
-    int rules = (int)CALL3(landlock_create_ruleset, P(house->landlock.at), (long)house->landlock.left, 0);
-    int root = rules < 0 ? rules : sys_openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    int result = root;
-    if (root >= 0) {
-        struct path_beneath beneath = {house->below_root, root};
-        result = (int)CALL4(landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, P(&beneath), 0);
-    }
-    if (!result)
-        result = (int)CALL2(landlock_restrict_self, rules, 0);
-    fd_close(&root);
-    fd_close(&rules);
-    return result;
+    HELD int rules = TRY((int)CALL3(landlock_create_ruleset, P(house->landlock.at), (long)house->landlock.left, 0));
+    HELD int root = TRY(sys_openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
+    struct path_beneath beneath = {house->below_root, root};
+    TRY(CALL4(landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, P(&beneath), 0));
+    return (int)CALL2(landlock_restrict_self, rules, 0);
 }
 
 /* Of each process, for the caller and all that it starts. Control groups hold the rest, where there are any. */
@@ -154,60 +149,42 @@ void jail_become_agent(const struct identity *identity)
 
 /* The house */
 
-static int write_file(const char *path, const char *value, size_t size)
+/* Values of files below /proc; one that the kernel does not have is passed over. */
+static int set_values(struct reader values)
 {
-    int fd = sys_openat(WRITABLE_PROC, path, O_WRONLY | O_CLOEXEC, 0);
-    long result = fd < 0 ? fd : sys_write(fd, value, size);
-    fd_close(&fd);
-    return result < 0 ? (int)result : 0;
+    while (values.left) {
+        const char *path = next_string(&values);
+        int result = write_file(WRITABLE_PROC, path, values.left ? next_string(&values) : "");
+        if (result && result != -ENOENT)
+            return result;
+    }
+    return 0;
 }
 
-/* Of what the kernel counts by user or by namespace. A kernel may not have all of it. */
+/* Of what the kernel counts by user or by namespace. */
 static int bound(struct jail *jail)
 {
-    struct reader counts = jail->house.counts, ipc = jail->house.ipc;
-    int result = 0;
-    while (!result && counts.left) {
-        const char *path = next_string(&counts);
-        const char *value = counts.left ? next_string(&counts) : "";
-        result = write_file(path, value, strlen(value));
-        if (result == -ENOENT)
-            result = 0;
-    }
-    jail->ipc_is_bounded = true;
-    while (!result && ipc.left) {
-        const char *path = next_string(&ipc);
-        const char *value = ipc.left ? next_string(&ipc) : "";
-        int refused = write_file(path, value, strlen(value)); /* before Linux 6.0 these are the machine's root's */
-        if (refused)
-            jail->ipc_is_bounded = false;
-        if (refused != -EPERM && refused != -EACCES)
-            result = refused;
-    }
-    return result;
+    TRY(set_values(jail->house.counts));
+    int result = set_values(jail->house.ipc);
+    jail->ipc_is_bounded = !result; /* before Linux 6.0 these are the machine's root's */
+    return result == -EPERM || result == -EACCES ? 0 : result;
 }
 
 static int write_maps(const struct jail *jail, int pid)
 {
-    static const char *const names[] = {"setgroups", "uid_map", "gid_map"};
-    int result = 0;
-    for (size_t i = jail->house.flags & HOUSE_WHOLE ? 1 : 0; i < ARRAY_SIZE(names) && !result; i++) {
-        char path[64];
-        (void)decimal(path, (uint64_t)pid);
-        size_t used = strlen(path);
-        path[used++] = '/';
-        memcpy(path + used, names[i], strlen(names[i]) + 1);
-        result = i ? write_file(path, (const char *)jail->house.ids.at, jail->house.ids.left)
-                   : write_file(path, "deny", 4);
-    }
-    return result;
+    static const char *const names[] = {"/setgroups", "/uid_map", "/gid_map"};
+    char path[64], number[DECIMAL_SIZE], ids[256 + 1];
+    memcpy(ids, jail->house.ids.at, jail->house.ids.left);
+    ids[jail->house.ids.left] = 0;
+    for (size_t i = jail->house.flags & HOUSE_WHOLE ? 1 : 0; i < ARRAY_SIZE(names); i++)
+        TRY(write_file(WRITABLE_PROC, join_text(path, sizeof path, decimal(number, (uint64_t)pid), names[i]), i ? ids : "deny"));
+    return 0;
 }
 
 static int open_namespace(int pid)
 {
-    char path[64];
-    (void)decimal(path, (uint64_t)pid);
-    memcpy(path + strlen(path), "/ns/user", 9);
+    char path[64], number[DECIMAL_SIZE];
+    (void)join_text(path, sizeof path, decimal(number, (uint64_t)pid), "/ns/user");
     return sys_openat(WRITABLE_PROC, path, O_RDONLY | O_CLOEXEC, 0);
 }
 
@@ -241,29 +218,32 @@ static void add_identity(struct jail *jail, int who, const char *name)
 static int conceive(struct jail *jail)
 {
     int pipe[2];
-    int result = sys_pipe2(pipe, O_CLOEXEC);
-    if (result)
-        return result;
+    TRY(sys_pipe2(pipe, O_CLOEXEC));
     (void)sys_prctl(PR_SET_DUMPABLE, 1); /* the kernel lets us write its id maps only so; nothing foreign runs yet */
-    int pid = make_inner(jail->house.flags & HOUSE_SHARED);
+    int pid = TRY(make_inner(jail->house.flags & HOUSE_SHARED));
     if (!pid) {
         fd_close(&pipe[1]);
         be_first_agent(jail, pipe[0]);
     }
     fd_close(&pipe[0]);
-    if (pid < 0)
-        return pid;
     add_identity(jail, USER, "user");
     jail->init.identities[USER].pid = pid;
     jail->init.identities[USER].started = loop_now();
     jail->tell = pipe[1];
-    result = write_maps(jail, pid);
-    if (!result)
-        result = jail->inner = open_namespace(pid);
-    if (result >= 0)
-        result = (int)sys_write(jail->tell, "m", 1);
-    (void)sys_prctl(PR_SET_DUMPABLE, 0);
-    return result < 0 ? result : 0;
+    TRY(write_maps(jail, pid));
+    jail->inner = TRY(open_namespace(pid));
+    TRY(sys_write(jail->tell, "m", 1));
+    return sys_prctl(PR_SET_DUMPABLE, 0);
+}
+
+/* Before the first agent is born: it must not miss its limits, nor we a signal of its. */
+static int prepare(struct jail *jail)
+{
+    TRY(bound(jail));
+    TRY(sys_prctl(PR_SET_NO_NEW_PRIVS, 1));
+    TRY(init_limit(jail->house.rlimits));
+    TRY(agent_open(&jail->init.agent));
+    return conceive(jail);
 }
 
 /* The sandbox */
@@ -289,13 +269,9 @@ static int become(struct jail *jail, struct reader body)
     fd_close(&jail->tell);
     if (told != sizeof *plan)
         return told < 0 ? (int)told : -EIO;
-    int result = sys_chdir("/");
-    if (!result)
-        result = put_limits(jail);
-    if (!result)
-        result = agent_listen(&init->agent, FIRST_LISTENER);
-    if (result)
-        return result;
+    TRY(sys_chdir("/"));
+    TRY(put_limits(jail));
+    TRY(agent_listen(&init->agent, FIRST_LISTENER));
     init->grace = plan->grace;
     init->begun = true;
     if (jail->house.flags & HOUSE_WHOLE) {
@@ -310,7 +286,6 @@ static void supervisor_said(struct watch *watch, uint32_t events)
 {
     struct jail *jail = CONTAINER_OF(watch, struct jail, supervisor);
     unsigned char bytes[1024];
-    (void)events;
     long got = sys_recv(watch->fd, bytes, sizeof bytes, MSG_DONTWAIT);
     if (got == -ECONNRESET) /* it has ended without reading all of ours; what it had sent comes after that news */
         got = sys_recv(watch->fd, bytes, sizeof bytes, MSG_DONTWAIT);
@@ -343,17 +318,10 @@ static void move_in(struct jail *jail)
     step_begin(&jail->steps, "agent");
     (void)sys_umask(022);
     (void)sys_prctl(PR_SET_NAME, P("paddock"));
-    int result = bound(jail);
-    if (!result)
-        result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1);
-    if (!result)
-        result = init_limit(jail->house.rlimits);
-    if (!result)
-        result = agent_open(&jail->init.agent); /* no signal of the first agent's is missed */
-    step_end(&jail->steps, "agent", result ? result : conceive(jail));
+    step_end(&jail->steps, "agent", prepare(jail));
     step_begin(&jail->steps, "drop");
     jail->supervisor = (struct watch){SUPERVISOR, 0, supervisor_said};
-    result = drop_capabilities(0);
+    int result = drop_capabilities(0);
     step_end(&jail->steps, "drop", result ? result : watch_for(&jail->init.agent.loop, &jail->supervisor, EPOLLIN));
     (void)sys_prctl(PR_SET_PDEATHSIG, 0); /* from here on the stream says when the supervisor ends */
 }

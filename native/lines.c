@@ -65,8 +65,7 @@ static struct line *find(struct lines *lines, uint32_t number)
 static void close_line(struct line *line)
 {
     watch_close(line->lines->loop, &line->watch);
-    if (line->queue)
-        sys_unmap(line->queue, LINE_WINDOW);
+    ring_free(&line->queue);
     memset(line, 0, sizeof *line);
     line->watch.fd = -1;
 }
@@ -78,30 +77,28 @@ static void end_line(struct line *line)
         say(line->lines, LINE_END, line->number);
     line->ended = true;
     watch_close(line->lines->loop, &line->watch);
-    line->first = line->end = 0;
+    ring_free(&line->queue);
     if (line->ending)
         close_line(line);
 }
 
+static bool waits(const struct line *line)
+{
+    return line->queue.first < line->queue.end;
+}
+
 static void drain(struct line *line)
 {
-    long sent = 1;
-    while (sent > 0 && line->first < line->end) {
-        sent = sys_send(line->watch.fd, line->queue + line->first, line->end - line->first, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (sent > 0) {
-            line->first += (size_t)sent;
-            line->written += (uint32_t)sent;
-        } else if (sent != -EAGAIN) {
-            return end_line(line);
-        }
-    }
-    if (line->first == line->end)
-        line->first = line->end = 0;
+    long sent;
+    while ((sent = ring_drain(&line->queue, line->watch.fd)) > 0)
+        line->written += (uint32_t)sent;
+    if (sent < 0 && sent != -EAGAIN)
+        return end_line(line);
     if (line->written >= LINE_WINDOW / 2) {
         say_number(line->lines, LINE_CREDIT, line->number, line->written);
         line->written = 0;
     }
-    if (line->ending && !line->end)
+    if (line->ending && !waits(line))
         end_line(line);
 }
 
@@ -128,7 +125,7 @@ static void watch_line(struct lines *lines, struct line *line)
 {
     bool reads = !lines->still && line->credit && queued(lines) <= FULL;
     if (line->number && line->watch.fd >= 0)
-        (void)watch_for(lines->loop, &line->watch, (reads ? EPOLLIN : 0u) | (line->end && !lines->still ? EPOLLOUT : 0u));
+        (void)watch_for(lines->loop, &line->watch, (reads ? EPOLLIN : 0u) | (waits(line) && !lines->still ? EPOLLOUT : 0u));
 }
 
 /* What comes next for all, after each event. */
@@ -155,28 +152,18 @@ static void open_line(struct lines *lines, uint32_t number, struct reader name)
 {
     struct line *line = find(lines, 0);
     int fd = line && number ? lines->open(lines, name) : -ENOSPC;
-    unsigned char *queue = fd < 0 ? NULL : sys_map(LINE_WINDOW);
-    if (!queue) {
-        fd_close(&fd);
-        say(lines, LINE_END, number); /* its own END is about nobody then */
-        return;
-    }
-    *line = (struct line){.watch = {fd, 0, line_ready}, .lines = lines, .number = number, .credit = LINE_WINDOW, .queue = queue};
+    if (fd < 0)
+        return say(lines, LINE_END, number); /* its own END is about nobody then */
+    *line = (struct line){{fd, 0, line_ready}, lines, number, .credit = LINE_WINDOW, .queue = ring_of(LINE_WINDOW)};
 }
 
 static void take_data(struct line *line, struct reader data)
 {
     if (line->ended || line->ending)
         return;
-    if (line->end + data.left > LINE_WINDOW) {
-        memmove(line->queue, line->queue + line->first, line->end - line->first);
-        line->end -= line->first;
-        line->first = 0;
-    }
-    if (data.left > LINE_WINDOW - line->end) /* beyond its credit */
+    bool beyond = data.left > LINE_WINDOW - (line->queue.end - line->queue.first); /* its credit */
+    if (beyond || ring_append(&line->queue, data.at, data.left))
         return end_line(line);
-    memcpy(line->queue + line->end, data.at, data.left);
-    line->end += data.left;
     drain(line);
 }
 
@@ -218,7 +205,7 @@ static void take(struct lines *lines, uint16_t kind, uint32_t number, struct rea
         give_credit(line, body);
     } else if (kind == LINE_END) {
         line->ending = true;
-        if (line->ended || !line->end)
+        if (line->ended || !waits(line))
             end_line(line);
     }
 }

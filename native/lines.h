@@ -15,6 +15,7 @@
 
 #include "bytes.h"
 #include "loop.h"
+#include "ring.h"
 
 enum line_kind { LINE_HELLO = 1, LINE_OPEN, LINE_DATA, LINE_CREDIT, LINE_END, LINE_STILL, LINE_GO };
 enum {
@@ -35,8 +36,7 @@ struct line {
     uint32_t written; /* to the socket, for which the host has got no credit yet */
     bool ended;       /* by us */
     bool ending;      /* by the host: when all is written */
-    unsigned char *queue; /* LINE_WINDOW bytes */
-    size_t first, end;
+    struct ring queue; /* from the host, for the socket */
 };
 
 struct lines {

@@ -1,5 +1,7 @@
 #include "machine.h"
 
+#include "io.h"
+
 enum { TRIES = 12000, SETTINGS = 1 << 12 };
 static const uint64_t PAUSE = 5000000u; /* a device appears some time after its driver */
 #define GROUP "/sys/fs/cgroup/sandbox"
@@ -8,7 +10,7 @@ struct machine the_machine;
 
 /* The root directory is an overlay: a view of template and programs below, that can only be read, and an empty disk of
  * the sandbox's own above. */
-static const struct {
+static const struct mounted {
     const char *source, *target, *kind;
     unsigned long flags;
     const char *options;
@@ -32,16 +34,6 @@ static const struct {
     {"/root/dev/fd", "/proc/self/fd"}, {"/root/dev/stdin", "fd/0"}, {"/root/dev/stdout", "fd/1"}, {"/root/dev/stderr", "fd/2"},
 };
 
-const char *machine_join(char to[PATH_MAX], const char *first, const char *second)
-{
-    size_t used = min_size(strlen(first), PATH_MAX - 1);
-    size_t more = min_size(strlen(second), PATH_MAX - 1 - used);
-    memmove(to, first, used);
-    memcpy(to + used, second, more);
-    to[used + more] = 0;
-    return to;
-}
-
 int machine_directory(const char *path, unsigned mode)
 {
     char part[PATH_MAX];
@@ -64,10 +56,7 @@ int machine_mount(const char *source, const char *target, const char *kind, unsi
 
 int machine_write(const char *path, const char *text)
 {
-    int fd = sys_openat(AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0);
-    long written = fd < 0 ? fd : sys_write(fd, text, strlen(text));
-    fd_close(&fd);
-    return written < 0 ? (int)written : 0;
+    return write_file(AT_FDCWD, path, text);
 }
 
 /* "/modules/0", "/modules/1"…: in this order. Their bytes are memory, and nobody needs them afterwards. */
@@ -76,45 +65,26 @@ static int load_modules(void)
     char path[64] = "/modules/";
     for (uint64_t i = 0;; i++) {
         (void)decimal(path + 9, i);
-        int fd = sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-        if (fd < 0)
-            return fd == -ENOENT ? 0 : fd;
-        int result = (int)CALL3(finit_module, fd, P(""), 0);
-        fd_close(&fd);
-        if (result)
-            return result;
+        HELD int fd = sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+        if (fd == -ENOENT)
+            return 0;
+        TRY(fd);
+        TRY(CALL3(finit_module, fd, P(""), 0));
         (void)sys_unlinkat(AT_FDCWD, path, 0);
     }
-}
-
-/* The next name of a directory; NULL: there is none. */
-static const char *next_name(int directory, unsigned char *buffer, size_t size, long *at, long *end)
-{
-    if (*at >= *end) {
-        *at = 0;
-        *end = sys_getdents(directory, buffer, size);
-        if (*end <= 0)
-            return NULL;
-    }
-    const struct directory_entry *entry = (const void *)(buffer + *at);
-    *at += entry->size;
-    return entry->name;
 }
 
 /* Calls `look` with each name in `directory` until it says that all is found. */
 static int look_for(const char *directory, bool (*look)(void *context, const char *name), void *context)
 {
-    _Alignas(8) unsigned char buffer[4096];
+    _Alignas(8) char buffer[4096];
     for (unsigned tries = 0; tries < TRIES; tries++) {
-        long at = 0, end = 0;
-        const char *name;
-        int fd = sys_openat(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-        while (fd >= 0 && (name = next_name(fd, buffer, sizeof buffer, &at, &end)))
-            if (look(context, name)) {
-                fd_close(&fd);
+        HELD int fd = sys_openat(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+        struct listing listing = {.fd = fd, .buffer = buffer, .size = sizeof buffer};
+        const struct directory_entry *entry;
+        while (fd >= 0 && listing_next(&listing, &entry) > 0)
+            if (look(context, entry->name))
                 return 0;
-            }
-        fd_close(&fd);
         sys_sleep(PAUSE);
     }
     return -ENODEV;
@@ -125,11 +95,8 @@ static void describe(char to[64], const char *directory, const char *name, const
 {
     char path[PATH_MAX], more[PATH_MAX];
     memset(to, 0, 64);
-    (void)machine_join(more, name, file);
-    int fd = sys_openat(AT_FDCWD, machine_join(path, directory, more), O_RDONLY | O_CLOEXEC, 0);
-    if (fd >= 0)
-        (void)sys_read(fd, to, 63);
-    fd_close(&fd);
+    (void)join_text(more, PATH_MAX, name, file);
+    (void)read_file(join_text(path, PATH_MAX, directory, more), to, 63);
     for (char *at = to; *at; at++)
         if (*at == '\n')
             *at = 0;
@@ -148,9 +115,9 @@ static bool is_disk(void *context, const char *name)
         return false;
     describe(read_only, "/sys/block/", name, "/ro");
     if (!strcmp(read_only, "1"))
-        (void)machine_join(disks->view, "/dev/", name);
+        (void)join_text(disks->view, PATH_MAX, "/dev/", name);
     else if (!strcmp(read_only, "0"))
-        (void)machine_join(disks->disk, "/dev/", name);
+        (void)join_text(disks->disk, PATH_MAX, "/dev/", name);
     return disks->view[0] && disks->disk[0];
 }
 
@@ -166,7 +133,7 @@ static bool is_port(void *context, const char *name)
     describe(called, "/sys/class/virtio-ports/", name, "/name");
     if (strcmp(called, port->name))
         return false;
-    port->fd = sys_openat(AT_FDCWD, machine_join(path, "/dev/", name), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
+    port->fd = sys_openat(AT_FDCWD, join_text(path, PATH_MAX, "/dev/", name), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
     return port->fd >= 0; /* its node appears some time after its name */
 }
 
@@ -192,15 +159,6 @@ static int mount_root(const struct disks *disks)
                          "lowerdir=/view,upperdir=/disk/upper,workdir=/disk/work,redirect_dir=on");
 }
 
-static int furnish(void)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(ROOT); i++)
-        TRY(machine_mount(ROOT[i].source, ROOT[i].target, ROOT[i].kind, ROOT[i].flags, ROOT[i].options));
-    for (size_t i = 0; i < ARRAY_SIZE(LINKS); i++)
-        (void)sys_symlinkat(LINKS[i].target, AT_FDCWD, LINKS[i].name);
-    return 0;
-}
-
 static int enter_root(void)
 {
     TRY(sys_chdir("/root"));
@@ -218,46 +176,48 @@ static int make_group(void)
     return machine_write(GROUP "/cgroup.procs", "1");
 }
 
+static int mount_all(const struct mounted *mounts, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        TRY(machine_mount(mounts[i].source, mounts[i].target, mounts[i].kind, mounts[i].flags, mounts[i].options));
+    return 0;
+}
+
 /* Returns the port on which the host speaks, or -errno and what was tried. */
 static int settle(const char **step)
 {
     static struct disks disks;
-    int result = 0, port;
     *step = "modules";
-    if ((result = load_modules()))
-        return result;
+    TRY(load_modules());
     *step = "devices";
-    for (size_t i = 0; i < ARRAY_SIZE(FIRST) && !result; i++)
-        result = machine_mount(FIRST[i].source, FIRST[i].target, FIRST[i].kind, FIRST[i].flags, FIRST[i].options);
+    TRY(mount_all(FIRST, ARRAY_SIZE(FIRST)));
     *step = "disks";
-    if (result || (result = look_for("/sys/block", is_disk, &disks)))
-        return result;
+    TRY(look_for("/sys/block", is_disk, &disks));
     *step = "ports";
-    port = open_port("paddock.line");
-    the_machine.files = port < 0 ? port : open_port("paddock.files");
-    if (the_machine.files < 0)
-        return the_machine.files;
+    int port = TRY(open_port("paddock.line"));
+    the_machine.files = TRY(open_port("paddock.files"));
     *step = "root";
-    if ((result = mount_root(&disks)))
-        return result;
+    TRY(mount_root(&disks));
     *step = "places";
-    if ((result = furnish()) || (result = enter_root()))
-        return result;
+    TRY(mount_all(ROOT, ARRAY_SIZE(ROOT)));
+    for (size_t i = 0; i < ARRAY_SIZE(LINKS); i++)
+        (void)sys_symlinkat(LINKS[i].target, AT_FDCWD, LINKS[i].name);
+    TRY(enter_root());
     *step = "control group";
-    result = make_group();
+    TRY(make_group());
     (void)card_up("lo", true);
     (void)machine_write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"); /* for every user, as at other levels */
-    return result ? result : port;
+    return port;
 }
 
 /* To the console, which is the host's. */
 static void complain(const char *step, int result)
 {
     char text[PATH_MAX], number[DECIMAL_SIZE];
-    (void)machine_join(text, "no machine: ", step);
-    (void)machine_join(text, text, ": errno ");
-    (void)machine_join(text, text, decimal(number, (uint64_t)-result));
-    (void)machine_join(text, text, "\n");
+    (void)join_text(text, PATH_MAX, "no machine: ", step);
+    (void)join_text(text, PATH_MAX, text, ": errno ");
+    (void)join_text(text, PATH_MAX, text, decimal(number, (uint64_t)-result));
+    (void)join_text(text, PATH_MAX, text, "\n");
     (void)sys_write(2, text, strlen(text));
 }
 

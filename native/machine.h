@@ -13,7 +13,7 @@
 int machine_run(struct agent *child);
 
 /* TRUST and SHARE (renewal.c, share.c). */
-void machine_perform(struct channel *, struct frame *);
+bool machine_perform(struct channel *, struct frame *);
 
 /* What pid 1 of a machine remembers: a copy remembers it too. */
 struct machine {
@@ -31,8 +31,6 @@ int machine_write(const char *path, const char *text);
 
 /* A directory with its parents; there already is fine. */
 int machine_directory(const char *path, unsigned mode);
-/* Two texts in one place of PATH_MAX bytes; longer is cut. */
-const char *machine_join(char to[PATH_MAX], const char *first, const char *second);
 
 int card_up(const char *card, bool up);
 int card_lead(bool out);

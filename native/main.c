@@ -91,7 +91,6 @@ int guest_main(const unsigned long *stack)
 int main(int argc, char **argv);
 int main(int argc, char **argv)
 {
-    (void)argc;
     return guest_main((const unsigned long *)(const void *)(argv - 1));
 }
 

@@ -9,9 +9,8 @@ static int read_numbers(struct reader *from, const struct shape *shape, unsigned
         if (get_part(from, shape->number[i].size, &number))
             return -EBADMSG;
         memcpy(to + shape->number[i].offset, number.at, number.left);
-        for (size_t k = 0; shape->number[i].zero && k < number.left; k++)
-            if (number.at[k])
-                return -EBADMSG;
+        if (shape->number[i].zero && !all_zero(number.at, number.left))
+            return -EBADMSG;
     }
     return 0;
 }
@@ -44,7 +43,7 @@ int message_read(struct reader body, const struct shape *shape, void *message)
     int more;
     for (size_t i = 0; i < shape->fields; i++)
         *(struct reader *)(void *)(to + shape->field[i].offset) = reader_of(NULL, 0);
-    if (read_numbers(&body, shape, to))
+    if (read_numbers(&body, shape, to) || (shape->known && *(const uint32_t *)message & ~shape->known))
         return -EBADMSG;
     while ((more = get_field(&body, &tag, &value)) == 1) {
         while (next < shape->fields && shape->field[next].tag != tag)

@@ -8,6 +8,7 @@ enum field_kind { FIELD_TEXT, FIELD_BYTES, FIELD_STRINGS, FIELD_U32S, FIELD_U64S
 enum { SHAPE_NUMBERS = 16, SHAPE_FIELDS = 12 };
 
 struct shape {
+    uint32_t known; /* flags that may be set in the first number; 0: it has none */
     size_t numbers;
     struct {
         uint16_t offset;

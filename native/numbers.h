@@ -34,6 +34,7 @@ enum system_call {
     SYS_exit_group = NUMBER(231, 94),
     SYS_faccessat = NUMBER(269, 48),
     SYS_faccessat2 = NUMBER(439, 439),
+    SYS_fchdir = NUMBER(81, 50),
     SYS_fchmod = NUMBER(91, 52),
     SYS_fchmodat = NUMBER(268, 53),
     SYS_fchownat = NUMBER(260, 54),

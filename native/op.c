@@ -1,37 +1,40 @@
 /* The life of an operation's child, and the table of operations. */
 #include "op.h"
 
+#include "file.h"
 #include "io.h"
-#include "message.h"
 #include "ops.h"
 #include "schema.h"
 #include "sys.h"
 
-static int send_packet(struct op *op, uint16_t kind, const struct writer *body)
+static int send_packet(struct op *op, uint16_t kind, const struct shape *shape, const void *message)
 {
-    struct iovec parts[2] = {{&kind, sizeof kind}, {body ? body->base : NULL, body ? body->used : 0}};
-    struct message message = {.parts = parts, .part_count = 2};
-    long sent = CALL3(sendmsg, op->control, P(&message), MSG_NOSIGNAL);
-    return sent < 0 ? (int)sent : 0;
+    unsigned char bytes[3 * LIMIT_PATH];
+    struct writer body = writer_of(bytes, sizeof bytes);
+    TRY(shape ? message_put(&body, shape, message) : 0);
+    struct iovec parts[2] = {{&kind, sizeof kind}, {bytes, body.used}};
+    struct message packet = {.parts = parts, .part_count = 2};
+    TRY(CALL3(sendmsg, op->control, P(&packet), MSG_NOSIGNAL));
+    return 0;
 }
 
-int op_reply(struct op *op, const struct writer *body)
+int op_reply(struct op *op, const struct shape *shape, const void *message)
 {
     must(!op->replied);
     op->replied = true;
-    return send_packet(op, KIND_REPLY, body);
+    return send_packet(op, KIND_REPLY, shape, message);
 }
 
-int op_exit(struct op *op, const struct writer *body)
+int op_exit(struct op *op, const struct shape *shape, const void *message)
 {
-    int result = op->replied ? 0 : op_reply(op, NULL);
-    return result ? result : send_packet(op, KIND_EXIT, body);
+    TRY(op->replied ? 0 : op_reply(op, NULL, NULL));
+    return send_packet(op, KIND_EXIT, shape, message);
 }
 
 int op_write(struct op *op, const void *bytes, size_t size)
 {
-    int result = op->replied ? 0 : op_reply(op, NULL);
-    return result ? result : write_all(op->out, bytes, size);
+    TRY(op->replied ? 0 : op_reply(op, NULL, NULL));
+    return write_all(op->out, bytes, size);
 }
 
 int op_read(struct op *op, void *to, size_t size)
@@ -47,12 +50,8 @@ int op_committed(struct op *op)
 
 static void send_error(struct op *op, int error)
 {
-    unsigned char bytes[256];
-    struct writer body = writer_of(bytes, sizeof bytes);
-    const char *step = op->step ? op->step : "operation";
-    struct error_message message = {.errno = (uint32_t)-error, .step = reader_of(step, strlen(step))};
-    if (!message_put(&body, &error_shape, &message))
-        (void)send_packet(op, KIND_ERROR, &body);
+    struct error_message message = {.errno = (uint32_t)-error, .step = text_of(op->step ? op->step : "operation")};
+    (void)send_packet(op, KIND_ERROR, &error_shape, &message);
 }
 
 static void limit_to(const struct op_entry *entry)
@@ -65,17 +64,25 @@ static void limit_to(const struct op_entry *entry)
 #endif
 }
 
+int op_serve(const struct op_entry *entry, struct op *op, struct reader request)
+{
+    _Alignas(16) unsigned char message[256];
+    TRY(entry->shape ? message_read(request, entry->shape, message) : 0);
+    op->request = message;
+    return entry->run(op);
+}
+
 _Noreturn void op_run(const struct op_entry *entry, struct reader request)
 {
-    struct op op = {.request = request, .in = OP_INPUT, .out = OP_OUTPUT, .control = OP_CONTROL};
+    struct op op = {.in = -1, .out = -1, .control = OP_CONTROL};
     int result = arena_open(&op.arena, OP_MEMORY);
-    if (!(entry->streams & OP_IN))
-        op.in = -1;
-    if (!(entry->streams & OP_OUT))
-        op.out = -1;
+    if (entry->streams & OP_IN)
+        op.in = OP_INPUT;
+    if (entry->streams & OP_OUT)
+        op.out = OP_OUTPUT;
     limit_to(entry);
     if (!result)
-        result = entry->run(&op);
+        result = op_serve(entry, &op, request);
     if (result < 0)
         send_error(&op, result);
     sys_exit(0);
@@ -95,21 +102,21 @@ static int op_echo(struct op *op)
 }
 
 static const struct op_entry OPERATIONS[] = {
-    {OP_ECHO, OP_IN | OP_OUT, 3600, op_echo},
-    {OP_STAT, OP_NONE, 60, serve_stat},
-    {OP_MKDIR, OP_NONE, 60, serve_mkdir},
-    {OP_SET, OP_NONE, 60, serve_set},
-    {OP_REMOVE, OP_NONE, 3600, serve_remove},
-    {OP_MOVE, OP_NONE, 3600, serve_move},
-    {OP_COPY, OP_NONE, 3600, serve_copy},
-    {OP_LIST, OP_OUT, 3600, serve_list},
-    {OP_FIND, OP_OUT, 3600, serve_find},
-    {OP_GREP, OP_OUT, 3600, serve_grep},
-    {OP_READ, OP_OUT, 3600, serve_read},
-    {OP_WRITE, OP_IN, 3600, serve_write},
-    {OP_UPLOAD, OP_IN, 3600, serve_upload},
-    {OP_DOWNLOAD, OP_OUT, 3600, serve_download},
-    {OP_WATCH, OP_OUT, UINT16_MAX, serve_watch},
+    {OP_ECHO, OP_IN | OP_OUT, 3600, NULL, op_echo},
+    {OP_STAT, OP_NONE, 60, &stat_shape, serve_stat},
+    {OP_MKDIR, OP_NONE, 60, &mkdir_shape, serve_mkdir},
+    {OP_SET, OP_NONE, 60, &set_shape, serve_set},
+    {OP_REMOVE, OP_NONE, 3600, &remove_shape, serve_remove},
+    {OP_MOVE, OP_NONE, 3600, &move_shape, serve_move},
+    {OP_COPY, OP_NONE, 3600, &copy_shape, serve_copy},
+    {OP_LIST, OP_OUT, 3600, &list_shape, serve_list},
+    {OP_FIND, OP_OUT, 3600, &find_shape, serve_find},
+    {OP_GREP, OP_OUT, 3600, &grep_shape, serve_grep},
+    {OP_READ, OP_OUT, 3600, &read_shape, serve_read},
+    {OP_WRITE, OP_IN, 3600, &write_shape, serve_write},
+    {OP_UPLOAD, OP_IN, 3600, &upload_shape, serve_upload},
+    {OP_DOWNLOAD, OP_OUT, 3600, &download_shape, serve_download},
+    {OP_WATCH, OP_OUT, UINT16_MAX, &watch_shape, serve_watch},
 };
 
 const struct op_entry *op_find(uint16_t number)

@@ -9,10 +9,10 @@
 #define OP_H
 
 #include "arena.h"
-#include "bytes.h"
+#include "message.h"
 
 struct op {
-    struct reader request; /* the body of the OPEN */
+    const void *request;   /* the message of the OPEN; its fields live as long as the operation */
     int in;                /* stream 0: a pipe or the host's own descriptor, blocking; -1 if the operation has none */
     int out;               /* stream 1: the same */
     int control;           /* to the agent; only the functions below use it */
@@ -25,11 +25,11 @@ struct op {
  * has an empty reply. */
 typedef int op_function(struct op *);
 
-/* The REPLY, once, before the first byte on `out`. The body is built by a function of schema.h. 0 or -errno. */
-int op_reply(struct op *, const struct writer *body);
+/* The REPLY, once, before the first byte on `out`. Without a shape it is empty. 0 or -errno. */
+int op_reply(struct op *, const struct shape *, const void *message);
 
 /* The EXIT: what is known only at the end. Last. */
-int op_exit(struct op *, const struct writer *body);
+int op_exit(struct op *, const struct shape *, const void *message);
 
 /* All bytes, or an error: -EPIPE if the host does not read any more. */
 int op_write(struct op *, const void *bytes, size_t size);
@@ -47,10 +47,14 @@ struct op_entry {
     uint16_t number; /* OP_* of schema.h */
     uint8_t streams;
     uint16_t cpu_seconds;
+    const struct shape *shape; /* of the request; NULL: it has no body */
     op_function *run;
 };
 
 const struct op_entry *op_find(uint16_t number);
+
+/* Reads the request, and serves it. */
+int op_serve(const struct op_entry *, struct op *, struct reader request);
 
 /* The life of the child: 3 is control, 4 `in`, 5 `out`. */
 _Noreturn void op_run(const struct op_entry *, struct reader request);

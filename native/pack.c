@@ -14,24 +14,16 @@
 
 enum {
     PACK_BUFFER = 64 << 10,
-    PACK_LINKS = 1 << 16,     /* files with more names than one that are known again: three quarters of so many */
-    PACK_NAMES = 8 << 20,     /* bytes for the names of their first; without room, such a file is packed once more */
+    PACK_NAMES = 8 << 20,     /* bytes for the first names of files that have several; without room, one is packed once more */
     PACK_ATTRIBUTES = 64 << 10, /* bytes of names, of one value, and of all records of one file */
 };
 static const char PACK_TOP[] = "top/";
-
-struct pack_link {
-    uint64_t inode;
-    uint32_t major, minor;
-    const char *path; /* NULL: free */
-};
 
 struct pack {
     struct op *op;
     struct walk walk;
     struct arena names;
-    struct pack_link *links;
-    size_t link_count;
+    struct files links;
     bool whole;
     uint64_t mount;         /* of the directory */
     struct reader left_out; /* relative to it */
@@ -72,9 +64,7 @@ static int pack_write(void *context, const void *bytes, size_t size)
 static int pack_content(struct pack *pack, int fd, uint64_t left)
 {
     while (left) {
-        if (pack->waiting == sizeof pack->buffer) {
-            TRY(pack_flush(pack));
-        }
+        TRY(pack->waiting == sizeof pack->buffer ? pack_flush(pack) : 0);
         size_t room = (size_t)min_u64(left, sizeof pack->buffer - pack->waiting);
         long got = sys_read(fd, pack->buffer + pack->waiting, room);
         if (got <= 0) {
@@ -90,22 +80,10 @@ static int pack_content(struct pack *pack, int fd, uint64_t left)
 /* The name under which the file was packed before; NULL, and it is remembered, if it was not. */
 static const char *pack_known(struct pack *pack, const struct statx *is, const char *path)
 {
-    size_t at = (size_t)(is->inode * 0x9e3779b97f4a7c15u >> 32);
-    if (is->links < 2)
-        return NULL;
-    for (;; at++) {
-        struct pack_link *link = &pack->links[at % PACK_LINKS];
-        if (!link->path) {
-            const char *name = pack->link_count < PACK_LINKS / 4 * 3 ? arena_text(&pack->names, path, strlen(path)) : NULL;
-            if (name) {
-                pack->link_count++;
-                *link = (struct pack_link){is->inode, is->device_major, is->device_minor, name};
-            }
-            return NULL;
-        }
-        if (link->inode == is->inode && link->major == is->device_major && link->minor == is->device_minor)
-            return link->path;
-    }
+    const char *known = is->links < 2 ? NULL : files_find(&pack->links, is)->path;
+    if (is->links > 1 && !known)
+        files_add(&pack->links, is, arena_text(&pack->names, path, strlen(path)));
+    return known;
 }
 
 /* What only WHOLE says of a file. */
@@ -149,11 +127,10 @@ static int pack_more(struct pack *pack, int fd, const struct statx *is, struct t
     if (!pack->whole)
         return 0;
     pack->attributes->records.used = 0;
-    int error = pack_time(pack, is);
-    if (!error && fd >= 0)
-        error = pack_users_attributes(pack, fd);
+    TRY(pack_time(pack, is));
+    TRY(fd < 0 ? 0 : pack_users_attributes(pack, fd));
     member->more = reader_of(pack->attributes->bytes, pack->attributes->records.used);
-    return error;
+    return 0;
 }
 
 static int pack_mounted(struct pack *pack, const struct statx *is, struct tar_member *member)
@@ -179,27 +156,22 @@ static bool pack_leaves_out(struct pack *pack, const char *path)
 static int pack_file(struct pack *pack, int directory, const char *name, struct tar_member *member)
 {
     struct statx is;
-    int fd = sys_openat(directory, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | pack->follow, 0);
+    HELD int fd = sys_openat(directory, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | pack->follow, 0);
     int error = fd < 0 ? fd : sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
-    if (error || !is_regular(&is)) {
-        fd_close(&fd);
+    if (error || !is_regular(&is))
         return pack->whole ? error : 0;
-    }
     const char *known = pack_known(pack, &is, member->path);
     if (known) {
         member->type = TAR_HARD_LINK;
         member->target = known;
     }
     member->size = is.size;
-    error = pack_more(pack, fd, &is, member);
-    if (!error)
-        error = tar_put(pack_write, pack, member, is.uid, is.gid);
-    if (!error && !known)
-        error = pack_content(pack, fd, is.size);
-    if (!error && !known)
-        error = tar_pad(pack_write, pack, is.size);
-    fd_close(&fd);
-    return error;
+    TRY(pack_more(pack, fd, &is, member));
+    TRY(tar_put(pack_write, pack, member, is.uid, is.gid));
+    if (known)
+        return 0;
+    TRY(pack_content(pack, fd, is.size));
+    return tar_pad(pack_write, pack, is.size);
 }
 
 static int pack_link(struct pack *pack, int directory, const char *name, const struct statx *is, struct tar_member *member)
@@ -210,16 +182,15 @@ static int pack_link(struct pack *pack, int directory, const char *name, const s
     pack->target[size] = 0;
     member->type = TAR_LINK;
     member->target = pack->target;
-    int error = pack_more(pack, -1, is, member);
-    return error ? error : tar_put(pack_write, pack, member, is->uid, is->gid);
+    TRY(pack_more(pack, -1, is, member));
+    return tar_put(pack_write, pack, member, is->uid, is->gid);
 }
 
 static int pack_directory(struct pack *pack, int directory, const char *name, const struct statx *is, struct tar_member *member)
 {
-    int fd = pack->whole ? open_directory(directory, name) : -1;
-    int error = pack->whole && fd < 0 ? fd : pack_more(pack, fd, is, member);
-    fd_close(&fd);
-    return error ? error : tar_put(pack_write, pack, member, is->uid, is->gid);
+    HELD int fd = pack->whole ? TRY(open_directory(directory, name)) : -1;
+    TRY(pack_more(pack, fd, is, member));
+    return tar_put(pack_write, pack, member, is->uid, is->gid);
 }
 
 /* `path` has room for a slash behind it. */
@@ -243,8 +214,8 @@ static int pack_entry(struct pack *pack, int directory, const char *name, char *
         return pack_directory(pack, directory, name, is, &member);
     case S_IFIFO:
         member.type = TAR_FIFO;
-        int error = pack->whole ? pack_more(pack, -1, is, &member) : 0;
-        return pack->whole && !error ? tar_put(pack_write, pack, &member, is->uid, is->gid) : error;
+        TRY(pack_more(pack, -1, is, &member));
+        return pack->whole ? tar_put(pack_write, pack, &member, is->uid, is->gid) : 0;
     default:
         return 0;
     }
@@ -275,36 +246,28 @@ static int pack_below(struct pack *pack, int root, const struct statx *is)
 
 static int pack_finish(struct pack *pack)
 {
-    unsigned char bytes[16];
-    struct writer body = writer_of(bytes, sizeof bytes);
     struct walked_message message = {.flags = pack->walk.truncated ? WALKED_TRUNCATED : 0};
     TRY(pack->whole && pack->walk.truncated ? -ENAMETOOLONG : tar_finish(pack_write, pack));
     TRY(pack_flush(pack));
-    TRY(message_put(&body, &walked_shape, &message));
-    return op_exit(pack->op, &body);
+    return op_exit(pack->op, &walked_shape, &message);
 }
 
 int serve_download(struct op *op)
 {
-    struct download_message request;
+    const struct download_message *request = op->request;
     struct pack *pack = arena_take(&op->arena, sizeof *pack);
-    struct arena links;
     struct statx is;
     const char *name;
     char *path;
-    TRY(message_read(op->request, &download_shape, &request));
-    if (request.flags & ~(uint32_t)DOWNLOAD_FLAGS)
-        return -EBADMSG;
-    TRY(pack ? path_of(op, request.path, &path) : -ENOMEM);
-    TRY(arena_split(&op->arena, PACK_LINKS * sizeof *pack->links, &links));
+    TRY(pack ? path_of(op, request->path, &path) : -ENOMEM);
+    TRY(files_open(&pack->links, &op->arena));
     TRY(arena_split(&op->arena, PACK_NAMES, &pack->names));
     TRY((pack->attributes = arena_take(&op->arena, sizeof *pack->attributes)) ? 0 : -ENOMEM);
     pack->attributes->records = writer_of(pack->attributes->bytes, sizeof pack->attributes->bytes);
     pack->op = op;
     pack->follow = O_NOFOLLOW;
-    pack->whole = request.flags & DOWNLOAD_WHOLE;
-    pack->left_out = request.left_out;
-    pack->links = (struct pack_link *)(void *)links.base; /* zeros: nobody has touched it */
+    pack->whole = request->flags & DOWNLOAD_WHOLE;
+    pack->left_out = request->left_out;
     op->step = "open";
     TRY(sys_statx(AT_FDCWD, path, pack->whole ? AT_SYMLINK_NOFOLLOW : 0, STATX_BASIC_STATS | STATX_MNT_ID, &is));
     if (pack->whole && !is_directory(&is))
@@ -313,13 +276,13 @@ int serve_download(struct op *op)
         return -ENOSYS;
     if (is_directory(&is)) {
         int root = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
-        TRY(op_reply(op, NULL));
+        TRY(op_reply(op, NULL, NULL));
         op->step = "pack";
         TRY(pack_below(pack, root, &is));
     } else {
         path_split(path, &name);
         int directory = TRY(sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
-        TRY(op_reply(op, NULL));
+        TRY(op_reply(op, NULL, NULL));
         memcpy(pack->path, name, strlen(name) + 1);
         pack->follow = 0;
         op->step = "pack";

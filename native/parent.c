@@ -8,11 +8,6 @@
 
 static const uint64_t STANDS = 1000000000u, PATIENCE = 7;
 
-struct poll {
-    int fd;
-    short events, happened;
-};
-
 /* Whether the agent is dead. One that its own commands have stopped (`kill -STOP -1`) goes on after a second. */
 static bool reap(int agent, int *ending)
 {
@@ -40,7 +35,7 @@ _Noreturn static void stand_by(int agent, int hold, int signals)
     while (!reap(agent, &ending)) {
         bool told = polls[0].fd < 0;
         struct timespec patience = {PATIENCE, 0}; /* ppoll writes to it */
-        long happened = CALL5(ppoll, P(polls), 2, told ? P(&patience) : 0, 0, 8);
+        int happened = sys_poll(polls, 2, told ? &patience : NULL);
         if (told && !happened)
             (void)sys_kill(agent, SIGKILL);
         if (!told && polls[0].happened) {
@@ -60,16 +55,13 @@ int parent_make(void)
 {
     static const uint64_t every = ~(uint64_t)0;
     int pair[2];
-    int result = sys_pipe2(pair, O_CLOEXEC);
-    if (result < 0)
-        return result;
+    TRY(sys_pipe2(pair, O_CLOEXEC));
     (void)sys_prctl(PR_SET_DUMPABLE, 0);
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
     (void)sys_sigprocmask(SIG_SETMASK, &every);
     int signals = sys_signalfd(&every, O_CLOEXEC | O_NONBLOCK);
-    int agent = signals < 0 ? signals : sys_fork();
-    if (agent < 0)
-        return agent;
+    TRY(signals);
+    int agent = TRY(sys_fork());
     if (agent) {
         int entrance = ENTRANCE;
         fd_close(&entrance);
@@ -80,7 +72,7 @@ int parent_make(void)
     fd_close(&report);
     fd_close(&signals);
     fd_close(&pair[1]);
-    result = sys_dup3(pair[0], LIFELINE, O_CLOEXEC);
+    TRY(sys_dup3(pair[0], LIFELINE, O_CLOEXEC));
     fd_close(&pair[0]);
-    return result < 0 ? result : 0;
+    return 0;
 }

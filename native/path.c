@@ -29,24 +29,24 @@ bool is_part(const char *part, size_t size, const char *wanted)
     return size == strlen(wanted) && !memcmp(part, wanted, size);
 }
 
-void path_tidy(char *path)
+bool path_tidy(char *path)
 {
-    for (const char *at = path; *at; at++)
-        if (is_part(at + 1, part_size(at + 1), "..") && *at == '/')
-            return;
-    char *to = path;
-    for (const char *at = path; *at;) {
-        size_t size = part_size(++at);
+    char *start = path + (*path == '/'), *to = start;
+    for (const char *at = path; *at; at += part_size(at), at += *at == '/')
+        if (is_part(at, part_size(at), ".."))
+            return false;
+    for (const char *at = path; *at; at += *at == '/') {
+        size_t size = part_size(at);
         if (size && !is_part(at, size, ".")) {
-            *to++ = '/';
+            if (to > start)
+                *to++ = '/';
             memmove(to, at, size);
             to += size;
         }
         at += size;
     }
-    if (to == path)
-        *to++ = '/';
     *to = 0;
+    return true;
 }
 
 void path_split(char *path, const char **name)
@@ -69,12 +69,9 @@ void path_split(char *path, const char **name)
 
 int path_make(int directory, char *path)
 {
-    int fd = sys_openat(directory, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    if (fd != -ENOENT) {
-        int error = fd < 0 ? fd : 0;
-        fd_close(&fd);
-        return error;
-    }
+    HELD int fd = sys_openat(directory, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd != -ENOENT)
+        return fd < 0 ? fd : 0;
     for (size_t at = 1;; at++) {
         if (path[at] && path[at] != '/')
             continue;
@@ -91,8 +88,6 @@ int path_make(int directory, char *path)
 
 const char *path_of_fd(int fd, char to[PATH_FD])
 {
-    static const char prefix[] = "/proc/self/fd/";
-    memcpy(to, prefix, sizeof prefix);
-    (void)decimal(to + sizeof prefix - 1, (uint64_t)fd);
-    return to;
+    char number[DECIMAL_SIZE];
+    return join_text(to, PATH_FD, "/proc/self/fd/", decimal(number, (uint64_t)fd));
 }

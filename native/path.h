@@ -7,8 +7,9 @@
 /* A copy with a NUL; slashes at its end are gone. 0, -EINVAL if it is not absolute, -ENOMEM. */
 int path_of(struct op *, struct reader field, char **path);
 
-/* As answers name it: without doubled slashes and dots. Left alone where ".." stands in it: a link may come before. */
-void path_tidy(char *path);
+/* As answers name it: without doubled slashes and dots, and none at its end. False, and it is left alone: ".." stands in it,
+ * and a link may come before. */
+bool path_tidy(char *path);
 
 /* Splits `path` at its last slash: it becomes the directory ("/" at least), `*name` what is in it ("" of the root). */
 void path_split(char *path, const char **name);

@@ -5,11 +5,9 @@
 
 void process_path(char to[PROCESS_PATH], int pid, const char *file)
 {
-    size_t used = 6;
-    memcpy(to, "/proc/", 7);
-    (void)decimal(to + used, (uint64_t)pid);
-    used = strlen(to);
-    memcpy(to + used, file, strlen(file) + 1);
+    char number[DECIMAL_SIZE];
+    (void)join_text(to, PROCESS_PATH, "/proc/", decimal(number, (uint64_t)pid));
+    (void)join_text(to, PROCESS_PATH, to, file);
 }
 
 size_t process_word(const char *line, size_t size, size_t *at)
@@ -25,14 +23,11 @@ size_t process_word(const char *line, size_t size, size_t *at)
 /* State and parent. The name stands in parentheses and may hold any byte: what follows the last one counts. */
 bool process_stat(struct process *process, int thread)
 {
-    char path[PROCESS_PATH], file[48] = "/stat", line[1024] = "";
+    char path[PROCESS_PATH], number[DECIMAL_SIZE], line[1024] = "";
     uint64_t parent;
-    if (thread) {
-        memcpy(file, "/task/", 7);
-        (void)decimal(file + 6, (uint64_t)thread);
-        memcpy(file + strlen(file), "/stat", 6);
-    }
-    process_path(path, process->pid, file);
+    process_path(path, process->pid, thread ? "/task/" : "/stat");
+    if (thread)
+        (void)join_text(path, sizeof path, join_text(path, sizeof path, path, decimal(number, (uint64_t)thread)), "/stat");
     long got = read_file(path, line, sizeof line);
     size_t at = got > 0 ? (size_t)got : 0;
     while (at && line[at - 1] != ')')
@@ -62,7 +57,7 @@ bool process_stat(struct process *process, int thread)
 static void list_numbers(const char *path, bool (*each)(void *context, int number), void *context)
 {
     char buffer[8192] __attribute__((aligned(8)));
-    int directory = sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    HELD int directory = sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     struct listing listing = {.fd = directory, .buffer = buffer, .size = sizeof buffer};
     const struct directory_entry *entry;
     bool more = directory >= 0;
@@ -71,7 +66,6 @@ static void list_numbers(const char *path, bool (*each)(void *context, int numbe
         if (!parse_decimal(entry->name, strlen(entry->name), &number))
             more = each(context, (int)number);
     }
-    fd_close(&directory);
 }
 
 void process_each(bool (*each)(void *context, int pid), void *context)

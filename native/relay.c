@@ -3,7 +3,7 @@
  * A relay is a child without a process: its outlet and its inlet are two descriptors of one socket. It ends when both
  * directions have, when the socket fails, or when the host lets go. */
 #include "agent.h"
-#include "message.h"
+#include "io.h"
 
 enum { BACKLOG = 16, MODE = 0600 };
 
@@ -124,7 +124,6 @@ static void decided(struct watch *watch, uint32_t events)
 {
     struct child *child = CONTAINER_OF(watch, struct child, control);
     int error = 0;
-    (void)events;
     (void)watch_for(&child->agent->loop, watch, 0);
     int result = sys_getsockopt(watch->fd, SOL_SOCKET, SO_ERROR, &error);
     /* A reset is an answer: it was connected, and the other side has hung up since. The host hears of it. */
@@ -136,17 +135,15 @@ static void decided(struct watch *watch, uint32_t events)
     }
 }
 
-void relay_connect(struct channel *channel, struct reader body)
+void relay_connect(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct connect_message request;
-    if (!request_read(channel, body, &connect_shape, &request))
-        return;
-    if (!request.port || request.port > UINT16_MAX)
+    const struct connect_message *request = message;
+    if (!request->port || request->port > UINT16_MAX)
         return channel_error(channel, -EINVAL, "port");
     struct child *child = relay_new(channel);
     if (!child)
         return;
-    child->port = (uint16_t)request.port;
+    child->port = (uint16_t)request->port;
     attempt(child);
 }
 
@@ -186,7 +183,6 @@ static void door_ready(struct watch *watch, uint32_t events)
     struct door *door = CONTAINER_OF(watch, struct door, listener);
     struct child *child = longest_waiting(door);
     int fd = child ? sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK) : -EAGAIN;
-    (void)events;
     if (fd >= 0) {
         join(child, fd);
     } else if (child && fd != -EAGAIN) { /* short of descriptors: the host asks again */
@@ -240,18 +236,16 @@ static int door_find(struct agent *agent, struct reader path, struct door **foun
     return door_open(unused);
 }
 
-void relay_accept(struct channel *channel, struct reader body)
+void relay_accept(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct accept_message request;
+    const struct accept_message *request = message;
     struct door *door;
-    if (!request_read(channel, body, &accept_shape, &request))
-        return;
-    if (!request.path.left || request.path.at[0] != '/')
+    if (!request->path.left || request->path.at[0] != '/')
         return channel_error(channel, -EINVAL, "path");
     struct child *child = relay_new(channel);
     if (!child)
         return;
-    int result = door_find(agent_of(channel), request.path, &door);
+    int result = door_find(agent_of(channel), request->path, &door);
     if (result) {
         relay_end(child, result);
         child_push(child);
@@ -266,34 +260,16 @@ void relay_accept(struct channel *channel, struct reader body)
 
 static int pass_on(const struct hand_message *request, const struct frame *frame)
 {
-    struct {
-        struct control_header header;
-        int descriptors[LIMIT_DESCRIPTORS];
-    } control = {{sizeof control.header + frame->descriptor_count * sizeof(int), SOL_SOCKET, SCM_RIGHTS}, {0}};
     struct unix_address to = {.family = AF_UNIX}; /* an abstract name begins with a NUL */
-    struct iovec text = {(void *)(uintptr_t)request->text.at, request->text.left};
-    struct message message = {
-        .name = &to,
-        .name_size = (uint32_t)(offsetof(struct unix_address, path) + 1 + request->name.left),
-        .parts = &text,
-        .part_count = 1,
-        .control = &control,
-        .control_size = control.header.size,
-    };
     memcpy(to.path + 1, request->name.at, request->name.left);
-    memcpy(control.descriptors, frame->descriptors, frame->descriptor_count * sizeof(int));
-    int fd = sys_socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC);
-    long result = fd < 0 ? fd : CALL3(sendmsg, fd, P(&message), MSG_NOSIGNAL);
-    fd_close(&fd);
-    return result < 0 ? (int)result : 0;
+    HELD int fd = TRY(sys_socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC));
+    TRY(sys_connect(fd, &to, offsetof(struct unix_address, path) + 1 + request->name.left));
+    return (int)send_fds(fd, request->text.at, request->text.left, frame->descriptors, frame->descriptor_count);
 }
 
-void relay_hand(struct channel *channel, const struct frame *frame)
+void relay_hand(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct hand_message request;
-    if (!request_read(channel, frame->body, &hand_shape, &request))
-        return;
-    bool whole = request.name.left && request.text.left && frame->descriptor_count;
-    int result = whole ? pass_on(&request, frame) : -EINVAL;
-    request_answer(channel, result, "hand");
+    const struct hand_message *request = message;
+    bool whole = request->name.left && request->text.left && frame->descriptor_count;
+    request_answer(channel, whole ? pass_on(request, frame) : -EINVAL, "hand");
 }

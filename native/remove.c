@@ -27,10 +27,8 @@ static int unlink_one(int directory, const char *name)
 static int remove_open_up(int directory, const char *name)
 {
     char path[PATH_FD];
-    int held = sys_openat(directory, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
-    int error = held < 0 ? held : sys_fchmodat(AT_FDCWD, path_of_fd(held, path), 0700);
-    fd_close(&held);
-    return error;
+    HELD int held = TRY(sys_openat(directory, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
+    return sys_fchmodat(AT_FDCWD, path_of_fd(held, path), 0700);
 }
 
 /* Its mode protects a directory's owner from mistakes, not from the removal of all that is in it. */

@@ -59,40 +59,28 @@ static int mix_in(struct reader entropy)
         int32_t bits, size;
         unsigned char bytes[512];
     } pool = {(int32_t)(8 * entropy.left), (int32_t)entropy.left, {0}};
-    int fd = sys_openat(AT_FDCWD, "/dev/urandom", O_RDWR | O_NONBLOCK | O_CLOEXEC, 0);
-    if (fd < 0)
-        return fd;
+    HELD int fd = TRY(sys_openat(AT_FDCWD, "/dev/urandom", O_RDWR | O_NONBLOCK | O_CLOEXEC, 0));
     if (entropy.left)
         memcpy(pool.bytes, entropy.at, entropy.left);
-    int result = sys_ioctl(fd, RNDADDENTROPY, P(&pool));
-    if (!result)
-        result = sys_ioctl(fd, RNDRESEEDCRNG, 0);
-    fd_close(&fd);
-    return result;
+    TRY(sys_ioctl(fd, RNDADDENTROPY, P(&pool)));
+    return sys_ioctl(fd, RNDRESEEDCRNG, 0);
 }
 
 /* A file of an image as it is, never what a link leads to; a pipe that nobody reads keeps nobody waiting. */
 static int open_file(const char *path, int flags, struct statx *is)
 {
-    int fd = sys_openat(AT_FDCWD, path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
-    int result = fd < 0 ? fd : sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, is);
-    if (!result && !is_regular(is))
-        result = -EINVAL;
-    if (result)
-        fd_close(&fd);
-    return result ? result : fd;
+    HELD int fd = TRY(sys_openat(AT_FDCWD, path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644));
+    TRY(sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, is));
+    return is_regular(is) ? fd_take(&fd) : -EINVAL;
 }
 
 /* To cut it first would have its blocks freed, and found anew. */
 static int write_over(const char *path, int flags, const void *bytes, size_t size)
 {
     struct statx is;
-    int fd = open_file(path, O_WRONLY | flags, &is);
-    int result = fd < 0 ? fd : write_all(fd, bytes, size);
-    if (!result && is.size != size)
-        result = sys_ftruncate(fd, (int64_t)size);
-    fd_close(&fd);
-    return result;
+    HELD int fd = TRY(open_file(path, O_WRONLY | flags, &is));
+    TRY(write_all(fd, bytes, size));
+    return is.size == size ? 0 : sys_ftruncate(fd, (int64_t)size);
 }
 
 static int set_machine_id(struct reader id)
@@ -194,7 +182,7 @@ static int set_limits(uint64_t open_files, uint64_t processes, uint64_t tmp_byte
     memset(the_machine.limits, 0, sizeof wanted);
     TRY(limit_files(open_files));
     TRY(machine_write(GROUP "pids.max", decimal(number, processes + OWN_PROCESSES)));
-    (void)machine_join(options, "size=", decimal(number, tmp_bytes));
+    (void)join_text(options, PATH_MAX, "size=", decimal(number, tmp_bytes));
     for (size_t i = 0; i < ARRAY_SIZE(MEMORY_DIRECTORIES); i++)
         TRY(sys_mount(NULL, MEMORY_DIRECTORIES[i], NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options));
     memcpy(the_machine.limits, wanted, sizeof wanted);
@@ -242,57 +230,47 @@ static int renew_part(const struct renew_message *told, uint32_t part)
     }
 }
 
-void renew_perform(struct channel *channel, struct reader body)
+void renew_perform(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct renew_message told;
+    const struct renew_message *told = message;
     struct renew_reply_message reply = {0, 0};
     bool machine = agent_of(channel)->init->machine;
-    if (message_read(body, &renew_shape, &told) || told.parts & ~(uint32_t)PART_FLAGS) {
-        channel->connection->wire.broken = true;
-        return;
-    }
     for (uint32_t part = 1; part & PART_FLAGS; part <<= 1)
-        if (told.parts & part)
-            *((!machine && part & ~ANYWHERE) || renew_part(&told, part) ? &reply.failed : &reply.done) |= part;
+        if (told->parts & part)
+            *((!machine && part & ~ANYWHERE) || renew_part(told, part) ? &reply.failed : &reply.done) |= part;
     request_reply(channel, &renew_reply_shape, &reply);
 }
 
-static void trust(struct channel *channel, struct reader body)
+static void trust(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct trust_message told;
+    const struct trust_message *told = message;
+    struct reader systems = told->systems;
     char place[PATH_MAX];
-    if (!request_read(channel, body, &trust_shape, &told))
-        return;
-    int result = write_over(text_in(place, told.place), O_CREAT, told.data.at, told.data.left);
-    while (told.systems.left) /* none there, or a link: what it leads to is one of the others */
-        (void)write_over(next_string(&told.systems), 0, told.data.at, told.data.left);
+    int result = write_over(text_in(place, told->place), O_CREAT, told->data.at, told->data.left);
+    while (systems.left) /* none there, or a link: what it leads to is one of the others */
+        (void)write_over(next_string(&systems), 0, told->data.at, told->data.left);
     request_answer(channel, result, "trust");
 }
 
-static void share(struct channel *channel, struct reader body)
+static void share(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct share_message told;
+    const struct share_message *told = message;
     char target[PATH_MAX];
-    if (message_read(body, &share_shape, &told) || told.number >= 64 * ARRAY_SIZE(the_machine.shares)) {
-        channel->connection->wire.broken = true;
-        return;
-    }
-    uint64_t bit = 1ull << told.number % 64, *shown = &the_machine.shares[told.number / 64];
+    if (told->number >= 64 * ARRAY_SIZE(the_machine.shares))
+        return request_refuse(channel);
+    uint64_t bit = 1ull << told->number % 64, *shown = &the_machine.shares[told->number / 64];
     int result = the_machine.mounted ? 0 : shares_mount(the_machine.files, &agent_of(channel)->init->relay);
     the_machine.mounted |= !result;
     if (!result && !(*shown & bit))
-        result = shares_show(told.number, told.flags & SHARE_WRITABLE, text_in(target, told.target));
+        result = shares_show(told->number, told->flags & SHARE_WRITABLE, text_in(target, told->target));
     if (!result)
         *shown |= bit;
     request_answer(channel, result, "share");
 }
 
-void machine_perform(struct channel *channel, struct frame *frame)
+static const struct request REQUESTS[] = {{OP_TRUST, &trust_shape, trust}, {OP_SHARE, &share_shape, share}};
+
+bool machine_perform(struct channel *channel, struct frame *frame)
 {
-    if (frame->code == OP_TRUST)
-        trust(channel, frame->body);
-    else if (frame->code == OP_SHARE)
-        share(channel, frame->body);
-    else
-        channel_error(channel, -ENOSYS, "operation");
+    return request_perform(REQUESTS, ARRAY_SIZE(REQUESTS), channel, frame);
 }

@@ -2,16 +2,29 @@
 #include "agent.h"
 #include "message.h"
 
-bool request_read(struct channel *channel, struct reader body, const struct shape *shape, void *to)
+bool request_perform(const struct request *requests, size_t count, struct channel *channel, struct frame *frame)
 {
-    bool good = !message_read(body, shape, to);
-    channel->connection->wire.broken |= !good;
-    return good;
+    _Alignas(16) unsigned char message[256];
+    const struct request *request = requests;
+    while (request < requests + count && request->number != frame->code)
+        request++;
+    if (request == requests + count)
+        return false;
+    if (request->shape && message_read(frame->body, request->shape, message))
+        request_refuse(channel);
+    else
+        request->perform(channel, message, frame);
+    return true;
+}
+
+void request_refuse(struct channel *channel)
+{
+    channel->connection->wire.broken = true;
 }
 
 void request_answer(struct channel *channel, int result, const char *step)
 {
-    if (result)
+    if (result < 0)
         return channel_error(channel, result, step);
     channel_reply_bytes(channel, NULL, 0);
     channel_close(channel);

@@ -1,6 +1,7 @@
 #include "rows.h"
 
 #include "kernel.h"
+#include "glob.h"
 #include "schema.h"
 
 struct rows *rows_new(struct op *op, uint64_t limit)
@@ -14,38 +15,61 @@ struct rows *rows_new(struct op *op, uint64_t limit)
     return rows;
 }
 
-static int rows_flush(struct rows *rows)
+int rows_flush(struct rows *rows)
 {
     size_t size = rows->waiting;
     rows->waiting = 0;
     return size ? op_write(rows->op, rows->buffer, size) : 0;
 }
 
-int rows_add(struct rows *rows, const struct writer *body)
+int rows_add(struct rows *rows, const struct shape *shape, const void *message)
 {
-    uint32_t size = (uint32_t)body->used;
-    if (!rows->left || size + sizeof size > rows->room) {
+    uint32_t size;
+    if (rows->waiting > sizeof rows->buffer - ROW_BYTES)
+        TRY(rows_flush(rows));
+    struct writer row = writer_of(rows->buffer + rows->waiting, ROW_BYTES);
+    (void)put_u32(&row, 0);
+    TRY(message_put(&row, shape, message));
+    if (!rows->left || row.used > rows->room) {
         rows->truncated = true;
         return 0;
     }
+    size = (uint32_t)(row.used - sizeof size);
+    memcpy(row.base, &size, sizeof size);
     rows->left--;
-    rows->room -= size + sizeof size;
-    if (size + sizeof size > sizeof rows->buffer - rows->waiting) {
-        TRY(rows_flush(rows));
-    }
-    must(size + sizeof size <= sizeof rows->buffer);
-    memcpy(rows->buffer + rows->waiting, &size, sizeof size);
-    memcpy(rows->buffer + rows->waiting + sizeof size, body->base, size);
-    rows->waiting += size + sizeof size;
+    rows->room -= row.used;
+    rows->waiting += row.used;
     return 1;
+}
+
+int rows_walk(struct rows *rows, int root, const char *path, size_t deepest, struct reader name, rows_found *found, void *context)
+{
+    struct arena *arena = &rows->op->arena;
+    struct walk *walk = arena_take(arena, sizeof *walk);
+    struct walk_entry entry;
+    char *whole = arena_take(arena, PATH_MAX);
+    size_t prefix = strlen(path);
+    if (!walk || !whole)
+        return -ENOMEM;
+    if (prefix + 2 > LIMIT_PATH)
+        return -ENAMETOOLONG;
+    memcpy(whole, path, prefix);
+    if (prefix > 1) /* "/" is a slash itself */
+        whole[prefix++] = '/';
+    TRY(walk_open_take(walk, &root, arena, deepest, LIMIT_PATH - prefix, false));
+    for (int event, more = 1; more && (event = TRY(walk_next(walk, &entry)));) {
+        if (event != WALK_ENTRY || !glob_match(name.at, name.left, (const unsigned char *)entry.name, strlen(entry.name)))
+            continue;
+        memcpy(whole + prefix, entry.path, strlen(entry.path) + 1); /* the walk gives only paths that fit */
+        more = TRY(found(rows, &entry, whole, context));
+    }
+    rows->truncated |= walk->truncated;
+    return 0;
 }
 
 int rows_exit(struct rows *rows)
 {
-    unsigned char bytes[16];
-    struct writer body = writer_of(bytes, sizeof bytes);
     struct walked_message message = {.flags = rows->truncated ? WALKED_TRUNCATED : 0};
     TRY(rows_flush(rows));
-    TRY(message_put(&body, &walked_shape, &message));
-    return op_exit(rows->op, &body);
+    return op_exit(rows->op, &walked_shape, &message);
 }

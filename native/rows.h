@@ -2,9 +2,11 @@
 #ifndef ROWS_H
 #define ROWS_H
 
+#include "kernel.h"
 #include "op.h"
+#include "walk.h"
 
-enum { ROWS_BYTES = 32 << 20, ROWS_BUFFER = 64 << 10 };
+enum { ROWS_BYTES = 32 << 20, ROWS_BUFFER = 64 << 10, ROW_BYTES = 3 * PATH_MAX + 4096 };
 
 struct rows {
     struct op *op;
@@ -19,7 +21,13 @@ struct rows {
 struct rows *rows_new(struct op *, uint64_t limit);
 
 /* 1; 0: no more; or -errno. */
-int rows_add(struct rows *, const struct writer *body);
+int rows_add(struct rows *, const struct shape *, const void *message);
+/* Sends what waits. */
+int rows_flush(struct rows *);
+
+/* Calls `found` for each name below `root`, which it takes, that matches. `path` is that of the root. */
+typedef int rows_found(struct rows *, const struct walk_entry *, const char *path, void *context);
+int rows_walk(struct rows *, int root, const char *path, size_t deepest, struct reader name, rows_found *found, void *context);
 
 /* What waits, and then the EXIT. */
 int rows_exit(struct rows *);

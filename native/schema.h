@@ -318,6 +318,7 @@ struct exec_message {
     struct reader rlimits;
 };
 static const struct shape exec_shape = {
+    .known = EXEC_FLAGS,
     .numbers = 8,
     .number = {
         {offsetof(struct exec_message, flags), 4, false},
@@ -384,6 +385,7 @@ struct attach_message {
     struct reader id;
 };
 static const struct shape attach_shape = {
+    .known = ATTACH_FLAGS,
     .numbers = 4,
     .number = {
         {offsetof(struct attach_message, flags), 4, false},
@@ -589,6 +591,7 @@ struct stat_message {
     struct reader path;
 };
 static const struct shape stat_shape = {
+    .known = STAT_FLAGS,
     .numbers = 2,
     .number = {
         {offsetof(struct stat_message, flags), 4, false},
@@ -606,6 +609,7 @@ struct mkdir_message {
     struct reader path;
 };
 static const struct shape mkdir_shape = {
+    .known = MKDIR_FLAGS,
     .numbers = 2,
     .number = {
         {offsetof(struct mkdir_message, flags), 4, false},
@@ -626,6 +630,7 @@ struct set_message {
     struct reader path;
 };
 static const struct shape set_shape = {
+    .known = SET_FLAGS,
     .numbers = 5,
     .number = {
         {offsetof(struct set_message, flags), 4, false},
@@ -646,6 +651,7 @@ struct remove_message {
     struct reader path;
 };
 static const struct shape remove_shape = {
+    .known = REMOVE_FLAGS,
     .numbers = 2,
     .number = {
         {offsetof(struct remove_message, flags), 4, false},
@@ -808,6 +814,7 @@ struct write_message {
     struct reader path;
 };
 static const struct shape write_shape = {
+    .known = WRITE_FLAGS,
     .numbers = 2,
     .number = {
         {offsetof(struct write_message, flags), 4, false},
@@ -827,6 +834,7 @@ struct upload_message {
     struct reader owner;
 };
 static const struct shape upload_shape = {
+    .known = UPLOAD_FLAGS,
     .numbers = 2,
     .number = {
         {offsetof(struct upload_message, flags), 4, false},
@@ -847,6 +855,7 @@ struct download_message {
     struct reader left_out;
 };
 static const struct shape download_shape = {
+    .known = DOWNLOAD_FLAGS,
     .numbers = 2,
     .number = {
         {offsetof(struct download_message, flags), 4, false},
@@ -865,6 +874,7 @@ struct watch_message {
     struct reader path;
 };
 static const struct shape watch_shape = {
+    .known = WATCH_FLAGS,
     .numbers = 2,
     .number = {
         {offsetof(struct watch_message, flags), 4, false},
@@ -946,6 +956,7 @@ struct identity_message {
     struct reader filter;
 };
 static const struct shape identity_shape = {
+    .known = IDENTITY_FLAGS,
     .numbers = 4,
     .number = {
         {offsetof(struct identity_message, flags), 4, false},
@@ -1068,6 +1079,7 @@ struct renew_message {
     struct reader machine_id;
 };
 static const struct shape renew_shape = {
+    .known = PART_FLAGS,
     .numbers = 6,
     .number = {
         {offsetof(struct renew_message, parts), 4, false},
@@ -1094,6 +1106,7 @@ struct share_message {
     struct reader target;
 };
 static const struct shape share_shape = {
+    .known = SHARE_FLAGS,
     .numbers = 2,
     .number = {
         {offsetof(struct share_message, flags), 4, false},
@@ -1199,6 +1212,7 @@ struct house_message {
     struct reader masks;
 };
 static const struct shape house_shape = {
+    .known = HOUSE_FLAGS,
     .numbers = 3,
     .number = {
         {offsetof(struct house_message, flags), 4, false},
@@ -1227,6 +1241,7 @@ struct spawn_message {
     struct reader fault;
 };
 static const struct shape spawn_shape = {
+    .known = SPAWN_FLAGS,
     .numbers = 2,
     .number = {
         {offsetof(struct spawn_message, flags), 4, false},
@@ -1265,6 +1280,7 @@ struct plan_message {
     struct reader rlimits;
 };
 static const struct shape plan_shape = {
+    .known = PLAN_FLAGS,
     .numbers = 8,
     .number = {
         {offsetof(struct plan_message, flags), 4, false},
@@ -1321,5 +1337,68 @@ static const struct shape stillness_reply_shape = {
     .field = {
     },
 };
+
+/* Of all messages, in this order. */
+#define EVERY_SHAPE \
+    &host_hello_shape, \
+    &guest_hello_shape, \
+    &ping_reply_shape, \
+    &error_shape, \
+    &credit_shape, \
+    &exec_shape, \
+    &exec_reply_shape, \
+    &exit_shape, \
+    &attach_shape, \
+    &attach_reply_shape, \
+    &execs_shape, \
+    &execs_reply_shape, \
+    &listed_shape, \
+    &signal_shape, \
+    &resize_shape, \
+    &keep_shape, \
+    &kill_shape, \
+    &kill_reply_shape, \
+    &file_shape, \
+    &stat_shape, \
+    &mkdir_shape, \
+    &set_shape, \
+    &remove_shape, \
+    &move_shape, \
+    &copy_shape, \
+    &list_shape, \
+    &find_shape, \
+    &grep_shape, \
+    &match_shape, \
+    &walked_shape, \
+    &read_shape, \
+    &read_reply_shape, \
+    &write_shape, \
+    &upload_shape, \
+    &download_shape, \
+    &watch_shape, \
+    &change_shape, \
+    &connect_shape, \
+    &accept_shape, \
+    &hand_shape, \
+    &identity_shape, \
+    &begin_shape, \
+    &deadline_shape, \
+    &agent_shape, \
+    &agent_reply_shape, \
+    &lost_shape, \
+    &lost_reply_shape, \
+    &renew_shape, \
+    &share_shape, \
+    &renew_reply_shape, \
+    &trust_shape, \
+    &times_reply_shape, \
+    &hold_shape, \
+    &stillness_shape, \
+    &house_shape, \
+    &spawn_shape, \
+    &spawned_shape, \
+    &plan_shape, \
+    &report_shape, \
+    &stillness_reply_shape
 
 #endif

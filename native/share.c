@@ -17,11 +17,6 @@ enum {
 };
 static const uint64_t UNCONNECTED = 10000000u;
 
-struct poll {
-    int fd;
-    short events, happened;
-};
-
 struct relay {
     int device, port;
     unsigned char *in, *out; /* answers from the port; one request, and a word, to it */
@@ -114,7 +109,7 @@ _Noreturn static void carry(int device, int port)
         bool unsent = relay.out_end > 0;
         struct poll polls[2] = {{port, (short)(EPOLLIN | (unsent ? EPOLLOUT : 0)), 0},
                                 {device, unsent || relay.paused ? 0 : EPOLLIN, 0}};
-        (void)CALL5(ppoll, P(polls), 2, 0, 0, 8);
+        (void)sys_poll(polls, 2, NULL);
         if (polls[0].happened & EPOLLOUT)
             send_on(&relay);
         if (polls[0].happened & ~EPOLLOUT)
@@ -131,26 +126,24 @@ int shares_mount(int port, int *relay)
 {
     static const char rest[] = ",rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other,max_read=524288";
     char options[PATH_MAX], number[DECIMAL_SIZE];
-    int device = sys_openat(AT_FDCWD, "/dev/fuse", O_RDWR | O_CLOEXEC | O_NONBLOCK, 0);
-    int result = device < 0 ? device : machine_directory("/run/paddock", 0755);
-    if (!result)
-        result = machine_directory(PLACE, 0700);
-    (void)machine_join(options, "fd=", decimal(number, (uint64_t)device));
-    (void)machine_join(options, options, rest);
-    if (!result)
-        result = sys_mount("paddock", PLACE, "fuse", MS_NOSUID | MS_NODEV, options);
-    int pid = result ? result : fork_helper((int[]){device, port}, 2);
+    HELD int device = TRY(sys_openat(AT_FDCWD, "/dev/fuse", O_RDWR | O_CLOEXEC | O_NONBLOCK, 0));
+    TRY(machine_directory("/run/paddock", 0755));
+    TRY(machine_directory(PLACE, 0700));
+    (void)join_text(options, PATH_MAX, "fd=", decimal(number, (uint64_t)device));
+    (void)join_text(options, PATH_MAX, options, rest);
+    TRY(sys_mount("paddock", PLACE, "fuse", MS_NOSUID | MS_NODEV, options));
+    *relay = 0;
+    int pid = TRY(fork_helper((int[]){device, port}, 2));
     if (!pid)
         carry(OP_CONTROL, OP_INPUT);
-    fd_close(&device);
-    *relay = pid < 0 ? 0 : pid;
-    return pid < 0 ? pid : 0;
+    *relay = pid;
+    return 0;
 }
 
 int shares_show(uint32_t number, bool writable, const char *target)
 {
     char source[PATH_MAX], digits[DECIMAL_SIZE];
-    (void)machine_join(source, PLACE "/", decimal(digits, number));
+    (void)join_text(source, PATH_MAX, PLACE "/", decimal(digits, number));
     TRY(machine_directory(target, 0755));
     TRY(sys_mount(source, target, NULL, MS_BIND, NULL));
     if (!writable)

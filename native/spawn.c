@@ -20,8 +20,6 @@ struct start {
 static long clone_on(void *stack_top, long flags, void (*run)(void *), void *argument)
 {
 #ifdef GUEST_HOSTED /* the sanitizers keep books on stacks: there a plain copy of this process */
-    (void)stack_top;
-    (void)flags;
     long pid = sys_fork();
     if (!pid)
         run(argument);
@@ -210,12 +208,10 @@ int spawn(const struct program *program, void *stack, size_t stack_size, const c
     int report[2];
     struct failure failure;
     *step = "pipe";
-    int result = sys_pipe2(report, O_CLOEXEC);
-    if (result < 0)
-        return result;
+    TRY(sys_pipe2(report, O_CLOEXEC));
     struct start start = {program, report[1]};
     *step = "clone";
-    result = (int)clone_on((unsigned char *)stack + stack_size, CLONE_VM | CLONE_VFORK | SIGCHLD, run_child, &start);
+    int result = (int)clone_on((unsigned char *)stack + stack_size, CLONE_VM | CLONE_VFORK | SIGCHLD, run_child, &start);
     fd_close(&report[1]);
     if (result > 0 && sys_read(report[0], &failure, sizeof failure) == sizeof failure) {
         *step = STEPS[failure.step];

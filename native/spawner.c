@@ -5,6 +5,8 @@
  * It has the supervisor's namespaces and powers, and does nothing else. It ends with the supervisor's stream. */
 #include "jail.h"
 
+#include "io.h"
+
 enum { ORDERS_BYTES = 5 * LIMIT_FILTER, MOST_DESCRIPTORS = 24, ABOVE = 64, STAGE_DEV = 0, STAGE_PROC, STAGE_TMP, STAGE_TOLD, STAGES };
 
 static const char *const STAGED[STAGES] = {"/dev", "/proc", "/tmp", "/told"};
@@ -28,17 +30,12 @@ static unsigned char orders[ORDERS_BYTES];
 
 static int fs_mount(const char *type, const struct option *options, size_t count, unsigned attributes)
 {
-    int context = (int)CALL2(fsopen, P(type), FSOPEN_CLOEXEC);
-    int result = context < 0 ? context : 0;
-    for (size_t i = 0; i < count && !result; i++)
-        result = (int)CALL5(fsconfig, context, options[i].value ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, P(options[i].name),
-                            P(options[i].value), 0);
-    if (!result)
-        result = (int)CALL5(fsconfig, context, FSCONFIG_CMD_CREATE, 0, 0, 0);
-    if (!result)
-        result = (int)CALL3(fsmount, context, FSMOUNT_CLOEXEC, attributes);
-    fd_close(&context);
-    return result;
+    HELD int context = TRY((int)CALL2(fsopen, P(type), FSOPEN_CLOEXEC));
+    for (size_t i = 0; i < count; i++)
+        TRY(CALL5(fsconfig, context, options[i].value ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, P(options[i].name),
+                  P(options[i].value), 0));
+    TRY(CALL5(fsconfig, context, FSCONFIG_CMD_CREATE, 0, 0, 0));
+    return (int)CALL3(fsmount, context, FSMOUNT_CLOEXEC, attributes);
 }
 
 static int move_mount(int mount, int directory, const char *path)
@@ -55,9 +52,8 @@ static int copy_tree(int directory, const char *path, int flags)
 
 static int put(int mount, int directory, const char *path)
 {
-    int result = mount < 0 ? mount : move_mount(mount, directory, path);
-    fd_close(&mount);
-    return result;
+    HELD int held = TRY(mount);
+    return move_mount(held, directory, path);
 }
 
 static int mask(const struct house_message *house, int proc, int told)
@@ -76,13 +72,11 @@ static int mask(const struct house_message *house, int proc, int told)
 static int stage_proc(const struct house_message *house, int place, int told, int *writable)
 {
     static const struct mount_attributes read_only = {.set = MOUNT_ATTR_RDONLY};
-    int proc = TRY(fs_mount("proc", NULL, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
+    HELD int proc = TRY(fs_mount("proc", NULL, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
     TRY(move_mount(proc, place, ""));
     *writable = TRY(copy_tree(proc, "", AT_EMPTY_PATH));
     TRY(CALL5(mount_setattr, proc, P(""), AT_EMPTY_PATH, P(&read_only), sizeof read_only));
-    TRY(mask(house, proc, told));
-    fd_close(&proc);
-    return 0;
+    return mask(house, proc, told);
 }
 
 /* How large these may grow is set with the plan. */
@@ -104,14 +98,13 @@ static int shed(struct birth *birth)
 {
     size_t kept = 1 + birth->listeners;
     for (size_t i = 0; i < birth->count; i++)
-        if ((birth->fds[i] = sys_fcntl(birth->fds[i], F_DUPFD_CLOEXEC, ABOVE)) < 0)
-            return birth->fds[i];
-    int result = sys_close_range(3, ABOVE - 1, 0);
-    for (size_t i = 0; i < kept && result >= 0; i++)
-        result = sys_dup3(birth->fds[i], i ? FIRST_LISTENER + (int)i - 1 : SUPERVISOR, O_CLOEXEC);
-    for (size_t i = 0; i < kept; i++)
+        birth->fds[i] = TRY(sys_fcntl(birth->fds[i], F_DUPFD_CLOEXEC, ABOVE));
+    TRY(sys_close_range(3, ABOVE - 1, 0));
+    for (size_t i = 0; i < kept; i++) {
+        TRY(sys_dup3(birth->fds[i], i ? FIRST_LISTENER + (int)i - 1 : SUPERVISOR, O_CLOEXEC));
         fd_close(&birth->fds[i]);
-    return result < 0 ? result : 0;
+    }
+    return 0;
 }
 
 static int raise_loopback(void)
@@ -125,13 +118,9 @@ static int raise_loopback(void)
         int32_t error;
         unsigned char rest[256];
     } answer = {{0}, 0, {0}};
-    int fd = (int)CALL3(socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-    long result = fd < 0 ? fd : sys_send(fd, &order, sizeof order, 0);
-    if (result >= 0)
-        result = sys_recv(fd, &answer, sizeof answer, 0);
-    fd_close(&fd);
-    if (result < 0)
-        return (int)result;
+    HELD int fd = TRY((int)CALL3(socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+    TRY(sys_send(fd, &order, sizeof order, 0));
+    TRY(sys_recv(fd, &answer, sizeof answer, 0));
     return answer.header.type == NLMSG_ERROR ? answer.error : -EPROTO;
 }
 
@@ -145,9 +134,7 @@ static int unshare_more(void)
 static int join(struct birth *birth)
 {
     for (size_t i = 1 + birth->listeners; i < birth->count; i++) {
-        long result = sys_write(birth->fds[i], "0", 1);
-        if (result < 0)
-            return (int)result;
+        TRY(sys_write(birth->fds[i], "0", 1));
         fd_close(&birth->fds[i]);
     }
     return (int)CALL1(unshare, CLONE_NEWCGROUP);
@@ -160,25 +147,22 @@ static int open_stage(const struct house_message *house, int places[STAGES], int
     for (size_t i = 0; i < ARRAY_SIZE(STAGED); i++) {
         memcpy(path, house->stage.at, house->stage.left);
         memcpy(path + house->stage.left, STAGED[i], strlen(STAGED[i]) + 1);
-        places[i] = sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-        if (places[i] < 0)
-            return places[i];
+        places[i] = TRY(sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
     }
     memcpy(path, house->dev.at, house->dev.left);
     path[house->dev.left] = 0;
-    *dev = copy_tree(AT_FDCWD, path, house->flags & HOUSE_SHARED ? AT_RECURSIVE : 0);
-    return *dev < 0 ? *dev : 0;
+    *dev = TRY(copy_tree(AT_FDCWD, path, house->flags & HOUSE_SHARED ? AT_RECURSIVE : 0));
+    return 0;
 }
 
 static int take_ids(void)
 {
-    long result = CALL3(setresgid, 0, 0, 0);
-    if (!result)
-        result = CALL3(setresuid, 0, 0, 0);
-    if (!result && (result = CALL2(setgroups, 0, 0)) == -EPERM)
-        result = 0; /* an ordinary user's namespace may not: the kernel requires setgroups to be denied there */
-    (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of credentials clears it */
-    return (int)result;
+    TRY(CALL3(setresgid, 0, 0, 0));
+    TRY(CALL3(setresuid, 0, 0, 0));
+    long result = CALL2(setgroups, 0, 0);
+    if (result != -EPERM) /* an ordinary user's namespace may not: the kernel requires setgroups to be denied there */
+        TRY(result);
+    return sys_prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of credentials clears it */
 }
 
 _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
@@ -228,11 +212,9 @@ static int clone_owned(const struct spawn_message *spawn, int cgroup)
     static const long same = -1;
     if (!(spawn->flags & SPAWN_OWNED))
         return clone_child(cgroup);
-    int result = (int)CALL3(setresuid, same, spawn->owner, same);
-    if (result)
-        return result;
+    TRY(CALL3(setresuid, same, spawn->owner, same));
     (void)CALL1(setfsuid, 0);
-    result = clone_child(cgroup);
+    int result = clone_child(cgroup);
     if (result)
         must(!CALL3(setresuid, same, 0, same));
     return result;
@@ -240,16 +222,8 @@ static int clone_owned(const struct spawn_message *spawn, int cgroup)
 
 static long receive(void *to, size_t size, int fds[MOST_DESCRIPTORS], size_t *count)
 {
-    struct {
-        struct control_header header;
-        int fds[MOST_DESCRIPTORS];
-    } control;
-    struct iovec part = {to, size};
-    struct message message = {.parts = &part, .part_count = 1, .control = &control, .control_size = sizeof control};
-    long got = sys_recvmsg(SUPERVISOR, &message, MSG_CMSG_CLOEXEC);
-    *count = got > 0 && message.control_size >= sizeof control.header ? (control.header.size - sizeof control.header) / sizeof(int) : 0;
-    memcpy(fds, control.fds, *count * sizeof *fds);
-    return got;
+    *count = MOST_DESCRIPTORS;
+    return receive_fds(SUPERVISOR, to, size, 0, fds, count);
 }
 
 static int spawn_one(struct agent *agent, const struct house_message *house, struct reader order, struct birth *birth)
@@ -295,9 +269,7 @@ int spawner_run(struct agent *agent)
     long got = receive(orders, sizeof orders, namespaces, &count);
     if (got <= 0 || message_read(reader_of(orders, (size_t)got), &house_shape, &house))
         return -EBADMSG;
-    int result = enter(namespaces, count);
-    if (result)
-        return result;
+    TRY(enter(namespaces, count));
     for (;;) {
         struct birth birth = {.house = &house};
         unsigned char reply[32];

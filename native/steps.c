@@ -1,5 +1,7 @@
 #include "jail.h"
 
+#include "io.h"
+
 void steps_restart(struct steps *steps)
 {
     steps->count = 0;
@@ -8,10 +10,6 @@ void steps_restart(struct steps *steps)
 
 void steps_report(const struct steps *steps, const char *failed, int error, const int *fds, size_t count)
 {
-    struct {
-        struct control_header header;
-        int fds[LIMIT_DESCRIPTORS];
-    } control = {{sizeof control.header + count * sizeof(int), SOL_SOCKET, SCM_RIGHTS}, {0}};
     unsigned char bytes[1024], names[512];
     struct writer body = writer_of(bytes, sizeof bytes), text = writer_of(names, sizeof names);
     for (size_t i = 0; i < steps->count; i++)
@@ -23,17 +21,8 @@ void steps_report(const struct steps *steps, const char *failed, int error, cons
         .steps = reader_of(names, text.used),
         .took = reader_of(steps->took, steps->count * sizeof *steps->took),
     };
-    must(!message_put(&body, &report_shape, &report) && count <= LIMIT_DESCRIPTORS);
-    struct iovec part = {body.base, body.used};
-    struct message message = {
-        .parts = &part,
-        .part_count = 1,
-        .control = count ? &control : NULL,
-        .control_size = count ? control.header.size : 0,
-    };
-    if (count)
-        memcpy(control.fds, fds, count * sizeof *fds);
-    (void)CALL3(sendmsg, SUPERVISOR, P(&message), MSG_NOSIGNAL);
+    must(!message_put(&body, &report_shape, &report));
+    (void)send_fds(SUPERVISOR, body.base, body.used, fds, count);
 }
 
 _Noreturn static void fail(const struct steps *steps, const char *step, int error)

@@ -39,14 +39,17 @@ static inline long raw_call(long number, long a, long b, long c, long d, long e,
 }
 #endif
 
-/* The test build counts calls and fails the n-th (fault.c); in the product this is nothing. */
+/* The test build counts calls and fails the n-th, or the n-th allocation (fault.c); in the product this is nothing. */
 #ifdef GUEST_FAULTS
 bool fault_strikes(long number, long *result);
+bool fault_denies(void);
 #else
 static inline bool fault_strikes(long number, long *result)
 {
-    (void)number;
-    (void)result;
+    return false;
+}
+static inline bool fault_denies(void)
+{
     return false;
 }
 #endif
@@ -91,6 +94,10 @@ static inline long call(long number, long a, long b, long c, long d, long e, lon
     static inline result sys_##name(type_a a, type_b b, type_c c, type_d d, type_e e) \
     { return (result)CALL5(name, P(a), P(b), P(c), P(d), P(e)); }
 
+/* The same for one that takes others: PARAMETERS in parentheses, and the call. */
+#define DEFINE(result, name, parameters, value) \
+    static inline result sys_##name parameters { return (result)(value); }
+
 /* What the functions call without the width that the kernel's names carry. */
 enum {
     SYS_pread = SYS_pread64, SYS_pwrite = SYS_pwrite64, SYS_getdents = SYS_getdents64, SYS_prlimit = SYS_prlimit64,
@@ -103,6 +110,9 @@ static inline void fd_close(int *fd)
         (void)raw_call(SYS_close, *fd, 0, 0, 0, 0, 0);
     *fd = -1;
 }
+
+/* A variable whose descriptor is closed when it goes out of scope, unless somebody has taken it. */
+#define HELD __attribute__((cleanup(fd_close)))
 
 /* The descriptor has a new owner. */
 static inline int fd_take(int *fd)
@@ -126,16 +136,9 @@ DEFINE4(long, pread, int, fd, void *, to, size_t, size, int64_t, offset)
 DEFINE4(long, pwrite, int, fd, const void *, from, size_t, size, int64_t, offset)
 DEFINE3(int64_t, lseek, int, fd, int64_t, offset, int, whence)
 
-static inline long sys_splice(int from, int to, size_t size, unsigned flags)
-{
-    return CALL6(splice, from, 0, to, 0, (long)size, flags);
-}
-
-static inline long sys_copy_file_range(int from, int64_t *from_offset, int to, int64_t *to_offset, size_t size)
-{
-    return CALL6(copy_file_range, from, P(from_offset), to, P(to_offset), (long)size, 0);
-}
-
+DEFINE(long, splice, (int from, int to, size_t size, unsigned flags), CALL6(splice, from, 0, to, 0, (long)size, flags))
+DEFINE(long, copy_file_range, (int from, int64_t *from_offset, int to, int64_t *to_offset, size_t size),
+       CALL6(copy_file_range, from, P(from_offset), to, P(to_offset), (long)size, 0))
 /* descriptors */
 
 DEFINE3(int, fcntl, int, fd, int, command, long, argument)
@@ -146,11 +149,8 @@ DEFINE3(int, ioctl, int, fd, unsigned long, request, long, argument)
 
 /* files, relative to a directory's descriptor */
 
-static inline int sys_openat(int directory, const char *path, int flags, unsigned mode)
-{
-    return (int)CALL4(openat, directory, P(path), flags | O_LARGEFILE, mode);
-}
-
+DEFINE(int, openat, (int directory, const char *path, int flags, unsigned mode),
+       CALL4(openat, directory, P(path), flags | O_LARGEFILE, mode))
 DEFINE5(int, statx, int, directory, const char *, path, int, flags, unsigned, mask, struct statx *, to)
 DEFINE3(long, getdents, int, fd, void *, to, size_t, size)
 DEFINE3(int, mkdirat, int, directory, const char *, path, unsigned, mode)
@@ -182,39 +182,20 @@ DEFINE2(int, inotify_rm_watch, int, fd, int, watch)
 
 /* sockets */
 
-static inline int sys_socketpair(int domain, int type, int ends[2])
-{
-    return (int)CALL4(socketpair, domain, type, 0, P(ends));
-}
-
-static inline int sys_accept4(int fd, int flags)
-{
-    return (int)CALL4(accept4, fd, 0, 0, flags);
-}
-
+DEFINE(int, socketpair, (int domain, int type, int ends[2]), CALL4(socketpair, domain, type, 0, P(ends)))
+DEFINE(int, accept4, (int fd, int flags), CALL4(accept4, fd, 0, 0, flags))
 DEFINE3(long, recvmsg, int, fd, struct message *, message, int, flags)
 
-static inline long sys_send(int fd, const void *from, size_t size, int flags)
-{
-    return CALL6(sendto, fd, P(from), (long)size, flags, 0, 0);
-}
-
-static inline long sys_recv(int fd, void *to, size_t size, int flags)
-{
-    return CALL6(recvfrom, fd, P(to), (long)size, flags, 0, 0);
-}
-
+DEFINE(long, send, (int fd, const void *from, size_t size, int flags),
+       CALL6(sendto, fd, P(from), (long)size, flags, 0, 0))
+DEFINE(long, recv, (int fd, void *to, size_t size, int flags), CALL6(recvfrom, fd, P(to), (long)size, flags, 0, 0))
 static inline int sys_getsockopt(int fd, int level, int option, int *value)
 {
     uint32_t size = sizeof *value;
     return (int)CALL5(getsockopt, fd, level, option, P(value), P(&size));
 }
 
-static inline int sys_socket(int family, int type)
-{
-    return (int)CALL3(socket, family, type, 0);
-}
-
+DEFINE(int, socket, (int family, int type), CALL3(socket, family, type, 0))
 DEFINE3(int, connect, int, fd, const void *, address, size_t, size)
 DEFINE2(int, shutdown, int, fd, int, how)
 
@@ -226,45 +207,22 @@ static inline void *sys_map(size_t size)
     return at < 0 && at > -4096 ? NULL : (void *)at;
 }
 
-static inline void sys_unmap(void *at, size_t size)
-{
-    (void)CALL2(munmap, P(at), (long)size);
-}
-
+DEFINE(void, unmap, (void *at, size_t size), CALL2(munmap, P(at), (long)size))
 /* processes and signals */
 
 DEFINE0(int, getpid)
 DEFINE0(int, getppid)
 DEFINE2(int, kill, int, pid, int, number)
 
-static inline int sys_prctl(int option, long argument)
-{
-    return (int)CALL5(prctl, option, argument, 0, 0, 0);
-}
-
+DEFINE(int, prctl, (int option, long argument), CALL5(prctl, option, argument, 0, 0, 0))
 DEFINE4(int, prlimit, int, pid, int, resource, const struct rlimit *, new_limit, struct rlimit *, old_limit)
 
-static inline int sys_sigprocmask(int how, const uint64_t *mask)
-{
-    return (int)CALL4(rt_sigprocmask, how, P(mask), 0, sizeof *mask);
-}
-
-static inline int sys_sigaction(int number, const struct signal_action *action)
-{
-    return (int)CALL4(rt_sigaction, number, P(action), 0, sizeof action->mask);
-}
-
-static inline int sys_signalfd(const uint64_t *mask, int flags)
-{
-    return (int)CALL4(signalfd4, -1, P(mask), sizeof *mask, flags);
-}
-
+DEFINE(int, sigprocmask, (int how, const uint64_t *mask), CALL4(rt_sigprocmask, how, P(mask), 0, sizeof *mask))
+DEFINE(int, sigaction, (int number, const struct signal_action *action),
+       CALL4(rt_sigaction, number, P(action), 0, sizeof action->mask))
+DEFINE(int, signalfd, (const uint64_t *mask, int flags), CALL4(signalfd4, -1, P(mask), sizeof *mask, flags))
 /* A copy of this process; 0 in the child. */
-static inline int sys_fork(void)
-{
-    return (int)CALL5(clone, SIGCHLD, 0, 0, 0, 0);
-}
-
+DEFINE(int, fork, (void), CALL5(clone, SIGCHLD, 0, 0, 0, 0))
 DEFINE3(int, execve, const char *, path, char *const *, argv, char *const *, env)
 
 /* events and time */
@@ -276,6 +234,9 @@ static inline int sys_epoll_wait(int epoll, struct epoll_event *event, int count
     return (int)call_once(SYS_epoll_pwait, epoll, P(event), count, milliseconds, 0, 8);
 }
 
+/* `time` NULL: for ever. */
+DEFINE(int, poll, (struct poll *polls, size_t count, struct timespec *time),
+       CALL5(ppoll, P(polls), (long)count, P(time), 0, 8))
 static inline uint64_t sys_now(int clock)
 {
     struct timespec now = {0, 0};
@@ -289,9 +250,5 @@ static inline void sys_sleep(uint64_t nanoseconds)
     (void)raw_call(SYS_nanosleep, P(&time), 0, 0, 0, 0, 0);
 }
 
-static inline long sys_getrandom(void *to, size_t size)
-{
-    return CALL3(getrandom, P(to), (long)size, 0);
-}
-
+DEFINE(long, getrandom, (void *to, size_t size), CALL3(getrandom, P(to), (long)size, 0))
 #endif

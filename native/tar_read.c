@@ -95,14 +95,6 @@ static bool tar_sum_holds(const unsigned char *block)
            (wanted == plain || wanted == with_signs);
 }
 
-static bool tar_is_zero(const unsigned char *bytes, size_t size)
-{
-    for (size_t i = 0; i < size; i++)
-        if (bytes[i])
-            return false;
-    return true;
-}
-
 /* A text of a header, which ends with a NUL or with its field. */
 static size_t tar_text(const unsigned char *field, size_t size, char *to)
 {
@@ -219,7 +211,7 @@ static int tar_gnu_name(struct tar_reader *tar, size_t size, char *to)
 {
     const unsigned char *end = size ? memchr(tar->extension, 0, size) : NULL;
     size_t length = end ? (size_t)(end - tar->extension) : size;
-    if (!tar_name_value(reader_of(tar->extension, length), to) || !tar_is_zero(tar->extension + length, size - length))
+    if (!tar_name_value(reader_of(tar->extension, length), to) || !all_zero(tar->extension + length, size - length))
         return tar_refuse(tar, "long name that is none");
     return 1;
 }
@@ -254,7 +246,7 @@ static int tar_header_names(struct tar_reader *tar, bool want_path, bool want_ta
     const unsigned char *block = tar->block;
     bool posix = !memcmp(block + HEADER_MAGIC, "ustar\0", 6);
     size_t size = 0;
-    if (!posix && want_path && !tar_is_zero(block + HEADER_PREFIX, HEADER_END - HEADER_PREFIX))
+    if (!posix && want_path && !all_zero(block + HEADER_PREFIX, HEADER_END - HEADER_PREFIX))
         return tar_refuse(tar, "old header with a prefix");
     if (want_path) {
         if (posix && block[HEADER_PREFIX]) {
@@ -358,7 +350,7 @@ int tar_next(struct tar_reader *tar, struct tar_member *member)
         result = tar_fill(tar, tar->block, sizeof tar->block);
         if (result <= 0)
             return result ? result : tar_refuse(tar, "no end");
-        if (tar_is_zero(tar->block, sizeof tar->block)) {
+        if (all_zero(tar->block, sizeof tar->block)) {
             bool hanging = said.pax || said.gnu_path || said.gnu_target;
             return hanging ? tar_refuse(tar, "extension without its member") : 0;
         }

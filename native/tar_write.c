@@ -89,13 +89,10 @@ static void tar_magic(struct tar_header *header, char type)
     header->type = type;
     memcpy(header->magic, "ustar", 6);
     memcpy(header->version, "00", 2);
-    (void)tar_put_number(header->mode, 8, 0);
-    (void)tar_put_number(header->uid, 8, 0);
-    (void)tar_put_number(header->gid, 8, 0);
-    (void)tar_put_number(header->size, 12, 0);
-    (void)tar_put_number(header->modified, 12, 0);
-    (void)tar_put_number(header->major, 8, 0);
-    (void)tar_put_number(header->minor, 8, 0);
+    memset((char *)header + offsetof(struct tar_header, mode), '0', offsetof(struct tar_header, sum) - offsetof(struct tar_header, mode));
+    memset((char *)header + offsetof(struct tar_header, major), '0', sizeof header->major + sizeof header->minor);
+    header->mode[7] = header->uid[7] = header->gid[7] = header->size[11] = header->modified[11] = header->major[7] =
+        header->minor[7] = 0;
 }
 
 static int tar_put_records(tar_sink *write, void *context, const struct writer *records, struct reader more)

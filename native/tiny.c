@@ -110,6 +110,15 @@ char *decimal(char to[DECIMAL_SIZE], uint64_t number)
     return to;
 }
 
+char *join_text(char *to, size_t size, const char *first, const char *second)
+{
+    size_t used = min_size(strlen(first), size - 1), more = min_size(strlen(second), size - 1 - used);
+    memmove(to, first, used);
+    memcpy(to + used, second, more);
+    to[used + more] = 0;
+    return to;
+}
+
 int parse_decimal(const char *text, size_t size, uint64_t *number)
 {
     uint64_t value = 0;

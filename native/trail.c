@@ -5,19 +5,15 @@
 /* In two steps: gVisor follows a link where O_DIRECTORY stands beside O_NOFOLLOW, unless it is O_PATH. */
 int open_directory(int parent, const char *name)
 {
-    int held = TRY(sys_openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
-    int fd = sys_openat(held, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    fd_close(&held);
-    return fd;
+    HELD int held = TRY(sys_openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
+    return sys_openat(held, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 }
 
 static int step_identify(int fd, struct trail_step *step)
 {
     struct statx is;
     TRY(sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is));
-    step->inode = is.inode;
-    step->major = is.device_major;
-    step->minor = is.device_minor;
+    step->id = id_of(&is);
     return 0;
 }
 
@@ -87,9 +83,8 @@ int trail_down(struct trail *trail, const char *name)
 
 static bool step_is(int fd, const struct trail_step *step)
 {
-    struct trail_step found;
-    return fd >= 0 && !step_identify(fd, &found) && found.inode == step->inode && found.major == step->major &&
-           found.minor == step->minor;
+    struct statx is;
+    return fd >= 0 && !sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is) && is_file(step->id, &is);
 }
 
 /* The directory of a step that was closed. `below` is the one of the next. */

@@ -4,13 +4,12 @@
 #ifndef TRAIL_H
 #define TRAIL_H
 
-#include "arena.h"
+#include "io.h"
 
 enum { TRAIL_OPEN = 64, TRAIL_MEMORY = 8 << 20 };
 
 struct trail_step {
-    uint64_t inode;
-    uint32_t major, minor;
+    struct file_id id;
     uint32_t name; /* where in the names its own begins */
     int fd;
 };

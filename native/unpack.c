@@ -18,7 +18,6 @@
 enum {
     UNPACK_BUFFER = 256 << 10,
     UNPACK_TIMES = 16 << 20,   /* bytes for times of directories */
-    UNPACK_MADE = 1 << 18,     /* files that a hard link may lead to: three quarters of so many */
     UNPACK_WORLD = 0755,
     UNPACK_MOUNTS = 1 << 20,   /* bytes that /proc/self/mountinfo may have */
     UNPACK_SEEN = 1 << 21,     /* names of an exact archive: three quarters of so many */
@@ -33,19 +32,13 @@ struct unpack_time {
     char path[];
 };
 
-struct unpack_made {
-    uint64_t inode;
-    uint32_t major, minor;
-};
-
 struct unpack {
     struct op *op;
     struct tar_reader tar;
     struct trail trail;
     struct arena times;
     struct unpack_time *last;
-    struct unpack_made *made; /* a table by hash; inode 0: free */
-    size_t made_count;
+    struct files made; /* that a hard link may lead to */
     bool exact, root;
     uint64_t mount;         /* of the directory */
     uint32_t owner[2];      /* of all, if `owned` */
@@ -70,27 +63,17 @@ static int unpack_refuse(struct unpack *unpack, const char *problem)
 
 /* Names */
 
-/* Without slashes at its ends, doubled ones and dots, in place. False: it leads outside. */
+/* False: it leads outside. */
 static bool unpack_tidy(char *path)
 {
-    char *to = path;
-    if (*path == '/')
-        return false;
-    for (const char *at = path; *at;) {
-        size_t size = part_size(at);
-        if (is_part(at, size, ".."))
-            return false;
-        if (size && !is_part(at, size, ".")) {
-            if (to > path)
-                *to++ = '/';
-            memmove(to, at, size);
-            to += size;
-        }
-        at += size;
-        at += *at == '/';
-    }
-    *to = 0;
-    return true;
+    return *path != '/' && path_tidy(path);
+}
+
+/* Whether it is `above` or something in it. */
+static bool is_below(const char *path, const char *above)
+{
+    size_t size = strlen(above);
+    return !memcmp(path, above, min_size(size, strlen(path) + 1)) && (!path[size] || path[size] == '/');
 }
 
 static int unpack_up_to(struct trail *trail, size_t depth)
@@ -138,27 +121,6 @@ static int unpack_make_room(int directory, const char *name)
     return error == -ENOENT ? 0 : error;
 }
 
-/* Files that a hard link may lead to */
-
-static struct unpack_made *unpack_find(struct unpack *unpack, const struct statx *is)
-{
-    size_t at = (size_t)(is->inode * 0x9e3779b97f4a7c15u >> 32);
-    for (;; at++) {
-        struct unpack_made *made = &unpack->made[at % UNPACK_MADE];
-        if (!made->inode || (made->inode == is->inode && made->major == is->device_major && made->minor == is->device_minor))
-            return made;
-    }
-}
-
-static void unpack_remember(struct unpack *unpack, const struct statx *is)
-{
-    if (unpack->made_count >= UNPACK_MADE / 4 * 3)
-        return;
-    struct unpack_made *made = unpack_find(unpack, is);
-    unpack->made_count += !made->inode;
-    *made = (struct unpack_made){is->inode, is->device_major, is->device_minor};
-}
-
 /* Directories */
 
 /* An engine's image has whole seconds: those of what is otherwise the same are left alone. */
@@ -199,10 +161,9 @@ static int unpack_remember_time(struct unpack *unpack, const char *path, struct 
     size_t size = strlen(path) + 1;
     struct unpack_time *time = arena_take(&unpack->times, sizeof *time + size);
     if (!time) {
-        int error = unpack_set_times(unpack);
-        time = arena_take(&unpack->times, sizeof *time + size);
-        if (error || !time)
-            return error ? error : -ENOMEM;
+        TRY(unpack_set_times(unpack));
+        if (!(time = arena_take(&unpack->times, sizeof *time + size)))
+            return -ENOMEM;
     }
     memcpy(time->path, path, size);
     time->modified = modified;
@@ -215,19 +176,12 @@ static int unpack_remember_time(struct unpack *unpack, const char *path, struct 
 static int unpack_directory(struct unpack *unpack, const struct tar_member *member, const char *path)
 {
     char name[NAME_MAX + 1];
-    int error = unpack_enter(unpack, path, true, name);
-    if (error)
-        return error;
-    int fd = open_directory(trail_fd(&unpack->trail), name);
-    if (fd == -ENOENT) {
-        error = sys_mkdirat(trail_fd(&unpack->trail), name, UNPACK_WORLD);
-        fd = error ? error : open_directory(trail_fd(&unpack->trail), name);
-    }
-    if (fd < 0)
-        return fd;
-    error = sys_fchmod(fd, (member->mode & UNPACK_WORLD) | 0700);
-    fd_close(&fd);
-    return error ? error : unpack_remember_time(unpack, path, (struct timespec){member->modified, 0}, 0);
+    TRY(unpack_enter(unpack, path, true, name));
+    int made = sys_mkdirat(trail_fd(&unpack->trail), name, UNPACK_WORLD);
+    TRY(made == -EEXIST ? 0 : made);
+    HELD int fd = TRY(open_directory(trail_fd(&unpack->trail), name));
+    TRY(sys_fchmod(fd, (member->mode & UNPACK_WORLD) | 0700));
+    return unpack_remember_time(unpack, path, (struct timespec){member->modified, 0}, 0);
 }
 
 /* Files */
@@ -245,20 +199,13 @@ static int unpack_file(struct unpack *unpack, const struct tar_member *member, i
     const struct timespec times[2] = {{member->modified, 0}, {member->modified, 0}};
     unsigned mode = (member->mode & UNPACK_WORLD) | 0600;
     struct statx is;
-    int fd = sys_openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return fd;
-    int error = unpack_content(unpack, fd);
-    if (!error)
-        error = sys_fchmod(fd, mode);
-    if (!error)
-        error = sys_utimensat(fd, NULL, times, 0);
-    if (!error)
-        error = sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
-    if (!error)
-        unpack_remember(unpack, &is);
-    fd_close(&fd);
-    return error;
+    HELD int fd = TRY(sys_openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    TRY(unpack_content(unpack, fd));
+    TRY(sys_fchmod(fd, mode));
+    TRY(sys_utimensat(fd, NULL, times, 0));
+    TRY(sys_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is));
+    files_add(&unpack->made, &is, "");
+    return 0;
 }
 
 static uint64_t digest_of(const char *path)
@@ -281,13 +228,11 @@ static uint64_t *exact_place(struct unpack *unpack, const char *path)
 
 static int exact_away(struct unpack *unpack, int directory, const char *name, const char *path)
 {
-    size_t mark = unpack->op->arena.used, size = strlen(path);
+    size_t mark = unpack->op->arena.used;
     struct reader mounts = unpack->mounts;
-    while (mounts.left) {
-        const char *mount = next_string(&mounts);
-        if (!memcmp(mount, path, min_size(size, strlen(mount) + 1)) && (!mount[size] || mount[size] == '/'))
+    while (mounts.left)
+        if (is_below(next_string(&mounts), path))
             return unpack_refuse(unpack, "something is mounted below it");
-    }
     int error = remove_tree(directory, name, &unpack->op->arena);
     arena_rewind(&unpack->op->arena, mark);
     return error == -ENOENT ? 0 : error;
@@ -308,21 +253,16 @@ static int unpack_hard_link(struct unpack *unpack, const struct tar_member *memb
             return unpack_refuse(unpack, "hard link to no member");
     }
     TRY(unpack_enter(unpack, inside, false, from_name));
-    int from = TRY(sys_fcntl(trail_fd(&unpack->trail), F_DUPFD_CLOEXEC, 3));
-    int error = sys_statx(from, from_name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
-    if (!error && (!is_regular(&is) || (!unpack->exact && !unpack_find(unpack, &is)->inode)))
-        error = unpack_refuse(unpack, "hard link to no member");
-    if (!error)
-        error = unpack_enter(unpack, path, !unpack->exact, name);
+    HELD int from = TRY(sys_fcntl(trail_fd(&unpack->trail), F_DUPFD_CLOEXEC, 3));
+    TRY(sys_statx(from, from_name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is));
+    if (!is_regular(&is) || (!unpack->exact && !files_find(&unpack->made, &is)->path))
+        return unpack_refuse(unpack, "hard link to no member");
+    TRY(unpack_enter(unpack, path, !unpack->exact, name));
     int directory = trail_fd(&unpack->trail);
-    bool itself = !error && !sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) && is_same_file(&there, &is);
-    if (!error && !itself) {
-        error = unpack->exact ? exact_away(unpack, directory, name, path) : unpack_make_room(directory, name);
-        if (!error)
-            error = sys_linkat(from, from_name, directory, name, 0);
-    }
-    fd_close(&from);
-    return error;
+    if (!sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) && is_same_file(&there, &is))
+        return 0;
+    TRY(unpack->exact ? exact_away(unpack, directory, name, path) : unpack_make_room(directory, name));
+    return sys_linkat(from, from_name, directory, name, 0);
 }
 
 static int unpack_member(struct unpack *unpack, const struct tar_member *member)
@@ -350,12 +290,9 @@ static int unpack_member(struct unpack *unpack, const struct tar_member *member)
 static bool exact_leaves_out(const struct unpack *unpack, const char *path)
 {
     struct reader left_out = unpack->left_out;
-    while (left_out.left) {
-        const char *one = next_string(&left_out);
-        size_t size = strlen(one);
-        if (!memcmp(path, one, min_size(size, strlen(path) + 1)) && (!path[size] || path[size] == '/'))
+    while (left_out.left)
+        if (is_below(path, next_string(&left_out)))
             return true;
-    }
     return false;
 }
 
@@ -412,25 +349,21 @@ static int exact_dress(struct unpack *unpack, int directory, const char *name, c
 {
     struct statx is;
     const struct timespec times[2] = {more->time, more->time};
-    int fd = -1, error = sys_statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
-    if (!error && unpack->root && (is.uid != member->uid || is.gid != member->gid)) {
-        error = sys_fchownat(directory, name, member->uid, member->gid, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH);
-        if (!error)
-            error = sys_statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
+    HELD int fd = -1;
+    TRY(sys_statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH, STATX_BASIC_STATS, &is));
+    if (unpack->root && (is.uid != member->uid || is.gid != member->gid)) {
+        TRY(sys_fchownat(directory, name, member->uid, member->gid, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH));
+        TRY(sys_statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH, STATX_BASIC_STATS, &is));
     }
-    if (!error && member->type != TAR_LINK) {
+    if (member->type != TAR_LINK) {
         int how = member->type == TAR_DIRECTORY ? O_DIRECTORY : member->type == TAR_FIFO ? O_NONBLOCK : 0;
-        fd = *name ? sys_openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | how, 0) : sys_fcntl(directory, F_DUPFD_CLOEXEC, 3);
-        error = fd < 0 ? fd : member->type == TAR_FIFO ? 0 : exact_attributes(unpack, fd);
-        if (!error && member->type != TAR_DIRECTORY && (is.mode & 07777u) != member->mode)
-            error = sys_fchmod(fd, member->mode);
+        fd = TRY(*name ? sys_openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | how, 0) : sys_fcntl(directory, F_DUPFD_CLOEXEC, 3));
+        TRY(member->type == TAR_FIFO ? 0 : exact_attributes(unpack, fd));
+        TRY(member->type != TAR_DIRECTORY && (is.mode & 07777u) != member->mode ? sys_fchmod(fd, member->mode) : 0);
     }
-    if (!error && member->type == TAR_DIRECTORY)
-        error = unpack_remember_time(unpack, path, more->time, member->mode);
-    else if (!error && !unpack_is_its_time(&more->time, &is))
-        error = sys_utimensat(directory, name, times, AT_SYMLINK_NOFOLLOW);
-    fd_close(&fd);
-    return error;
+    if (member->type == TAR_DIRECTORY)
+        return unpack_remember_time(unpack, path, more->time, member->mode);
+    return unpack_is_its_time(&more->time, &is) ? 0 : sys_utimensat(directory, name, times, AT_SYMLINK_NOFOLLOW);
 }
 
 static size_t length_to(const char *text, char end)
@@ -462,15 +395,14 @@ static int exact_find_mounts(struct unpack *unpack, const char *top)
     struct arena *arena = &unpack->op->arena;
     char *text = arena_take(arena, UNPACK_MOUNTS + 1), *mounts = arena_take(arena, UNPACK_MOUNTS + 1), *to = mounts;
     size_t used = 0, top_size = strlen(top);
-    int fd = sys_openat(AT_FDCWD, "/proc/self/mountinfo", O_RDONLY | O_CLOEXEC, 0);
-    long got = fd;
-    if (fd < 0 || !text || !mounts)
-        return fd < 0 ? fd : -ENOMEM;
-    while (used < UNPACK_MOUNTS && (got = sys_read(fd, text + used, UNPACK_MOUNTS - used)) > 0)
-        used += (size_t)got;
-    fd_close(&fd);
-    if (got)
-        return got < 0 ? (int)got : -E2BIG;
+    if (!text || !mounts)
+        return -ENOMEM;
+    HELD int fd = TRY(sys_openat(AT_FDCWD, "/proc/self/mountinfo", O_RDONLY | O_CLOEXEC, 0));
+    for (long got = 1; got; used += (size_t)got) {
+        got = TRY(sys_read(fd, text + used, UNPACK_MOUNTS - used));
+        if (used == UNPACK_MOUNTS)
+            return -E2BIG;
+    }
     top_size -= top_size && top[top_size - 1] == '/';
     for (const char *at = text; *at;) {
         for (int word = 0; word < 4 && *at && *at != '\n'; word++)
@@ -505,13 +437,13 @@ static bool exact_same(struct unpack *unpack, int fd, size_t size)
 
 static int exact_copy(struct unpack *unpack, int from, int to, uint64_t size)
 {
-    int error = sys_lseek(from, 0, SEEK_SET) < 0 ? -EIO : 0;
-    while (!error && size) {
-        long got = sys_read(from, unpack->other, (size_t)min_u64(size, sizeof unpack->other));
-        error = got <= 0 ? -EIO : write_all(to, unpack->other, (size_t)got);
-        size -= got > 0 ? (uint64_t)got : 0;
+    TRY(sys_lseek(from, 0, SEEK_SET));
+    while (size) {
+        long got = TRY(sys_read(from, unpack->other, (size_t)min_u64(size, sizeof unpack->other)));
+        TRY(got ? write_all(to, unpack->other, (size_t)got) : -EIO);
+        size -= (uint64_t)got;
     }
-    return error;
+    return 0;
 }
 
 /* Compared on the way: what is the same stays what it was, and takes no room. Else it is written beside. */
@@ -521,30 +453,21 @@ static int exact_file(struct unpack *unpack, const struct tar_member *member, in
     uint64_t same = 0;
     int there = sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
     bool alike = !there && is_regular(&is) && is.size == member->size;
-    int old = alike ? sys_openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0) : -1;
+    HELD int old = alike ? sys_openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0) : -1;
     int got = tar_data(&unpack->tar, unpack->buffer, sizeof unpack->buffer);
     while (got > 0 && exact_same(unpack, old, (size_t)got)) {
         same += (uint64_t)got;
         got = tar_data(&unpack->tar, unpack->buffer, sizeof unpack->buffer);
     }
-    if (got < 0 || (old >= 0 && !got)) {
-        fd_close(&old);
+    if (got < 0 || (old >= 0 && !got))
         return got;
-    }
-    int error = exact_away(unpack, directory, UNPACK_SCRATCH, UNPACK_SCRATCH);
-    int fd = error ? error : sys_openat(directory, UNPACK_SCRATCH, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    error = fd < 0 ? fd : same ? exact_copy(unpack, old, fd, same) : 0;
-    if (!error)
-        error = write_all(fd, unpack->buffer, (size_t)got);
-    if (!error)
-        error = unpack_content(unpack, fd);
-    if (!error && !there && is_directory(&is))
-        error = exact_away(unpack, directory, name, path);
-    if (!error)
-        error = sys_renameat2(directory, UNPACK_SCRATCH, directory, name, 0);
-    fd_close(&old);
-    fd_close(&fd);
-    return error;
+    TRY(exact_away(unpack, directory, UNPACK_SCRATCH, UNPACK_SCRATCH));
+    HELD int fd = TRY(sys_openat(directory, UNPACK_SCRATCH, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    TRY(same ? exact_copy(unpack, old, fd, same) : 0);
+    TRY(write_all(fd, unpack->buffer, (size_t)got));
+    TRY(unpack_content(unpack, fd));
+    TRY(!there && is_directory(&is) ? exact_away(unpack, directory, name, path) : 0);
+    return sys_renameat2(directory, UNPACK_SCRATCH, directory, name, 0);
 }
 
 /* What is neither file nor hard link. */
@@ -593,22 +516,19 @@ static int exact_member(struct unpack *unpack, const struct tar_member *member)
     *place = digest_of(path);
     if (more.mounted)
         return 0;
-    int error = unpack_enter(unpack, path, false, name);
+    TRY(unpack_enter(unpack, path, false, name));
     int directory = trail_fd(&unpack->trail);
-    if (!error && !strcmp(name, UNPACK_SCRATCH))
-        error = unpack_refuse(unpack, "name that is not free");
-    if (!error)
-        error = sys_statx(directory, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &above);
-    if (error)
-        return error;
+    if (!strcmp(name, UNPACK_SCRATCH))
+        return unpack_refuse(unpack, "name that is not free");
+    TRY(sys_statx(directory, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &above));
     bool there = !sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_MNT_ID, &is);
     if (above.mount != unpack->mount || (there && is.mount != unpack->mount))
         return 0;
     if (member->type == TAR_HARD_LINK)
         return unpack_hard_link(unpack, member, path);
-    error = member->type == TAR_FILE ? exact_file(unpack, member, directory, name, path)
-                                     : exact_put(unpack, member, directory, name, path);
-    return error ? error : exact_dress(unpack, directory, name, member, &more, path);
+    TRY(member->type == TAR_FILE ? exact_file(unpack, member, directory, name, path)
+                                 : exact_put(unpack, member, directory, name, path));
+    return exact_dress(unpack, directory, name, member, &more, path);
 }
 
 /* What the archive does not have goes. */
@@ -682,14 +602,10 @@ static int unpack_all(struct unpack *unpack)
 
 int serve_upload(struct op *op)
 {
-    struct upload_message request;
+    const struct upload_message *request = op->request;
     struct unpack *unpack = arena_take(&op->arena, sizeof *unpack);
-    struct arena made;
     char *path;
-    TRY(message_read(op->request, &upload_shape, &request));
-    if (request.flags & ~(uint32_t)UPLOAD_FLAGS)
-        return -EBADMSG;
-    TRY(unpack ? path_of(op, request.path, &path) : -ENOMEM);
+    TRY(unpack ? path_of(op, request->path, &path) : -ENOMEM);
     op->step = "mkdir";
     TRY(path_make(AT_FDCWD, path));
     int root = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
@@ -697,13 +613,12 @@ int serve_upload(struct op *op)
     TRY(arena_split(&op->arena, UNPACK_TIMES, &unpack->times));
     unpack->op = op;
     tar_start(&unpack->tar, unpack_read, op);
-    if (request.flags & UPLOAD_EXACT) {
-        TRY(exact_begin(unpack, path, &request));
+    if (request->flags & UPLOAD_EXACT) {
+        TRY(exact_begin(unpack, path, request));
     } else {
-        TRY(arena_split(&op->arena, UNPACK_MADE * sizeof *unpack->made, &made));
-        unpack->made = (struct unpack_made *)(void *)made.base; /* zeros: nobody has touched it */
+        TRY(files_open(&unpack->made, &op->arena));
     }
-    TRY(op_reply(op, NULL));
+    TRY(op_reply(op, NULL, NULL));
     TRY(unpack_all(unpack));
     return file_exit(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
 }

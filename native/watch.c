@@ -4,6 +4,7 @@
 #include "io.h"
 #include "ops.h"
 #include "path.h"
+#include "rows.h"
 #include "sys.h"
 
 enum {
@@ -29,16 +30,16 @@ struct watch_slot {
     int32_t number; /* inotify's; -1: it is not watched any more */
     uint32_t parent; /* the root, slot 0, is its own; of a free slot, the next free one */
     uint32_t children;
+    uint32_t next; /* of its chain in the table: slot + 1; 0: none */
     char name[NAME_MAX + 1];
 };
 
 struct watcher {
-    struct op *op;
     int fd;
     bool recursive;
     uint32_t used, free; /* slots that were ever taken; the first of those that were given back, 0: none */
     struct watch_slot *slots;
-    uint32_t *table;   /* by number: slot + 1; 0: free */
+    uint32_t *table;   /* by number: the first slot of a chain */
     uint32_t *pending; /* directories that have to be listed */
     size_t pending_count;
     enum watch_kind last_kind; /* of what was told last */
@@ -46,38 +47,18 @@ struct watcher {
     char root[PATH_MAX], path[PATH_MAX], inner[PATH_MAX];
     char buffer[WATCH_BUFFER] __attribute__((aligned(8)));
     char entries[WATCH_BUFFER] __attribute__((aligned(8)));
-    unsigned char row[2 * PATH_MAX];
+    struct rows *rows;
 };
 
-/* The table, by open addressing: never more than half full. */
+/* The table: chains of slots. */
 
-static uint32_t watch_home(int32_t number)
+/* Where the slot of the number + 1 stands, or would. */
+static uint32_t *watch_place(const struct watcher *watcher, int32_t number)
 {
-    return (uint32_t)number * 2654435761u >> 16;
-}
-_Static_assert(WATCH_TABLE == 1 << 16, "a hash of 16 bits");
-
-/* Where the number is, or where it would be. */
-static uint32_t watch_place(const struct watcher *watcher, int32_t number)
-{
-    uint32_t at = watch_home(number);
-    while (watcher->table[at] && watcher->slots[watcher->table[at] - 1].number != number)
-        at = (at + 1) % WATCH_TABLE;
+    uint32_t *at = &watcher->table[(uint32_t)number % WATCH_TABLE];
+    while (*at && watcher->slots[*at - 1].number != number)
+        at = &watcher->slots[*at - 1].next;
     return at;
-}
-
-/* What stands behind it and could not stand in its own place moves up. */
-static void watch_forget_number(struct watcher *watcher, int32_t number)
-{
-    uint32_t hole = watch_place(watcher, number);
-    for (uint32_t at = (hole + 1) % WATCH_TABLE; watcher->table[at]; at = (at + 1) % WATCH_TABLE) {
-        uint32_t home = watch_home(watcher->slots[watcher->table[at] - 1].number);
-        if ((at - home) % WATCH_TABLE >= (at - hole) % WATCH_TABLE) {
-            watcher->table[hole] = watcher->table[at];
-            hole = at;
-        }
-    }
-    watcher->table[hole] = 0;
 }
 
 /* Slots */
@@ -95,7 +76,8 @@ static void watch_release(struct watcher *watcher, uint32_t slot)
 
 static void watch_unwatch(struct watcher *watcher, uint32_t slot)
 {
-    watch_forget_number(watcher, watcher->slots[slot].number);
+    uint32_t *at = watch_place(watcher, watcher->slots[slot].number);
+    *at = watcher->slots[slot].next;
     watcher->slots[slot].number = -1;
     watch_release(watcher, slot);
 }
@@ -125,9 +107,9 @@ static bool watch_is_above(const struct watcher *watcher, uint32_t slot, uint32_
 /* The directory of that number is now `name` in `parent`. */
 static int watch_enter(struct watcher *watcher, int32_t number, uint32_t parent, const char *name, uint32_t *slot)
 {
-    uint32_t at = watch_place(watcher, number);
-    if (watcher->table[at]) { /* it was watched already, and has been moved */
-        *slot = watcher->table[at] - 1;
+    uint32_t *at = watch_place(watcher, number);
+    if (*at) { /* it was watched already, and has been moved */
+        *slot = *at - 1;
         if (watch_is_above(watcher, *slot, parent))
             return -ELOOP;
         uint32_t old = watcher->slots[*slot].parent;
@@ -145,9 +127,9 @@ static int watch_enter(struct watcher *watcher, int32_t number, uint32_t parent,
     struct watch_slot *entry = &watcher->slots[*slot];
     entry->number = number;
     entry->parent = parent;
-    entry->children = 0;
+    entry->children = entry->next = 0;
     memcpy(entry->name, name, strlen(name) + 1);
-    watcher->table[at] = *slot + 1;
+    *at = *slot + 1;
     if (*slot)
         watcher->slots[parent].children++;
     return 0;
@@ -187,17 +169,13 @@ static bool watch_path(const struct watcher *watcher, uint32_t slot, const char 
 static int watch_tell(struct watcher *watcher, enum watch_kind kind, const char *path)
 {
     struct change_message message = {.kind = (uint32_t)kind, .path = text_of(path)};
-    uint32_t size;
-    struct writer body = writer_of(watcher->row + sizeof size, sizeof watcher->row - sizeof size);
     /* A file that is written in small pieces is told of once. */
     if (kind == watcher->last_kind && !strcmp(path, watcher->last))
         return 0;
     watcher->last_kind = kind;
     memcpy(watcher->last, path, strlen(path) + 1);
-    TRY(message_put(&body, &change_shape, &message));
-    size = (uint32_t)body.used;
-    memcpy(watcher->row, &size, sizeof size);
-    return op_write(watcher->op, watcher->row, sizeof size + size);
+    TRY(rows_add(watcher->rows, &change_shape, &message));
+    return rows_flush(watcher->rows);
 }
 
 static int watch_tell_overflow(struct watcher *watcher, uint32_t slot)
@@ -252,13 +230,12 @@ static int watch_list(struct watcher *watcher, uint32_t slot, bool tell)
     int error = 0;
     if (!watch_path(watcher, slot, "", watcher->path))
         return 0;
-    int fd = sys_openat(AT_FDCWD, watcher->path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
+    HELD int fd = sys_openat(AT_FDCWD, watcher->path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
     if (fd < 0)
         return 0;
     struct listing listing = {.fd = fd, .buffer = watcher->entries, .size = sizeof watcher->entries};
     while (!error && listing_next(&listing, &entry) > 0)
         error = watch_list_entry(watcher, slot, fd, entry, tell);
-    fd_close(&fd);
     return error;
 }
 
@@ -299,7 +276,7 @@ static int watch_event(struct watcher *watcher, const struct inotify_event *even
     const char *name = event->size ? event->name : "";
     if (event->mask & IN_Q_OVERFLOW)
         return watch_tell_overflow(watcher, 0);
-    found = watcher->table[watch_place(watcher, event->watch)];
+    found = *watch_place(watcher, event->watch);
     if (!found)
         return 0;
     slot = found - 1;
@@ -354,27 +331,25 @@ static void *watch_array(struct op *op, size_t size)
 
 int serve_watch(struct op *op)
 {
-    struct watch_message request;
+    const struct watch_message *request = op->request;
     struct watcher *watcher = arena_take(&op->arena, sizeof *watcher);
     char *path;
-    TRY(message_read(op->request, &watch_shape, &request));
-    if (request.flags & ~(uint32_t)WATCH_FLAGS)
-        return -EBADMSG;
-    TRY(watcher ? path_of(op, request.path, &path) : -ENOMEM);
-    path_tidy(path);
+    TRY(watcher ? path_of(op, request->path, &path) : -ENOMEM);
+    (void)path_tidy(path);
     if (strlen(path) >= sizeof watcher->root)
         return -ENAMETOOLONG;
     memcpy(watcher->root, path, strlen(path) + 1);
-    watcher->op = op;
-    watcher->recursive = request.flags & WATCH_RECURSIVE;
+    watcher->rows = rows_new(op, UINT64_MAX);
+    watcher->recursive = request->flags & WATCH_RECURSIVE;
     watcher->slots = watch_array(op, WATCH_SLOTS * sizeof *watcher->slots);
     watcher->table = watch_array(op, WATCH_TABLE * sizeof *watcher->table);
     watcher->pending = watch_array(op, WATCH_SLOTS * sizeof *watcher->pending);
-    if (!watcher->slots || !watcher->table || !watcher->pending)
+    if (!watcher->rows || !watcher->slots || !watcher->table || !watcher->pending)
         return -ENOMEM;
+    watcher->rows->room = SIZE_MAX;
     op->step = "watch";
     TRY(watch_start(watcher));
-    TRY(op_reply(op, NULL));
+    TRY(op_reply(op, NULL, NULL));
     while (watcher->slots[0].number >= 0)
         TRY(watch_events(watcher));
     return 0;

@@ -1,5 +1,6 @@
 #include "wire.h"
 
+#include "io.h"
 #include "message.h"
 #include "sys.h"
 
@@ -55,33 +56,6 @@ long frame_parse(struct reader bytes, struct frame *frame)
     return HEADER_BYTES + (long)length;
 }
 
-/* Descriptors that do not fit are gone (MSG_CTRUNC): whose they were cannot be told any more. */
-static void keep_descriptors(struct wire *wire, struct message *message, const void *control)
-{
-    struct reader rest = reader_of(control, message->control_size);
-    struct control_header header;
-    if (message->flags & MSG_CTRUNC)
-        wire->broken = true;
-    while (rest.left >= sizeof header) {
-        memcpy(&header, rest.at, sizeof header);
-        if (header.size < sizeof header || header.size > rest.left)
-            return;
-        size_t count = header.level == SOL_SOCKET && header.type == SCM_RIGHTS ? (header.size - sizeof header) / sizeof(int) : 0;
-        for (size_t i = 0; i < count; i++) {
-            int fd;
-            memcpy(&fd, rest.at + sizeof header + i * sizeof fd, sizeof fd);
-            if (wire->descriptor_count < ARRAY_SIZE(wire->descriptors)) {
-                wire->descriptors[wire->descriptor_count++] = fd;
-            } else {
-                wire->broken = true;
-                fd_close(&fd);
-            }
-        }
-        struct reader skipped;
-        (void)get_part(&rest, min_size((header.size + 7) & ~(size_t)7, rest.left), &skipped);
-    }
-}
-
 /* What has not been handled moves to the front; a frame that is longer than usual gets all the room that it asks for. */
 static size_t make_room(struct wire *wire)
 {
@@ -98,18 +72,11 @@ static size_t make_room(struct wire *wire)
 
 void wire_receive(struct wire *wire)
 {
-    _Alignas(struct control_header) unsigned char control[sizeof(struct control_header) + LIMIT_DESCRIPTORS * sizeof(int)];
-    size_t room = make_room(wire);
-    struct iovec part = {wire->in + wire->in_end, room};
-    struct message message = {.parts = &part, .part_count = 1, .control = control, .control_size = sizeof control};
-    long got;
-    if (wire->is_socket) {
-        got = sys_recvmsg(wire->watch.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        if (got >= 0)
-            keep_descriptors(wire, &message, control);
-    } else {
-        got = sys_read(wire->watch.fd, part.base, part.size);
-    }
+    size_t room = make_room(wire), kept = wire->descriptor_count, count = ARRAY_SIZE(wire->descriptors) - kept;
+    long got = wire->is_socket
+                   ? receive_fds(wire->watch.fd, wire->in + wire->in_end, room, MSG_DONTWAIT, wire->descriptors + kept, &count)
+                   : sys_read(wire->watch.fd, wire->in + wire->in_end, room);
+    wire->descriptor_count += wire->is_socket ? count : 0;
     if (got > 0)
         wire->in_end += (size_t)got;
     else if (got != -EAGAIN)

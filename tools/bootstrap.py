@@ -291,9 +291,14 @@ def succeeds(argv: list[str], environment: dict[str, str] | None = None) -> bool
 # --- the environment ---------------------------------------------------------------------------------------------
 
 
+def without_compiler() -> bool:
+    """Whether the wheel `ziglang` has to compile the guest."""
+    return not any(shutil.which(name) for name in ("gcc", "clang", "cc"))
+
+
 def fingerprint() -> str:
     """Of all that decides what is in `.venv`; scripts in it hold absolute paths, so the place counts, too."""
-    digest = hashlib.sha256(f"{ROOT}\0{sys.executable}\0{sys.version}\0".encode())
+    digest = hashlib.sha256(f"{ROOT}\0{sys.executable}\0{sys.version}\0{without_compiler()}\0".encode())
     for name in ("uv.lock", "pyproject.toml"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
@@ -327,7 +332,10 @@ def sync_with_uv(find: Any, environment: dict[str, str]) -> bool:
     if uv is None:
         return False
     say(f"making .venv from uv.lock with {uv}")
-    return succeeds([uv, "sync", "--quiet", "--frozen", "--python", sys.executable], environment)
+    if without_compiler():
+        say("no compiler here: installing ziglang, some 100 MB, to compile the guest")
+    more = ["--group", "zig"] if without_compiler() else []
+    return succeeds([uv, "sync", "--quiet", "--frozen", *more, "--python", sys.executable], environment)
 
 
 def machine_uv(environment: dict[str, str]) -> str | None:
@@ -393,7 +401,7 @@ def locked_requirements(lock: dict[str, Any]) -> str:
     pending = [packages["paddock"]]
     while pending:
         package = pending.pop()
-        groups = package.get("dev-dependencies", {}).values()
+        groups = [edges for name, edges in package.get("dev-dependencies", {}).items() if name != "zig" or without_compiler()]
         for edge in [*package.get("dependencies", []), *(edge for group in groups for edge in group)]:
             if edge["name"] not in markers:
                 pending.append(packages[edge["name"]])

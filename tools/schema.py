@@ -65,11 +65,13 @@ def c_header(schema: dict[str, Any]) -> Iterator[str]:
         yield f"    {group}_FLAGS = {sum(bit for bit, _ in flags.values())},"
         yield "};"
     for message in schema["MESSAGES"]:
-        yield from _c_message(message)
+        yield from _c_message(message, schema["FLAGS"])
+    yield "\n/* Of all messages, in this order. */\n#define EVERY_SHAPE \\"
+    yield ", \\\n".join(f"    &{message.name}_shape" for message in schema["MESSAGES"])
     yield "\n#endif"
 
 
-def _c_message(message: Any) -> Iterator[str]:
+def _c_message(message: Any, flags: dict[str, Any]) -> Iterator[str]:
     name = message.name
     yield f"\nstruct {name}_message {{"
     yield from (f"    {C_TYPES[kind]} {field};" for field, kind, _ in message.fixed)
@@ -78,6 +80,9 @@ def _c_message(message: Any) -> Iterator[str]:
         yield "    char none;"
     yield "};"
     yield f"static const struct shape {name}_shape = {{"
+    group = message.fixed[0][2] if message.fixed and message.sender == "host" else ""
+    if group in flags:
+        yield f"    .known = {group}_FLAGS,"
     yield f"    .numbers = {len(message.fixed)},\n    .number = {{"
     for field, kind, _ in message.fixed:
         size = int(kind[1:]) // 8

@@ -92,7 +92,9 @@ static void turned(struct loop *loop)
 
 int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
 {
+    static const uint64_t pipe_signal = 1u << (SIGPIPE - 1);
     int pair[2], writer;
+    (void)sys_sigprocmask(SIG_BLOCK, &pipe_signal);
     memset(&the, 0, sizeof the);
     the.script = reader_of(bytes, size);
     memset(the.served, 0xff, sizeof the.served);
@@ -105,8 +107,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
     loop_run(&the.loop);
     for (size_t i = 0; i < LINES; i++) {
         fd_close(&the.lines.line[i].watch.fd);
-        if (the.lines.line[i].queue)
-            sys_unmap(the.lines.line[i].queue, LINE_WINDOW);
+        ring_free(&the.lines.line[i].queue);
     }
     for (size_t i = 0; i < SERVED; i++)
         fd_close(&the.served[i]);

@@ -27,12 +27,7 @@ static void read_as(struct reader body, const struct shape *shape)
 
 int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
 {
-    static const struct shape *const shapes[] = {
-        &host_hello_shape, &guest_hello_shape, &error_shape, &credit_shape, &exec_shape, &exit_shape, &attach_shape,
-        &execs_shape, &execs_reply_shape, &listed_shape, &signal_shape, &resize_shape, &kill_shape,
-        &keep_shape, &connect_shape, &accept_shape, &hand_shape, &upload_shape, &download_shape,
-        &identity_shape, &begin_shape, &deadline_shape, &agent_shape, &lost_shape, &hold_shape, &stillness_shape,
-    };
+    static const struct shape *const shapes[] = {EVERY_SHAPE};
     struct reader rest = reader_of(bytes, size), skipped;
     struct frame frame;
     long length;

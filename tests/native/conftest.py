@@ -1,4 +1,6 @@
-"""Every test runs against the program that ships and against one with AddressSanitizer and UBSan."""
+"""Every test runs against the program that ships, one with AddressSanitizer and UBSan, and that of the other architecture.
+
+The last runs under `qemu-user`, in `make test-all`."""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.driver import Connection, Guest, build_module
+from tests.native.driver import Connection, Guest, build_module, emulated
 
 
-@pytest.fixture(scope="session", params=["release", "sanitized"])
+@pytest.fixture(scope="session", params=["release", "sanitized", pytest.param("aarch64", marks=pytest.mark.slow)])
 def program(request: pytest.FixtureRequest) -> Path:
+    if request.param == "aarch64":
+        return emulated()
     return build_module().build(sanitize=request.param == "sanitized")
 
 

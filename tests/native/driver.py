@@ -6,6 +6,8 @@ import array
 import fcntl
 import importlib.util
 import os
+import platform
+import shutil
 import signal
 import socket
 import sys
@@ -15,6 +17,8 @@ from pathlib import Path
 from struct import Struct
 from types import ModuleType
 from typing import NamedTuple, Self
+
+import pytest
 
 from paddock.wire.guest import (
     VERSION,
@@ -32,6 +36,7 @@ from paddock.wire.guest import (
     Stream,
 )
 
+EMULATOR = "/usr/bin/qemu-aarch64-static"
 ROOT = Path(__file__).parent.parent.parent
 HEADER = Struct("<IHHIBBH")
 PATIENCE_SECONDS = 60.0
@@ -309,14 +314,32 @@ class Guest:
 def start(
     program: Path, descriptors: Sequence[int], argv: Sequence[str] = ("guest",), env: dict[str, str] | None = None
 ) -> int:
-    """With descriptors as 3 and on."""
+    """With descriptors as 3 and on. A program of the other architecture is given to its emulator."""
+    foreign = foreign_to(program)
+    command = [EMULATOR, "-0", argv[0], str(program), *argv[1:]] if foreign else list(argv)
     above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in descriptors]
     try:
         actions = [(os.POSIX_SPAWN_DUP2, fd, 3 + index) for index, fd in enumerate(above)]
-        return os.posix_spawn(program, list(argv), env or {"ASAN_OPTIONS": "detect_leaks=0"}, file_actions=actions)
+        return os.posix_spawn(EMULATOR if foreign else program, command, env or {"ASAN_OPTIONS": "detect_leaks=0"}, file_actions=actions)
     finally:
         for fd in above:
             os.close(fd)
+
+
+def foreign_to(program: Path) -> bool:
+    """Whether it is of the other architecture: the ELF header names its own."""
+    return platform.machine() == "x86_64" and program.read_bytes()[:20].endswith(b"\xb7\x00")
+
+
+def emulated() -> Path:
+    """The program for aarch64, on another machine that can emulate it."""
+    if platform.machine() != "x86_64" or shutil.which(EMULATOR) is None:
+        pytest.skip("needs qemu-user-static on x86_64: make levels installs it")
+    build = build_module()
+    try:
+        return build.build(arch="aarch64")
+    except build.NoCompiler as error:
+        pytest.skip(str(error))
 
 
 def end(pid: int) -> None:

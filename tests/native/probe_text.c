@@ -1,8 +1,8 @@
-/* Answers requests about patterns and accounts, so that Python can compare the answers with its own.
+/* Answers requests about patterns, so that Python can compare the answers with its own.
  *
  * A request is a letter and two texts, each with its length before it (u32); an answer is one text with its length. */
 #include "glob.h"
-#include "passwd.h"
+#include "bytes.h"
 #include "regex.h"
 #include "sys.h"
 
@@ -62,34 +62,6 @@ static void search(struct reader pattern, struct reader in)
     __builtin_free(run);
 }
 
-static void account(struct reader file, struct reader name)
-{
-    struct account found;
-    char number[DECIMAL_SIZE];
-    unsigned char line[8192];
-    struct writer to = writer_of(line, sizeof line);
-
-    if (passwd_by_name(file, name, &found)) {
-        answer("", 0);
-        return;
-    }
-    (void)put_bytes(&to, number, strlen(decimal(number, found.uid)));
-    (void)put_bytes(&to, ":", 1);
-    (void)put_bytes(&to, number, strlen(decimal(number, found.gid)));
-    (void)put_bytes(&to, ":", 1);
-    (void)put_bytes(&to, found.home.at, found.home.left);
-    (void)put_bytes(&to, ":", 1);
-    (void)put_bytes(&to, found.shell.at, found.shell.left);
-    answer(line, (uint32_t)to.used);
-}
-
-static void groups(struct reader file, struct reader name)
-{
-    uint32_t ids[64];
-
-    answer(ids, (uint32_t)(group_ids(file, name, 0, ids, ARRAY_SIZE(ids)) * sizeof ids[0]));
-}
-
 int main(void)
 {
     char kind;
@@ -101,10 +73,6 @@ int main(void)
             answer(glob_match(first.at, first.left, second.at, second.left) ? "+" : "-", 1);
         else if (kind == 'r')
             search(first, second);
-        else if (kind == 'p')
-            account(first, second);
-        else if (kind == 'm')
-            groups(first, second);
         forget(first);
         forget(second);
     }

@@ -17,10 +17,11 @@ from paddock.wire.guest import RemoveFlags
 from tests.native.driver import Connection, Ended, GuestError, start
 from tests.native.filing import Files
 from tests.native.test_archives import hard, link, member, tar
-from tests.native.test_guest_faults import PATIENCE_SECONDS, faulty
+from tests.native.test_guest_faults import ALLOCATION, PATIENCE_SECONDS, faulty
 
 __all__ = ["faulty"]
 STEP = 11
+MOST_ALLOCATIONS = 12
 MOST = 330
 """More calls than the agent and the longest of these operations make together."""
 
@@ -63,6 +64,14 @@ def test_any_call_of_a_file_operation_may_fail(
 ) -> None:
     for n in range(1 + error % STEP, MOST, STEP):
         strike(faulty, tmp_path / str(n), act, n, error)
+
+
+@pytest.mark.parametrize("act", [write, copy, remove, search, upload])
+def test_any_allocation_of_a_file_operation_may_fail(
+    faulty: Path, tmp_path: Path, act: Callable[[Files, Path], None]
+) -> None:
+    for n in range(1, MOST_ALLOCATIONS):
+        strike(faulty, tmp_path / str(n), act, n, ALLOCATION)
 
 
 @pytest.mark.slow

@@ -22,6 +22,8 @@ from tests.native.test_relays import connect
 STEP = 7
 """Every seventh call of a conversation with some hundreds of them; `make test-all` takes every one."""
 PATIENCE_SECONDS = 30
+ALLOCATION = 0
+"""In place of an errno: the n-th allocation fails, not the n-th system call."""
 
 
 def converse(host: Connection) -> None:
@@ -123,6 +125,12 @@ def faulty() -> Path:
 def test_any_system_call_may_fail(faulty: Path, error: int) -> None:
     for n in range(1 + error % STEP, 450, STEP):
         struck(faulty, n, error)
+
+
+def test_any_allocation_may_fail(faulty: Path) -> None:
+    """Of memory for a request. That of the kernel is asked for by system calls."""
+    refused = [n for n in range(1, 40, 3) if struck(faulty, n, ALLOCATION)]
+    assert not refused, "the request fails, never the agent"
 
 
 @pytest.mark.slow

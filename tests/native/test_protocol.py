@@ -86,6 +86,7 @@ BREACHES = {
     "a hello that is too short": frame(Kind.HELLO, body=b"abc"),
     "a hello with more": frame(Kind.HELLO, body=HostHello(version=messages.VERSION).pack() + b"x"),
     "two hellos": HELLO + HELLO,
+    "a command with an unknown flag": HELLO + frame(Kind.OPEN, Op.EXEC, 1, Exec(id=b"x", flags=1 << 20).pack()),
     "kind 0": HELLO + frame(0, 0, 1),
     "kind 11": HELLO + frame(11, 0, 1),
     "reserved bytes": HELLO + HEADER.pack(0, Kind.OPEN, Op.PING, 1, 0, 1, 0),

@@ -65,7 +65,7 @@ static int stop(void)
     return result;
 }
 
-bool rest_stands(const struct init *init)
+bool pause_stands(const struct init *init)
 {
     for (size_t i = 0; i < WAITS; i++)
         if (init->waits[i].channel && init->waits[i].kind == WAIT_HOLD)
@@ -101,7 +101,7 @@ static void tell(struct init *init)
 static int pause_all(struct init *init)
 {
     uint64_t now;
-    int result = rest_stands(init) ? 0 : stop();
+    int result = pause_stands(init) ? 0 : stop();
     if (result || init->paused)
         return result;
     now = sys_now(CLOCK_BOOTTIME);
@@ -118,7 +118,7 @@ static void resume(struct init *init)
         return;
     init->paused = false;
     init_set_deadline(init, sys_now(CLOCK_BOOTTIME) + init->left);
-    if (!rest_stands(init))
+    if (!pause_stands(init))
         init_go_on(init);
     settle(init);
     tell(init);
@@ -131,7 +131,7 @@ static void slumber(struct timer *timer)
         settle(init);
 }
 
-void rest_begin(struct init *init)
+void pause_begin(struct init *init)
 {
     settle(init);
 }
@@ -146,7 +146,7 @@ static void let_it_go(struct init *init)
         init_go_on(init);
 }
 
-void rest_let_go(struct wait *wait)
+void pause_let_go(struct wait *wait)
 {
     if (wait->kind == WAIT_HOLD)
         let_it_go(wait->init);
@@ -159,77 +159,69 @@ static void time_over(struct timer *timer)
     channel_close(CONTAINER_OF(timer, struct wait, timer)->channel);
 }
 
-static void hold(struct init *init, struct channel *channel, struct reader body)
+static void hold(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct hold_message request;
-    if (!request_read(channel, body, &hold_shape, &request))
-        return;
-    int result = !request.seconds || request.seconds > LIMIT_HOLD ? -EINVAL : rest_stands(init) ? 0 : stop();
+    const struct hold_message *request = message;
+    struct init *init = agent_of(channel)->init;
+    int result = !request->seconds || request->seconds > LIMIT_HOLD ? -EINVAL : pause_stands(init) ? 0 : stop();
     if (result)
         return channel_error(channel, result, "hold");
     struct wait *wait = init_wait(channel, WAIT_HOLD);
-    if (!wait) {
-        let_it_go(init);
-        return;
-    }
+    if (!wait)
+        return let_it_go(init);
     wait->timer.fire = time_over;
-    timer_set(&init->agent.loop, &wait->timer, loop_now() + request.seconds * SECOND);
+    timer_set(&init->agent.loop, &wait->timer, loop_now() + request->seconds * SECOND);
     channel_reply_bytes(channel, NULL, 0);
 }
 
-static void tell_times(struct init *init, struct channel *channel)
+static void tell_times(struct channel *channel)
 {
+    const struct init *init = agent_of(channel)->init;
     struct times_reply_message reply = {init->paused ? init->left : UINT64_MAX, init->deadline};
     channel_reply(channel, &times_reply_shape, &reply);
 }
 
-static void keep_awake(struct init *init, struct channel *channel)
+static void keep_awake(struct channel *channel, const void *nothing, struct frame *frame)
 {
+    struct init *init = agent_of(channel)->init;
     if (!init_wait(channel, WAIT_AWAKE))
         return;
     settle(init);
     resume(init);
-    tell_times(init, channel);
+    tell_times(channel);
 }
 
-static void tell_stillness(struct init *init, struct channel *channel, struct reader body)
+static void tell_stillness(struct channel *channel, const void *message, struct frame *frame)
 {
-    struct stillness_message request;
-    if (message_read(body, &stillness_shape, &request) || request.paused > 1) {
-        channel->connection->wire.broken = true;
-        return;
-    }
+    const struct stillness_message *request = message;
+    if (request->paused > 1)
+        return request_refuse(channel);
     struct wait *wait = init_wait(channel, WAIT_STILLNESS);
     if (!wait)
         return;
-    wait->known = request.paused;
-    tell(init);
+    wait->known = request->paused;
+    tell(wait->init);
 }
 
-void rest_perform(struct channel *channel, struct frame *frame)
+/* PAUSE, RESUME, TIMES. */
+static void turn(struct channel *channel, const void *nothing, struct frame *frame)
 {
     struct init *init = agent_of(channel)->init;
-    int result = 0;
-    switch (frame->code) {
-    case OP_HOLD:
-        return hold(init, channel, frame->body);
-    case OP_AWAKE:
-        return keep_awake(init, channel);
-    case OP_STILLNESS:
-        return tell_stillness(init, channel, frame->body);
-    case OP_PAUSE:
-        result = pause_all(init);
-        break;
-    case OP_RESUME:
+    int result = frame->code == OP_PAUSE ? pause_all(init) : 0;
+    if (frame->code == OP_RESUME)
         resume(init);
-        break;
-    case OP_TIMES:
-        break;
-    default:
-        result = -ENOSYS;
-    }
     if (result)
-        return channel_error(channel, result, result == -ENOSYS ? "operation" : "stop");
-    tell_times(init, channel);
+        return channel_error(channel, result, "stop");
+    tell_times(channel);
     channel_close(channel);
+}
+
+static const struct request REQUESTS[] = {
+    {OP_HOLD, &hold_shape, hold}, {OP_AWAKE, NULL, keep_awake}, {OP_STILLNESS, &stillness_shape, tell_stillness},
+    {OP_PAUSE, NULL, turn}, {OP_RESUME, NULL, turn}, {OP_TIMES, NULL, turn},
+};
+
+bool pause_perform(struct channel *channel, struct frame *frame)
+{
+    return request_perform(REQUESTS, ARRAY_SIZE(REQUESTS), channel, frame);
 }
