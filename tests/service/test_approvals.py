@@ -16,8 +16,8 @@ import pytest
 from service_world import ME, Rig, until
 
 from paddock.errors import ApprovalNeeded, InvalidState, NotFound, PolicyDenied
-from paddock.gateway._http1 import Request as HttpRequest
-from paddock.gateway._judged import Judged, of_request
+from paddock.gateway.protocols.http1 import Request as HttpRequest
+from paddock.gateway.rules.authorization import Judged, of_request
 from paddock.model import (
     APPROVAL_MOVES,
     Approval,

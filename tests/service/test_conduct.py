@@ -27,7 +27,7 @@ from paddock.model import (
     StartExec,
 )
 from paddock.model.policy import CommandRule, CommandRules, FileRules
-from paddock.policy.egress import Snapshot, compile
+from paddock.policy.network import Snapshot, compile
 from paddock.service import Service
 from paddock.service._doors import Doors
 from paddock.service._store import Row

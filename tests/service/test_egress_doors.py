@@ -15,9 +15,9 @@ import pytest
 
 from paddock.backends import Instance
 from paddock.errors import NotConfigured, NotFound, SupervisorUnavailable
-from paddock.gateway._client import GatewayClient
-from paddock.gateway._control import Open, Secret
-from paddock.gateway._secret_book import Bound, to_bytes
+from paddock.gateway.client import GatewayClient
+from paddock.gateway.control import Open, Secret
+from paddock.gateway.rules.secrets import Bound, to_bytes
 from paddock.model import (
     ApprovalAnswer,
     ApprovalState,
@@ -29,7 +29,7 @@ from paddock.model import (
     SecretValue,
     State,
 )
-from paddock.policy.egress import compile
+from paddock.policy.network import compile
 from paddock.service._doors import Doors
 from paddock.service._providers import Backends
 from paddock.service._store import Row
@@ -312,7 +312,7 @@ def test_a_supervisor_and_a_gateway_that_die_together_are_both_replaced(state_di
 
 
 def test_where_no_gateway_can_be_started_the_open_is_refused(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.gateway._client.BOOTSTRAP", "raise SystemExit('out of luck')")
+    monkeypatch.setattr("paddock.gateway.client.BOOTSTRAP", "raise SystemExit('out of luck')")
 
     async def scene(yard: Yard) -> None:
         async with doors_of(yard) as doors:

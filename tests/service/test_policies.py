@@ -31,7 +31,7 @@ from paddock.model import (
     State,
     nested_principal,
 )
-from paddock.policy.egress import Snapshot, compile
+from paddock.policy.network import Snapshot, compile
 from paddock.service import Service
 from paddock.service._store import Row
 

@@ -13,7 +13,7 @@ from service_world import ME, Rig, until
 
 from paddock.backends._base import SandboxPlan
 from paddock.errors import InvalidArgument, PolicyDenied, SecretUnavailable
-from paddock.gateway._secret_book import Bound, from_bytes, to_bytes
+from paddock.gateway.rules.secrets import Bound, from_bytes, to_bytes
 from paddock.model import (
     Binding,
     CreateSandbox,

@@ -9,7 +9,7 @@ import pytest
 from service_world import ME, Rig
 
 from paddock.errors import SecretUnavailable
-from paddock.gateway._secret_book import Bound, from_bytes
+from paddock.gateway.rules.secrets import Bound, from_bytes
 from paddock.model import (
     Allow,
     Binding,
@@ -30,7 +30,7 @@ from paddock.model import (
     SetPolicy,
     SetSecret,
 )
-from paddock.policy.egress import Snapshot
+from paddock.policy.network import Snapshot
 from paddock.service import Service
 from paddock.service._doors import Doors
 from paddock.service._store import Row

@@ -196,7 +196,7 @@ def daemon_context(number: int) -> Context:
 def machine(current: Callable[[], World]) -> Generator[None]:
     """In place of what the daemon asks of the machine it runs on."""
     from paddock.backends import _threads
-    from paddock.gateway._authority import Authority
+    from paddock.gateway.authority import Authority
     from paddock.model import ids
     from paddock.service import _clock, _copies, _doors, _making, _remains, _trust, _ttl
 

@@ -35,7 +35,7 @@ from paddock.model import (
 )
 from paddock.model.any_action import BY_TAG
 from paddock.model.value import REQUIRED, field_type
-from paddock.policy.egress import load
+from paddock.policy.network import load
 from paddock.service import _nested
 
 HANDLES = ("ExecHandle", "ByteReader", "ByteWriter", "ByteStream", "ChangeStream")

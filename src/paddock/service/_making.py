@@ -35,7 +35,7 @@ from ._tasks import in_thread
 from ._workspace_tree import WorkspaceTree, copied, own_trees
 
 if TYPE_CHECKING:
-    from paddock.policy.egress import Snapshot
+    from paddock.policy.network import Snapshot
 
     from ._sandboxes import Sandboxes
     from ._workspaces import Workspaces

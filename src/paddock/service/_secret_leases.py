@@ -17,7 +17,7 @@ import msgspec
 from paddock import model
 from paddock.backends._base import SandboxPlan
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied, SecretUnavailable
-from paddock.gateway._secret_book import Bound, check_shape, mint, to_bytes
+from paddock.gateway.rules.secrets import Bound, check_shape, mint, to_bytes
 from paddock.model import Binding, ExecSpec, Secret, SecretRule, SecretValue, replace
 from paddock.model.caller import environment, of_source
 from paddock.storage._vault import Place, Sealed, Vault, open_keys
@@ -27,7 +27,7 @@ from ._context import Component, Context, Entry, handles
 from ._store import Row
 
 if TYPE_CHECKING:
-    from paddock.gateway._redact import Redaction
+    from paddock.gateway.rules.redaction import Redaction
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _KNOWN = f"SELECT {', '.join(Secret.__fields__)} FROM secrets WHERE owner = ?"  # noqa: S608
@@ -395,7 +395,7 @@ class Leases(Component):
         before = held.redaction
         if not values and before is None:
             return
-        from paddock.gateway._redact import Redaction
+        from paddock.gateway.rules.redaction import Redaction
 
         past = [] if before is None else [*before.values.items()][-_MOST_PAST:]
         held.redaction = Redaction({**dict(past), **values})
