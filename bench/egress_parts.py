@@ -16,9 +16,9 @@ from pathlib import Path
 
 from bench.egress_h2 import Answers2
 from paddock.audit import AuditLog
-from paddock.gateway._authority import Authority
-from paddock.gateway._door import Limits
-from paddock.gateway._gateway import Gateway
+from paddock.gateway.authority import Authority
+from paddock.gateway.proxy.gateway import Gateway
+from paddock.gateway.proxy.network import Limits
 from paddock.model.egress import Tier
 from tests.gateway.rig import Policy, Rig
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from paddock.model import Target
-from paddock.policy.egress import Snapshot, load
+from paddock.policy.network import Snapshot, load
 
 _ROUNDS = 20
 _CALLS = 5_000

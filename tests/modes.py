@@ -16,10 +16,10 @@ PURE = {
     "backends": "connections hostile_guest pipes",
     "bench": "figures peers report",
     "client": "client_sandbox client_streams exports unasync values",
-    "gateway": "certificates clients dns gateway git_push git_push_flow h2 h2_hostile h2_heads hello hostile"
-    " http1 identity limits malware mock mock_cassettes names needles origins package_cache package_pages package_store"
-    " recording refusal registry registry_crates registry_debian registry_filters resolver revisions secret_flow"
-    " streaming swap synthetic websocket world",
+    "gateway": "certificates clients connection_owner dns evaluation_network gateway git_push git_push_flow h2"
+    " h2_hostile h2_heads hello hostile http1 identity limits malware mock mock_cassettes names package_cache"
+    " package_pages package_store recording refusal registry registry_crates registry_debian registry_filters"
+    " replacer resolver revisions secret_flow streaming substitution synthetic websocket",
     "eval": "canaries",
     "vmm": "control fuse_state fuse_wire seal trunk",
     "images": "registry tar",

@@ -248,7 +248,7 @@ def records_page() -> str:
 
 def schema_page() -> str:
     """For editors: what `paddock policy schema` prints."""
-    from paddock.policy.egress import schema
+    from paddock.policy.network import schema
 
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.gateway._authority import Authority
+from paddock.gateway.authority import Authority
 from paddock.supervisor import layout
 from tests.acceptance import handing_over
 from tests.acceptance.rig import Internet, Records, open_internet

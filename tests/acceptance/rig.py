@@ -25,8 +25,8 @@ import dns.rrset
 import h11
 
 from paddock.audit import read_records
-from paddock.gateway._authority import Authority
-from paddock.gateway._gateway import original_destination
+from paddock.gateway.authority import Authority
+from paddock.gateway.proxy.gateway import original_destination
 from paddock.model import AuditRecord, ListAudit
 
 from .world import RESOLVER, TCP_PORT, UDP_PORT

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from paddock import Sandbox, local
-from paddock.gateway._authority import Authority
+from paddock.gateway.authority import Authority
 from paddock.model import CreateSandbox, Level, RemoveSecret, SandboxSpec, SecretValue, SetSecret
-from paddock.policy.egress import load
+from paddock.policy.network import load
 from tests.in_process import in_process
 
 from .inside import ask

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import InvalidState, PolicyInvalid
-from paddock.policy.egress import diff, explain, load
+from paddock.policy.network import diff, explain, load
 from tests.conftest import SandboxFactory, gateway_pid
 from tests.orphans import wait_until
 

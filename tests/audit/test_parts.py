@@ -235,7 +235,7 @@ CONFINED = """
 import sys
 from pathlib import Path
 from paddock.audit import AuditLog, _log
-from paddock.gateway._process import confine
+from paddock.gateway.main import confine
 _log.PART_BYTES = 2000
 log = AuditLog(Path(sys.argv[1]))
 confine(readable=(), writable=(log.directory,))

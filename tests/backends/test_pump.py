@@ -14,7 +14,7 @@ import pytest
 from paddock.backends import _pump
 from paddock.backends._pump import Flow, Meter, Pump, draw, pour
 from paddock.backends.guest._pipes import PipeReader, PipeWriter
-from paddock.gateway._redact import Redaction
+from paddock.gateway.rules.redaction import Redaction
 
 _DATA = os.urandom(1 << 16) * 100
 _SECONDS = 60

@@ -128,7 +128,7 @@ def test_the_schema_is_the_published_one(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_nothing_of_policies_is_loaded_where_none_is_asked_for() -> None:
-    heavy = ["yaml", "idna", "publicsuffixlist", "paddock.policy.egress"]
+    heavy = ["yaml", "idna", "publicsuffixlist", "paddock.policy.network"]
     script = (
         "import paddock.daemon.main.start, paddock.daemon.main._compose, paddock.daemon.main.service, sys;"
         f" print([name for name in {heavy} if name in sys.modules])"

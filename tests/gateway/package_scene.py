@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from paddock.gateway._package_cache import PackageStore
+from paddock.gateway.registries.package_cache import PackageStore
 from tests.gateway.registry_files import Outside, world_of
 from tests.gateway.rig import Rig, running
 

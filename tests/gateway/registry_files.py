@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-from paddock.policy.egress import load
+from paddock.policy.network import load
 from tests.gateway.rig import Rig
 
 NOW = datetime.now(UTC)

@@ -16,14 +16,14 @@ from typing import Any
 
 from paddock.audit import AuditLog
 from paddock.errors import Unrecorded
-from paddock.gateway._authority import Authority
-from paddock.gateway._door import Door, Limits, Pages
-from paddock.gateway._gateway import Gateway
-from paddock.gateway._handler import HandlerHost
-from paddock.gateway._malware import Lists
-from paddock.gateway._package_cache import PackageStore
-from paddock.gateway._registry_reader import Reader
-from paddock.gateway._secret_book import SecretBook
+from paddock.gateway.authority import Authority
+from paddock.gateway.mocks.handler import HandlerHost
+from paddock.gateway.proxy.gateway import Gateway
+from paddock.gateway.proxy.network import Door, Limits, Pages
+from paddock.gateway.registries.malware import Lists
+from paddock.gateway.registries.package_cache import PackageStore
+from paddock.gateway.registries.reader import Reader
+from paddock.gateway.rules.secrets import SecretBook
 from paddock.model import ApprovalAnswer, ApprovalRequest, PolicyDocument
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, tzinfo
 
 import pytest
 
-from paddock.gateway import _authority
+from paddock.gateway import authority
 from paddock.model.egress import Tier
 from tests.gateway.rig import Policy, Rig, answer_ok, get, running
 
@@ -25,7 +25,7 @@ def test_a_server_out_of_its_time_is_not_spoken_to_and_the_reason_is_told(
         async with running(Rig(Policy({"a.test": Tier.INSPECT}))) as world:
             world.names = {"a.test": ["127.0.0.1"]}
             with monkeypatch.context() as patch:
-                patch.setattr(_authority, "datetime", Elsewhen)
+                patch.setattr(authority, "datetime", Elsewhen)
                 port = await world.server(answer_ok, tls="a.test")
             world.aim("a.test", port)
             reply = await world.ask(get(f"a.test:{port}"), tls="a.test")
@@ -37,5 +37,5 @@ def test_a_server_out_of_its_time_is_not_spoken_to_and_the_reason_is_told(
 
 def test_what_the_gateway_signs_is_believed_by_a_clock_that_is_days_late() -> None:
     """A sandbox has the host's clock, a machine that was asleep has yesterday's."""
-    leaf = _authority.x509.load_pem_x509_certificate(_authority.Authority.make("sandbox").leaf("a.test"))
+    leaf = authority.x509.load_pem_x509_certificate(authority.Authority.make("sandbox").leaf("a.test"))
     assert datetime.now(leaf.not_valid_before_utc.tzinfo) - leaf.not_valid_before_utc > timedelta(days=6)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from paddock.audit import AuditLog, verify
-from paddock.gateway._connection import PROXY_PORT
-from paddock.gateway._dns import GATEWAY
-from paddock.policy.egress import load
+from paddock.gateway.protocols.dns import GATEWAY
+from paddock.gateway.proxy.connection import PROXY_PORT
+from paddock.policy.network import load
 from tests.gateway.rig import Policy, Rig, answer_ok, ca_file, running
 
 POLICY = """

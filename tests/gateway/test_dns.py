@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.gateway._dns import Denied, answer, frame, take_queries
+from paddock.gateway.protocols.dns import Denied, answer, frame, take_queries
 
 KNOWN = {"api.example.com": "198.18.1.0"}
 

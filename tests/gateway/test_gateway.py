@@ -8,7 +8,7 @@ import ssl
 
 import pytest
 
-from paddock.gateway._hello import ACCESS_DENIED
+from paddock.gateway.protocols.tls_hello import ACCESS_DENIED
 from paddock.model.egress import Tier
 from tests.gateway.hellos import client_hello
 from tests.gateway.rig import Policy, Rig, answer_ok, get, running

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from paddock.gateway._git import MOST_BATCH_BYTES, is_download
+from paddock.gateway.rules.git import MOST_BATCH_BYTES, is_download
 
 KIND = (b"Content-Type", b"application/vnd.git-lfs+json; charset=utf-8")
 OBJECT = {"oid": "1" * 64, "size": 3}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.gateway._git import (
+from paddock.gateway.rules.git import (
     MOST_PUSH_BYTES,
     MOST_UPDATES,
     BadPush,
@@ -18,7 +18,7 @@ from paddock.gateway._git import (
     is_push,
     refusal,
 )
-from paddock.policy.egress import load
+from paddock.policy.network import load
 
 OLD, NEW, NONE = "1" * 40, "2" * 40, "0" * 40
 CAPABILITIES = b" report-status side-band-64k object-format=sha1 agent=git/2.39.5"

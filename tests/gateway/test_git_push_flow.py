@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from paddock.gateway._connection import PROXY_PORT
-from paddock.gateway._dns import GATEWAY
-from paddock.gateway._secret_book import Bound, SecretBook
+from paddock.gateway.protocols.dns import GATEWAY
+from paddock.gateway.proxy.connection import PROXY_PORT
+from paddock.gateway.rules.secrets import Bound, SecretBook
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
-from paddock.policy.egress import load
+from paddock.policy.network import load
 from tests.gateway.rig import Policy, Rig, ca_file, eventually, running
 from tests.gateway.test_clients import execute
 from tests.gateway.test_git_push import KIND, NEW, NONE, OLD, command

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from paddock.gateway._door import Limits
-from paddock.gateway._secret_book import Bound, SecretBook
+from paddock.gateway.proxy.network import Limits
+from paddock.gateway.rules.secrets import Bound, SecretBook
 from paddock.model import Binding, SecretValue
 from paddock.model.egress import Tier
 from tests.gateway.h2_peers import Answer, Message, Peer, client, echo, origin, request

@@ -9,11 +9,17 @@ from h2.events import RequestReceived
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddock.gateway import _http1
-from paddock.gateway._h2_frames import BURST, PREFACE, Flood, Frames, GoAway
-from paddock.gateway._h2_heads import read_request, read_response, read_trailers, request_fields, response_fields
-from paddock.gateway._http1 import BadMessage, write_request
-from paddock.gateway._refusal import Refused, refusal_fields
+from paddock.gateway.protocols import http1
+from paddock.gateway.protocols.h2_frames import BURST, PREFACE, Flood, Frames, GoAway
+from paddock.gateway.protocols.h2_heads import (
+    read_request,
+    read_response,
+    read_trailers,
+    request_fields,
+    response_fields,
+)
+from paddock.gateway.protocols.http1 import BadMessage, write_request
+from paddock.gateway.protocols.refusal import Refused, refusal_fields
 
 Fields = list[tuple[bytes, bytes]]
 PSEUDO: Fields = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"a.test"), (b":path", b"/a?b=c")]
@@ -125,7 +131,7 @@ def test_there_and_back(fields: Fields, length: int | None, ended: bool) -> None
     sent = request_fields(read, read.target, "a.test")
     assert [tuple(one) for one in sent if one[0] != b"te"] == PSEUDO + fields + said
     text = bytes(write_request(read, read.target, "a.test"))
-    again = _http1.read_request(text)
+    again = http1.read_request(text)
     assert (again.fields, again.length, again.chunked) == (read.fields, read.length, read.chunked)
     assert text.count(b"\r\n\r\n") == 1
 
@@ -142,7 +148,7 @@ def test_whatever_comes_is_one_message_or_none(fields: Fields, ended: bool) -> N
         return
     text = bytes(write_request(read, read.target, read.host or ""))
     assert text.index(b"\r\n\r\n") == len(text) - 4
-    again = _http1.read_request(text)
+    again = http1.read_request(text)
     assert (again.method, again.target, again.host) == ("POST", "/a?b=c", "a.test")
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.gateway._hello import MAX_HELLO_BYTES, MalformedHello, looks_like_tls, read_hello
+from paddock.gateway.protocols.tls_hello import MAX_HELLO_BYTES, MalformedHello, looks_like_tls, read_hello
 from tests.gateway.hellos import client_hello, message, records, with_extension
 
 HELLO = client_hello("api.example.com")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddock.errors import Unrecorded
-from paddock.gateway._wire import HIGH_WATER, SCRATCH_BYTES
+from paddock.gateway.proxy.stream import HIGH_WATER, SCRATCH_BYTES
 from paddock.model.egress import Tier
 from tests.gateway.hellos import client_hello
 from tests.gateway.rig import Policy, Rig, answer_ok, eventually, get, running

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.gateway._http1 import (
+from paddock.gateway.protocols.http1 import (
     MAX_HEAD_BYTES,
     BadMessage,
     Body,

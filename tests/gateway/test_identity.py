@@ -8,9 +8,9 @@ import ssl
 
 import pytest
 
-from paddock.gateway._connection import PROXY_PORT
-from paddock.gateway._dns import GATEWAY
-from paddock.gateway._hello import ACCESS_DENIED
+from paddock.gateway.protocols.dns import GATEWAY
+from paddock.gateway.protocols.tls_hello import ACCESS_DENIED
+from paddock.gateway.proxy.connection import PROXY_PORT
 from paddock.model.egress import Tier
 from tests.gateway.hellos import client_hello, message, records, with_extension
 from tests.gateway.rig import Policy, Rig, answer_ok, get, running

@@ -9,8 +9,8 @@ import dns.message
 import dns.rcode
 import pytest
 
-from paddock.gateway._dns import frame
-from paddock.gateway._door import Limits
+from paddock.gateway.protocols.dns import frame
+from paddock.gateway.proxy.network import Limits
 from paddock.model.egress import Tier
 from tests.gateway.rig import Policy, Rig, answer_ok, eventually, get, running
 

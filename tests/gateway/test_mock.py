@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paddock.model.egress import Target
-from paddock.policy.egress import load
+from paddock.policy.network import load
 from tests.gateway.rig import Rig, answer_ok, get, running
 
 MOCKED = """

@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Coroutine
 from typing import Any
 
-from paddock.gateway._secret_book import Bound, SecretBook
+from paddock.gateway.rules.secrets import Bound, SecretBook
 from paddock.model import Binding, SecretValue
-from paddock.policy.egress import load
+from paddock.policy.network import load
 from tests.gateway.rig import Rig, running
 
 BODY = b'{"token": "paddock-secret-KEY"}'

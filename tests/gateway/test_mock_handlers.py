@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from paddock.gateway._door import Limits
-from paddock.gateway._handler import HandlerHost, start_host
-from paddock.policy.egress import Snapshot, load
+from paddock.gateway.mocks.handler import HandlerHost, start_host
+from paddock.gateway.proxy.network import Limits
+from paddock.policy.network import Snapshot, load
 from tests.gateway.rig import Rig, running
 
 HANDLER = """

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.gateway._names import BadHost, authority, canonical
+from paddock.gateway.protocols.names import BadHost, authority, canonical
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.gateway._overrides import FormWatch, readings
-from paddock.gateway._refusal import Refused
-from paddock.policy.egress import load
+from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.rules.overrides import FormWatch, readings
+from paddock.policy.network import load
 from tests.gateway import h2_peers
 from tests.gateway.rig import Policy, Rig, answer_ok, running
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.gateway._package_cache import Draft, Entry, PackageStore
+from paddock.gateway.registries.package_cache import Draft, Entry, PackageStore
 
 
 def test_what_was_not_used_for_longest_goes_first_and_the_bound_holds(tmp_path: Path) -> None:

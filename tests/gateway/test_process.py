@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 from paddock.errors import InvalidState, NotConfigured, NotFound
-from paddock.gateway._authority import Authority
-from paddock.gateway._client import GatewayClient
-from paddock.gateway._control import VERSION, Close, Hello, Open, Revise, Secret
-from paddock.gateway._door import Door, Limits, Pages
-from paddock.gateway._secret_book import Bound, to_bytes
-from paddock.gateway._server import Server
+from paddock.gateway.authority import Authority
+from paddock.gateway.client import GatewayClient
+from paddock.gateway.control import VERSION, Close, Hello, Open, Revise, Secret
+from paddock.gateway.proxy.network import Door, Limits, Pages
+from paddock.gateway.rules.secrets import Bound, to_bytes
+from paddock.gateway.server import Server
 from paddock.linux import local_sockets
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, PolicyDocument, codec
-from paddock.policy.egress import compile
+from paddock.policy.network import compile
 from paddock.supervisor import layout
 from paddock.wire import Kind, duplex, pack
 from tests.conftest import gateway_pid
@@ -144,7 +144,7 @@ def test_it_says_what_it_does_not_know(state: Path) -> None:
 
 
 def test_one_that_cannot_start_says_why(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.gateway._client.BOOTSTRAP", "raise SystemExit('out of luck')")
+    monkeypatch.setattr("paddock.gateway.client.BOOTSTRAP", "raise SystemExit('out of luck')")
 
     async def scene() -> None:
         async with client(state) as one:
@@ -159,7 +159,7 @@ def test_one_of_another_version_is_named_with_the_line_to_type(state: Path, monk
         async with client(state) as one, client(state) as other:
             await one.order(NOTHING)
             with monkeypatch.context() as patch:
-                patch.setattr("paddock.gateway._client.VERSION", VERSION + 1)
+                patch.setattr("paddock.gateway.client.VERSION", VERSION + 1)
                 with pytest.raises(InvalidState, match="another version") as caught:
                     await other.order(NOTHING)
             assert f"kill {one.pid}" in str(caught.value)

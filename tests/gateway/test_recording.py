@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from paddock.gateway._recorder import MOST_BODY_BYTES
-from paddock.gateway._secret_book import Bound, SecretBook
+from paddock.gateway.mocks.recorder import MOST_BODY_BYTES
+from paddock.gateway.rules.secrets import Bound, SecretBook
 from paddock.model import Binding, Recording, SecretValue
-from paddock.policy.egress import load, write_cassette
+from paddock.policy.network import load, write_cassette
 from tests.gateway.rig import Rig, running
 
 PLACEHOLDER, VALUE = "pdk_" + "a" * 40, "the-real-value-0123"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from paddock.gateway._http1 import write_response
-from paddock.gateway._refusal import Refused, response_of
+from paddock.gateway.protocols.http1 import write_response
+from paddock.gateway.protocols.refusal import Refused, response_of
 
 REFUSAL = Refused("evil.test\x1b[2J is not allowed", rule="deny[0]", hint="ask", approval="ap_1", number=17)
 

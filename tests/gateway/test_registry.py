@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from paddock.gateway._secret_book import Bound
+from paddock.gateway.rules.secrets import Bound
 from paddock.model import Binding, SecretValue
-from paddock.policy.egress import load
+from paddock.policy.network import load
 from tests.gateway.registry_clients import COOLDOWN, JSON, client, fetch, slow, through
 from tests.gateway.registry_files import Outside, world_of
 from tests.gateway.rig import Rig, ca_file
@@ -304,7 +304,7 @@ def test_what_is_no_page_is_not_read() -> None:
 
 
 def test_a_page_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.gateway._registry.MOST_PAGE_BYTES", 100_000)
+    monkeypatch.setattr("paddock.gateway.registries.registry.MOST_PAGE_BYTES", 100_000)
 
     async def work(world: Rig, outside: Outside) -> None:
         outside.answers["index.test" + PAGE] = (JSON, os.urandom(200_000))

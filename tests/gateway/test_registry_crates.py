@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from paddock.gateway import _registry_crates as crates
-from paddock.gateway._registry_page import Malformed, Page
+from paddock.gateway.registries import crates
+from paddock.gateway.registries.page import Malformed, Page
 from paddock.model import Allow
 from tests.gateway.registry_clients import COOLDOWN, client, fetch, slow, through
 from tests.gateway.registry_files import Outside

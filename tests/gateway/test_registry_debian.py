@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from paddock.gateway import _registry_debian as debian
-from paddock.gateway._registry_page import Kept
+from paddock.gateway.registries import debian
+from paddock.gateway.registries.page import Kept
 from tests.gateway.registry_clients import COOLDOWN, client, fetch, through
 from tests.gateway.registry_files import Outside
 from tests.gateway.rig import Rig, ca_file

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.gateway import _registry_npm as npm
-from paddock.gateway import _registry_pypi as pypi
-from paddock.gateway._registry_page import File, Filtered, Malformed, Page
+from paddock.gateway.registries import npm, pypi
+from paddock.gateway.registries.page import File, Filtered, Malformed, Page
 from paddock.model import Allow
 
 NOW = 1_700_000_000.0

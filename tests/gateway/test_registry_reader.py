@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from paddock.gateway._redact import Redaction, redacted
-from paddock.gateway._refusal import Refused
-from paddock.gateway._registry_page import Page
-from paddock.gateway._registry_protocols import Job
-from paddock.gateway._registry_reader import Reader
+from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.registries.page import Page
+from paddock.gateway.registries.protocols import Job
+from paddock.gateway.registries.reader import Reader
+from paddock.gateway.rules.redaction import Redaction, redacted
 from paddock.linux import seccomp
 from paddock.linux.seccomp_profile import build_only, names
 from paddock.model import Allow
@@ -131,7 +131,7 @@ def test_it_has_no_file_no_socket_and_no_program() -> None:
         assert {found[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
     finally:
         reader.close()
-    from paddock.gateway._registry_reader import _CALLS
+    from paddock.gateway.registries.reader import _CALLS
 
     machine = os.uname().machine
     program, known = build_only(machine, _CALLS.split()), names.numbers(machine)
@@ -145,7 +145,7 @@ async def _answered(reader: Reader) -> None:
 
 
 def test_a_page_that_becomes_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.gateway._registry_protocols.MOST_PAGE_BYTES", 1 << 20)
+    monkeypatch.setattr("paddock.gateway.registries.protocols.MOST_PAGE_BYTES", 1 << 20)
 
     async def work() -> None:
         reader = Reader()  # with what holds now
@@ -159,7 +159,7 @@ def test_a_page_that_becomes_large_is_not_read(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_page_that_wants_all_memory_ends_its_own_process_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.gateway._registry_reader._MOST_MEMORY_BYTES", 256 << 20)
+    monkeypatch.setattr("paddock.gateway.registries.reader._MOST_MEMORY_BYTES", 256 << 20)
 
     async def work() -> None:
         reader = Reader()  # with what holds now

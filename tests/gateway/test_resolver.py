@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from paddock.gateway._upstream import resolve_here
+from paddock.gateway.proxy.upstream import resolve_here
 from paddock.linux.routes import is_own
 
 

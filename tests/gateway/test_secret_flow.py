@@ -10,7 +10,7 @@ import gzip
 import pytest
 from msgspec.structs import replace
 
-from paddock.gateway._secret_book import Bound, SecretBook
+from paddock.gateway.rules.secrets import Bound, SecretBook
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
 from paddock.model.egress import Tier
 from tests.gateway import h2_peers

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from paddock.gateway import _witness
-from paddock.gateway._witness import Starts
+from paddock.gateway.processes import process_resolver
+from paddock.gateway.processes.process_resolver import Starts
 from paddock.linux.proc_events import ACK, EXIT, Event, Lost, News
 
 _SO_RCVBUF_BYTES = 4096
@@ -124,8 +124,8 @@ def test_what_is_started_below_is_told_with_its_end_and_nothing_else(events: New
 
 
 def test_a_flood_is_counted_and_not_told(events: News, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_witness, "_BURST", 4.0)
-    monkeypatch.setattr(_witness, "PER_SECOND", 0.0)
+    monkeypatch.setattr(process_resolver, "_BURST", 4.0)
+    monkeypatch.setattr(process_resolver, "PER_SECOND", 0.0)
     *told, last = scene(events, 20)
     assert len(told) == 4
     # The kernel tells of an end after whoever waits for it was woken: so the next start may come first.
@@ -156,7 +156,7 @@ def test_what_was_started_while_the_kernel_dropped_is_known_when_it_tells_again(
         for _ in range(30):
             tell("flood")
         with monkeypatch.context() as few:  # the first look is before the kernel has dropped all that it will
-            few.setattr(_witness, "_MOST_AT_ONCE", 1)
+            few.setattr(process_resolver, "_MOST_AT_ONCE", 1)
             starts.hear()
         tell("wait")
         while select.select([events], [], [], 0)[0]:

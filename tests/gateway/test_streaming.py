@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from paddock.gateway._wire import HIGH_WATER, SCRATCH_BYTES
+from paddock.gateway.proxy.stream import HIGH_WATER, SCRATCH_BYTES
 from paddock.model.egress import Tier
 from tests.gateway.rig import Policy, Rig, Serve, eventually, get, running
 

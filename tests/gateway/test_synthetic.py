@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddock.gateway._dns import GATEWAY, NETWORK, Synthetic, is_synthetic
+from paddock.gateway.protocols.dns import GATEWAY, NETWORK, Synthetic, is_synthetic
 
 
 def test_a_name_keeps_its_address_and_the_address_its_name() -> None:

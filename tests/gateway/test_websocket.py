@@ -23,9 +23,9 @@ from wsproto.extensions import PerMessageDeflate
 from wsproto.frame_protocol import FrameProtocol
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from paddock.gateway._secret_book import Bound, SecretBook
-from paddock.gateway._swap import Swap
-from paddock.gateway._websocket import PIECE_BYTES, Messages, Violation
+from paddock.gateway.proxy.websocket import PIECE_BYTES, Messages, Violation
+from paddock.gateway.rules.secrets import Bound, SecretBook
+from paddock.gateway.rules.substitution import Swap
 from paddock.model import Binding, SecretValue, Target
 from paddock.model.egress import Tier
 from tests.gateway.rig import Policy, Rig, running

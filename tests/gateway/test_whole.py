@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from paddock.audit import verify
-from paddock.gateway._authority import Authority
+from paddock.gateway.authority import Authority
 from paddock.supervisor import layout
 
 POLICY = """

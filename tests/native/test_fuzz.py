@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from paddock.wire import guest as messages
-
 from paddock.wire.guest import Op
 from tests.native.driver import ROOT, build_module
 from tests.native.test_archives import HOSTILE, hard, link, member, tar

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from paddock.model import Allow, Approve, Deny, Mock, PolicyDocument
-from paddock.policy.egress._canonical import REGISTRIES
+from paddock.policy.network._canonical import REGISTRIES
 
 
 class Answer(NamedTuple):

@@ -24,7 +24,7 @@ from paddock.model import (
     PushBranch,
     SandboxSpec,
 )
-from paddock.policy.egress import load
+from paddock.policy.network import load
 from tests.conftest import SandboxFactory
 
 __all__ = ["remote"]

@@ -19,8 +19,8 @@ from paddock.daemon.access.approvals import MOST_WAITING, WAIT_SECONDS
 from paddock.daemon.clock import Clock
 from paddock.daemon.main.service import Service
 from paddock.errors import ApprovalNeeded, InvalidState, NotFound, PolicyDenied
-from paddock.gateway._http1 import Request as HttpRequest
-from paddock.gateway._judged import Judged, of_request
+from paddock.gateway.protocols.http1 import Request as HttpRequest
+from paddock.gateway.rules.authorization import Judged, of_request
 from paddock.model import (
     APPROVAL_MOVES,
     Approval,

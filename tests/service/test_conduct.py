@@ -30,7 +30,7 @@ from paddock.model import (
     StartExec,
 )
 from paddock.model.policy import CommandRule, CommandRules, FileRules
-from paddock.policy.egress import Snapshot, compile
+from paddock.policy.network import Snapshot, compile
 
 pytestmark = pytest.mark.anyio
 

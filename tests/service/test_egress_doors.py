@@ -19,9 +19,9 @@ from paddock.daemon.backends import Backends
 from paddock.daemon.store.database import Row
 from paddock.daemon.tasks import Tasks
 from paddock.errors import NotConfigured, NotFound, SupervisorUnavailable
-from paddock.gateway._client import GatewayClient
-from paddock.gateway._control import Open, Secret
-from paddock.gateway._secret_book import Bound, to_bytes
+from paddock.gateway.client import GatewayClient
+from paddock.gateway.control import Open, Secret
+from paddock.gateway.rules.secrets import Bound, to_bytes
 from paddock.model import (
     ApprovalAnswer,
     ApprovalState,
@@ -33,7 +33,7 @@ from paddock.model import (
     SecretValue,
     State,
 )
-from paddock.policy.egress import compile
+from paddock.policy.network import compile
 from tests.conftest import gateway_pid
 from tests.contexts import context
 from tests.gateway.rig import eventually
@@ -312,7 +312,7 @@ def test_a_supervisor_and_a_gateway_that_die_together_are_both_replaced(state_di
 
 
 def test_where_no_gateway_can_be_started_the_open_is_refused(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.gateway._client.BOOTSTRAP", "raise SystemExit('out of luck')")
+    monkeypatch.setattr("paddock.gateway.client.BOOTSTRAP", "raise SystemExit('out of luck')")
 
     async def scene(yard: Yard) -> None:
         async with doors_of(yard) as doors:

@@ -33,7 +33,7 @@ from paddock.model import (
     State,
     nested_principal,
 )
-from paddock.policy.egress import Snapshot, compile
+from paddock.policy.network import Snapshot, compile
 
 pytestmark = pytest.mark.anyio
 

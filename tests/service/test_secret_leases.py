@@ -16,7 +16,7 @@ from paddock.daemon.access.secrets import Leases
 from paddock.daemon.clock import Clock
 from paddock.daemon.main.service import Service
 from paddock.errors import InvalidArgument, PolicyDenied, SecretUnavailable
-from paddock.gateway._secret_book import Bound, from_bytes, to_bytes
+from paddock.gateway.rules.secrets import Bound, from_bytes, to_bytes
 from paddock.model import (
     Binding,
     CreateSandbox,

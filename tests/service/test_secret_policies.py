@@ -12,7 +12,7 @@ from paddock.daemon.access.gateways import Doors
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.database import Row
 from paddock.errors import SecretUnavailable
-from paddock.gateway._secret_book import Bound, from_bytes
+from paddock.gateway.rules.secrets import Bound, from_bytes
 from paddock.model import (
     Allow,
     Binding,
@@ -33,7 +33,7 @@ from paddock.model import (
     SetPolicy,
     SetSecret,
 )
-from paddock.policy.egress import Snapshot
+from paddock.policy.network import Snapshot
 
 VALUE = SecretValue(b"correct-horse-battery-staple")
 RULE = SecretRule(source=SecretSource(stored="CI"), bind=Binding(host="api.test", header="Authorization"))

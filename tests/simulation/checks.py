@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from paddock.policy.egress import Snapshot
+from paddock.policy.network import Snapshot
 
 if TYPE_CHECKING:
     from .history import History

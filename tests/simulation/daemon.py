@@ -199,7 +199,7 @@ def machine(current: Callable[[], World]) -> Generator[None]:
     from paddock.daemon import clock
     from paddock.daemon.access import _trust, gateways
     from paddock.daemon.sandboxes import _copies, _ttl, cleanup, create
-    from paddock.gateway._authority import Authority
+    from paddock.gateway.authority import Authority
     from paddock.model import ids
 
     def open_pidfd(pid: int) -> int:

@@ -33,7 +33,7 @@ from paddock.errors import (
     SupervisorUnavailable,
     Unrecorded,
 )
-from paddock.gateway._control import Close, Open, Order, Revise
+from paddock.gateway.control import Close, Open, Order, Revise
 from paddock.model import (
     Check,
     ExecId,

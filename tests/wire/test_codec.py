@@ -36,7 +36,7 @@ from paddock.model import (
 )
 from paddock.model.any_action import BY_TAG
 from paddock.model.value import REQUIRED, field_type
-from paddock.policy.egress import load
+from paddock.policy.network import load
 
 HANDLES = ("ExecHandle", "ByteReader", "ByteWriter", "ByteStream", "ChangeStream")
 RESULTS = {action.TAG: codec.result_type(action) for action in BY_TAG.values() if action.RESULT not in HANDLES}

@@ -13,7 +13,7 @@ from ._usage import Verbs, argument, usage
 from ._values import SANDBOX
 
 if TYPE_CHECKING:
-    from paddock.policy.egress import Change, Explanation, Loaded
+    from paddock.policy.network import Change, Explanation, Loaded
 
 DENIED = 1
 _FILE = argument("file", metavar="FILE")
@@ -46,7 +46,7 @@ def _check(options: argparse.Namespace) -> int:
 )
 def _explain(options: argparse.Namespace) -> int:
     """Say which rule decides on a request, and why. Exit code 0 if it would be allowed, 1 if not."""
-    from paddock.policy.egress import explain
+    from paddock.policy.network import explain
 
     loaded = _load(options.file)
     if options.url is None:
@@ -58,7 +58,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _explain_inside(document: model.PolicyDocument, options: argparse.Namespace) -> int:
     from paddock.errors import InvalidArgument
-    from paddock.policy.door import explain_command, explain_file
+    from paddock.policy.commands import explain_command, explain_file
 
     if options.command is not None:
         verdict, enforced = explain_command(document, options.command)
@@ -96,7 +96,7 @@ def _tell(found: Explanation, file: str) -> None:
 @usage(argument("before", metavar="A"), argument("after", metavar="B"))
 def _diff(options: argparse.Namespace) -> int:
     """Show what a second file allows that the first does not, and the reverse."""
-    from paddock.policy.egress import diff
+    from paddock.policy.network import diff
 
     changes = diff(_load(options.before).snapshot, _load(options.after).snapshot)
     if options.json:
@@ -118,7 +118,7 @@ def _row(change: Change) -> tuple[str, str, str, str]:
 @usage(json="of errors; what is printed is JSON")
 def _schema(options: argparse.Namespace) -> int:
     """Print the JSON Schema of such files, for editors."""
-    from paddock.policy.egress import schema
+    from paddock.policy.network import schema
 
     _render.document(schema())
     return 0
@@ -145,7 +145,7 @@ def _show(options: argparse.Namespace) -> int:
     elif found.document is None:
         _render.line("no network")
     else:
-        from paddock.policy.egress import to_yaml
+        from paddock.policy.network import to_yaml
 
         _render.plain(f"# revision {found.revision}\n{to_yaml(found.document)}".rstrip())
     return 0
@@ -154,7 +154,7 @@ def _show(options: argparse.Namespace) -> int:
 def _load(name: str) -> Loaded:
     """Read a policy from a file. A name with a line break is refused: as text it would be the policy itself."""
     from paddock.errors import InvalidArgument
-    from paddock.policy.egress import load
+    from paddock.policy.network import load
 
     if "\n" in name:
         raise InvalidArgument(f"{name!r} is no file")

@@ -24,7 +24,7 @@ def _start(options: argparse.Namespace) -> int:
 def _take(options: argparse.Namespace) -> int:
     """End it, and write the cassette."""
     from paddock.errors import InvalidArgument
-    from paddock.policy.egress import write_cassette
+    from paddock.policy.network import write_cassette
 
     file = Path(options.file)
     if file.suffix not in (".yaml", ".yml", ".json"):

@@ -259,6 +259,6 @@ def policy_document(source: PolicySource | None) -> PolicyDocument | None:
     if source is None:
         return None
     from paddock.model import PolicyDocument
-    from paddock.policy.egress import load
+    from paddock.policy.network import load
 
     return source if isinstance(source, PolicyDocument) else load(source).document

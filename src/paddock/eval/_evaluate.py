@@ -13,8 +13,7 @@ import msgspec
 
 from paddock.client import default_transport, stop_daemon
 from paddock.errors import InvalidArgument, InvalidState
-from paddock.policy.egress import load
-from paddock.policy.egress._load import Source
+from paddock.policy.network import Source, load
 from paddock.supervisor import layout
 
 from ._catalogue import catalogue

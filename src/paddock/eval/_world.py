@@ -1,5 +1,5 @@
 """Everybody outside, played by one thread per connection: every name has an address, every address answers, and what
-arrives is kept. The gateway's end is `paddock.gateway._world`.
+arrives is kept. The gateway's end is `paddock.gateway.evaluation_network`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from paddock.gateway._authority import Authority
+from paddock.gateway.authority import Authority
 from paddock.supervisor import layout
 
 REPOSITORY = b"acme/app"

@@ -1,6 +1,6 @@
 """The document of `paddock.yaml`: what a sandbox may reach, what a person is asked for, which secrets go where.
 
-Nouns only: what the words mean is decided in `paddock.policy.egress`. Every field is a key of the document.
+Nouns only: what the words mean is decided in `paddock.policy.network`. Every field is a key of the document.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from paddock.daemon.context import Component, Context
 from paddock.daemon.store.database import Row
 from paddock.daemon.tasks import Tasks
 from paddock.errors import GatewayUnavailable, InternalError, NotConfigured, NotFound, PaddockError, SandboxDied
-from paddock.gateway._client import GatewayClient
-from paddock.gateway._control import Close, Open, Record, Revise, Secret
-from paddock.gateway._secret_book import Bound, to_bytes
+from paddock.gateway.client import GatewayClient
+from paddock.gateway.control import Close, Open, Record, Revise, Secret
+from paddock.gateway.rules.secrets import Bound, to_bytes
 from paddock.model import PolicyDocument, Recording, SandboxId, State
 from paddock.supervisor import layout
 
@@ -29,8 +29,8 @@ from .approvals import Approvals
 from .secrets import Leases
 
 if TYPE_CHECKING:
-    from paddock.gateway._authority import Authority
-    from paddock.policy.egress import Snapshot
+    from paddock.gateway.authority import Authority
+    from paddock.policy.network import Snapshot
 
 PERIOD_SECONDS = 30.0
 
@@ -61,7 +61,7 @@ class MalwareLists:
         self._users.pop(id, None)
 
     async def _refresh(self, path: str) -> None:
-        from paddock.gateway._malware import refresh
+        from paddock.gateway.registries.malware import refresh
 
         async with self._lock:
             digest = await asyncio.to_thread(refresh, self._directory, path)
@@ -87,7 +87,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 
 
 def _make_authority() -> Authority:
-    from paddock.gateway._authority import Authority  # cryptography: not before a sandbox needs it
+    from paddock.gateway.authority import Authority  # cryptography: not before a sandbox needs it
 
     return Authority.make("sandbox")
 
@@ -156,7 +156,7 @@ class Doors(Component):
         self._leases.drop(row.id)
         if row.state in (State.RUNNING, State.PAUSED) and row.sandbox.policy is None:
             # It lives on, and has its sockets: whoever calls is told no, and does not wait for an answer.
-            from paddock.policy.egress import compile
+            from paddock.policy.network import compile
 
             await self.revise(row, compile(PolicyDocument()))
             return
@@ -198,7 +198,7 @@ class Doors(Component):
     async def _shut(self, rows: list[Row]) -> None:
         with suppress(GatewayUnavailable):  # then it serves no sandbox, and its successor is told the rules that hold
             if await self._client.connect(start=False):
-                from paddock.policy.egress import compile
+                from paddock.policy.network import compile
 
                 nothing = compile(PolicyDocument()).to_bytes()
                 for row in rows:

@@ -28,8 +28,8 @@ from .gateways import Doors
 from .secrets import Leases
 
 if TYPE_CHECKING:
-    from paddock.policy.door import DoorVerdict, Files
-    from paddock.policy.egress import Snapshot
+    from paddock.policy.commands import DoorVerdict, Files
+    from paddock.policy.network import Snapshot
 
 K = TypeVar("K")
 Exact: TypeAlias = Callable[[], Awaitable[Sequence[str]]]
@@ -61,7 +61,7 @@ class Policies(Component):
 
     async def keep(self, document: PolicyDocument) -> Snapshot:
         """Compiled, and to be found by its revision from now on. PolicyInvalid."""
-        from paddock.policy.egress import compile
+        from paddock.policy.network import compile
 
         text = _encode(document)
         snapshot = self._of_text.get(text)
@@ -75,7 +75,7 @@ class Policies(Component):
         found = self._compiled.get(revision)
         if found is not None:
             return found
-        from paddock.policy.egress import Snapshot
+        from paddock.policy.network import Snapshot
 
         kept = self._store.execute("SELECT document FROM policies WHERE revision = ?", (revision,)).fetchone()
         if kept is None:
@@ -153,7 +153,7 @@ class Policies(Component):
         rules = (await self._own_document(row)).commands
         if rules is None:
             return
-        from paddock.policy.door import Commands
+        from paddock.policy.commands import Commands
 
         spec = action.spec
         verdict = Commands(rules).judge(spec.argv, spec.env)
@@ -165,7 +165,7 @@ class Policies(Component):
         rules = (await self._own_document(row)).files
         if rules is None:
             return
-        from paddock.policy.door import DoorVerdict, Files
+        from paddock.policy.commands import DoorVerdict, Files
 
         files = Files(rules, workdir=template.workdir, home=_home(template))
         judged = _judged(files, action)
@@ -251,7 +251,7 @@ def protected(document: PolicyDocument, template: Template) -> tuple[str, ...]:
     """The absolute paths that a sandbox from this template has read-only inside."""
     if document.files is None:
         return ()
-    from paddock.policy.door import Files
+    from paddock.policy.commands import Files
 
     return Files(document.files, workdir=template.workdir, home=_home(template)).fixed
 
@@ -263,7 +263,7 @@ def _home(template: Template) -> str:
 
 def _judged(files: Files, action: Action[Any]) -> DoorVerdict | None:
     """None: it changes nothing."""
-    from paddock.policy.door import strictest
+    from paddock.policy.commands import strictest
 
     match action:
         case model.WriteFile(path=path) | model.MakeDirectory(path=path) | model.SetFileAttributes(path=path):

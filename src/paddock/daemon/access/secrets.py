@@ -19,14 +19,14 @@ from paddock.backends._base import SandboxPlan
 from paddock.daemon.context import Component, Context, Entry, handles
 from paddock.daemon.store.database import Row
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied, SecretUnavailable
-from paddock.gateway._secret_book import Bound, check_shape, mint, to_bytes
+from paddock.gateway.rules.secrets import Bound, check_shape, mint, to_bytes
 from paddock.model import Binding, ExecSpec, Secret, SecretRule, SecretValue, replace
 from paddock.model.caller import environment, of_source
 from paddock.storage._vault import Place, Sealed, Vault, open_keys
 from paddock.storage.secret_sources import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
 
 if TYPE_CHECKING:
-    from paddock.gateway._redact import Redaction
+    from paddock.gateway.rules.redaction import Redaction
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _KNOWN = f"SELECT {', '.join(Secret.__fields__)} FROM secrets WHERE owner = ?"  # noqa: S608
@@ -394,7 +394,7 @@ class Leases(Component):
         before = held.redaction
         if not values and before is None:
             return
-        from paddock.gateway._redact import Redaction
+        from paddock.gateway.rules.redaction import Redaction
 
         past = [] if before is None else [*before.values.items()][-_MOST_PAST:]
         held.redaction = Redaction({**dict(past), **values})

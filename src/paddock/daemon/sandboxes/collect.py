@@ -21,7 +21,7 @@ from paddock.errors import GuestProtocolError
 from paddock.model import ByteReader, ExecHandle, ExitStatus, Limit, Output, replace
 
 if TYPE_CHECKING:
-    from paddock.gateway._redact import Redaction
+    from paddock.gateway.rules.redaction import Redaction
 
 _log = logging.getLogger("paddock")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

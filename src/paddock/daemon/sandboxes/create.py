@@ -36,7 +36,7 @@ from .snapshots import Snapshots
 
 if TYPE_CHECKING:
     from paddock.daemon.workspaces.workspaces import Workspaces
-    from paddock.policy.egress import Snapshot
+    from paddock.policy.network import Snapshot
 
     from .sandboxes import Sandboxes
 

@@ -56,7 +56,7 @@ from .sandboxes import Sandboxes, Turn
 from .streams import Inbound, Outbound, Record
 
 if TYPE_CHECKING:
-    from paddock.gateway._redact import Redaction
+    from paddock.gateway.rules.redaction import Redaction
 
 # In this order: a memory kill explains what a fork that failed only accompanied.
 _COUNTED = (Limit.MEMORY, Limit.PROCESSES, Limit.INODES, Limit.DISK)

@@ -19,7 +19,7 @@ import msgspec
 from paddock.errors import InvalidArgument, NotFound, PlatformError, PolicyDenied
 from paddock.linux.routes import is_own
 from paddock.model.caller import environment
-from paddock.policy.egress import is_public
+from paddock.policy.network import is_public
 
 _LONGEST = 2048
 _HELPER = re.compile(r"[A-Za-z0-9+.-]*::")

@@ -1,0 +1,150 @@
+"""The daemon's side of the gateway: finds it, starts it where there is none, orders."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from paddock.errors import GatewayUnavailable, NotConfigured, PaddockError
+from paddock.linux import local_sockets
+from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
+from paddock.supervisor import layout
+from paddock.wire import Frame, Kind, WireError, close_all
+from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
+
+from .control import VERSION, Hello, Order, Welcome
+
+START_SECONDS = 30.0
+# What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "listener"} as JSON on stdin.
+BOOTSTRAP = (
+    "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.gateway.main import main;main(o)"
+)
+_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ")
+Judge = Callable[[ApprovalRequest], ApprovalAnswer]
+"""May be slow by a database's standards, and no slower: it runs in the loop."""
+
+
+class GatewayClient:
+    """The one control connection, made when first needed. `on_lost()` when the gateway has gone; `judge` answers its
+    requests for approval."""
+
+    def __init__(self, state_dir: Path, *, on_lost: Callable[[], None], judge: Judge) -> None:
+        self._state, self._on_lost, self._judge = state_dir, on_lost, judge
+        self._line: Duplex | None = None
+        self._connecting = asyncio.Lock()
+        self.pid = 0
+
+    async def connect(self, *, start: bool = True) -> bool:
+        """False where there is none and none was to be started. NotConfigured: it can't be started, and why."""
+        async with self._connecting:
+            if self._line is not None or await self._greet():
+                return True
+            if not start:
+                return False
+            await asyncio.shield(asyncio.to_thread(self._start))
+            if await self._greet():
+                return True
+        log = self._state / layout.GATEWAY_LOG
+        text = log.read_text(errors="replace").strip() or "it died"
+        raise NotConfigured(
+            f"the gateway could not start: {text.splitlines()[-1]}",
+            hint=f"see {log}; without a policy a sandbox needs none",
+        )
+
+    async def order(self, order: Order, descriptors: tuple[int, ...] = ()) -> bytes:
+        """`descriptors` are closed here. GatewayUnavailable, NotConfigured, or what the gateway says is wrong."""
+        try:
+            await self.connect()
+            if self._line is None:
+                raise GatewayUnavailable("the gateway went away")
+        except BaseException:
+            close_all(descriptors)
+            raise
+        try:
+            answer = await self._line.ask(codec.encode(order), descriptors)
+        except ConnectionError as error:
+            raise GatewayUnavailable(f"the gateway went away: {error}") from error
+        if answer.kind is Kind.ERROR:
+            raise codec.decode_error(answer.body)
+        return answer.body
+
+    def close(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+    async def _greet(self) -> bool:
+        connect = partial(local_sockets.connect, self._state, layout.GATEWAY_SOCKET)
+        try:
+            met = await greet(connect, codec.encode(Hello(version=VERSION)), self._heard, self._lost)
+            if met is None:
+                return False
+            line, answer = met
+            if answer.kind is Kind.ERROR:
+                line.close()
+                raise codec.decode_error(answer.body)
+        except Stranger as error:
+            raise NotConfigured(
+                f"the gateway of another version of paddock serves this state directory (process {error.pid})",
+                hint=f"end it, and paddock starts its own: kill {error.pid}",
+            ) from None
+        self._line, self.pid = line, codec.decode(answer.body, Welcome).pid
+        return True
+
+    def _heard(self, line: Duplex, frame: Frame) -> None:
+        close_all(frame.descriptors)
+        try:
+            request = codec.decode(frame.body, ApprovalRequest)
+        except codec.Malformed as error:
+            raise WireError(f"not a request for approval: {error}") from None
+        try:
+            answer = self._judge(request)
+        except PaddockError:
+            reason = "the daemon failed when it was asked"
+            answer = ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason=reason)
+        with contextlib.suppress(NotSent):
+            line.send(Kind.REPLY, frame.channel, codec.encode(answer))
+
+    def _lost(self, line: Duplex) -> None:
+        if self._line is line:
+            self._line = None
+            self._on_lost()
+
+    def _start(self) -> None:
+        """It inherits the socket, and listens from its first moment to its last: whoever can connect has met it."""
+        here = str(Path(__file__).parents[2])
+        path = [here, *(entry for entry in sys.path if os.path.isabs(entry) and entry != here)]
+        log = os.open(self._state / layout.GATEWAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with local_sockets.listen(self._state, layout.GATEWAY_SOCKET) as listener:
+                options: dict[str, Any] = {
+                    "path": path,
+                    "state": str(self._state.absolute()),
+                    "listener": listener.fileno(),
+                }
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", BOOTSTRAP],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    env=_environment(),
+                    cwd="/",
+                    start_new_session=True,
+                    pass_fds=(listener.fileno(),),
+                )
+        finally:
+            os.close(log)
+        process.communicate(json.dumps(options).encode(), START_SECONDS)
+
+
+def _environment() -> dict[str, str]:
+    """What of the daemon's the gateway has: where the certificates are that it trusts."""
+    return {name: value for name in _KEPT if (value := os.environ.get(name))}

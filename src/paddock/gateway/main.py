@@ -1,0 +1,129 @@
+"""The gateway's process, from its first line to its last. One for each state directory; see docs/design/egress.md."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import gc
+import os
+import resource
+import signal
+import socket
+import ssl
+import sys
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from paddock.audit import AuditLog
+from paddock.linux import confine as process
+from paddock.linux import local_sockets, seccomp, seccomp_profile
+from paddock.model.config import read_config
+from paddock.supervisor import layout
+
+from .evaluation_network import World
+from .mocks.handler import HandlerHost, start_host
+from .processes import process_resolver
+from .processes.connection_owner import Origins, tell
+from .proxy.gateway import Gateway
+from .proxy.network import Pages
+from .proxy.upstream import over_tcp, resolve_here, system_trust
+from .registries.malware import Lists
+from .registries.package_cache import PackageStore
+from .registries.reader import Reader
+from .server import Server
+
+_SPARE_BYTES = 1 << 30
+_OF_THE_RESOLVER = ("resolv.conf", "hosts", "nsswitch.conf", "gai.conf", "host.conf", "services", "localtime")
+_OF_CERTIFICATES = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates")
+
+
+def main(options: dict[str, Any]) -> None:
+    """Serves the state directory, at the socket that the daemon has made."""
+    if os.fork():
+        os._exit(0)  # nobody's child
+    try:
+        _serve(options)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _serve(options: dict[str, Any]) -> None:
+    state = Path(cast("str", options["state"]))
+    os.umask(0o077)
+    os.chdir("/")
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    listener = socket.socket(fileno=cast("int", options["listener"]))
+    listener.set_inheritable(False)
+    listener.listen(local_sockets.BACKLOG)  # once more: whoever connects is shown this process, not the one before
+    lock = os.open(state / layout.GATEWAY_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # by this a daemon knows whose the audit segment is; one before may be dying
+    handlers = start_host()  # before anything is opened that a handler may not have
+    reader = Reader()
+    malware = state / layout.MALWARE
+    malware.mkdir(mode=0o700, exist_ok=True)
+    witness = process_resolver.start()
+    with asyncio.Runner() as runner:
+        server = runner.run(make_server(state, listener, reader=reader, witness=witness, handlers=handlers))
+        writable = (state / layout.AUDIT, state / layout.PACKAGES)
+        for line in confine(readable=(malware,), writable=writable):
+            print(line, file=sys.stderr, flush=True)
+        gc.collect()
+        gc.freeze()
+        runner.run(server.serve())
+    os.close(lock)
+
+
+def confine(*, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
+    """No core, no tracer, no capability, no program, no file beyond what is needed. What this kernel can't give, in
+    words."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    calls = seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False))
+    places = (*process.code(), *_system(), *map(str, readable))
+    if process.confine(readable=places, writable=(*map(str, writable), "/dev/null"), calls=calls):
+        return ()
+    return ("this kernel has no Landlock: the gateway could read every file of its user",)
+
+
+def _system() -> tuple[str, ...]:
+    links = tuple(os.path.realpath(f"/etc/{name}") for name in _OF_THE_RESOLVER)
+    found = ssl.get_default_verify_paths()
+    given = (found.cafile, found.capath, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    named = tuple(path for path in given if path)
+    return (*(f"/etc/{name}" for name in _OF_THE_RESOLVER), *links, *_OF_CERTIFICATES, *named)
+
+
+async def make_server(
+    state: Path, listener: socket.socket, *, reader: Reader, witness: socket.socket, handlers: HandlerHost | None
+) -> Server:
+    """Opens what it needs of the state directory; the process gives up its powers after that."""
+    log = AuditLog(state / layout.AUDIT)
+    world = World.of(state)
+    if world is not None:
+        log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
+    gateway = Gateway(
+        resolver=resolve_here if world is None else world.resolve,
+        reach=over_tcp if world is None else world.reach,
+        trust=system_trust if world is None else world.trust,
+        origins=Origins(witness, partial(tell, log)),
+        handlers=handlers,
+        pages=Pages(reader=reader, known=Lists(state / layout.MALWARE), packages=_packages(state)),
+    )
+    return Server(listener, gateway, log, owner=os.stat(state).st_uid)
+
+
+def _packages(state: Path) -> PackageStore | None:
+    """Without a cache all goes on, only slower: what is wrong with it is said in the gateway's log."""
+    most = read_config(state).package_cache_mib
+    if not most:
+        return None
+    try:
+        return PackageStore(state / layout.PACKAGES, most_bytes=most << 20, spare_bytes=_SPARE_BYTES)
+    except OSError as error:
+        print(f"packages are not kept: {error}", file=sys.stderr, flush=True)
+        return None

@@ -1,0 +1,1 @@
+"""Answer in the place of hosts that a policy mocks."""

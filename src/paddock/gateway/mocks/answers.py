@@ -1,0 +1,257 @@
+"""What answers in a sandbox in the place of hosts that its policy mocks: texts, cassettes and handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+import socket
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+
+import msgspec
+
+from paddock.gateway.mocking import Request as Asked
+from paddock.gateway.protocols.http1 import Response
+from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.rules.authorization import Judged
+from paddock.gateway.rules.secrets import SecretBook
+from paddock.model import Mock, Recorded
+
+from .handler import LENGTH, HandlerHost, MockAnswer
+
+_FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade"})
+_BODILESS = frozenset({204, 304})
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,8192}")
+_MOST_FIELDS = 200
+
+
+def check(answer: MockAnswer) -> None:
+    """ValueError: it can't be sent as a server's answer is."""
+    if not 200 <= answer.status <= 599:
+        raise ValueError(f"{answer.status} is no status of an answer")
+    if len(answer.headers) > _MOST_FIELDS:
+        raise ValueError(f"more than {_MOST_FIELDS} headers")
+    for name, value in answer.headers:
+        if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise ValueError(f"{name[:128]!r} is no header that can be sent")
+
+
+def response_of(answer: MockAnswer, *, head_only: bool) -> Response:
+    """Make the response's head. Where its body ends is said by us, whatever the headers say."""
+    try:
+        phrase = HTTPStatus(answer.status).phrase
+    except ValueError:
+        phrase = ""
+    none = answer.status in _BODILESS
+    return Response(
+        status=answer.status,
+        phrase=phrase.encode("ascii"),
+        fields=[(n.encode("latin-1"), v.encode("latin-1")) for n, v in answer.headers if n.lower() not in _FRAMING],
+        length=None if none else len(answer.body),
+        bodiless=none or head_only,
+    )
+
+
+_MOST_NEAR = 3
+
+
+class Cassette:
+    """Of one sandbox under one revision: what it has given out is gone."""
+
+    def __init__(self, exchanges: Sequence[Recorded]) -> None:
+        self._left: dict[tuple[str, str], list[Recorded]] = {}
+        for one in exchanges:
+            self._left.setdefault((one.method, one.url), []).append(one)
+
+    def answer(self, method: str, url: str, body: bytes, rule: str) -> MockAnswer:
+        """Refused: none that is left is about such a request."""
+        left = self._left.get((method, url), [])
+        digest = hashlib.sha256(body).hexdigest()
+        for index, one in enumerate(left):
+            if one.body_sha256 in (None, digest):
+                if not one.repeat:
+                    del left[index]
+                return _answer(one)
+        raise Refused(
+            f"the cassette has no answer (left) to {method} {url[:200]}", rule=rule, hint=self._near(url, left)
+        )
+
+    def _near(self, url: str, left: Sequence[Recorded]) -> str:
+        if left:
+            return f"it has {len(left)} for a request with another body"
+        path = url.partition("?")[0]
+        near = [f"{method} {known}" for (method, known), some in self._left.items() if some and known.startswith(path)]
+        return f"it has {', '.join(near[:_MOST_NEAR])}"[:400] if near else "record it again, or add the exchange"
+
+
+def anonymous(data: bytes, book: SecretBook) -> bytes:
+    """With the names of secrets in the places of their placeholders, which each sandbox has its own of."""
+    for placeholder, name in book.placeholders():
+        data = data.replace(placeholder, b"paddock-secret-" + name.encode())
+    return data
+
+
+def _answer(one: Recorded) -> MockAnswer:
+    headers = tuple(
+        (name, value)
+        for name, values in one.headers.items()
+        for value in ((values,) if isinstance(values, str) else values)
+    )
+    body = one.body.encode() if one.body_base64 is None else base64.b64decode(one.body_base64)
+    return MockAnswer(status=one.status, headers=headers, body=body)
+
+
+MOST_TOGETHER = 128
+MOST_ANSWER_BYTES = 8 << 20
+
+
+class Handler:
+    """`ask` one after the other. After a failure of the process, the next request begins a new one."""
+
+    def __init__(self, host: HandlerHost, python: str, rule: str) -> None:
+        self._host, self._python, self._rule = host, python, rule
+        self._number: int | None = None
+        self._peer: socket.socket | None = None
+        self._turn = asyncio.Lock()
+        self._ended = False
+
+    async def ask(self, asked: Asked, seconds: float) -> MockAnswer:
+        """Refused: 502 what it raised, 503 it cannot be begun, 504 it took longer than that."""
+        async with self._turn:
+            try:
+                async with asyncio.timeout(seconds):
+                    said = await self._converse(asked)
+            except TimeoutError:
+                self._stop()
+                raise self._failed(f"took longer than {seconds:g} s", 504) from None
+            except (OSError, EOFError, msgspec.DecodeError) as error:
+                self._stop()
+                raise self._failed(f"died: {error}" if str(error) else "died", 502) from None
+            except BaseException:  # the answer to another's question would be the next one's
+                self._stop()
+                raise
+        if said.error is not None:
+            raise self._failed(f"failed: {said.error}", 502)
+        try:
+            check(said)
+        except ValueError as error:
+            raise self._failed(f"gave no answer: {error}", 502) from None
+        return said
+
+    def end(self) -> None:
+        """For good. Who waits for its answer is told that it died."""
+        self._ended = True
+        if not self._turn.locked():
+            self._stop()
+        elif self._number is not None:
+            self._host.end(self._number)
+
+    async def _converse(self, asked: Asked) -> MockAnswer:
+        if self._peer is None:
+            self._begin()
+            await self._send(self._python)
+        await self._send(asked)
+        (size,) = LENGTH.unpack(await self._receive(LENGTH.size))
+        if size > MOST_ANSWER_BYTES:
+            raise OSError(f"it answers with more than {MOST_ANSWER_BYTES >> 20} MiB")
+        return msgspec.msgpack.decode(await self._receive(size), type=MockAnswer)
+
+    def _begin(self) -> None:
+        host = self._host
+        if self._ended:
+            raise Refused("the policy has changed meanwhile", status=503, rule=self._rule, hint="try again")
+        if host.living >= MOST_TOGETHER:
+            raise self._failed(f"would be one of more than {MOST_TOGETHER}", 503)
+        try:
+            self._number, self._peer = host.start()
+        except OSError as error:
+            raise self._failed(f"cannot be begun: {error}", 503) from None
+        host.living += 1
+
+    def _stop(self) -> None:
+        if self._peer is None:
+            return
+        self._peer.close()
+        self._peer = None
+        self._host.living -= 1
+        if self._number is not None:
+            self._host.end(self._number)
+
+    async def _send(self, message: str | Asked) -> None:
+        data = msgspec.msgpack.encode(message)
+        await asyncio.get_running_loop().sock_sendall(self._there(), LENGTH.pack(len(data)) + data)
+
+    async def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = await asyncio.get_running_loop().sock_recv(self._there(), min(size - len(data), 1 << 18))
+            if not piece:
+                raise EOFError
+            data += piece
+        return bytes(data)
+
+    def _there(self) -> socket.socket:
+        if self._peer is None:  # ended while it was asked
+            raise EOFError
+        return self._peer
+
+    def _failed(self, what: str, status: int) -> Refused:
+        return Refused(f"the mock's handler {what}", status=status, rule=self._rule)
+
+
+MOST_HANDLERS = 16
+
+
+class Mocks:
+    """Begun anew with each revision: what handlers keep, and what cassettes have given out."""
+
+    def __init__(self, host: HandlerHost | None, book: Callable[[], SecretBook]) -> None:
+        self._host, self._book = host, book
+        self._handlers: dict[str, Handler] = {}
+        self._cassettes: dict[str, Cassette] = {}
+
+    async def answer(self, mock: Mock, judged: Judged, body: bytes, seconds: float) -> MockAnswer:
+        """Refused: there is none, and why."""
+        source, request, rule = mock.source, judged.request, judged.verdict.rule
+        if source is None or isinstance(source, str):
+            return MockAnswer(status=mock.status, headers=tuple(mock.headers.items()), body=mock.body.encode())
+        url = judged.url
+        if source.cassette is not None:
+            found = self._cassettes.get(rule)
+            if found is None:
+                found = self._cassettes[rule] = Cassette(source.cassette)
+            book = self._book()
+            return found.answer(request.method, anonymous(url.encode(), book).decode(), anonymous(body, book), rule)
+        where, _, query = judged.path.partition("?")
+        asked = Asked(
+            method=request.method,
+            url=url,
+            host=judged.target.host,
+            port=judged.target.port,
+            path=where,
+            query_string=query,
+            fields=tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in request.fields),
+            body=body,
+        )
+        return await self._handler(rule, source.python or "").ask(asked, seconds)
+
+    def end(self) -> None:
+        """All that it has begun ends."""
+        self._cassettes.clear()
+        while self._handlers:
+            self._handlers.popitem()[1].end()
+
+    def _handler(self, rule: str, python: str) -> Handler:
+        found = self._handlers.get(rule)
+        if found is None:
+            if self._host is None:
+                reason = "the mock's handler cannot be confined on this machine (it has no Landlock), and is not run"
+                raise Refused(reason, status=503, rule=rule)
+            if len(self._handlers) >= MOST_HANDLERS:
+                reason = f"a sandbox has at most {MOST_HANDLERS} handlers of mocks at once"
+                raise Refused(reason, status=503, rule=rule)
+            found = self._handlers[rule] = Handler(self._host, python, rule)
+        return found

@@ -1,0 +1,194 @@
+"""The process of one handler: a mock's Python, without any power, asked through the one socket that it has.
+
+What it says is checked by whoever asks (`_handlers.py`): nothing here is relied on for that.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import BinaryIO, NoReturn, TypeAlias
+
+import msgspec
+
+from paddock.gateway.mocking import Request, response_of
+from paddock.gateway.processes.fork_server import ForkServer
+from paddock.linux import caps, descriptors, landlock, prctl, seccomp
+from paddock.linux._syscall_names import numbers
+
+LENGTH = struct.Struct("!I")
+MEMORY_BYTES = 256 << 20
+_MODULE = "paddock_mock"
+_FILE = "<string>"  # as the loader calls a text
+
+Handle: TypeAlias = Callable[[Request], object]
+
+# What Python needs to compute and to import its library, and to speak through a socket that is there.
+_CALLS = """
+read readv pread64 write writev lseek close fcntl dup open openat stat fstat lstat newfstatat statx
+access faccessat faccessat2 readlink readlinkat getdents64 getcwd ioctl
+recvfrom sendto recvmsg sendmsg poll ppoll
+mmap munmap mprotect mremap madvise brk
+futex exit exit_group rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack restart_syscall
+getpid gettid getppid getuid geteuid getgid getegid sched_yield sched_getaffinity rseq membarrier
+clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time times getrusage getrandom uname sysinfo
+"""
+
+
+class MockAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`error`: the handler raised, or returned what cannot be sent."""
+
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    error: str | None = None
+
+
+def be_a_handler(peer: socket.socket, parent: int) -> None:
+    """`parent` is the process that forked it: the end of one is that of the other."""
+    try:
+        try:
+            _confine(peer, parent)
+        except BaseException as error:
+            _say(peer, MockAnswer(error=f"it could not be confined: {_words(error)}"))
+        else:
+            _serve(peer)
+    except (EOFError, OSError):
+        return
+
+
+def _confine(peer: socket.socket, parent: int) -> None:
+    prctl.set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    descriptors.close_all_but(peer.fileno())
+    os.chdir("/")
+    os.environ.clear()
+    prctl.set_dumpable(False)
+    prctl.set_no_new_privileges()
+    caps.drop_all()
+    library = os.path.dirname(os.__file__)
+    sys.path[:] = [library, os.path.join(library, "lib-dynload")]
+    _limit()
+    places = (library, "/lib", "/lib64", "/usr/lib", "/usr/share/zoneinfo", "/etc/localtime", "/dev/urandom")
+    if not landlock.restrict_files(landlock.kernel_abi(), readable=places, writable=()):
+        raise OSError(errno.ENOSYS, "no Landlock")
+    table = numbers(os.uname().machine)
+    allowed = {table[name]: seccomp.ALLOW for name in _CALLS.split() if name in table}
+    seccomp.install(seccomp.compile(seccomp.AUDIT_ARCH[os.uname().machine], allowed, seccomp.fail_with(errno.EPERM)))
+
+
+def _limit() -> None:
+    """Of memory, so much more than it has now."""
+    with open("/proc/self/statm", "rb") as statm:
+        most = int(statm.read().split()[0]) * resource.getpagesize() + MEMORY_BYTES
+    for number, value in (
+        (resource.RLIMIT_AS, most),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 64),
+        (resource.RLIMIT_FSIZE, 0),
+    ):
+        resource.setrlimit(number, (value, value))
+
+
+def _serve(peer: socket.socket) -> NoReturn:
+    messages = peer.makefile("rb")
+    handle, error = _load(msgspec.msgpack.decode(_read(messages), type=str))
+    while True:
+        asked = msgspec.msgpack.decode(_read(messages), type=Request)
+        said = MockAnswer(error=error) if handle is None else _ask(handle, asked)
+        _say(peer, said)
+
+
+def _say(peer: socket.socket, said: MockAnswer) -> None:
+    data = msgspec.msgpack.encode(said)
+    peer.sendall(LENGTH.pack(len(data)) + data)
+
+
+class _Text(importlib.abc.InspectLoader):
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def get_source(self, fullname: str) -> str:
+        return self._text
+
+    def is_package(self, fullname: str) -> bool:
+        return False
+
+
+def _load(text: str) -> tuple[Handle | None, str]:
+    """As a module, which it finds itself in where it looks (as dataclasses do)."""
+    spec = importlib.machinery.ModuleSpec(_MODULE, _Text(text))
+    module = sys.modules[_MODULE] = importlib.util.module_from_spec(spec)
+    try:
+        _Text(text).exec_module(module)
+    except BaseException as error:
+        return None, _words(error)
+    handle = getattr(module, "handle", None)
+    if not callable(handle):
+        return None, "it has no function `handle`"
+    return handle, ""
+
+
+def _ask(handle: Handle, request: Request) -> MockAnswer:
+    try:
+        response = response_of(handle(request))
+        given = response.headers
+        fields = given.items() if isinstance(given, Mapping) else given
+        body = response.body.encode() if isinstance(response.body, str) else bytes(response.body)
+        headers = tuple((str(name), str(value)) for name, value in fields)
+        return MockAnswer(status=int(response.status), headers=headers, body=body)
+    except BaseException as error:
+        return MockAnswer(error=_words(error))
+
+
+def _words(error: BaseException) -> str:
+    """With the line of the handler where it was raised."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _FILE]
+    where = f", line {lines[-1]}" if lines else f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+    try:
+        return f"{type(error).__name__}: {error}{where}"[:1000]
+    except BaseException:  # of its own classes' making
+        return f"an exception that cannot be shown{where}"
+
+
+def _read(messages: BinaryIO) -> bytes:
+    head = messages.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        raise EOFError
+    return messages.read(LENGTH.unpack(head)[0])
+
+
+class HandlerHost(ForkServer):
+    """The process that handlers are forked from."""
+
+    def __init__(self) -> None:
+        super().__init__("the host of handlers", _give_up_powers, be_a_handler)
+        self.living = 0
+        """Handlers of all doors."""
+
+
+def start_host() -> HandlerHost | None:
+    """None: this kernel can't confine handlers."""
+    return HandlerHost() if landlock.kernel_abi() >= 1 else None
+
+
+def _give_up_powers() -> None:
+    prctl.set_dumpable(False)
+    prctl.set_no_new_privileges()
+    if os.geteuid() == 0:
+        caps.drop_bounding()
+    caps.drop_all()

@@ -1,0 +1,141 @@
+"""The gateway's side of the witness: one question of each sandbox at a time, in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from paddock.audit import AuditLog, redact_secrets
+from paddock.errors import Unrecorded
+from paddock.linux import sock_diag
+
+from .process_resolver import MOST_BYTES, First, unknown
+
+MOST_WAITING = 64
+ANSWER_SECONDS = 10.0
+News = Callable[[str, str, int, dict[str, Any]], None]
+"""What came to pass, in which sandbox and incarnation, and what is known of it."""
+
+
+class Origins:
+    """Within one event loop. `witness` is where it is asked; None: there is none. `news` hears of watched processes."""
+
+    def __init__(self, witness: socket.socket | None, news: News | None = None) -> None:
+        self._witness, self._news = witness, news
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._waiting: Counter[str] = Counter()
+        """Questions of each sandbox, of which one is under way."""
+        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._watched: dict[str, int] = {}
+        self._numbers = itertools.count(1)
+        self._why = "there is no witness"
+        if witness is not None:
+            witness.setblocking(False)
+            asyncio.get_running_loop().add_reader(witness, self._heard)
+
+    async def who(
+        self, diag: socket.socket, sock: socket.socket, remote: tuple[str, int], sandbox: str, first: First
+    ) -> dict[str, Any]:
+        """Say who made the connection that was accepted as `sock`, on its way to `remote`; or why that is unknown.
+        `first` is pid 1 of the sandbox."""
+        try:
+            local = sock.getpeername()[:2]
+        except OSError:
+            return unknown("it has gone")
+        try:
+            inode = sock_diag.inode_of(diag, local, remote)
+        except OSError as error:
+            return unknown(f"the kernel does not say whose it is: {error.strerror}")
+        if inode == 0:
+            return unknown("it was closed as soon as it was made")
+        if self._waiting[sandbox] >= MOST_WAITING:
+            return unknown("too many connections at once")
+        self._waiting[sandbox] += 1
+        try:
+            async with self._turns.setdefault(sandbox, asyncio.Lock()):
+                return await self._ask({"sandbox": sandbox, "first": first, "inode": inode})
+        finally:
+            self._waiting[sandbox] -= 1
+            if not self._waiting[sandbox]:
+                del self._waiting[sandbox], self._turns[sandbox]
+
+    async def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        if self._witness is None:
+            return unknown(self._why)
+        number = next(self._numbers)
+        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._witness.send(json.dumps({"n": number, **question}).encode())
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await answered
+        except TimeoutError:
+            return unknown("the witness did not answer in time")
+        except OSError:  # it has died, or can't keep up
+            return unknown("the witness does not take questions")
+        finally:
+            del self._asked[number]
+
+    async def watch(self, sandbox: str, incarnation: int, first: First | None) -> None:
+        """Has processes of a sandbox told of from when this returns, or not any more: without `first`."""
+        found = await self._ask({"sandbox": sandbox, "incarnation": incarnation, "watch": first})
+        if "watched" not in found:
+            if first is None:
+                return
+            found = {"watched": False, "why": found["why"]}
+        if found["watched"]:
+            self._watched[sandbox] = incarnation
+        if self._news is not None:
+            self._news("process.watch", sandbox, incarnation, found)
+
+    def close(self) -> None:
+        if self._witness is not None:
+            asyncio.get_running_loop().remove_reader(self._witness)
+            self._witness.close()
+            self._witness = None
+        for answered in self._asked.values():
+            if not answered.done():
+                answered.set_result(unknown(self._why))
+
+    def _died(self) -> None:
+        """From now on nobody looks: where somebody did, that is said."""
+        watched, self._watched = self._watched, {}
+        for sandbox, incarnation in watched.items():
+            if self._news is not None:
+                self._news("process.watch", sandbox, incarnation, {"watched": False, "why": self._why})
+        self.close()
+
+    def _heard(self) -> None:
+        assert self._witness is not None
+        try:
+            data = self._witness.recv(MOST_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._why = "the witness has died"
+            return self._died()
+        answer = json.loads(data)
+        if "what" in answer:
+            if self._news is not None:
+                self._news(answer["what"], answer["sandbox"], answer["incarnation"], answer["detail"])
+            return
+        answered = self._asked.get(answer["n"])
+        if answered is not None and not answered.done():
+            answered.set_result(answer["answer"])
+
+
+def tell(log: AuditLog, what: str, sandbox: str, incarnation: int, detail: dict[str, Any]) -> None:
+    """Record what came to pass of a process inside. What can't be recorded of it is missing."""
+    with suppress(Unrecorded):
+        log.event(what, sandbox=sandbox, incarnation=incarnation, **without_secrets(detail))
+
+
+def without_secrets(detail: dict[str, Any]) -> dict[str, Any]:
+    return {**detail, "argv": redact_secrets(detail["argv"])} if "argv" in detail else detail

@@ -1,0 +1,361 @@
+"""The witness: says which process of a sandbox made a connection. A process beside the gateway, made before that one
+gives up its powers, which has no secret and no network. See docs/design/commands-and-files.md."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from paddock.gateway.protocols.token_bucket import TokenBucket
+from paddock.linux import caps, prctl, proc, proc_events, seccomp, seccomp_profile
+from paddock.linux.proc_events import EXEC, EXIT, FORK, Event, News
+from paddock.linux.processes import Search, TooMany
+
+from .fork_server import fork_beside
+
+MOST_BYTES = 64 << 10
+_ANCESTORS = 16
+_TEXT_BYTES = 1024
+_ARGUMENT_BYTES = 256 << 10
+_TICKS = os.sysconf("SC_CLK_TCK")
+PER_SECOND, _BURST = 200.0, 2000.0
+_GAP_SECONDS = 1.0
+_MOST_AT_ONCE = 256
+_MOST_KNOWN = 65_536
+Say = Callable[[dict[str, Any]], None]
+Describe = Callable[[int, int], dict[str, Any]]
+_GONE = (FileNotFoundError, ProcessLookupError)
+First = tuple[int, int]
+"""Pid 1 of a sandbox: its pid, and its start time in ticks since boot."""
+HIDDEN = "processes of the sandbox do not let this user look at them"
+NOBODY = "nobody in the sandbox holds the connection any more"
+
+
+def start() -> socket.socket:
+    """The gateway's end. The process ends when that is closed, or the gateway dies. OSError."""
+    return fork_beside("the witness", _be)[0]
+
+
+def _be(gateway: socket.socket) -> None:
+    events = _events()
+    _confine()
+    _serve(gateway, Witness(), events)
+
+
+def _events() -> News | None:
+    try:
+        return News()
+    except OSError:
+        return None
+
+
+def _confine() -> None:
+    """Under Landlock it could look at no other process."""
+    prctl.set_name(b"paddock-witness")
+    prctl.set_dumpable(False)
+    prctl.set_no_new_privileges()
+    if os.geteuid() == 0:
+        kept = (caps.SYS_PTRACE, caps.DAC_READ_SEARCH)
+        caps.drop_bounding()
+        caps.keep_only(*(one for one in kept if caps.get().permitted & caps.mask_of(one)))
+    else:
+        caps.drop_all()
+    seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False)).install()
+
+
+def _serve(peer: socket.socket, witness: Witness, events: News | None) -> None:
+    def say(message: dict[str, Any]) -> None:
+        peer.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+
+    starts = Starts(events, say, describe)
+    gc.collect()
+    gc.freeze()
+    poll = select.poll()
+    poll.register(peer, select.POLLIN)
+    if events is not None:
+        poll.register(events, select.POLLIN)
+    while True:
+        ready = {fd for fd, _ in poll.poll()}
+        if peer.fileno() in ready and not _answer(peer, witness, starts):
+            break
+        starts.hear()
+    starts.close()
+
+
+def _answer(peer: socket.socket, witness: Witness, starts: Starts) -> bool:
+    """False: the gateway has gone."""
+    question = peer.recv(MOST_BYTES)
+    if not question:
+        return False
+    asked: dict[str, Any] = json.loads(question)
+    sandbox = asked["sandbox"]
+    answer: dict[str, Any]
+    if "watch" in asked:
+        first, why = asked["watch"], None
+        if first is not None:
+            why = starts.watch(sandbox, asked["incarnation"], pid_of(first))
+        else:
+            starts.leave(sandbox)
+        answer = {"watched": first is not None and why is None} | ({} if why is None else {"why": why})
+    else:
+        try:
+            answer = witness.look(sandbox, asked["first"], asked["inode"])
+        except Exception as error:  # one question must not end the answers to all others
+            answer = unknown(f"the witness failed: {type(error).__name__}")
+    peer.send(json.dumps({"n": asked["n"], "answer": answer}).encode())
+    return True
+
+
+def unknown(why: str) -> dict[str, Any]:
+    return {"origin": "unknown", "why": why}
+
+
+class Witness:
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def look(self, sandbox: str, first: First, inode: int) -> dict[str, Any]:
+        """What is recorded of the process that holds the socket."""
+        pid_1 = pid_of(first)
+        if pid_1 is None:
+            return unknown("the sandbox has ended")
+        search = Search()
+        try:
+            pid = search.holder(pid_1, inode, likely=self._last.get(sandbox))
+            if pid is None:
+                return unknown(HIDDEN if search.hidden else NOBODY)
+            found = describe(pid, pid_1)
+        except TooMany as error:
+            return unknown(f"the sandbox has {error}")
+        except _GONE:
+            return unknown(NOBODY)
+        self._last[sandbox] = pid
+        if len(self._last) > 1024:
+            del self._last[next(iter(self._last))]
+        return found
+
+
+def pid_of(first: First) -> int | None:
+    """Its pid, if that is still the same process."""
+    pid, start = first
+    try:
+        return pid if proc.start_time(pid) == start else None
+    except (OSError, ValueError):
+        return None
+
+
+def describe(pid: int, first: int) -> dict[str, Any]:
+    """FileNotFoundError, ProcessLookupError: it ended meanwhile."""
+    started = proc.start_time(pid)
+    status = proc.status(pid)
+    found = {
+        "pid": _inner(status),
+        "uid": proc.inner_uid(pid, int(status["Uid"].split()[0])),
+        "exe": _link(pid, "exe"),
+        "cwd": _link(pid, "cwd"),
+        **_arguments(pid),
+        "started": started / _TICKS,
+        "above": _above(pid, first),
+    }
+    if proc.start_time(pid) != started:
+        raise ProcessLookupError
+    return found
+
+
+def _above(pid: int, first: int) -> list[dict[str, Any]]:
+    """Its parent, that one's parent, and so on to pid 1."""
+    found: list[dict[str, Any]] = []
+    while pid != first and len(found) < _ANCESTORS:
+        pid = proc.parent(pid)
+        found.append({"pid": _inner(proc.status(pid)), "exe": _link(pid, "exe")})
+    return found
+
+
+def _inner(status: dict[str, str]) -> int:
+    return int(status["NSpid"].split()[-1])
+
+
+def _link(pid: int, name: str) -> str | None:
+    """None: the kernel does not show it."""
+    try:
+        return _words(os.fsencode(os.readlink(f"/proc/{pid}/{name}")))
+    except PermissionError:
+        return None
+
+
+def _arguments(pid: int) -> dict[str, Any]:
+    """Its own memory, of any length and content: it may have written there what it likes."""
+    fd = os.open(f"/proc/{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC)
+    data = bytearray()
+    try:
+        while len(data) < _ARGUMENT_BYTES and (piece := os.read(fd, _ARGUMENT_BYTES - len(data))):
+            data += piece
+    finally:
+        os.close(fd)
+    kept = bytes(data[:_TEXT_BYTES]).removesuffix(b"\0")
+    found: dict[str, Any] = {
+        "argv": [_words(word) for word in kept.split(b"\0")],
+        "argv_sha256": hashlib.sha256(data).hexdigest(),
+    }
+    if len(data) > _TEXT_BYTES:
+        found["argv_bytes"] = len(data)
+    return found
+
+
+def _words(text: bytes) -> str:
+    return text[:_TEXT_BYTES].decode(errors="backslashreplace")
+
+
+class _Watched:
+    def __init__(self, sandbox: str, incarnation: int, first: int) -> None:
+        self.sandbox, self.incarnation, self.first = sandbox, incarnation, first
+        self._records = TokenBucket(PER_SECOND, _BURST)
+        self.lost = 0
+        self.gap_at = -_GAP_SECONDS
+
+    def may(self) -> bool:
+        """So many a second: a program that starts others without end must not fill the log."""
+        may = self._records.take()
+        self.lost += not may
+        return may
+
+
+class Starts:
+    """Which programs are started in sandboxes whose policy wants that known, and how they end.
+
+    The kernel tells of every process of the machine; whose it is, is known by descent from the pid 1 of a sandbox.
+    Nobody inside waits for it, and nothing stops when it does: a start that could not be looked at in time is told as
+    one. `events`: None where the kernel does not tell. `say` raises BlockingIOError where it can't be said now.
+    """
+
+    def __init__(self, events: News | None, say: Say, describe: Describe) -> None:
+        self._events, self._say, self._describe = events, say, describe
+        self._watched: dict[str, _Watched] = {}
+        self._known: dict[int, _Watched] = {}
+        self._inner: dict[int, int] = {}
+
+    def watch(self, sandbox: str, incarnation: int, first: int | None) -> str | None:
+        """From now on, until `leave`. Why not, if not."""
+        if self._events is None or first is None:
+            return "this kernel does not tell this user of processes" if first else "the sandbox has ended"
+        if not self._watched:
+            try:
+                self._events.listen(True)
+            except OSError as error:
+                return f"{error.strerror}"
+        self._drop(sandbox)
+        watched = self._watched[sandbox] = _Watched(sandbox, incarnation, first)
+        self._look_for(watched)
+        return None
+
+    def leave(self, sandbox: str) -> None:
+        self._drop(sandbox)
+        if not self._watched:
+            self.close()
+
+    def _drop(self, sandbox: str) -> None:
+        watched = self._watched.pop(sandbox, None)
+        if watched is None:
+            return
+        self._known = {pid: of for pid, of in self._known.items() if of is not watched}
+        if watched.lost:
+            self._tell(watched, "process.gap", {"why": "it started more than is recorded, and nothing after that"})
+
+    def close(self) -> None:
+        if self._events is not None:
+            try:
+                self._events.listen(False)
+            except OSError:
+                return
+
+    def hear(self) -> None:
+        """Some of what has come."""
+        if self._events is None:
+            return
+        lost = False
+        for _ in range(_MOST_AT_ONCE):
+            try:
+                event = self._events.read()
+            except proc_events.Lost:  # once for each processor, one after the other
+                lost = True
+                continue
+            if event is None:
+                break
+            self._take(event)
+        if lost:
+            self._lost()
+
+    def _take(self, event: Event) -> None:
+        first, second, third, fourth = event.words
+        if event.what == FORK and third == fourth:
+            watched = self._known.get(second)
+            if watched is None:
+                self._known.pop(third, None)  # the number of one that has ended
+                self._inner.pop(third, None)
+            else:
+                self._know(third, watched)
+        elif event.what == EXEC and (watched := self._known.get(second)) is not None:
+            self._started(second, watched, event)
+        elif event.what == EXIT and first == second and first in self._inner:
+            watched = self._known.get(first)
+            inner = self._inner.pop(first)
+            if watched is not None and watched.may():
+                self._tell(watched, "process.end", {"pid": inner, "at": _seconds(event), **_status(third)})
+
+    def _started(self, pid: int, watched: _Watched, event: Event) -> None:
+        if not watched.may():
+            return
+        try:
+            detail = self._describe(pid, watched.first)
+            self._inner[pid] = detail["pid"]
+        except (FileNotFoundError, ProcessLookupError):
+            detail = {"process": "unknown", "why": "it ended before it was looked at"}
+        except Exception as error:  # one that can't be looked at must not end the looking at all others
+            detail = {"process": "unknown", "why": f"the witness failed: {type(error).__name__}"}
+        self._tell(watched, "process.start", {**detail, "at": _seconds(event)})
+
+    def _tell(self, watched: _Watched, what: str, detail: dict[str, Any]) -> None:
+        lost, watched.lost = watched.lost, 0
+        if lost:
+            detail = {**detail, "lost_before": lost}
+        said = {"what": what, "sandbox": watched.sandbox, "incarnation": watched.incarnation, "detail": detail}
+        try:
+            self._say(said)
+        except OSError:
+            watched.lost += lost + 1
+
+    def _lost(self) -> None:
+        """The kernel has dropped some: how many, nobody knows."""
+        for watched in self._watched.values():
+            self._look_for(watched)
+            now = time.monotonic()
+            if now - watched.gap_at < _GAP_SECONDS:
+                watched.lost += 1
+                continue
+            watched.gap_at = now
+            self._tell(watched, "process.gap", {"why": "the machine starts more processes than can be looked at"})
+
+    def _look_for(self, watched: _Watched) -> None:
+        for pid in (watched.first, *proc.descendants(watched.first)):
+            self._know(pid, watched)
+
+    def _know(self, pid: int, watched: _Watched) -> None:
+        if len(self._known) >= _MOST_KNOWN:
+            self._known = {pid: of for pid, of in self._known.items() if os.path.exists(f"/proc/{pid}")}
+            self._inner = {pid: inner for pid, inner in self._inner.items() if pid in self._known}
+        self._known[pid] = watched
+
+
+def _seconds(event: Event) -> float:
+    return event.nanoseconds / 1e9
+
+
+def _status(code: int) -> dict[str, int]:
+    return {"signal": code & 0x7F} if code & 0x7F else {"code": code >> 8 & 0xFF}

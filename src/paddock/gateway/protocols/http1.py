@@ -1,0 +1,507 @@
+"""HTTP/1 messages: heads to a parsed form and back, and how far a body goes in the bytes that came.
+
+What is passed on is written anew from the parsed form alone, so that nothing which two readers could read differently
+gets through. What an honest client never sends is refused, not repaired: both lengths, folded lines, control
+characters, two hosts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from paddock.gateway.proxy.stream import Lost, Wire
+
+from .replacer import Filter
+
+if TYPE_CHECKING:
+    from paddock.gateway.proxy.h2_session import StreamWire
+
+MAX_HEAD_BYTES = 64 << 10
+MAX_FIELDS = 200
+
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_REQUEST = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
+_FIELDS = re.compile(rb"(?:" + _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*\r\n)*")
+_LONE_NEWLINE = re.compile(rb"(?<!\r)\n")
+_LENGTH = re.compile(rb"[0-9]{1,18}")
+
+Fields = list[tuple[bytes, bytes]]
+
+CONDITIONS = frozenset(
+    {b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since"}
+)
+"""Fields that ask for a part of an answer, or for an answer only if it has changed or has not."""
+_SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"authorization", b"expect", b"upgrade"})
+_HOP = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te"}
+    | {b"transfer-encoding", b"upgrade", b"content-length", b"http2-settings"}
+)
+_LASTING = frozenset({b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"expect"})
+
+
+class BadMessage(ValueError):
+    """A head or a body that is not HTTP/1.1 as it is meant to be written."""
+
+
+class Head(msgspec.Struct, kw_only=True):
+    """What both kinds have. `fields` go end to end: without host, lengths, and what is for one hop only.
+
+    `length` is that of the body in bytes; None with `chunked` False: a request has none, a response's goes on to the
+    end of the connection.
+    """
+
+    minor: int = 1
+    fields: Fields
+    length: int | None = None
+    chunked: bool = False
+    keep_alive: bool = True
+    upgrade: bytes | None = None
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first field of that name, given in lower case."""
+        for found, value in self.fields:
+            if found.lower() == name:
+                return value
+        return None
+
+
+class Request(Head, kw_only=True):
+    """`host` is the Host field as it came; `expects`: it waits for 100 before it sends its body."""
+
+    method: str
+    target: str
+    host: str | None = None
+    expects: bool = False
+
+
+class Response(Head, kw_only=True):
+    """`bodiless`: it has none whatever it says, and what it says (`length`) is about another."""
+
+    status: int
+    phrase: bytes
+    bodiless: bool = False
+
+
+def head_end(data: bytearray, start: int = 0) -> int:
+    """Where the head ends that `data` begins with, its empty line included; -1: more is needed."""
+    end = data.find(b"\r\n\r\n", start)
+    if end >= 0:
+        if end > MAX_HEAD_BYTES:
+            raise BadMessage(f"a head of more than {MAX_HEAD_BYTES} bytes")
+        return end + 4
+    if _LONE_NEWLINE.search(data, 0, MAX_HEAD_BYTES):
+        raise BadMessage("a line of the head ends without a carriage return")
+    if len(data) > MAX_HEAD_BYTES:
+        raise BadMessage(f"a head of more than {MAX_HEAD_BYTES} bytes")
+    return -1
+
+
+def read_request(head: bytes) -> Request:
+    """`head` ends with its empty line."""
+    first, _, rest = head.partition(b"\r\n")
+    match = _REQUEST.fullmatch(first)
+    if match is None:
+        raise BadMessage("the request line is not of the form: method, target, HTTP/1.1")
+    method, target, minor = match.groups()
+    return request_of(method.decode("ascii"), target.decode("ascii"), read_fields(rest), minor=minor[0] - 48)
+
+
+def request_of(method: str, target: str, fields: Fields, *, minor: int = 1) -> Request:
+    """Make a request of what was written. BadMessage: two could read its fields differently."""
+    known = _joined(fields)
+    length, chunked = _framing(known, minor)
+    connection = _tokens(known.get(b"connection", b""))
+    expect = known.get(b"expect")
+    if expect is not None and expect.lower() != b"100-continue":
+        raise BadMessage("it expects something other than 100-continue")
+    host = known.get(b"host")
+    if host is None and minor:
+        raise BadMessage("no Host field")
+    return Request(
+        method=method,
+        target=target,
+        minor=minor,
+        fields=_end_to_end(fields, connection, b"host"),
+        host=None if host is None else host.decode("latin-1"),
+        length=length,
+        chunked=chunked,
+        keep_alive=b"close" not in connection if minor else b"keep-alive" in connection,
+        upgrade=known[b"upgrade"].lower() if b"upgrade" in connection and b"upgrade" in known else None,
+        expects=expect is not None and minor > 0,
+    )
+
+
+def read_response(head: bytes, method: str) -> Response:
+    """The response to a request with `method`, whose head `head` is."""
+    first, _, rest = head.partition(b"\r\n")
+    match = _STATUS.fullmatch(first)
+    if match is None:
+        raise BadMessage("the status line is not of the form: HTTP/1.1, number, phrase")
+    minor, code, phrase = match.groups()
+    return response_of(int(code), read_fields(rest), method, phrase=phrase or b"", minor=minor[0] - 48)
+
+
+def response_of(status: int, fields: Fields, method: str, *, phrase: bytes = b"", minor: int = 1) -> Response:
+    """Make a response to a request with `method` of what was written. BadMessage."""
+    known = _joined(fields)
+    length, chunked = _framing(known, minor)
+    connection = _tokens(known.get(b"connection", b""))
+    bodiless = method == "HEAD" or status < 200 or status in (204, 304)
+    keep_alive = b"close" not in connection if minor else b"keep-alive" in connection
+    return Response(
+        status=status,
+        phrase=phrase,
+        bodiless=bodiless,
+        minor=minor,
+        fields=_end_to_end(fields, connection, b""),
+        length=length,
+        chunked=chunked,
+        keep_alive=keep_alive and (bodiless or chunked or length is not None),
+        upgrade=known[b"upgrade"].lower() if b"upgrade" in known and status == 101 else None,
+    )
+
+
+def write_request(request: Request, target: str, host: str) -> bytearray:
+    """For an upstream: `target` in origin form, `host` as it was checked."""
+    head = bytearray(f"{request.method} {target} HTTP/1.1\r\nHost: {host}\r\n", "ascii")
+    _write_fields(head, request.fields)
+    if request.chunked:
+        head += b"Transfer-Encoding: chunked\r\n"
+    elif request.length is not None:
+        head += b"Content-Length: %d\r\n" % request.length
+    if request.upgrade is not None:
+        head += b"Connection: Upgrade\r\nUpgrade: %b\r\n" % request.upgrade
+    head += b"\r\n"
+    return head
+
+
+def write_response(response: Response, *, keep_alive: bool, minor: int = 1) -> bytearray:
+    """For the client, which speaks HTTP/1.`minor`."""
+    head = bytearray(b"HTTP/1.1 %d %b\r\n" % (response.status, response.phrase))
+    _write_fields(head, response.fields)
+    if response.upgrade is not None:
+        head += b"Connection: Upgrade\r\nUpgrade: %b\r\n\r\n" % response.upgrade
+        return head
+    if response.chunked and minor:
+        head += b"Transfer-Encoding: chunked\r\n"
+    elif response.length is not None and response.status >= 200 and response.status != 204:
+        head += b"Content-Length: %d\r\n" % response.length
+    if response.status >= 200:
+        if not keep_alive:
+            head += b"Connection: close\r\n"
+        elif not minor:
+            head += b"Connection: keep-alive\r\n"
+    head += b"\r\n"
+    return head
+
+
+def _write_fields(head: bytearray, fields: Fields) -> None:
+    for name, value in fields:
+        head += name
+        head += b": "
+        head += value
+        head += b"\r\n"
+
+
+def read_fields(block: bytes) -> Fields:
+    """Read fields in their order. `block` ends with its empty line."""
+    if _FIELDS.fullmatch(block, 0, len(block) - 2) is None:
+        raise BadMessage("a header field is malformed: folded, without a name, or with control characters")
+    lines = block[:-4].split(b"\r\n") if len(block) > 2 else ()
+    return [(name, value.strip(b" \t")) for name, _, value in (line.partition(b":") for line in lines)]
+
+
+def _joined(fields: Fields) -> dict[bytes, bytes]:
+    """Join fields by their names in lower case."""
+    if len(fields) > MAX_FIELDS:
+        raise BadMessage(f"more than {MAX_FIELDS} header fields")
+    known: dict[bytes, bytes] = {}
+    for name, value in fields:
+        lower = name.lower()
+        if lower in known:
+            if lower in _SINGLE:
+                raise BadMessage(f"the field {lower.decode()} twice")
+            known[lower] += b"," + value
+        else:
+            known[lower] = value
+    return known
+
+
+def _framing(known: dict[bytes, bytes], minor: int) -> tuple[int | None, bool]:
+    length, coding = known.get(b"content-length"), known.get(b"transfer-encoding")
+    if coding is not None:
+        if length is not None:
+            raise BadMessage("both Content-Length and Transfer-Encoding")
+        if coding.lower() != b"chunked":
+            raise BadMessage("a Transfer-Encoding other than chunked")
+        if not minor:
+            raise BadMessage("Transfer-Encoding in HTTP/1.0")
+        return None, True
+    if length is None:
+        return None, False
+    if not _LENGTH.fullmatch(length):
+        raise BadMessage("a Content-Length that is no number")
+    return int(length), False
+
+
+def _tokens(value: bytes) -> frozenset[bytes]:
+    """Those of a Connection field."""
+    if not value:
+        return frozenset()
+    tokens = frozenset(token.strip(b" \t").lower() for token in value.split(b","))
+    if tokens & _LASTING:
+        raise BadMessage("Connection names a field that has to reach the other end")
+    return tokens
+
+
+def _end_to_end(fields: Fields, connection: frozenset[bytes], also: bytes) -> Fields:
+    return [
+        field
+        for field in fields
+        if (lower := field[0].lower()) not in _HOP and lower != also and lower not in connection
+    ]
+
+
+MAX_TRAILER_BYTES = 8 << 10
+_SIZE_LINE = 4096
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(;[\t\x20-\x7e\x80-\xff]*)?")
+_NO_TRAILERS = frozenset(
+    {b"host", b"content-length", b"transfer-encoding", b"connection", b"authorization", b"cookie", b"set-cookie"}
+    | {b"content-encoding", b"content-type", b"upgrade", b"te", b"trailer"}
+)
+
+
+def trailers_of(fields: Fields) -> Fields:
+    """Leave out of what follows a body what belongs before it."""
+    if len(fields) > MAX_FIELDS:
+        raise BadMessage(f"more than {MAX_FIELDS} header fields")
+    return [field for field in fields if field[0].lower() not in _NO_TRAILERS]
+
+
+class Ending:
+    """How far a stream of HTTP/2 has come: whether it has `ended`, and with which trailers."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.trailers: Fields = []
+
+
+class Body:
+    """Takes what belongs to one body from the front of a buffer. `extensions`: those of chunks are skipped, not
+    refused (what comes from inside may not have any). `ending`: all that is in the buffer belongs to it, until that
+    has come."""
+
+    def __init__(
+        self, head: Head, *, to_the_end: bool = False, extensions: bool = False, ending: Ending | None = None
+    ) -> None:
+        """`to_the_end`: without a length it goes on to the end of the connection."""
+        self._ending = ending
+        none = isinstance(head, Response) and head.bodiless
+        self._chunked = head.chunked and not none
+        self._left: int | None = 0 if none or head.chunked or (head.length is None and not to_the_end) else head.length
+        self._extensions, self._in_chunk = extensions, False
+        self.done = self._left == 0 and not self._chunked
+        self.trailers: Fields = []
+
+    def take(self, buffer: bytearray) -> bytes:
+        """The next bytes of content, of those that are there; empty: more is needed, or it is `done`."""
+        if self.done:
+            return b""
+        if self._ending is not None:
+            taken = bytes(buffer)
+            buffer.clear()
+            self.done, self.trailers = self._ending.ended, self._ending.trailers
+            return taken
+        if self._chunked:
+            return self._take_chunks(buffer)
+        if self._left is None:
+            taken = bytes(buffer)
+            buffer.clear()
+            return taken
+        taken = bytes(buffer) if len(buffer) <= self._left else bytes(memoryview(buffer)[: self._left])
+        del buffer[: len(taken)]
+        self._left -= len(taken)
+        self.done = self._left == 0
+        return taken
+
+    def end(self) -> None:
+        """The connection has ended."""
+        if self._left is None and not self._chunked and self._ending is None:
+            self.done = True
+        if not self.done:
+            raise BadMessage("the connection ended within a body")
+
+    def _take_chunks(self, buffer: bytearray) -> bytes:
+        pieces: list[bytes] = []
+        while not self.done:
+            if self._left:
+                piece = bytes(memoryview(buffer)[: self._left])
+                if not piece:
+                    break
+                del buffer[: len(piece)]
+                self._left -= len(piece)
+                pieces.append(piece)
+            elif not (self._end_chunk(buffer) and self._begin_chunk(buffer)):
+                break
+        return b"".join(pieces)
+
+    def _end_chunk(self, buffer: bytearray) -> bool:
+        if self._in_chunk:
+            if len(buffer) < 2:
+                return False
+            if not buffer.startswith(b"\r\n"):
+                raise BadMessage("a chunk is longer than it said")
+            del buffer[:2]
+            self._in_chunk = False
+        return True
+
+    def _begin_chunk(self, buffer: bytearray) -> bool:
+        end = buffer.find(b"\n", 0, _SIZE_LINE)
+        if end < 0:
+            if len(buffer) >= _SIZE_LINE:
+                raise BadMessage("the size of a chunk has no end")
+            return False
+        match = _SIZE.fullmatch(buffer, 0, end - 1) if buffer.startswith(b"\r", end - 1) else None
+        if match is None:
+            raise BadMessage("the size of a chunk is malformed")
+        if match[2] and not self._extensions:
+            raise BadMessage("a chunk with extensions")
+        size = int(match[1], 16)
+        if size:
+            self._left, self._in_chunk = size, True
+            del buffer[: end + 1]
+            return True
+        return self._end(buffer, end + 1)
+
+    def _end(self, buffer: bytearray, start: int) -> bool:
+        """The last chunk was read up to `start`; trailers follow, if any."""
+        if buffer.startswith(b"\r\n", start):
+            del buffer[: start + 2]
+        else:
+            end = head_end(buffer, start)
+            if end < 0:
+                if len(buffer) - start > MAX_TRAILER_BYTES:
+                    raise BadMessage(f"trailers of more than {MAX_TRAILER_BYTES} bytes")
+                return False
+            self.trailers = trailers_of(read_fields(bytes(buffer[start:end])))
+            del buffer[:end]
+        self.done = True
+        return True
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def last_chunk(trailers: Fields) -> bytes:
+    if not trailers:
+        return b"0\r\n\r\n"
+    return b"0\r\n" + b"".join(b"%b: %b\r\n" % field for field in trailers) + b"\r\n"
+
+
+class Stream:
+    def __init__(
+        self,
+        body: Body,
+        *,
+        filter: Filter | None,
+        trailers: Callable[[Fields], Fields],
+        begun: bytes = b"",
+        watch: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """`begun`: what was taken of the body before. `watch` sees all of it, and may raise."""
+        self._begun, self._watch = begun, watch
+        self._body, self._filter, self._trailers = body, filter, trailers
+
+    @property
+    def done(self) -> bool:
+        return self._body.done
+
+    @property
+    def last(self) -> Fields | None:
+        """The trailers, when all of it was taken; None: more follows."""
+        return self._trailers(self._body.trailers) if self._body.done else None
+
+    def take(self, buffer: bytearray) -> bytes:
+        """What can go on of what came; not to be asked for again when it is `done`."""
+        data = self._body.take(buffer)
+        if self._begun:
+            data, self._begun = self._begun + data, b""
+        if self._watch is not None:
+            self._watch(data)
+        if self._filter is not None:
+            data = self._filter.feed(data) if data else b""
+            if self._body.done:
+                data += self._filter.end()
+        return data
+
+    def end(self) -> None:
+        """The connection that it came on has ended. BadMessage: too early."""
+        self._body.end()
+
+
+Http: TypeAlias = "Http1 | StreamWire"
+
+
+class Http1:
+    """One side's messages. `StreamWire` has the same methods for those of HTTP/2."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._head, self._chunked = bytearray(), False
+
+    async def request(self, begun: Callable[[], None]) -> Request | None:
+        """Read the next one; None: there is none. `begun` is called when it has begun and is not whole. BadMessage."""
+        wire, told = self._wire, False
+        while (end := head_end(wire.buffer)) < 0:
+            if wire.buffer and not told:
+                told = True
+                begun()
+            if not await wire.more():
+                return None
+        return read_request(_taken(wire.buffer, end))
+
+    async def response(self, method: str) -> Response:
+        """Read the next one, to a request with `method`. BadMessage; Lost."""
+        wire = self._wire
+        while (end := head_end(wire.buffer)) < 0:
+            if not await wire.more():
+                raise Lost("it ended before its answer did")
+        return read_response(_taken(wire.buffer, end), method)
+
+    def body(self, head: Request | Response) -> Body:
+        answers = isinstance(head, Response)
+        return Body(head, to_the_end=answers, extensions=answers)
+
+    def ask(self, request: Request, target: str, host: str) -> None:
+        """Begin a request: `target` in origin form, `host` as it was checked. It goes out with its first content."""
+        self._head, self._chunked = write_request(request, target, host), request.chunked
+
+    def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
+        """Begin a response, for a client that speaks HTTP/1.`minor`. It goes out with its first content."""
+        self._head = write_response(response, keep_alive=keep_alive, minor=minor)
+        self._chunked = response.chunked and minor > 0 and not response.bodiless
+
+    def send(self, data: bytes, last: Fields | None = None) -> None:
+        """Write content of what was begun. `last`: it ends with that, and these trailers."""
+        if self._chunked:
+            data = (chunk(data) if data else b"") + (b"" if last is None else last_chunk(last))
+        head, self._head = self._head, bytearray()
+        self._wire.write(head + data if head else data)
+
+
+def _taken(buffer: bytearray, end: int) -> bytes:
+    taken = bytes(buffer[:end])
+    del buffer[:end]
+    return taken
+
+
+def answer(http: Http, response: Response, body: bytes, *, keep_alive: bool, minor: int = 1) -> None:
+    """Write a whole response, whose length is that of its body."""
+    http.respond(response, keep_alive=keep_alive, minor=minor)
+    http.send(b"" if response.bodiless else body, [])

@@ -1,0 +1,121 @@
+"""What a program inside is told when something does not go through: at once, in words, with what to do next."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from .http1 import Response
+
+_PHRASES = {
+    400: "Bad Request",
+    403: "Forbidden",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    421: "Misdirected Request",
+    424: "Failed Dependency",
+    501: "Not Implemented",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+}
+
+_MOST_IN_HEAD = 300
+
+
+class Refused(Exception):
+    """Why something does not go through. `status` is how HTTP says it; `rule` is what decided; `number` that of the
+    record in the audit log, if it was recorded. `as_type`: who asked says nothing of a page that is refused, but of one
+    whose type is strange."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        status: int = 403,
+        rule: str = "",
+        hint: str = "",
+        approval: str | None = None,
+        number: int | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason, self.status, self.rule, self.hint, self.approval = reason, status, rule, hint, approval
+        self.number, self.as_type = number, False
+
+    @property
+    def id(self) -> str:
+        return "none" if self.number is None else str(self.number)
+
+
+def response_of(refused: Refused, *, accept: bytes | None, head_only: bool = False) -> tuple[Response, bytes]:
+    """Make a whole response: JSON for who asks for it, plain text for everybody else."""
+    from .http1 import Response
+
+    as_json = accept is not None and b"json" in accept.lower() and not refused.as_type
+    body = _json(refused) if as_json else _text(refused)
+    kind = "application/problem+json" if as_json else "text/plain; charset=utf-8"
+    status, phrase = refused.status, f"{_PHRASES.get(refused.status, 'Refused')} (paddock: {_ascii(refused.reason)})"
+    if refused.as_type:
+        status, phrase, kind = 200, "OK", f'text/plain; refused="{_ascii(refused.reason)}"'
+    fields = [(b"Content-Type", kind.encode("ascii")), (b"Cache-Control", b"no-store")]
+    fields.append((b"Paddock-Refusal", refused.id.encode("ascii")))
+    response = Response(
+        status=status, phrase=phrase.encode("ascii"), fields=fields, length=len(body), bodiless=head_only
+    )
+    return response, body
+
+
+def wanted_form(accept: bytes | None, user_agent: bytes | None) -> bytes | None:
+    """What to answer a client in that accepts this; some understand more than they say."""
+    return b"application/problem+json" if user_agent is not None and user_agent.startswith(b"uv/") else accept
+
+
+def _json(refused: Refused) -> bytes:
+    # `title` and `detail` are those of RFC 9457, which uv shows; npm shows `error`
+    said: dict[str, object] = {"error": f"refused by paddock: {refused.reason}"}
+    said |= {"title": "refused by paddock", "detail": refused.reason}
+    said |= {"status": refused.status, "id": refused.id, "rule": refused.rule, "reason": refused.reason}
+    said |= {"hint": refused.hint, "approval_id": refused.approval}
+    return json.dumps({name: value for name, value in said.items() if value not in ("", None)}).encode("ascii") + b"\n"
+
+
+def _text(refused: Refused) -> bytes:
+    lines = [f"paddock: {refused.reason}"]
+    lines += [f"rule: {refused.rule}"] if refused.rule else []
+    lines += [f"approval_id: {refused.approval}"] if refused.approval else []
+    lines += [f"id: {refused.id}"]
+    lines += [refused.hint] if refused.hint else []
+    return ("\n".join(_printable(line) for line in lines) + "\n").encode()
+
+
+def _printable(line: str) -> str:
+    """A name from inside must not drive a terminal."""
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in line)
+
+
+def _ascii(reason: str) -> str:
+    """For the head of a response; it is read aloud by many who never show its body."""
+    shown = "".join(letter if " " <= letter <= "~" and letter not in '"\\' else "?" for letter in reason)
+    return shown if len(shown) <= _MOST_IN_HEAD else f"{shown[: _MOST_IN_HEAD - 3]}..."
+
+
+_STATUS = {400: 3, 403: 7, 408: 4, 413: 8, 421: 7, 424: 9, 501: 12, 502: 14, 503: 14, 504: 4}
+_UNKNOWN = 2
+_PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if code != 0x25)
+
+
+def refusal_fields(fields: list[tuple[bytes, bytes]], body: bytes) -> list[tuple[bytes, bytes]]:
+    """An HTTP answer with these fields and this text, as a gRPC client reads it: in the fields that end a call
+    (Trailers-Only), for it looks at no body."""
+    known = dict(fields)
+    status = _STATUS.get(int(known[b":status"]), _UNKNOWN)
+    words = "; ".join(body.decode(errors="replace").splitlines())
+    return [
+        (b":status", b"200"),
+        (b"content-type", b"application/grpc"),
+        (b"grpc-status", b"%d" % status),
+        (b"grpc-message", quote(words, safe=_PLAIN).encode("ascii")),
+        (b"paddock-refusal", known[b"paddock-refusal"]),
+    ]

@@ -1,0 +1,1 @@
+"""Accept, check and relay connections. This is where the gateway reads and writes sockets."""

@@ -1,0 +1,408 @@
+"""One connection from inside, from its first byte to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal
+
+from paddock.errors import Unrecorded
+from paddock.gateway.protocols.dns import GATEWAY, is_synthetic
+from paddock.gateway.protocols.http1 import BadMessage, Fields, Http, Http1, answer
+from paddock.gateway.protocols.names import BadHost, canonical, is_address
+from paddock.gateway.protocols.refusal import Refused, response_of
+from paddock.gateway.protocols.tls_hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
+from paddock.gateway.rules.git import Update
+from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
+from paddock.policy.network import Snapshot
+
+from .exchange import Exchange
+from .h2_session import MOST_STREAMS, Broken, Session, StreamWire
+from .stream import Lost, Wire
+from .upstream import Upstream
+
+if TYPE_CHECKING:
+    from .network import Door
+
+PROXY_PORT = 3128
+_SILENT_SECONDS = 0.3
+_REFUSED_SECONDS = 2.0
+_LINGER_SECONDS = 3.0
+_STREAM_WINDOW = 65_535
+_STREAMS_WINDOW = 1 << 20
+_HTTP = re.compile(rb"[A-Z]{3,20} ")
+_MAYBE_HTTP = re.compile(rb"[A-Z]{1,20}")
+
+Opening = Hello | Literal["http", "raw", "silent"]
+
+
+class Connection:
+    """`target` is what was decided on and `request` what is under way now: both are judged again when the policy
+    changes."""
+
+    def __init__(self, door: Door, wire: Wire, origin: tuple[str, int], *, flow: int | None = None) -> None:
+        """`flow`: the number of the connection that it is a stream of."""
+        self.door, self.wire, self.origin = door, wire, origin
+        self.http: Http = Http1(wire)
+        self.flow = door.next_flow() if flow is None else flow
+        self.is_stream = self.is_grpc = False
+        self._inside: Inside | None = None
+        self.target: Target | None = None
+        self.literal: str | None = None
+        self.request: tuple[Target, str, str, str, bool | None] | None = None
+        self.granted: RequestVerdict | None = None
+        self.pushed: tuple[Update, ...] = ()
+        self.upstream: Upstream | None = None
+        self.source: str | None = None
+        """The address that what is read from the package cache came from."""
+        self._tier: Tier | None = None
+        self._held: list[str] = []
+        self._decision: int | None = None
+        self._deadline: float | None = None
+        self._overdue: Wire = wire
+        self._seen, self._seen_at = 0, door.loop.time()
+        self._why: str | None = None
+
+    # -- what the door does to it --------------------------------------------------------------------------------------
+
+    def limit(self, seconds: float | None, wire: Wire | None = None) -> None:
+        """From now on: then `wire` (the client's) is broken off."""
+        self._deadline = None if seconds is None else self.door.loop.time() + seconds
+        self._overdue = wire or self.wire
+
+    def tick(self, now: float) -> None:
+        if self._inside is not None:
+            for stream in list(self._inside.branches):
+                stream.tick(now)
+        seen = self.wire.received + self.wire.sent
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, now
+        if self._deadline is not None:
+            if now > self._deadline:
+                self._deadline = None
+                self._why = self._why or "too slow"
+                if self._inside is None or self._inside.left:
+                    self._overdue.reset("too slow")
+                else:
+                    self._inside.leave("too slow")
+        elif now - self._seen_at > self.door.limits.idle:
+            self.cut("idle")
+
+    def recheck(self, policy: Snapshot) -> None:
+        if self.target is not None and not self._still_allowed(self.target, policy):
+            self.cut("revised")
+        elif self._inside is not None:
+            for stream in list(self._inside.branches):
+                stream.recheck(policy)
+
+    def branch(self, stream: StreamWire) -> Connection:
+        """A stream of this one: all that was decided on it holds for the stream."""
+        branch = Connection(self.door, stream, self.origin, flow=self.flow)
+        branch.http, branch.is_stream, branch.is_grpc = stream, True, stream.is_grpc
+        branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
+        return branch
+
+    def _still_allowed(self, target: Target, policy: Snapshot) -> bool:
+        verdict = policy.connect(target)
+        if not verdict.allowed or verdict.tier is not self._tier:
+            return False
+        address = self.source if self.upstream is None else self.upstream.address
+        if address is not None and not policy.address(target, address).allowed:
+            return False
+        if self.request is None or self.granted is None:
+            return True
+        now, then = policy.request(*self.request), self.granted
+        if now.git is not None and not all(policy.push(now.item or 0, update.ref) for update in self.pushed):
+            return False
+        if now.filtered and now.revision != then.revision:
+            return False  # what it is about to see, or the file's page, was looked through for another policy
+        return now.allowed and set(now.secrets) >= set(then.secrets) and now.approve in (None, then.approve)
+
+    def cut(self, why: str) -> None:
+        self._why = self._why or why
+        if self._inside is not None:
+            self.limit(_LINGER_SECONDS)
+            return self._inside.leave(why)
+        self.wire.reset(why)
+        if self.upstream is not None:
+            self.upstream.wire.reset(why)
+
+    # -- its life ------------------------------------------------------------------------------------------------------
+
+    async def run(self, work: Callable[[], Awaitable[object]] | None = None) -> None:
+        error: str | None = None
+        try:
+            await (work or self._serve)()
+        except (Refused, MalformedHello, BadHost) as refused:
+            error = str(refused)
+            self.wire.reset(error)
+        except (Lost, ssl.SSLError) as lost:
+            error = str(lost)
+        except Unrecorded as unrecorded:
+            error = unrecorded.message
+            self.wire.reset("unrecorded")
+        except Exception as fault:
+            error = f"{type(fault).__name__} in the gateway"
+            self.wire.reset(error)
+            raise
+        finally:
+            for name in self._held:
+                self.door.names.release(name)
+            self.wire.guard(None)
+            if self.upstream is not None:
+                self.upstream.wire.guard(None)
+                self.upstream.wire.close()
+            self.wire.close()
+            self._record_end(self._why or error)
+
+    def _record_end(self, error: str | None) -> None:
+        if self._decision is not None:
+            try:
+                self.door.outcome(self._decision, sent=self.wire.received, received=self.wire.sent, error=error)
+            except Unrecorded:
+                self.wire.reset("unrecorded")
+
+    async def _serve(self) -> None:
+        host, port = self.origin
+        self.limit(self.door.limits.first_byte)
+        if host == GATEWAY and port == PROXY_PORT:
+            asked = await Exchange(self, None, "http").run()
+            if asked is not None:
+                target, verdict = asked
+                await self._go(target, verdict, literal=target.host if is_address(target.host) else None)
+        elif not is_synthetic(host):
+            await self._to(Target(host, port), literal=host)
+        elif (name := self.door.names.name(host)) is not None:
+            self._held.append(name)
+            self.door.names.hold(name)
+            await self._to(Target(name, port))
+        else:
+            target = Target(host, port)
+            await self._refuse(target, self._no("this address stands for no name (any more)", "synthetic"))
+
+    def _no(self, reason: str, rule: str) -> Verdict:
+        return Verdict(allowed=False, rule=rule, reason=reason, revision=self.door.policy.revision)
+
+    async def _to(self, target: Target, *, literal: str | None = None) -> None:
+        verdict = self.allow(target)
+        if verdict.allowed:
+            await self._go(target, verdict, literal=literal)
+        else:
+            await self._refuse(target, verdict, recorded=True)
+
+    async def _go(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
+        """All that comes from now on is for `target`, which was allowed."""
+        self.settle(target, verdict, literal=literal)
+        self.limit(self.door.limits.first_byte)
+        try:
+            opening = await self._opening(_SILENT_SECONDS if verdict.tier is Tier.SPLICE else None)
+            if isinstance(opening, Hello):
+                self._identify(opening)
+        except (Refused, MalformedHello, BadHost) as error:
+            rule = error.rule if isinstance(error, Refused) else "identity"
+            return await self._refuse(target, self._no(str(error), rule or "identity"))
+        await self._pass(opening)
+
+    def allow(self, target: Target) -> ConnectVerdict:
+        """The verdict, recorded."""
+        verdict = self.door.policy.connect(target)
+        tier = None if verdict.tier is None else verdict.tier.value
+        number = self.door.decide("connect", self.flow, target, verdict, tier=tier)
+        self._decision = number if self._decision is None else self._decision
+        return verdict
+
+    def settle(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
+        self.target, self.literal, self._tier = target, literal, verdict.tier
+
+    async def _pass(self, opening: Opening) -> None:
+        target, tier = self.target, self._tier
+        assert target is not None
+        if opening == "http":
+            await Exchange(self, target, "http").run()
+        elif tier is Tier.SPLICE:
+            await self._splice(target, opening)
+        elif isinstance(opening, Hello):
+            self.limit(self.door.limits.head)
+            await self.wire.shake(self.door.authority.context(target.host, h2=True))
+            if self.wire.protocol == "h2":
+                self._inside = Inside(self, target)
+                try:
+                    await self._inside.run()
+                finally:
+                    self._inside = None
+            else:
+                await Exchange(self, target, "https").run()
+        else:
+            await self._refuse(target, self._no("neither TLS nor HTTP, and nothing else can be inspected", "protocol"))
+
+    # -- its first bytes -----------------------------------------------------------------------------------------------
+
+    async def _opening(self, silence: float | None) -> Opening:
+        """`silence`: after so many seconds it may be that the other side speaks first. MalformedHello."""
+        wire = self.wire
+        if not wire.buffer and silence is not None:
+            try:
+                async with asyncio.timeout(silence):
+                    await wire.more()
+            except TimeoutError:
+                return "silent"
+        while True:
+            buffer = wire.buffer
+            if buffer:
+                if looks_like_tls(buffer):
+                    hello = read_hello(buffer)
+                    if hello is not None:
+                        return hello
+                elif _HTTP.match(buffer):
+                    return "http"
+                elif len(buffer) > 20 or not _MAYBE_HTTP.fullmatch(buffer):
+                    return "raw"
+            if not await wire.more():
+                if buffer and looks_like_tls(buffer):
+                    raise MalformedHello("a TLS hello that is cut short")
+                return "raw" if buffer else "silent"
+
+    def _identify(self, hello: Hello) -> None:
+        """The name in a hello is the name that was decided on; of an address that is allowed as such, it is one that is
+        allowed itself, and from then on that is who it is. Refused, BadHost."""
+        target = self.target
+        assert target is not None
+        if self._tier is Tier.SPLICE and hello.hidden:
+            raise Refused("an encrypted client hello: the name that it hides can't be checked")
+        if hello.server_name is None:
+            if self.literal is None:
+                raise Refused(f"a TLS hello without a server name, on a connection to {target.host}")
+            return
+        name = canonical(hello.server_name)
+        if self.literal is None:
+            if name != target.host:
+                raise Refused(f"a TLS hello for {name} on a connection to {target.host}")
+        elif name != target.host:
+            named = Target(name, target.port)
+            verdict = self.allow(named)
+            if not verdict.allowed:
+                raise Refused(verdict.reason, rule=verdict.rule)
+            if hello.hidden and verdict.tier is Tier.SPLICE:
+                raise Refused("an encrypted client hello: the name that it hides can't be checked")
+            self.target, self._tier = named, verdict.tier
+
+    # -- refusals ------------------------------------------------------------------------------------------------------
+
+    async def _refuse(self, target: Target, verdict: Verdict, *, recorded: bool = False) -> None:
+        """In the words of whoever asks; at once."""
+        if not recorded:
+            self._decision = self.door.decide("connect", self.flow, target, verdict)
+        self._why = verdict.reason
+        try:
+            async with asyncio.timeout(_REFUSED_SECONDS):
+                opening = await self._opening(None)
+                head = await self.http.request(lambda: None) if opening == "http" else None
+        except (TimeoutError, MalformedHello, BadMessage):
+            opening, head = "raw", None
+        if isinstance(opening, Hello):
+            self.wire.write(ACCESS_DENIED)
+        elif head is not None:
+            refused = Refused(verdict.reason, rule=verdict.rule, number=self._decision)
+            answer(
+                self.http,
+                *response_of(refused, accept=head.get(b"accept"), head_only=head.method == "HEAD"),
+                keep_alive=False,
+            )
+        else:
+            return self.wire.reset("refused")
+        await self.last_word()
+
+    async def last_word(self) -> None:
+        self.limit(_LINGER_SECONDS)
+        await self.wire.linger()
+        self.limit(None)
+
+    # -- bytes ---------------------------------------------------------------------------------------------------------
+
+    async def _splice(self, target: Target, opening: Opening) -> None:
+        self.limit(None)
+        upstream = self.upstream = await self.door.dial(self.flow, target, literal=self.literal, tls=False)
+        self.wire.guard(upstream.wire)
+        upstream.wire.guard(self.wire)
+        if opening == "silent":
+            upstream.wire.pipe(self.wire)
+            late = await self._opening(None)
+            if late == "http":
+                raise Refused("HTTP after the server spoke first: its host can't be checked")
+            if isinstance(late, Hello):
+                self._identify(late)
+        await self.wire.join(upstream.wire)
+
+
+class Inside:
+    """HTTP/2 of one connection from inside: each stream is a branch of it, with an exchange of its own.
+
+    `branches` are the streams that have not ended; `left`: there will be no more."""
+
+    def __init__(self, connection: Connection, target: Target) -> None:
+        self._connection, self._target, self._door = connection, target, connection.door
+        self.branches: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.left = False
+        self._session = Session(
+            connection.wire, self._door.loop, opened=self._opened, window=_STREAM_WINDOW, streams_window=_STREAMS_WINDOW
+        )
+
+    async def run(self) -> None:
+        """Lost; ends all that it began."""
+        connection, broken = self._connection, None
+        connection.limit(self._door.limits.keep_alive)
+        why: Exception = ConnectionResetError("the client has left")
+        try:
+            await self._session.pump()
+        except Broken as error:
+            why = broken = error
+        except Lost as lost:
+            why = lost
+            raise
+        finally:
+            self._session.lose(why)
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+        if self.left or broken is not None:
+            await connection.last_word()
+        if broken is not None:
+            raise Lost(str(broken))
+
+    def leave(self, why: str) -> None:
+        """Nothing passes any more: the streams are reset, and the client is told to go."""
+        for branch in list(self.branches):
+            branch.cut(why)
+        self._session.leave()
+        self.left = True
+        self._connection.wire.stir()
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def _opened(self, stream: StreamWire, fields: Fields, ended: bool) -> None:
+        door = self._door
+        if door.streams >= door.limits.streams or len(self.branches) >= 2 * MOST_STREAMS:
+            return stream.refuse()
+        stream.asked(fields, ended=ended)
+        branch = self._connection.branch(stream)
+        exchange = Exchange(branch, self._target, "https")
+        self.branches.add(branch)
+        door.streams += 1
+        self._connection.limit(None)
+        task = door.loop.create_task(branch.run(exchange.run))
+        self._tasks.add(task)
+        task.add_done_callback(lambda task: self._ended(branch, task))
+
+    def _ended(self, branch: Connection, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.branches.discard(branch)
+        self._door.streams -= 1
+        if not self.branches:
+            self._connection.limit(self._door.limits.keep_alive)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # ours: the stream was ended all the same
+            self._door.loop.call_exception_handler({"message": "a stream failed", "exception": error, "task": task})

@@ -1,0 +1,316 @@
+"""HTTP/1 of one connection from inside: each request is read, named, judged and recorded before it goes anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paddock.errors import Unrecorded
+from paddock.gateway.mocks.answers import response_of as mocked
+from paddock.gateway.mocks.recorder import MOST_BODY_BYTES
+from paddock.gateway.protocols.http1 import BadMessage, Request, answer
+from paddock.gateway.protocols.names import PORTS, BadTarget, is_address, normal, read_authority, split_target
+from paddock.gateway.protocols.refusal import Refused, response_of, wanted_form
+from paddock.gateway.registries.registry import READING, RegistryGate
+from paddock.gateway.rules.authorization import Judged, of_request
+from paddock.gateway.rules.git import (
+    MOST_BATCH_BYTES,
+    PROBE_BYTES,
+    BadPush,
+    PushReader,
+    check_fields,
+    is_download,
+    is_lfs_batch,
+    is_push,
+    refusal,
+)
+from paddock.gateway.rules.overrides import METHODS, FormWatch, readings
+from paddock.model import ApprovalState
+from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
+
+from .relay import Relay
+from .stream import Lost
+from .websocket import Astray
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+
+class Exchange:
+    """`target` None: an explicit proxy, where each request names its own."""
+
+    def __init__(self, connection: Connection, target: Target | None, scheme: str) -> None:
+        self._connection, self._door, self._wire = connection, connection.door, connection.wire
+        self._fixed, self._scheme = target, scheme
+        self._named: dict[str, Target] = {}
+
+    async def run(self) -> tuple[Target, ConnectVerdict] | None:
+        """Until either side has enough; or until CONNECT asks for a tunnel, which is allowed and said so."""
+        connection, limits = self._connection, self._door.limits
+        goes_on = True
+        while goes_on:
+            request = None
+            try:
+                request = await connection.http.request(lambda: connection.limit(limits.head))
+                if request is None:
+                    return None
+                connection.limit(None)
+                if self._fixed is None and request.method == "CONNECT":
+                    return self._tunnel(request)
+                goes_on = await self._pass(request)
+            except BadMessage as error:
+                goes_on = await self.refuse(Refused(str(error), status=400, rule="http"))
+            except Refused as refused:
+                goes_on = await self.refuse(refused, request)
+            except Unrecorded as error:
+                refused = Refused(error.message, status=503, rule="audit", hint=error.hint or "")
+                goes_on = await self.refuse(refused)
+            connection.limit(limits.keep_alive)
+        return None
+
+    # -- what a request names ------------------------------------------------------------------------------------------
+
+    def _name(self, request: Request) -> tuple[Target, str]:
+        """Its target and path. Refused: the two or three places where it says so do not agree."""
+        scheme, host, port, target = split_target(request.target, self._scheme)
+        if scheme is not None and scheme != self._scheme:
+            raise BadTarget(f"{scheme} in the request, {self._scheme} on the connection")
+        if scheme is None and self._fixed is None:
+            raise BadTarget("this is a proxy: it takes absolute URLs and CONNECT")
+        named = None if request.host is None else self._host(request.host)
+        if scheme is not None:
+            absolute = Target(host, port)
+            if named is not None and named != absolute:
+                raise Refused(f"Host names {_shown(named)}, the URL {_shown(absolute)}", status=421, rule="identity")
+            named = absolute
+        target_of = self._fixed or named
+        if named is None or target_of is None or named != target_of:
+            other = "nothing" if named is None else _shown(named)
+            connected = "" if target_of is None else f", the connection is to {_shown(target_of)}"
+            raise Refused(f"the request names {other}{connected}", status=421, rule="identity")
+        if target == "*" and request.method != "OPTIONS":
+            raise BadTarget("only OPTIONS asks for *")
+        return target_of, normal(target)
+
+    def _host(self, text: str) -> Target:
+        known = self._named.get(text)
+        if known is None:
+            known = Target(*read_authority(text, PORTS[self._scheme]))
+            if len(self._named) < 16:
+                self._named[text] = known
+        return known
+
+    # -- one request ---------------------------------------------------------------------------------------------------
+
+    async def _pass(self, request: Request) -> bool:
+        """Whether the connection goes on. Refused: nothing was sent to anybody."""
+        connection, wire = self._connection, self._wire
+        target, path = self._name(request)
+        if self._fixed is None:
+            self._allow(target)
+        verdict = self._judge(request, target, path)
+        digest = hashlib.sha256(path.encode()).hexdigest()[:16]
+        number = self._door.decide("request", connection.flow, target, verdict, method=request.method, path=digest)
+        if not verdict.allowed:
+            raise Refused(verdict.reason, rule=verdict.rule, number=number)
+        connection.request, connection.granted = (target, self._scheme, request.method, path, None), verdict
+        judged = Judged(request, target, self._scheme, path, verdict)
+        relay, error = Relay(connection, judged), "cut"
+        gate = RegistryGate(connection, judged) if verdict.filtered else None
+        sent, received = wire.received, wire.sent
+        try:
+            relay.watch = self._watch(judged)
+            if gate is not None and request.method in READING:
+                await gate.judge(relay)
+            probes = False
+            if verdict.git is not None and request.method == "POST" and is_lfs_batch(path):
+                await self._judge_lfs(judged, relay)
+            if verdict.git is not None and is_push(path):
+                await self._judge_push(judged, relay)
+                probes = not connection.pushed
+            if judged.verdict.approve is not None and not probes:
+                await self._claim(judged, relay)
+            goes_on = await (self._forward if verdict.mock is None else self._mock)(judged, relay)
+            error = None
+            return goes_on
+        except Refused as refused:
+            error = refused.reason
+            if refused.rule == "secret":
+                refused.number = self._astray(target, error, verdict)
+            refused.as_type = gate is not None and gate.is_silent()
+            refused.number = number if refused.number is None else refused.number
+            raise
+        except Lost as lost:
+            error = str(lost)
+            if isinstance(lost, Astray):
+                self._astray(target, error, verdict)
+            raise
+        finally:
+            connection.request, connection.pushed = None, ()
+            relay.close()
+            self._record(number, wire.received - sent, wire.sent - received, error, relay)
+
+    def _judge(self, request: Request, target: Target, path: str) -> RequestVerdict:
+        """Judge a request in each way in which a server may read it: all have to get one verdict. Refused."""
+        policy = self._door.policy
+        verdict = policy.request(target, self._scheme, request.method, path)
+        if verdict.allowed:
+            for method, other, why in readings(request.method, path, request.fields):
+                if not _is_alike(verdict, policy.request(target, self._scheme, method, other)):
+                    reason = f"{why} makes it {method} {other[:200]}, which is judged otherwise"
+                    return msgspec.structs.replace(verdict, allowed=False, reason=reason)
+        return verdict
+
+    def _watch(self, judged: Judged) -> FormWatch | None:
+        """None: the body is no form, or its method makes no difference. Refused."""
+        request, verdict = judged.request, judged.verdict
+        if not (request.chunked or request.length) or verdict.mock is not None or verdict.git is not None:
+            return None
+        ask = self._door.policy.request
+        if all(_is_alike(verdict, ask(judged.target, judged.scheme, method, judged.path)) for method in METHODS):
+            return None
+        return FormWatch.of(request.fields)
+
+    def _astray(self, target: Target, reason: str, judged: Verdict) -> int:
+        found = Verdict(allowed=False, rule="secret", reason=reason, revision=judged.revision)
+        return self._door.decide("secret", self._connection.flow, target, found)
+
+    def _record(self, number: int, sent: int, received: int, error: str | None, relay: Relay) -> None:
+        about = {} if relay.how is None else {"cache": relay.how}
+        if relay.file is not None and relay.file.given is not None:
+            about["url"], about["digest"] = relay.file.given
+        try:
+            self._door.outcome(number, sent=sent, received=received, error=error, **about)
+        except Unrecorded:
+            self._wire.reset("unrecorded")  # an answer was begun: nothing else can be said any more
+
+    def _allow(self, target: Target) -> None:
+        """Of an explicit proxy's request: as a connection to `target` is."""
+        connection = self._connection
+        if connection.target != target:
+            verdict = connection.allow(target)
+            if not verdict.allowed:
+                raise Refused(verdict.reason, rule=verdict.rule)
+            connection.settle(target, verdict, literal=target.host if is_address(target.host) else None)
+
+    async def _judge_push(self, of: Judged, relay: Relay) -> None:
+        """By its commands, before its pack is read. Refused: one of its refs is, and so all of it."""
+        request, verdict = of.request, of.verdict
+        reader, policy, item = PushReader(), self._door.policy, verdict.item or 0
+        try:
+            check_fields(request.fields)
+            whole = await relay.begin(reader.feed)
+            if not whole or not (reader.updates or request.length == PROBE_BYTES):
+                raise BadPush("a push that ends within its commands, or has none")
+            updates, status = tuple(reader.updates), 403
+            reason = refusal(updates, lambda ref: policy.push(item, ref), verdict.rule)
+        except BadPush as error:
+            updates, status, reason = (), 400, str(error)
+        if reason is None and policy.revision != self._door.policy.revision:
+            reason = "the policy has changed while the push was judged"
+        judged = Verdict(
+            allowed=reason is None, rule=verdict.rule, reason=reason or verdict.reason, revision=verdict.revision
+        )
+        refs = tuple(map(str, updates))
+        number = self._door.decide("push", self._connection.flow, of.target, judged, refs=refs)
+        if reason is not None:
+            raise Refused(reason, status=status, rule=verdict.rule, number=number)
+        self._connection.pushed = updates
+
+    async def _judge_lfs(self, of: Judged, relay: Relay) -> None:
+        """Judge a git LFS batch again, by its body: all but downloads is a push. Refused: the rule allows no push."""
+        request, verdict = of.request, of.verdict
+        push = not is_download(request.fields, await relay.collect(MOST_BATCH_BYTES))
+        asked = (of.target, of.scheme, request.method, of.path, push)
+        judged = self._door.policy.request(*asked)
+        number = self._door.decide("push", self._connection.flow, of.target, judged) if push else None
+        if judged.revision != verdict.revision:
+            raise Refused("the policy has changed while the request was judged", rule=verdict.rule, hint="try again")
+        if not judged.allowed:
+            reason = f"{verdict.rule} allows no push: an upload to git LFS is one" if push else judged.reason
+            raise Refused(reason, rule=verdict.rule, number=number)
+        self._connection.request, self._connection.granted = asked, judged
+        of.verdict = judged
+
+    async def _forward(self, judged: Judged, relay: Relay) -> bool:
+        recorder = self._door.recorder
+        if recorder is None:
+            return await relay.forward()
+        with recorder.recording(judged) as exchanged:
+            relay.exchanged = exchanged
+            exchanged.body = await relay.peek(MOST_BODY_BYTES)
+            return await relay.forward()
+
+    async def _mock(self, judged: Judged, relay: Relay) -> bool:
+        """The policy's own answer; nobody outside is asked. Refused: what is to give it does not."""
+        door, wire, request = self._door, self._wire, judged.request
+        body = await relay.collect()
+        mock = door.policy.mock(judged.verdict.item or 0)
+        given = await door.mocks.answer(mock, judged, body, door.limits.handler)
+        del wire.buffer[: len(body)]
+        response = mocked(given, head_only=request.method == "HEAD")
+        answer(self._connection.http, response, given.body, keep_alive=request.keep_alive)
+        await wire.drain()
+        return request.keep_alive
+
+    async def _claim(self, judged: Judged, relay: Relay) -> None:
+        """A person's yes to exactly this request, used up by it. Refused: there is none yet.
+
+        Of a push, the names of its objects stand for what is in them: git never packs them twice in the same way, and
+        what is packed may be large.
+        """
+        door, verdict, pushed = self._door, judged.verdict, tuple(map(str, self._connection.pushed))
+        body = b"" if pushed else await relay.collect()
+        asked = of_request(judged, body, sandbox=door.sandbox, incarnation=door.incarnation, pushed=pushed)
+        answer = await door.approvals.claim(asked)
+        if door.policy.revision != verdict.revision:
+            raise Refused("the policy has changed while a person was asked", rule=verdict.rule, hint="try again")
+        if not answer.granted:
+            pending = answer.state is ApprovalState.PENDING
+            raise Refused(
+                "a person has to say yes to this first" if pending else f"not approved: {answer.reason or 'refused'}",
+                rule=verdict.rule,
+                approval=answer.id,
+                hint="the same request goes through once after that" if pending else "",
+            )
+
+    def _tunnel(self, request: Request) -> tuple[Target, ConnectVerdict]:
+        target = Target(*read_authority(request.target, 0))
+        if request.host is not None and Target(*read_authority(request.host, target.port)) != target:
+            raise Refused("Host and CONNECT name two targets", status=421, rule="identity")
+        verdict = self._connection.allow(target)
+        if not verdict.allowed:
+            raise Refused(verdict.reason, rule=verdict.rule)
+        self._wire.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        return target, verdict
+
+    # -- refusals ------------------------------------------------------------------------------------------------------
+
+    async def refuse(self, refused: Refused, request: Request | None = None) -> bool:
+        """Says why, with the number of the record; whether the connection can go on after that. `request` None: what
+        came was none."""
+        connection = self._connection
+        if refused.number is None and refused.rule != "audit":
+            target, revision = connection.target or Target("", 0), self._door.policy.revision
+            verdict = Verdict(allowed=False, rule=refused.rule, reason=refused.reason, revision=revision)
+            refused.number = self._door.decide("request", connection.flow, target, verdict)
+        goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
+        accept = None if request is None else wanted_form(request.get(b"accept"), request.get(b"user-agent"))
+        head_only = request is not None and request.method == "HEAD"
+        answer(connection.http, *response_of(refused, accept=accept, head_only=head_only), keep_alive=goes_on)
+        await self._wire.drain()
+        if not goes_on:
+            await connection.last_word()
+        return goes_on
+
+
+def _is_alike(verdict: RequestVerdict, other: RequestVerdict) -> bool:
+    """Tell whether two readings of one request are both allowed, with the same secrets, and nothing looks further."""
+    looks = any(one.approve or one.filtered or one.git for one in (verdict, other))
+    return other.allowed and not looks and (verdict.secrets, verdict.mock) == (other.secrets, other.mock)
+
+
+def _shown(target: Target) -> str:
+    return f"{target.host}:{target.port}"

@@ -1,0 +1,102 @@
+"""The gateway's data plane: the doors of sandboxes, and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from paddock.gateway.mocks.handler import HandlerHost
+from paddock.gateway.processes.connection_owner import Origins
+
+from .network import Door, Limits, Pages
+from .stream import SCRATCH_BYTES
+from .upstream import Dialer, Reach, Resolver, over_tcp, resolve_here, system_trust
+
+_TICK_SECONDS = 0.5
+_SO_ORIGINAL_DST = 80  # linux/netfilter_ipv4.h; the same number for IPv6, at its own level
+
+Origin = Callable[[socket.socket], tuple[str, int]]
+"""Where an accepted connection wanted to go. OSError."""
+
+
+def original_destination(sock: socket.socket) -> tuple[str, int]:
+    """Return where an accepted connection wanted to go. OSError: it was not redirected."""
+    if sock.family == socket.AF_INET:
+        name = sock.getsockopt(socket.SOL_IP, _SO_ORIGINAL_DST, 16)
+        return socket.inet_ntop(socket.AF_INET, name[4:8]), int.from_bytes(name[2:4], "big")
+    name = sock.getsockopt(socket.IPPROTO_IPV6, _SO_ORIGINAL_DST, 28)
+    return socket.inet_ntop(socket.AF_INET6, name[8:24]), int.from_bytes(name[2:4], "big")
+
+
+class Gateway:
+    """Used within one event loop. `close_all` ends everything that it began."""
+
+    def __init__(
+        self,
+        *,
+        resolver: Resolver = resolve_here,
+        trust: Callable[[], ssl.SSLContext] = system_trust,
+        reach: Reach = over_tcp,
+        origin: Origin = original_destination,
+        limits: Limits | None = None,
+        pages: Pages | None = None,
+        handlers: HandlerHost | None = None,
+        origins: Origins | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.dialer = Dialer(self.loop, self.scratch, resolver, trust, reach)
+        self.origin, self.limits, self.origins = origin, limits or Limits(), origins
+        self.pages, self.handlers = pages or Pages(), handlers
+        self.doors: dict[str, Door] = {}
+        """Those that are open, by their sandbox."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.TimerHandle | None = None
+
+    async def open(self, door: Door) -> None:
+        """Answer at a door. If one is open for the sandbox already, that is closed."""
+        await self.close(door.sandbox)
+        self.doors[door.sandbox] = door
+        door.listen()
+        if self._ticker is None:
+            self._tick()
+
+    async def close(self, sandbox: str) -> None:
+        """Cut the connections of a door, and close its sockets. Idempotent."""
+        door = self.doors.pop(sandbox, None)
+        if door is not None:
+            await door.close()
+
+    async def close_all(self) -> None:
+        for sandbox in list(self.doors):
+            await self.close(sandbox)
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self.origins is not None:
+            self.origins.close()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Serve a connection."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # ours: the connection was ended all the same
+            self.loop.call_exception_handler({"message": "a connection failed", "exception": error, "task": task})
+
+    def _tick(self) -> None:
+        now = self.loop.time()
+        for door in list(self.doors.values()):
+            door.tick(now)
+        self._ticker = self.loop.call_later(_TICK_SECONDS, self._tick)

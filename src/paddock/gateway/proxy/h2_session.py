@@ -1,0 +1,522 @@
+"""HTTP/2 on one wire, with hyper-h2 as its engine: who may send how much, and whose turn it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    DataReceived,
+    Event,
+    InformationalResponseReceived,
+    RequestReceived,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+)
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+
+from paddock.gateway.protocols.h2_frames import MAX_BLOCK_BYTES, PREFACE, Flood, Frames, GoAway
+from paddock.gateway.protocols.h2_heads import (
+    is_grpc,
+    read_request,
+    read_response,
+    read_trailers,
+    request_fields,
+    response_fields,
+)
+from paddock.gateway.protocols.http1 import BadMessage, Body, Ending, Fields, Request, Response
+from paddock.gateway.protocols.refusal import Refused, refusal_fields
+
+from .stream import HIGH_WATER, Lost, Wire
+
+_LOW_WATER = HIGH_WATER // 4
+_LAST_WORD_SECONDS = 5.0
+_MOST_UNREAD = 32
+"""Heads of answers that nobody has read yet."""
+
+
+class StreamFailed(ConnectionResetError):
+    """The other side ended it, and not the connection. `untouched`: it had not begun to read it."""
+
+    def __init__(self, reason: str, *, untouched: bool = False) -> None:
+        super().__init__(reason)
+        self.untouched = untouched
+
+
+class StreamWire(Wire):
+    """One stream, as a wire of its own, and the `Http` that is spoken on it."""
+
+    def __init__(self, session: Session, *, number: int | None) -> None:
+        """`number` None: this side begins it."""
+        super().__init__(session.loop, memoryview(b""))
+        self._session, self.number = session, number
+        self._serves = number is not None
+        self._method = "GET"
+        self._arrived: deque[Request | Response | BadMessage | Refused] = deque()
+        self.ending = Ending()
+        self._left: int | None = None
+        """Bytes of content that are still to come; None: nobody has said."""
+        self._head: Fields | None = None
+        self._out = bytearray()
+        self._last: Fields | None = None
+        self.is_grpc = False
+        self._deaf = False
+        """What comes is not wanted."""
+        self._closing = self._eof = self._said = self._sent = self._closed = False
+        self._owed = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- what comes ----------------------------------------------------------------------------------------------------
+
+    async def request(self, begun: Callable[[], None]) -> Request | None:
+        found = self._arrived.popleft() if self._arrived else None
+        if isinstance(found, Exception):
+            raise found
+        return found if isinstance(found, Request) else None
+
+    async def response(self, method: str) -> Response:
+        while not self._arrived:
+            if not await self.more():
+                raise Lost("it ended before its answer did")
+        found = self._arrived.popleft()
+        assert isinstance(found, Response)
+        return found
+
+    def body(self, head: Request | Response) -> Body:
+        return Body(head, ending=self.ending)
+
+    def asked(self, fields: Fields, *, ended: bool) -> None:
+        """Take the request that begins the stream. One that is refused is answered all the same."""
+        self.is_grpc, self.ending.ended = is_grpc(fields), ended
+        self._method = next((value for name, value in fields if name == b":method"), b"GET").decode("latin-1")
+        try:
+            self._take(read_request(fields, b"https", ended=ended), fields)
+        except (BadMessage, Refused) as error:
+            self._deaf = True
+            self._arrived.append(error)
+
+    def answered(self, fields: Fields, *, ended: bool) -> None:
+        if len(self._arrived) >= _MOST_UNREAD:
+            return self._fail("the server does not come to an answer")
+        try:
+            self._take(read_response(fields, self._method, ended=ended), fields)
+        except BadMessage as error:
+            self._fail(f"the server's answer is malformed: {error}")
+
+    def _take(self, message: Request | Response, fields: Fields) -> None:
+        bodiless = isinstance(message, Response) and message.bodiless
+        self._left = None if message.chunked else 0 if bodiless else message.length or 0
+        self._arrived.append(message)
+        self.received += _size(fields)
+        self.stir()
+
+    def data(self, data: bytes, size: int) -> None:
+        """`size` counts against the windows."""
+        if self._deaf:
+            return self._session.acknowledge(size, self.number or 0)
+        if self._left is not None:
+            if len(data) > self._left:
+                self._owed += size
+                return self._fail("more content than was said")
+            self._left -= len(data)
+        self._came(data)
+        if self._held:
+            self._owed += size
+        else:
+            self._session.acknowledge(size, self.number or 0)
+
+    def end(self, trailers: Fields | None = None) -> None:
+        if self.ending.ended:
+            return
+        if not self._deaf:
+            try:
+                self.ending.trailers = read_trailers(trailers or [])
+            except BadMessage as error:
+                return self._fail(str(error))
+            if self._left:
+                return self._fail("less content than was said")
+        self.ending.ended = True
+        self.stir()
+        self._settle()
+
+    def lost(self, code: int | None) -> None:
+        """The other side has reset it."""
+        untouched = code == ErrorCodes.REFUSED_STREAM
+        try:
+            name = ErrorCodes(code or 0).name
+        except ValueError:
+            name = str(code)
+        who = "client" if self._serves else "server"
+        self.vanish(StreamFailed(f"the {who} reset the stream ({name})", untouched=untouched))
+
+    def vanish(self, error: Exception) -> None:
+        """End the stream without a frame to the other side."""
+        if not self._closed:
+            self._forget()
+            self._lose(error)
+
+    def _fail(self, reason: str) -> None:
+        self._reset(ErrorCodes.PROTOCOL_ERROR)
+        self._lose(StreamFailed(reason))
+
+    def _hold(self) -> None:
+        self._held = self._held or not self.is_closing
+
+    def _flow_on(self) -> None:
+        self._held = self._held and self.is_closing
+        if self._owed and not self._held and not self._closed:
+            owed, self._owed = self._owed, 0
+            self._session.acknowledge(owed, self.number or 0)
+            self._session.flush()
+
+    # -- what goes -----------------------------------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> bool:
+        return bool(self._out) or self._last is not None
+
+    def ask(self, request: Request, target: str, host: str) -> None:
+        self._method, self._head = request.method, request_fields(request, target, host)
+
+    def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
+        self._head = response_fields(response)
+
+    def send(self, data: bytes, last: Fields | None = None) -> None:
+        if self._closed or self._session.over or self._said:
+            return
+        head, self._head = self._head, None
+        if head is not None:
+            if self.is_grpc and last is not None and any(name == b"paddock-refusal" for name, _ in head):
+                head, data = refusal_fields(head, data), b""
+            self._said = last is not None and not (data or last)
+            self._begin(head, ended=self._said)
+        if not self._said:
+            self._out += data
+            self.sent += len(data)
+            self._last, self._said = last, last is not None
+        if self.backlog:
+            self._session.wait(self)
+        if len(self._out) > _LOW_WATER:
+            self._session.flush()
+        else:
+            self._session.flush_soon()
+        if not self._full and len(self._out) > HIGH_WATER:
+            self.pause_writing()
+
+    def _begin(self, head: Fields, *, ended: bool) -> None:
+        if self.number is None:
+            self.number = self._session.number(self)
+        self._session.engine.send_headers(self.number, head, end_stream=ended)
+        self.sent += _size(head)
+        if ended:
+            self._sent = True
+            self._settle()
+
+    def turn(self, budget: int) -> bool:
+        """Whether anything could be sent."""
+        engine, number, out = self._session.engine, self.number, self._out
+        went_on = False
+        assert number is not None
+        while out and budget > 0:
+            room = min(engine.local_flow_control_window(number), engine.max_outbound_frame_size)
+            if room <= 0:
+                break
+            piece = bytes(memoryview(out)[:room])
+            del out[: len(piece)]
+            budget -= len(piece)
+            ended = not out and self._last is not None and not self._last
+            engine.send_data(number, piece, end_stream=ended)
+            went_on, self._sent = True, ended
+        if not out and self._last is not None:
+            if not self._sent and self._last:
+                engine.send_headers(number, [(name.lower(), value) for name, value in self._last], end_stream=True)
+            elif not self._sent:
+                engine.end_stream(number)
+            self._last, self._sent, went_on = None, True, True
+        if self._full and len(out) < _LOW_WATER:
+            self.resume_writing()
+        self._settle()
+        return went_on
+
+    # -- ends ----------------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Ends what has ended on this side, or on both."""
+        if self._closed or not self._sent:
+            return
+        if self.ending.ended:
+            self._forget()
+        elif self._serves and (self._closing or (self._eof and not self.discards)):
+            # The answer does not need the rest of the request. Where that is thrown away, for a while, it is not cut:
+            # there are clients (curl 7.88) that don't look at an answer when they can't finish their request.
+            self._reset(ErrorCodes.NO_ERROR)
+        else:
+            return
+        if self._eof:
+            self._session.loop.call_soon(self._end)
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing or self.error is not None
+
+    def write_eof(self) -> None:
+        if self.is_closing:
+            return
+        self._eof = True
+        if self._closed:
+            self._session.loop.call_soon(self._end)
+            return
+        if self.discards and self.number is not None:
+            self._deaf = True
+            self._session.any_length(self.number)
+        if not self._said:
+            return self._abort()
+        self._settle()
+
+    def close(self) -> None:
+        if self._closed or self._closing:
+            return
+        self._closing = True
+        if not self._said:
+            self._abort()
+        elif not self._serves and not self.ending.ended:  # all that was to come is there, but for its end
+            self._timer = self._session.loop.call_later(_LAST_WORD_SECONDS, self._abort)
+        else:
+            self._settle()
+
+    def reset(self, why: str = "cut off") -> None:
+        self._abort(why)
+        self._lose(ConnectionAbortedError(why))
+
+    def _abort(self, why: str = "closed") -> None:
+        if not self._closed:
+            failed = ErrorCodes.NO_ERROR if self._sent else ErrorCodes.INTERNAL_ERROR
+            self._reset(failed if self._serves else ErrorCodes.CANCEL)
+            self._lose(ConnectionAbortedError(why))
+
+    def refuse(self) -> None:
+        """The stream is not begun, and may be again."""
+        self._reset(ErrorCodes.REFUSED_STREAM)
+
+    def _reset(self, code: ErrorCodes) -> None:
+        if self._closed:
+            return
+        self._forget()
+        if self.number is not None:
+            try:
+                self._session.engine.reset_stream(self.number, code)
+            except ProtocolError:
+                pass  # it has ended on both sides, or everything has
+            self._session.flush()
+
+    def _forget(self) -> None:
+        self._closed = True
+        self._out.clear()
+        self._last = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._session.drop(self)
+        if self._owed:
+            self._session.acknowledge(self._owed, self.number or 0)
+            self._owed = 0
+
+
+def _size(fields: Fields) -> int:
+    return sum(len(name) + len(value) for name, value in fields)
+
+
+MOST_STREAMS = 100
+_DEFAULT_WINDOW = 65_535
+_TURN_BYTES = 64 << 10
+
+Opened = Callable[[StreamWire, Fields, bool], None]
+"""A stream that the other side has begun, its fields, and whether that was all."""
+
+
+class Broken(Exception):
+    """The other side does not keep to the protocol; it was told."""
+
+
+class Session:
+    """`opened` None: this side begins the streams."""
+
+    def __init__(
+        self, wire: Wire, loop: asyncio.AbstractEventLoop, *, opened: Opened | None, window: int, streams_window: int
+    ) -> None:
+        """`window` bounds what the other side may send unread on one stream, `streams_window` on all."""
+        self.wire, self.loop, self._opened = wire, loop, opened
+        client = opened is None
+        self.engine = H2Connection(
+            H2Configuration(
+                client_side=client,
+                validate_outbound_headers=False,
+                normalize_outbound_headers=False,
+                validate_inbound_headers=False,  # _h2_heads does, and refuses one stream instead of all
+                normalize_inbound_headers=False,
+            )
+        )
+        self._frames = Frames(loop.time, server=not client)
+        self.streams: set[StreamWire] = set()
+        self.refused_above: int | None = None
+        """Since the other side's GOAWAY: streams with higher numbers were not begun."""
+        self._numbered: dict[int, StreamWire] = {}
+        self._waiting: dict[StreamWire, None] = {}
+        self._soon = False
+        self.over = False
+        """Nothing is said on it any more."""
+        wire.on_room = self.flush
+        self._begin(client, window, streams_window)
+
+    def _begin(self, client: bool, window: int, streams_window: int) -> None:
+        settings = {SettingCodes.INITIAL_WINDOW_SIZE: window, SettingCodes.MAX_HEADER_LIST_SIZE: MAX_BLOCK_BYTES}
+        settings |= {SettingCodes.ENABLE_PUSH: 0} if client else {SettingCodes.MAX_CONCURRENT_STREAMS: MOST_STREAMS}
+        self.engine.local_settings = Settings(client=client, initial_values=settings)
+        self.engine.initiate_connection()
+        self.engine.increment_flow_control_window(streams_window - _DEFAULT_WINDOW)
+        if not client:
+            self.engine.receive_data(PREFACE)
+        self.flush()
+
+    # -- what comes ----------------------------------------------------------------------------------------------------
+
+    async def pump(self) -> None:
+        """Take what comes, until it ends or this side leaves. Broken; Lost."""
+        while await self.wire.more() and not self.over:
+            self._take()
+            await self.wire.drain()
+
+    def _take(self) -> None:
+        data = bytes(self.wire.buffer)
+        self.wire.buffer.clear()
+        try:
+            for piece in self._frames.feed(data):
+                if isinstance(piece, GoAway):
+                    self._go_away(piece)
+                else:
+                    for event in self.engine.receive_data(piece):
+                        self._handle(event)
+        except Flood as flood:
+            self.engine.close_connection(error_code=ErrorCodes(flood.code))
+            self.over = True
+            raise Broken(str(flood)) from None
+        except ProtocolError as error:
+            self.over = True
+            raise Broken(f"not HTTP/2 as it is meant to be: {error}") from None
+        finally:
+            self.flush()
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, RequestReceived):
+            stream = StreamWire(self, number=event.stream_id)
+            self._numbered[event.stream_id] = stream
+            self.streams.add(stream)
+            assert self._opened is not None
+            self._opened(stream, event.headers, event.stream_ended is not None)
+            return
+        stream = self._numbered.get(getattr(event, "stream_id", None) or 0)
+        if isinstance(event, DataReceived):
+            if stream is None:
+                self.acknowledge(event.flow_controlled_length, event.stream_id)
+            else:
+                stream.data(event.data, event.flow_controlled_length)
+        elif stream is None:
+            return
+        elif isinstance(event, ResponseReceived | InformationalResponseReceived):
+            stream.answered(event.headers, ended=isinstance(event, ResponseReceived) and event.stream_ended is not None)
+        elif isinstance(event, TrailersReceived):
+            stream.end(event.headers)
+        elif isinstance(event, StreamEnded):
+            stream.end()
+        elif isinstance(event, StreamReset):
+            stream.lost(event.error_code)
+
+    def _go_away(self, told: GoAway) -> None:
+        self.refused_above = told.last
+        for number, stream in list(self._numbered.items()):
+            if self._opened is None and number > told.last:
+                stream.lost(ErrorCodes.REFUSED_STREAM)
+
+    def acknowledge(self, size: int, number: int) -> None:
+        """So many bytes of what came on a stream have been passed on."""
+        if size and not self.over:
+            self.engine.acknowledge_received_data(size, number)
+
+    def any_length(self, number: int) -> None:
+        """What still comes on a stream needs not be as long as was said: clients that were refused end it early (curl
+        does). The engine would take that for an error of the whole connection, and has no other switch."""
+        if (stream := self.engine.streams.get(number)) is not None:
+            stream._expected_content_length = None  # pyright: ignore[reportPrivateUsage]
+
+    # -- what goes -----------------------------------------------------------------------------------------------------
+
+    def open(self) -> StreamWire:
+        """A stream of this side, which is begun with its first bytes."""
+        stream = StreamWire(self, number=None)
+        self.streams.add(stream)
+        return stream
+
+    @property
+    def full(self) -> bool:
+        return len(self.streams) >= min(MOST_STREAMS, self.engine.remote_settings.max_concurrent_streams)
+
+    def number(self, stream: StreamWire) -> int:
+        number = self.engine.get_next_available_stream_id()
+        self._numbered[number] = stream
+        return number
+
+    def wait(self, stream: StreamWire) -> None:
+        """It has something to send."""
+        self._waiting[stream] = None
+
+    def flush_soon(self) -> None:
+        """With what others have to send in this turn of the loop."""
+        if not self._soon:
+            self._soon = True
+            self.loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._soon = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what may be sent, in turns, while the wire takes it."""
+        waiting, wire = self._waiting, self.wire
+        while waiting and not wire.full and not self.over:
+            budget = max(_TURN_BYTES // len(waiting), self.engine.max_outbound_frame_size)
+            went_on = False
+            for stream in list(waiting):
+                went_on = stream.turn(budget) or went_on
+                if not stream.backlog:
+                    waiting.pop(stream, None)
+            wire.write(self.engine.data_to_send())
+            if not went_on:
+                return
+        wire.write(self.engine.data_to_send())
+
+    # -- ends ----------------------------------------------------------------------------------------------------------
+
+    def drop(self, stream: StreamWire) -> None:
+        self.streams.discard(stream)
+        self._waiting.pop(stream, None)
+        if stream.number is not None:
+            self._numbered.pop(stream.number, None)
+
+    def leave(self) -> None:
+        """Tells the other side that there will be no more."""
+        if not self.over:
+            self.engine.close_connection(error_code=ErrorCodes.NO_ERROR)
+        self.over = True
+        self.wire.write(self.engine.data_to_send())
+
+    def lose(self, error: Exception) -> None:
+        """The wire is lost, and all streams with it."""
+        self.wire.on_room, self.over = None, True
+        for stream in list(self.streams):
+            stream.vanish(error)

@@ -1,0 +1,373 @@
+"""The exits of one sandbox while they are open: its sockets, its names, its connections, and the records of both."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from paddock.audit import AuditLog
+from paddock.errors import Unrecorded
+from paddock.gateway.authority import Authority
+from paddock.gateway.mocks.answers import Mocks
+from paddock.gateway.mocks.recorder import Recorder
+from paddock.gateway.processes.connection_owner import without_secrets
+from paddock.gateway.processes.process_resolver import First
+from paddock.gateway.protocols.dns import MAX_QUERY_BYTES, Denied, Synthetic, answer, frame, take_queries
+from paddock.gateway.protocols.names import BadHost, canonical, is_address
+from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.protocols.token_bucket import TokenBucket
+from paddock.gateway.registries.malware import Lists
+from paddock.gateway.registries.package_cache import PackageStore
+from paddock.gateway.registries.reader import Reader
+from paddock.gateway.registries.registry import Shelf
+from paddock.gateway.rules.authorization import Approvals
+from paddock.gateway.rules.secrets import SecretBook
+from paddock.linux.routes import is_own
+from paddock.model import Recording
+from paddock.model.egress import Target, Verdict
+from paddock.policy.network import Snapshot
+
+from .connection import Connection
+from .pool import Pool
+from .stream import Lost, Wire
+from .upstream import Check, Upstream
+
+if TYPE_CHECKING:
+    from .gateway import Gateway
+
+MOST_HELD_BYTES = 32 << 20
+PATIENCE_SECONDS = 2.0
+_TELL_SECONDS = 10.0
+_ACCEPT_AT_ONCE = 64
+_PAUSE_SECONDS = 0.1
+_OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_Serve = Callable[[Connection, socket.socket], Coroutine[Any, Any, None]]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one door, in seconds but for `connections`, `streams` (of HTTP/2) and `names_per_second` (new ones, of its
+    resolver)."""
+
+    connections: int = 512
+    streams: int = 1024
+    first_byte: float = 10.0
+    head: float = 30.0
+    keep_alive: float = 120.0
+    response: float = 600.0
+    idle: float = 900.0
+    handler: float = 10.0
+    names_per_second: float = 100.0
+
+
+class Pages(msgspec.Struct, frozen=True, kw_only=True):
+    """Who reads those of registries, what is known of packages, and their files: one for a gateway."""
+
+    reader: Reader | None = None
+    known: Lists | None = None
+    packages: PackageStore | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class Door:
+    """The exits of one sandbox in one incarnation. The sockets listen in its network namespace; `Gateway.open` takes
+    them over. `policy` is what holds now; without `diag` nobody is told who makes connections. `first` is its pid 1:
+    pid and start time."""
+
+    gateway: Gateway
+    sandbox: str
+    incarnation: int
+    tcp: Sequence[socket.socket]
+    dns_udp: socket.socket
+    dns_tcp: socket.socket
+    policy: Snapshot
+    authority: Authority
+    secrets: SecretBook
+    approvals: Approvals
+    journal: AuditLog
+    diag: socket.socket | None = None
+    first: First = (0, 0)
+
+    def __post_init__(self) -> None:
+        gateway = self.gateway
+        self.limits, self.loop, self.pages = gateway.limits, gateway.loop, gateway.pages
+        self.names, self.pool, self.streams = Synthetic(), Pool(self.loop), 0
+        self.shelf = Shelf(self.pages.known)
+        self.mocks = Mocks(gateway.handlers, lambda: self.secrets)
+        self.recorder: Recorder | None = None
+        self.live: set[Connection] = set()
+        self.origins: dict[int, asyncio.Task[dict[str, Any]]] = {}
+        """By flow, the question who made it, of those that nothing was decided on yet."""
+        self.refused = self._told = 0
+        """Connections that were over the limit; they are recorded together, every now and then."""
+        self._tell_at = self.loop.time()
+        self._flows = self._held = 0
+        self._watched = False
+        self._asked: OrderedDict[tuple[str, str], bool] = OrderedDict()
+        rate = self.limits.names_per_second  # names that nobody asked for before are a way to fill the log
+        self._new_names = TokenBucket(rate, 10 * rate)
+
+    # -- what the gateway and the daemon do to it ----------------------------------------------------------------------
+
+    def listen(self) -> None:
+        for listener in self.tcp:
+            self._listen(listener, self._serve)
+        self._listen(self.dns_tcp, self._serve_names)
+        self.dns_udp.setblocking(False)
+        self.loop.add_reader(self.dns_udp, self._answer_names)
+
+    async def revise(self, policy: Snapshot) -> None:
+        """Put another policy in force. When it returns, what that refuses was cut."""
+        if policy.revision != self.policy.revision:
+            self.mocks.end()
+        self.policy = policy
+        self.pool.sweep(everything=True)
+        for connection in list(self.live):
+            connection.recheck(policy)
+        await self.watch()
+
+    async def watch(self) -> None:
+        """Have processes of the sandbox told of, if its policy wants that, or else not any more."""
+        audit = self.policy.document.audit
+        await self._watch(audit is not None and audit.processes)
+
+    async def _watch(self, wanted: bool) -> None:
+        if self.gateway.origins is not None and wanted != self._watched:
+            self._watched = wanted
+            await self.gateway.origins.watch(self.sandbox, self.incarnation, self.first if wanted else None)
+
+    def record(self, on: bool) -> Recording | None:
+        """Begin to record anew, or return what was recorded; None: nothing was."""
+        before, self.recorder = self.recorder, Recorder(lambda: self.secrets) if on else None
+        return None if before is None else before.take()
+
+    def tick(self, now: float) -> None:
+        for connection in list(self.live):
+            connection.tick(now)
+        self.pool.sweep()
+        if now >= self._tell_at:
+            self._tell_refused()
+
+    def _tell_refused(self) -> None:
+        untold = self.refused - self._told
+        if not untold:
+            return
+        with suppress(Unrecorded):  # nothing passes then; they are told of when it can be written again
+            self.journal.event("egress.crowded", sandbox=self.sandbox, incarnation=self.incarnation, refused=untold)
+            self._told, self._tell_at = self.refused, self.loop.time() + _TELL_SECONDS
+
+    async def close(self) -> None:
+        for sock in (*self.tcp, self.dns_tcp, self.dns_udp):
+            self.loop.remove_reader(sock)
+            sock.close()
+        if self.diag is not None:
+            self.diag.close()
+        self._tell_refused()
+        self.mocks.end()
+        for connection in list(self.live):
+            connection.cut("closed")
+        self.pool.cut("closed")
+        await self._watch(False)
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def _listen(self, listener: socket.socket, serve: _Serve) -> None:
+        listener.setblocking(False)
+        self.loop.add_reader(listener, self._accept, listener, serve)
+
+    def _accept(self, listener: socket.socket, serve: _Serve) -> None:
+        gateway = self.gateway
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                sock, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in _OUT:  # they wait in the backlog until something is closed
+                    self.loop.remove_reader(listener)
+                    self.loop.call_later(_PAUSE_SECONDS, self._listen_again, listener, serve)
+                return
+            sock.setblocking(False)
+            if len(self.live) >= self.limits.connections:
+                self.refused += 1
+                _reset(sock)
+                continue
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                origin = ("", 53) if listener is self.dns_tcp else gateway.origin(sock)
+                connection = Connection(self, Wire(self.loop, gateway.scratch), origin)
+            except OSError:
+                _reset(sock)
+                continue
+            self.live.add(connection)
+            gateway.start(serve(connection, sock))
+
+    def _listen_again(self, listener: socket.socket, serve: _Serve) -> None:
+        if self.gateway.doors.get(self.sandbox) is self:
+            self._listen(listener, serve)
+
+    async def _serve(self, connection: Connection, sock: socket.socket) -> None:
+        try:
+            await connection.wire.attach(sock)
+            await self._ask_who(connection, sock)
+            await connection.run()
+        finally:
+            self.live.discard(connection)
+            self.origins.pop(connection.flow, None)
+
+    async def _ask_who(self, connection: Connection, sock: socket.socket) -> None:
+        """Begin to ask who made the connection. Return when that is known, or has taken long.
+
+        A program that waits for an answer is still there when it is looked for: it gets none before this returns.
+        """
+        origins = self.gateway.origins
+        if self.diag is not None and origins is not None:
+            asking = origins.who(self.diag, sock, connection.origin, self.sandbox, self.first)
+            self.origins[connection.flow] = task = self.loop.create_task(asking)
+            await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+
+    def next_flow(self) -> int:
+        self._flows += 1
+        return self._flows
+
+    def decide(self, kind: str, flow: int, target: Target, verdict: Verdict, **about: Any) -> int:
+        """Record a verdict, and return its number. Unrecorded: nothing may happen.
+
+        `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`, `push` (of
+        git), `secret` (a placeholder astray), `registry` (a page or a file of a package). `flow` is the number of the
+        connection, from 1. `about`: what applies of `address`, `tier`, `method`, `path` (16 hex digits of its SHA-256),
+        `refs` (what a push changes, each with its old and its new object), `package` with its version, `digest` (what
+        its page said), `malware` (the list that was asked).
+        """
+        detail = {name: value for name, value in about.items() if value is not None}
+        detail |= {"incarnation": self.incarnation, "flow": flow, "host": target.host, "port": target.port}
+        number = self.journal.verdict(
+            f"egress.{kind}",
+            allowed=verdict.allowed,
+            rule=verdict.rule,
+            reason=verdict.reason,
+            sandbox=self.sandbox,
+            detail={**detail, "revision": verdict.revision},
+        )
+        asked = self.origins.pop(flow, None)
+        if asked is not None and asked.done():
+            self._record_origin(flow, number, asked)
+        elif asked is not None:
+            asked.add_done_callback(partial(self._record_late_origin, flow, number))
+        return number
+
+    def _record_origin(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
+        about = {"incarnation": self.incarnation, "flow": flow, "decision": number}
+        self.journal.event("egress.origin", sandbox=self.sandbox, **about, **without_secrets(asked.result()))
+
+    def _record_late_origin(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
+        if not asked.cancelled():
+            with suppress(Unrecorded):
+                self._record_origin(flow, number, asked)
+
+    def outcome(self, number: int, *, sent: int, received: int, error: str | None, **about: Any) -> None:
+        """Record what came of decision `number`: bytes as the sandbox saw them, and `about` the package cache: what it
+        did (`cache`), `url` and `digest` of the file that the sandbox had. Unrecorded."""
+        detail: dict[str, object] = {"sent": sent, "received": received, **about}
+        self.journal.outcome(number, "egress", ok=error is None, error=error, detail=detail)
+
+    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
+        """Refused."""
+        before = self.policy.revision
+        upstream = await self.gateway.dialer.dial(
+            target, literal=literal, tls=tls, check=self._check(flow, target), h2=h2
+        )
+        policy = self.policy
+        if policy.revision != before and not policy.address(target, upstream.address).allowed:
+            upstream.wire.reset("revised")
+            raise Refused("the policy has changed meanwhile", rule="address")
+        return upstream
+
+    def may_dial(self, target: Target, address: str) -> bool:
+        """Whether an answer may be one that this address has given; nothing is dialled, and nothing recorded."""
+        return self.policy.address(target, address, own=(address,) if is_own(address) else ()).allowed
+
+    def hold(self, size: int) -> None:
+        """So many bytes more (or less) are kept of requests that are looked at whole. Refused: too many."""
+        if size > 0 and self._held + size > MOST_HELD_BYTES:
+            raise Refused("too many requests wait to be looked at whole", status=503, rule="body", hint="try again")
+        self._held += size
+
+    def _check(self, flow: int, target: Target) -> Check:
+        def check(address: str) -> Verdict:
+            verdict = self.policy.address(target, address, own=(address,) if is_own(address) else ())
+            self.decide("dial", flow, target, verdict, address=address)
+            return verdict
+
+        return check
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def lookup(self, name: str) -> str | Denied:
+        """What the resolver inside is told. A name is recorded when it is first asked for under a revision."""
+        try:
+            host = canonical(name)
+        except BadHost:
+            return Denied.NAME
+        if is_address(host):
+            return Denied.NAME
+        verdict = self.policy.name(host)
+        key = (verdict.revision, host)
+        if key not in self._asked:
+            if not self._new_names.take():
+                return Denied.NOW
+            try:
+                self.decide("name", 0, Target(host, 53), verdict)
+            except Unrecorded:
+                return Denied.NOW
+            self._asked[key] = True
+            if len(self._asked) > 4096:
+                self._asked.popitem(last=False)
+        if not verdict.allowed:
+            return Denied.NAME
+        return self.names.address(host) or Denied.NOW
+
+    def _answer_names(self) -> None:
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                query, client = self.dns_udp.recvfrom(MAX_QUERY_BYTES)
+                reply = answer(query, self.lookup, udp=True)
+                if reply is not None:
+                    self.dns_udp.sendto(reply, client)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue  # of one client: it has gone
+
+    async def _serve_names(self, connection: Connection, sock: socket.socket) -> None:
+        wire = connection.wire
+        connection.limit(self.limits.first_byte)
+        try:
+            await wire.attach(sock)
+            while await wire.more():
+                for query in take_queries(wire.buffer):
+                    reply = answer(query, self.lookup, udp=False)
+                    if reply is None:
+                        return
+                    wire.write(frame(reply))
+                await wire.drain()
+        except (ValueError, Lost):
+            wire.reset()
+        finally:
+            wire.close()
+            self.live.discard(connection)
+
+
+def _reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()

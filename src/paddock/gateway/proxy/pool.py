@@ -1,0 +1,186 @@
+"""Connections to servers that a sandbox uses again: of HTTP/1.1 in turn, of HTTP/2 by several streams at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from paddock.gateway.protocols.refusal import Refused
+from paddock.model.egress import Target
+
+from .h2_session import Broken, Session
+from .stream import Lost
+from .upstream import Upstream
+
+_WINDOW, _STREAMS_WINDOW = 1 << 20, 4 << 20
+_MOST_IDLE, _MOST_PLAIN = 64, 1024
+_IDLE_SECONDS, _FRESH_SECONDS = 30.0, 1.0
+
+
+class Link:
+    """A connection of HTTP/2. `retired`: it takes no new streams, and ends with its last."""
+
+    def __init__(self, upstream: Upstream, loop: asyncio.AbstractEventLoop) -> None:
+        self._upstream, self._loop = upstream, loop
+        self._session = Session(upstream.wire, loop, opened=None, window=_WINDOW, streams_window=_STREAMS_WINDOW)
+        self.retired = False
+        self._used = False
+        self.idle_since = loop.time()
+        self._task = loop.create_task(self._pump())
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._session.streams)
+
+    def stream(self) -> Upstream | None:
+        """None: it takes no more at present."""
+        if self.retired or self._session.refused_above is not None or self._session.full:
+            return None
+        opened = self._session.open()
+        stream = Upstream(opened, self._upstream.target, self._upstream.address, opened)
+        stream.reused, self._used = self._used, True
+        stream.shared = True
+        return stream
+
+    async def _pump(self) -> None:
+        wire, why = self._upstream.wire, ConnectionResetError("the server has left")
+        try:
+            await self._session.pump()
+        except (Lost, Broken) as error:
+            why = ConnectionResetError(str(error))
+        except Exception as fault:
+            self._loop.call_exception_handler({"message": "a connection to a server failed", "exception": fault})
+            why = ConnectionResetError(f"{type(fault).__name__} in the gateway")
+        finally:
+            self.retired = True
+            self._session.lose(why)
+            wire.close()
+
+    def close(self) -> None:
+        """It tells the server so."""
+        self.retired = True
+        self._session.leave()
+        self._session.lose(ConnectionResetError("closed"))
+        self._upstream.wire.close()
+
+    def reset(self, why: str) -> None:
+        self.retired = True
+        self._upstream.wire.reset(why)
+
+
+class Pool:
+    """Those of one sandbox: nobody else's requests ever share a connection with its own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._idle: dict[tuple[Target, bool], list[Upstream]] = {}
+        self._count = 0
+        self._links: dict[Target, list[Link]] = {}
+        self._plain: dict[Target, None] = {}
+        """Servers that don't take HTTP/2."""
+        self._dialling: dict[Target, asyncio.Future[Refused | None]] = {}
+
+    def take(self, target: Target, *, tls: bool, repeatable: bool) -> Upstream | None:
+        """A connection of HTTP/1.1 that stands. The other side may be ending it this moment: what can't be sent twice
+        gets none that has been idle for long."""
+        idle = self._idle.get((target, tls))
+        while idle:
+            upstream = idle.pop()
+            self._count -= 1
+            upstream.wire.watch(False)
+            age = self._loop.time() - upstream.idle_since
+            if upstream.wire.idle and age < (_IDLE_SECONDS if repeatable else _FRESH_SECONDS):
+                upstream.reused = True
+                return upstream
+            upstream.wire.close()
+        return None
+
+    def give(self, upstream: Upstream, *, tls: bool) -> None:
+        if upstream.shared or self._count >= _MOST_IDLE or not upstream.wire.idle:
+            upstream.wire.close()
+            return
+        upstream.idle_since = self._loop.time()
+        self._idle.setdefault((upstream.target, tls), []).append(upstream)
+        self._count += 1
+        upstream.wire.watch(True)
+
+    def stream(self, target: Target) -> Upstream | None:
+        """A stream of a connection of HTTP/2."""
+        for link in self._links.get(target, ()):
+            stream = link.stream()
+            if stream is not None:
+                return stream
+        return None
+
+    async def reach(self, target: Target, dial: Callable[[], Awaitable[Upstream]]) -> Upstream:
+        """A stream where the server takes HTTP/2, which `dial` offers, or else what was dialled. Those who want the
+        same at one time wait for one dial. Refused."""
+        while target not in self._plain:
+            stream = self.stream(target)
+            if stream is not None:
+                return stream
+            dialling = self._dialling.get(target)
+            if dialling is None:
+                return await self._dial(target, dial)
+            refused = await asyncio.shield(dialling)
+            if refused is not None:
+                raise Refused(refused.reason, status=refused.status, rule=refused.rule)
+        return await dial()
+
+    async def _dial(self, target: Target, dial: Callable[[], Awaitable[Upstream]]) -> Upstream:
+        told = self._dialling[target] = self._loop.create_future()
+        outcome: Refused | None = None
+        try:
+            upstream = await dial()
+            if upstream.wire.protocol != "h2":
+                if len(self._plain) >= _MOST_PLAIN:
+                    del self._plain[next(iter(self._plain))]
+                self._plain[target] = None
+                return upstream
+            link = Link(upstream, self._loop)
+            self._links.setdefault(target, []).append(link)
+            stream = link.stream()
+            assert stream is not None
+            return stream
+        except Refused as refused:
+            outcome = refused
+            raise
+        finally:
+            del self._dialling[target]
+            told.set_result(outcome)
+
+    def sweep(self, *, everything: bool = False) -> None:
+        """Close what is idle for too long, has ended, or is too much. `everything`: nothing is used again."""
+        now, idle_links = self._loop.time(), 0
+        for key, idle in list(self._idle.items()):
+            kept = [] if everything else [u for u in idle if u.wire.idle and now - u.idle_since < _IDLE_SECONDS]
+            for upstream in idle:
+                if upstream not in kept:
+                    upstream.wire.close()
+            self._count -= len(idle) - len(kept)
+            if kept:
+                self._idle[key] = kept
+            else:
+                del self._idle[key]
+        if everything:
+            self._plain.clear()
+        for target, links in list(self._links.items()):
+            for link in list(links):
+                link.retired = link.retired or everything
+                if link.busy:
+                    link.idle_since = now
+                    continue
+                idle_links += 1
+                if link.retired or idle_links > _MOST_IDLE or now - link.idle_since > _IDLE_SECONDS:
+                    link.close()
+                    links.remove(link)
+            if not links:
+                del self._links[target]
+
+    def cut(self, why: str) -> None:
+        """Break off what HTTP/2 is spoken on, and close what is idle."""
+        self.sweep(everything=True)
+        for links in self._links.values():
+            for link in links:
+                link.reset(why)
+        self._links.clear()

@@ -1,0 +1,411 @@
+"""One judged request to its server, and the answer back. Bodies stream, in bounded memory; placeholders of secrets
+become values on the way there, and values placeholders on the way back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paddock.gateway.mocks.recorder import Exchanged
+from paddock.gateway.protocols.gzip import Undecodable
+from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Body, Fields, Http, Request, Response, Stream
+from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.protocols.replacer import Both, Filter
+from paddock.gateway.registries.package_cache import Broken, Packaged, whole
+from paddock.gateway.rules.authorization import Judged
+from paddock.gateway.rules.overrides import FormWatch
+from paddock.gateway.rules.redaction import Returned, redacted
+from paddock.gateway.rules.substitution import BUFFERED_BYTES, Swap
+
+from .h2_session import StreamFailed
+from .stream import Lost
+from .upstream import Upstream
+from .websocket import EXTENSIONS, switch
+
+if TYPE_CHECKING:
+    from paddock.gateway.registries.registry import Look
+
+    from .connection import Connection
+
+_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+_MOST_INTERIM = 32
+_ASKED = CONDITIONS | {b"accept"}
+"""Fields that a judged registry is sent."""
+_MOST_ASKED_BYTES = 256
+
+
+class _Stale(Exception):
+    """The server ended a connection that was kept before it answered. `untouched`: and has not read the request."""
+
+    def __init__(self, *, untouched: bool = False) -> None:
+        super().__init__()
+        self.untouched = untouched
+
+
+class Relay:
+    def __init__(self, connection: Connection, judged: Judged, *, silent: bool = False) -> None:
+        """`silent`: a page is read for what it says of files; nobody inside has asked for it."""
+        self._connection, self._door, self._wire, self._judged = connection, connection.door, connection.wire, judged
+        self._request, self._target, self._scheme = judged.request, judged.target, judged.scheme
+        self._http, self._held = connection.http, 0
+        self._body, self._begun = self._http.body(self._request), bytearray()
+        """What was read of the body before it is sent on."""
+        self.look: Look | None = None
+        """The answer is a page of a registry, which has to be looked through."""
+        self.file: Packaged | None = None
+        """The answer is a file that may come from the package cache."""
+        self._swap: Swap | None = None
+        self.watch: FormWatch | None = None
+        """Looks at the request's body before it is sent. Raises Refused."""
+        self.anew = False
+        """The request goes to a judged registry: in the gateway's own words."""
+        self.admit: Callable[[Response], None] | None = None
+        """Looks at the answer's head before anything of it is passed on. Raises Refused."""
+        self.exchanged: Exchanged | None = None
+        """Keeps the answer."""
+        self._silent = silent
+        self._broken: Refused | None = None
+        """Why this side could not go on with the request's body."""
+
+    def close(self) -> None:
+        """The request is over."""
+        self._door.hold(-self._held)
+        if self.file is not None:
+            self.file.close()
+
+    async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
+        """The whole body, which stays where it is taken from. Refused: it is larger than `most`."""
+        request = self._request
+
+        def enough(_: bytes) -> bool:
+            if len(self._begun) > most:
+                raise Refused(
+                    f"a body of more than {most} bytes can't be looked at as a whole", status=413, rule="body"
+                )
+            return False
+
+        await self.begin(enough)
+        content = bytes(self._begun)
+        self._wire.buffer[:0] = content
+        if request.chunked or request.length is not None:
+            request.chunked, request.length = False, len(content)
+        self._body, self._begun = Body(self._request), bytearray()
+        return content
+
+    async def peek(self, most: int) -> bytes | None:
+        """The whole body, which is sent on all the same; None: it is larger than `most`."""
+        more = await self.begin(lambda _: len(self._begun) > most)
+        return None if more else bytes(self._begun)
+
+    async def begin(self, enough: Callable[[bytes], bool]) -> bool:
+        """Takes the body up to where `enough`, which is given each new piece of it, says so, or to its end: then it is
+        False. What was taken is sent on with the rest."""
+        request, wire, body = self._request, self._wire, self._body
+        if request.expects and not body.done:
+            self._http.respond(Response(status=100, phrase=b"Continue", fields=[]), keep_alive=True)
+            self._http.send(b"")
+            request.expects = False
+            request.fields = [field for field in request.fields if field[0].lower() != b"expect"]
+        while True:
+            piece = body.take(wire.buffer)
+            self._door.hold(len(piece))
+            self._held += len(piece)
+            self._begun += piece
+            if enough(piece):
+                return True
+            if body.done:
+                return False
+            if not await wire.more():
+                body.end()
+
+    async def forward(self) -> bool:
+        """Whether the connection can go on. Refused: nothing came back, and what was sent was not all."""
+        request, wire = self._request, self._wire
+        swap = Swap(
+            self._door.secrets,
+            self._target,
+            scheme=self._scheme,
+            method=request.method,
+            allowed=self._judged.verdict.secrets,
+        )
+        self._swap = swap
+        path, request.fields = swap.target(self._judged.path), swap.fields(request.fields)
+        if request.upgrade is not None and self._door.secrets:
+            request.fields = [field for field in request.fields if field[0].lower() != EXTENSIONS]
+        filter = swap.body(request.fields)
+        rewrites = filter is not None and filter.rewrites
+        if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
+            await self.collect()
+        begun, watch = bytes(self._begun), None if self.watch is None else self.watch.feed
+        stream = Stream(self._body, filter=filter, trailers=swap.trailers, begun=begun, watch=watch)
+        content = stream.take(wire.buffer)
+        if rewrites and (request.chunked or request.length is not None):
+            request.chunked, request.length = not stream.done, len(content) if stream.done else None
+        sent, last = self._written_anew(swap) if self.anew else request, stream.last
+
+        def begin(http: Http) -> None:
+            http.ask(sent, path, self._judged.host)
+            http.send(content, last)
+
+        return await self._send_to_one(stream, begin)
+
+    def _written_anew(self, swap: Swap) -> Request:
+        """Return the request with what its answer needs, and with credentials where a secret is bound to them."""
+        coding = b"identity" if self.look is None else b"gzip"
+        fields = [(b"User-Agent", b"paddock"), (b"Accept-Encoding", coding)]
+        for name, value in self._request.fields:
+            lower = name.lower()
+            if (lower in _ASKED and len(value) <= _MOST_ASKED_BYTES) or lower in swap.headers:
+                fields.append((name, value))
+        return msgspec.structs.replace(self._request, fields=fields)
+
+    async def _send_to_one(self, stream: Stream, begin: Callable[[Http], None]) -> bool:
+        """`begin` sends what there is of the request: once more if the server ended a connection that was kept."""
+        connection, target, tls = self._connection, self._target, self._scheme == "https"
+        if self.file is not None and (goes_on := await self.file.answer(self._request, self)) is not None:
+            return goes_on
+        if self.look is not None and (goes_on := await self._recall(self.look)) is not None:
+            return goes_on
+        complete = stream.done  # what comes later can be sent only once
+        repeatable = complete and self._request.method in _REPEATABLE
+        upstream = self._kept(tls=tls, repeatable=repeatable)
+        while True:
+            if upstream is None:
+                upstream = await self._dial(tls=tls)
+            connection.upstream = upstream
+            try:
+                return await self._converse(stream, upstream, begin)
+            except _Stale as stale:
+                if not (upstream.reused and (repeatable or (stale.untouched and complete))):
+                    raise Refused(
+                        f"{target.host} ended the connection without an answer", status=502, rule="upstream"
+                    ) from None
+                upstream.wire.close()
+                upstream = None
+
+    def _kept(self, *, tls: bool, repeatable: bool) -> Upstream | None:
+        connection, target = self._connection, self._target
+        shared = self._door.pool.stream(target) if tls and connection.is_stream else None
+        if shared is not None or connection.is_grpc:
+            return shared
+        return self._door.pool.take(target, tls=tls, repeatable=repeatable)
+
+    async def _dial(self, *, tls: bool) -> Upstream:
+        """What speaks HTTP/2 with us is spoken to so, if the server does too."""
+        connection, target, door = self._connection, self._target, self._door
+        if not (tls and connection.is_stream):
+            return await door.dial(connection.flow, target, literal=connection.literal, tls=tls)
+        upstream = await door.pool.reach(
+            target, lambda: door.dial(connection.flow, target, literal=connection.literal, tls=tls, h2=True)
+        )
+        if connection.is_grpc and not upstream.shared:
+            upstream.wire.close()
+            raise Refused(
+                f"{target.host} does not speak HTTP/2, without which gRPC does not work", status=502, rule="upstream"
+            )
+        return upstream
+
+    async def _converse(self, stream: Stream, upstream: Upstream, begin: Callable[[Http], None]) -> bool:
+        wire, server, before = self._wire, upstream.wire, upstream.wire.received
+        wire.guard(server)
+        begin(upstream.http)
+        sender: asyncio.Task[None] | None = None
+        if stream.done:
+            wire.watch(True)
+        else:
+            sender = self._door.loop.create_task(self._send_rest(stream, upstream))
+        try:
+            response = await self._answer(upstream, before)
+            goes_on = await self._receive(response, upstream)
+        finally:
+            wire.guard(None)
+            if sender is not None:
+                await _settle(sender)
+            wire.watch(False)
+        self._connection.upstream = None
+        if stream.done and response.keep_alive:
+            self._door.pool.give(upstream, tls=self._scheme == "https")
+        else:
+            server.close()
+        return goes_on and stream.done
+
+    async def _send_rest(self, stream: Stream, upstream: Upstream) -> None:
+        wire, server = self._wire, upstream.wire
+        try:
+            while not stream.done:
+                if not await wire.more():
+                    stream.end()
+                upstream.http.send(stream.take(wire.buffer), stream.last)
+                await server.drain()
+            wire.watch(True)
+        except BadMessage as error:
+            self._broken = Refused(str(error), status=400, rule="http")
+            server.reset("the request is malformed")
+        except Refused as refused:
+            self._broken = refused
+            server.reset("the request is refused")
+        except Lost as error:
+            server.reset(str(error))
+
+    # -- and back ------------------------------------------------------------------------------------------------------
+
+    async def _answer(self, upstream: Upstream, before: int) -> Response:
+        """The final response's head; interim ones are passed on. `before`: bytes that it had sent before."""
+        server = upstream.wire
+        self._connection.limit(self._door.limits.response, server)
+        for _ in range(_MOST_INTERIM):
+            try:
+                response = await upstream.http.response(self._request.method)
+            except Lost as lost:
+                raise self._unanswered(lost, begun=server.received > before) from None
+            except BadMessage as error:
+                server.reset()
+                raise Refused(f"the server's answer is malformed: {error}", status=502, rule="upstream") from None
+            book = self._door.secrets
+            if book:
+                response.phrase = book.redaction(keep_length=True).whole(response.phrase)
+            if response.status >= 200 or response.status == 101:
+                self._connection.limit(None)
+                return response
+            if book:
+                response.fields = book.redaction(keep_length=True).fields(response.fields)
+            if self._request.minor and not self._silent:
+                self._http.respond(response, keep_alive=True)
+                self._http.send(b"")
+                await self._wire.drain()
+        server.reset()
+        raise Refused("the server does not come to an answer", status=502, rule="upstream")
+
+    def _unanswered(self, lost: Lost, *, begun: bool) -> Exception:
+        if self._wire.error is not None:
+            return lost
+        if self._broken is not None:
+            return self._broken
+        if str(lost) == "too slow":
+            return Refused("the server did not answer in time", status=504, rule="upstream")
+        failed = lost.__cause__ if isinstance(lost.__cause__, StreamFailed) else None
+        if begun or (failed is not None and not failed.untouched):
+            return Refused(f"the server broke off: {lost}", status=502, rule="upstream")
+        return _Stale(untouched=failed is not None)
+
+    async def _receive(self, response: Response, upstream: Upstream) -> bool:
+        request, wire, server = self._request, self._wire, upstream.wire
+        if response.status == 101:
+            return await switch(request, response, wire, server, self._door, self._swap)
+        if self.look is not None:
+            return await self._look_through(self.look, response, upstream)
+        if self.admit is not None:
+            try:
+                self.admit(response)
+            except Exception:
+                server.reset()
+                raise
+        kept = self.file if self.file is not None and self.file.keep(response, upstream.address) else None
+        stream = self.returning(response, upstream, kept)
+        goes_on = request.keep_alive
+        if not response.bodiless and response.length is None:
+            response.chunked = request.minor > 0  # what has no length ends by itself only in chunks
+            goes_on = goes_on and response.chunked
+        self.respond(response, keep_alive=goes_on)
+        begun = False
+        try:
+            while True:
+                data = stream.take(server.buffer)
+                if data or stream.done or kept is None:  # of a file that is kept nothing is said before a part is right
+                    self.send(data, stream.last)
+                    begun = True
+                if stream.done:
+                    break
+                await wire.drain()
+                if not await server.more():
+                    stream.end()
+        except (Lost, BadMessage, Undecodable, Broken) as error:
+            server.reset()
+            if not begun and wire.error is None:
+                raise Refused(str(error), status=502, rule="cache") from None
+            wire.reset()  # half of it is there: that it is half must be seen
+            raise Lost(f"the answer was cut off: {error}") from None
+        await wire.drain()
+        if kept is not None:
+            kept.gave()
+        return goes_on
+
+    @property
+    def how(self) -> str | None:
+        """What the package cache did, for the records."""
+        return self.file.how if self.file is not None else None if self.look is None else self.look.how
+
+    async def _recall(self, look: Look) -> bool | None:
+        """None: the page has to be asked for."""
+        response = whole([], 0)
+        body = look.recall(response)
+        return None if body is None else await self._give_page(response, body)
+
+    async def _look_through(self, look: Look, response: Response, upstream: Upstream) -> bool:
+        """A page is passed on when all of it is there, and has been written anew."""
+        server, look.address = upstream.wire, upstream.address
+        self._connection.limit(self._door.limits.response, server)
+        try:
+            body = await look.read(response, upstream)
+        except Lost as lost:
+            raise self._unanswered(lost, begun=True) from None
+        except Refused:
+            server.reset()
+            raise
+        finally:
+            self._connection.limit(None)
+        return await self._give_page(response, body)
+
+    async def _give_page(self, response: Response, body: bytes) -> bool:
+        request, wire, book = self._request, self._wire, self._door.secrets
+        if self._silent:
+            return request.keep_alive
+        if book:
+            redaction = book.redaction(keep_length=True)
+            body = await redacted(redaction, body)
+            response.fields = redaction.fields(response.fields)
+        keep_alive = request.keep_alive
+        self.respond(response, keep_alive=keep_alive)
+        self.send(body, [])
+        await wire.drain()
+        return keep_alive
+
+    def respond(self, response: Response, *, keep_alive: bool) -> None:
+        if self.exchanged is not None:
+            self.exchanged.response = response
+        self._http.respond(response, keep_alive=keep_alive, minor=self._request.minor)
+
+    def send(self, data: bytes, last: Fields | None) -> None:
+        if self.exchanged is not None:
+            self.exchanged.take(data)
+        self._http.send(data, last)
+
+    def returning(self, response: Response, upstream: Upstream | None = None, kept: Packaged | None = None) -> Stream:
+        """The answer's body; its head has lost what must not come back. `kept` looks at it first."""
+        book = self._door.secrets
+        body = Body(response) if upstream is None else upstream.http.body(response)
+        if not book:
+            return Stream(body, filter=kept, trailers=lambda fields: fields)
+        redaction = book.redaction(keep_length=True)
+        try:
+            returned = Returned(redaction, response.fields)
+        except Undecodable as error:
+            if upstream is not None:
+                upstream.wire.reset()
+            raise Refused(f"the answer can't be looked into: {error}", status=502, rule="secret") from None
+        response.fields = returned.fields
+        if returned.rewrites:
+            response.length = None
+        filter: Filter = returned if kept is None else Both(kept, returned)
+        return Stream(body, filter=filter, trailers=redaction.fields)
+
+
+async def _settle(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        pass

@@ -1,0 +1,1 @@
+"""Filter and cache what package registries answer."""

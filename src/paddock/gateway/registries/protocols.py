@@ -1,0 +1,99 @@
+"""The protocols of registries that have pages, as one: which path is a page, what to ask for, what may be seen of it.
+Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Protocol
+
+import msgspec
+
+from paddock.gateway.protocols.gzip import Gzip, Undecodable
+
+from . import crates, npm, pypi
+from .page import File, Filtered, Kept, Malformed, Page, reasons
+
+MOST_PAGE_BYTES = 64 << 20
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class Registry(Protocol):
+    """A module that knows the pages of a registry."""
+
+    @property
+    def ACCEPT(self) -> bytes:
+        """What a page is asked for."""
+        ...
+
+    def normalised(self, name: str, /) -> str: ...
+
+    def package_of(self, path: str) -> str | None:
+        """Return whose page is at a path; None: the path is of something else."""
+        ...
+
+    def page_of(self, path: str) -> tuple[str, str] | None:
+        """Return package and path, on the first of the rule's hosts, of the page that should lead to a file."""
+        ...
+
+    def filter_page(self, page: Page, kind: str, body: bytes) -> Filtered:
+        """Write a page of type `kind` anew, as it may be seen. Malformed."""
+        ...
+
+
+PROTOCOLS: dict[str, Registry] = {"pypi": pypi, "npm": npm, "crates": crates}
+
+
+def normalised(registry: str, name: str) -> str:
+    """The one form of a package's name."""
+    return PROTOCOLS[registry].normalised(name) if registry in PROTOCOLS else name
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A page that is to be read: what came of type `kind`, encoded or not."""
+
+    page: Page
+    kind: str
+    gzip: bool
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was read; the page as it may be seen comes with it. `files` by `key_of`, each a `Kept` as MessagePack: what
+    is put on the shelf need not be looked at there. `held`: what is held back of it, and why, in words."""
+
+    kind: str = ""
+    files: dict[bytes, bytes] = {}
+    held: str = ""
+    nothing: str | None = None
+    downloads: str | None = None
+    malformed: str | None = None
+
+
+def key_of(item: int, file: File) -> bytes:
+    return hashlib.sha256(_pack((item, file))).digest()[:16]
+
+
+def read(job: Job, body: bytes) -> tuple[Answer, bytes]:
+    """Never raises but for want of memory or time."""
+    try:
+        protocol = PROTOCOLS[job.page.rule.registry or ""]
+        found = protocol.filter_page(job.page, job.kind, _decoded(body) if job.gzip else body)
+    except (Malformed, Undecodable) as error:
+        return Answer(malformed=str(error)), b""
+    files = {key_of(job.page.item, file): _pack(kept) for file, kept in found.files}
+    answer = Answer(
+        kind=found.kind, files=files, held=_held(found.files), nothing=found.nothing, downloads=found.downloads
+    )
+    return answer, found.body
+
+
+def _decoded(body: bytes) -> bytes:
+    gzip, content, step = Gzip(), bytearray(), 1 << 16
+    for start in range(0, len(body), step):
+        content += gzip.decode(body[start : start + step])
+        if len(content) > MOST_PAGE_BYTES:
+            raise Malformed(f"more than {MOST_PAGE_BYTES >> 20} MiB")
+    return bytes(content)
+
+
+def _held(files: tuple[tuple[File, Kept], ...]) -> str:
+    return reasons({kept.version: kept.held for _, kept in files if kept.held})

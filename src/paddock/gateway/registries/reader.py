@@ -1,0 +1,136 @@
+"""Pages are read in processes of their own, that have nothing: see docs/design/registries.md.
+
+A page is sent to one as: length of the job (32 bits), the job, the page, end; and is answered in the same form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import struct
+
+import msgspec
+
+from paddock.gateway.processes.fork_server import ForkServer
+from paddock.gateway.protocols.refusal import Refused
+from paddock.linux import confine as process
+from paddock.linux import prctl, seccomp, seccomp_profile
+from paddock.model import Allow
+from paddock.model.policy import Registry
+
+from .page import Page
+from .protocols import MOST_PAGE_BYTES, Answer, Job, read
+
+MOST_AT_ONCE = 8
+_LENGTH = struct.Struct("!I")
+_MOST_MEMORY_BYTES = 1 << 30
+_MOST_SECONDS = 20
+_CHUNK = 1 << 18
+_CALLS = """
+read write recvfrom recvmsg sendto sendmsg close exit exit_group clone wait4 brk mmap munmap mremap mprotect madvise
+futex set_robust_list rseq rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack restart_syscall getpid gettid getrandom
+clock_gettime setrlimit prlimit64 fstat sched_yield getsockname getsockopt
+"""
+_encode = msgspec.msgpack.Encoder().encode
+_job = msgspec.msgpack.Decoder(Job).decode
+_answer = msgspec.msgpack.Decoder(Answer).decode
+
+
+class Reader(ForkServer):
+    """The process that those which read pages are forked from, one for each page."""
+
+    def __init__(self) -> None:
+        super().__init__("the reader of pages", _confine, _answer_one)
+        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        self._tasks: set[asyncio.Task[tuple[Answer, bytes]]] = set()
+
+    async def read(self, job: Job, body: bytes, turn: asyncio.Semaphore) -> tuple[Answer, bytes]:
+        """`turn` is of who asks. Refused: no answer. Who goes away while it is read keeps the turn until it was:
+        otherwise going away would be a way to have any number of pages read."""
+        task = asyncio.get_running_loop().create_task(self._in_turn(job, body, turn))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[tuple[Answer, bytes]]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # who asked may have gone
+
+    async def _in_turn(self, job: Job, body: bytes, turn: asyncio.Semaphore) -> tuple[Answer, bytes]:
+        async with turn, self._turns:
+            try:
+                return await self._read(job, body)
+            except (OSError, ValueError, msgspec.MsgspecError):
+                raise Refused("pages can't be read: their reader is gone", status=503, rule="registry") from None
+
+    async def _read(self, job: Job, body: bytes) -> tuple[Answer, bytes]:
+        loop = asyncio.get_running_loop()
+        _, ours = self.start()
+        with ours:
+            head = _encode(job)
+            try:
+                await loop.sock_sendall(ours, _LENGTH.pack(len(head)) + head)
+                await loop.sock_sendall(ours, body)
+                ours.shutdown(socket.SHUT_WR)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # it may have answered all the same
+            said = bytearray()
+            while piece := await loop.sock_recv(ours, _CHUNK):
+                said += piece
+                if len(said) > 4 * MOST_PAGE_BYTES:
+                    raise ValueError("an answer without end")
+        if len(said) < _LENGTH.size:
+            raise Refused(
+                f"the index's page can't be read within {_MOST_SECONDS} s and {_MOST_MEMORY_BYTES >> 30} GiB",
+                status=502,
+                rule="registry",
+            )
+        end = _LENGTH.size + _LENGTH.unpack_from(said)[0]
+        return _answer(bytes(said[_LENGTH.size : end])), bytes(said[end:])
+
+
+# -- the other side ----------------------------------------------------------------------------------------------------
+
+
+def _answer_one(sock: socket.socket, _: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS))
+    said = bytearray()
+    while piece := sock.recv(_CHUNK):
+        said += piece
+    end = _LENGTH.size + _LENGTH.unpack_from(said)[0]
+    answer, body = read(_job(bytes(said[_LENGTH.size : end])), bytes(memoryview(said)[end:]))
+    head = _encode(answer)
+    sock.sendall(_LENGTH.pack(len(head)) + head)
+    sock.sendall(body)
+
+
+def _confine() -> None:
+    prctl.set_name(b"paddock-reader")
+    os.dup2(0, 2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+    _warm()
+    process.confine(
+        readable=(), writable=(), calls=seccomp.Filter(seccomp_profile.build_only(os.uname().machine, _CALLS.split()))
+    )
+
+
+def _warm() -> None:
+    """What is loaded late is loaded now: after this there are no files."""
+    link = b'<a href="https://x\xc3\xa9.test/a-1.0.zip#sha256=00" data-yanked="1">a-1.0.zip</a>'
+    document = (
+        b'{"name":"a","versions":{"1.0.0":{"name":"a","version":"1.0.0","dist":{}}},"time":{"1.0.0":"2020-01-01"}}'
+    )
+    line = b'{"name":"a","vers":"1.0.0","cksum":"%b","pubtime":"2020-01-01"}' % (b"0" * 64)
+    pages: tuple[tuple[Registry, bytes, str], ...]
+    pages = (("pypi", link, "text/html"), ("npm", document, ""), ("crates", line, ""), ("npm", b"{", ""))
+    for registry, body, kind in pages:
+        rule = Allow(registry=registry, hosts=("x.test",), cooldown_days=1)
+        page = Page(scheme="https", host="x.test", port=443, path="/a", package="a", rule=rule, now=0.0)
+        job = Job(page=page, kind=kind, gzip=False)
+        answer, _ = read(_job(_encode(job)), body)
+        _encode(answer)

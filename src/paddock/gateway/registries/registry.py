@@ -1,0 +1,421 @@
+"""Registries whose rule holds something back: what a request to one of them is. A page is looked through, a file
+fetched only if such a page has led to it, and all else is refused. See docs/design/registries.md."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Request, Response
+from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.proxy.relay import Relay
+from paddock.gateway.proxy.upstream import Upstream
+from paddock.gateway.rules.authorization import Judged
+from paddock.model import Allow
+from paddock.model.egress import Target, Verdict
+
+from . import crates, debian, pypi
+from .advisories import Malicious
+from .malware import Lists
+from .package_cache import OF_SOMEBODY, Packaged, Read, Remembered, find_page, keep_page, wanted
+from .page import File, Kept, Page, is_listed, malicious, too_young
+from .protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job, key_of, normalised
+
+if TYPE_CHECKING:
+    from paddock.gateway.proxy.connection import Connection
+
+READING = frozenset({"GET", "HEAD"})
+_PORT = 443
+_MOST_FILES = 1 << 16
+_MOST_HELD_BYTES = 128 << 20
+_PAGES_AT_ONCE = 2
+_MOST_NAME = 100
+"""Characters: a name that is asked for is said to the registry."""
+_BESIDE = (".metadata", ".asc")
+_REQUEST_FIELDS = CONDITIONS | {b"accept", b"accept-encoding", b"a-im"}
+_RESPONSE_FIELDS = frozenset({b"date", b"location", b"retry-after", b"www-authenticate", b"x-pypi-last-serial"})
+_kept = msgspec.msgpack.Decoder(Kept).decode
+_READ_FIRST = "its page has to be read through this gateway first, as installers do; then what it kept can be fetched"
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """No page has led to a file yet; that of `package`, which is at `path` of the rule's first host, should."""
+
+    package: str
+    path: str
+
+
+class Shelf:
+    """The files that pages have led to, of one sandbox and under one revision: those that were named last."""
+
+    def __init__(self, known: Lists | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._known, self._clock, self._revision = known, clock, ""
+        self._files: dict[bytes, bytes] = {}
+        self._downloads: dict[tuple[int, str, int, str], str | None] = {}
+        self.held = 0
+        """Bytes of pages that are being read."""
+        self.turn = asyncio.Semaphore(_PAGES_AT_ONCE)
+
+    def judge(self, rule: Allow, judged: Judged) -> Page | Kept | Unread | None:
+        """What it is; None: an index that passes as it is. Refused."""
+        verdict, target, path = judged.verdict, judged.target, judged.path
+        if self._revision != verdict.revision:
+            self._files.clear()
+            self._downloads.clear()
+            self._revision = verdict.revision
+        item = verdict.item or 0
+        if rule.registry == "debian":
+            return self._of_pool(rule, path)
+        protocol = PROTOCOLS[rule.registry or ""]
+        package = protocol.package_of(path)
+        if package is None:
+            return self._file(rule, item, (target.host, target.port, path))
+        if package:
+            self._check_listed(rule, package)
+        downloads = None
+        if rule.registry == "crates" and package:
+            base = (item, target.host, target.port, crates.base_of(path))
+            if base not in self._downloads:
+                return Unread("", f"{base[3]}{crates.CONFIG}")
+            downloads = self._downloads[base]
+        return Page(
+            scheme=judged.scheme,
+            host=target.host,
+            port=target.port,
+            path=path,
+            package=package,
+            rule=rule,
+            now=self._clock(),
+            known=self.known(rule, package),
+            downloads=downloads,
+            item=item,
+            accept=(judged.request.get(b"accept") or b"").decode("latin-1").lower(),
+        )
+
+    def known(self, rule: Allow, package: str) -> tuple[Malicious, ...]:
+        if rule.malware is None:
+            return ()
+        if self._known is None:
+            raise Refused("there is no list of malware here", status=503, rule="registry")
+        return self._known.about(rule.malware, rule.registry or "", package)
+
+    def digest(self, rule: Allow) -> str | None:
+        return None if rule.malware is None or self._known is None else self._known.digest(rule.malware)
+
+    def add(self, files: Mapping[bytes, bytes], revision: str) -> None:
+        if self._revision != revision:
+            return
+        for key, kept in files.items():
+            self._files.pop(key, None)
+            self._files[key] = kept
+        while len(self._files) > _MOST_FILES:
+            del self._files[next(iter(self._files))]
+
+    def add_downloads(self, page: Page, template: str | None) -> None:
+        """None: the index does not say."""
+        self._downloads[page.item, page.host, page.port, crates.base_of(page.path)] = template
+
+    def check_age(self, rule: Allow, kept: Kept, published: float | None) -> None:
+        """Of what has its date with its answer only. Refused."""
+        why = too_young(rule, published, self._clock())
+        if why is not None:
+            raise _refused(kept, why)
+
+    def _of_pool(self, rule: Allow, path: str) -> Kept | None:
+        if debian.is_index(path):
+            return None
+        kept = debian.file_of(path)
+        if kept is None:
+            hint = "an archive with a pool is judged by the names in it; allow another by `host`, without filters"
+            raise Refused("this is no index of a Debian archive, and no file of its pool", rule="registry", hint=hint)
+        self._check_listed(rule, kept.package)
+        return self._check_known(rule, kept)
+
+    def _check_listed(self, rule: Allow, package: str) -> None:
+        registry = rule.registry or ""
+        if len(package) > _MOST_NAME:
+            raise Refused(f"the name of a package has more than {_MOST_NAME} characters", rule="registry")
+        patterns = None if rule.packages is None else tuple(normalised(registry, one) for one in rule.packages)
+        if not is_listed(package, patterns):
+            raise Refused(f"{package} is not one of the packages that the rule names", rule="registry")
+
+    def _file(self, rule: Allow, item: int, file: File) -> Kept | Unread:
+        host, port, path = file
+        stems = [path, *(path.removesuffix(end) for end in _BESIDE if path.endswith(end))]
+        for stem in stems:
+            found = self._files.get(key_of(item, (host, port, stem)))
+            if found is not None:
+                kept = self._check_known(rule, _kept(found))
+                return kept if stem == path else msgspec.structs.replace(kept, digest=None)
+        page = PROTOCOLS[rule.registry or ""].page_of(path)
+        if page is None:
+            reason = "this is no page of a package, and no file that one has led to"
+            raise Refused(reason, rule="registry", hint=_READ_FIRST)
+        self._check_listed(rule, page[0])
+        return Unread(*page)
+
+    def _check_known(self, rule: Allow, kept: Kept) -> Kept:
+        """A list may have changed since the page was read."""
+        why = kept.held or malicious(rule, self.known(rule, kept.package), kept.version)
+        if why is not None:
+            raise _refused(kept, why)
+        return kept
+
+
+def _published(last_modified: bytes | None) -> float | None:
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return None if last_modified is None else parsedate_to_datetime(last_modified.decode("ascii")).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _refused(kept: Kept, why: str) -> Refused:
+    return Refused(f"{kept.package} {kept.version} is held back: it is {why}", rule="registry")
+
+
+class RegistryGate:
+    """For one request of `connection`."""
+
+    def __init__(self, connection: Connection, judged: Judged) -> None:
+        self._connection, self.door, self.judged, self._verdict = connection, connection.door, judged, judged.verdict
+        self._asker = b""
+        self._rule = connection.door.policy.registry(judged.verdict.item or 0)
+
+    def is_silent(self) -> bool:
+        """Whether who asks says nothing of a page that is refused, but of one that is no page."""
+        page = self._rule.registry == "pypi" and pypi.package_of(self.judged.path) is not None
+        return page and self._asker.startswith(b"pip/")
+
+    async def judge(self, relay: Relay) -> None:
+        """`relay` looks through the page, or fetches the file. Refused, recorded."""
+        request = self.judged.request
+        if request.chunked or request.length:
+            raise Refused("a request to a judged registry has no body", status=400, rule=self._verdict.rule)
+        request.upgrade, relay.anew = None, True
+        self._asker = (request.get(b"user-agent") or b"").lower()
+        try:
+            found = await self._find()
+            if isinstance(found, Unread):
+                what = f"no page of {found.package} leads to this file" if found.package else "it has no config.json"
+                raise Refused(what, rule="registry", hint=_READ_FIRST)
+        except Refused as refused:
+            refused.number = self.record(refused.reason) if refused.number is None else refused.number
+            refused.rule = self._verdict.rule
+            raise
+        if isinstance(found, Page):
+            relay.look = Look(self, found)
+        elif found is not None:
+            self._fetch(found, relay)
+
+    async def _find(self) -> Page | Kept | Unread | None:
+        """Read what should lead to it first, if nobody has: a file's page; for a page of crates, the index's own, which
+        says where files are."""
+        found = self.door.shelf.judge(self._rule, self.judged)
+        if isinstance(found, Unread):
+            await self._read_page(found)
+            found = self.door.shelf.judge(self._rule, self.judged)
+        return found
+
+    def _fetch(self, kept: Kept, relay: Relay) -> None:
+        packages, file = self.door.pages.packages, wanted(self.judged, kept.digest)
+        if packages is not None and file is not None:
+            relay.file = Packaged(self._connection, packages, file)
+        rule, shelf = self._rule, self.door.shelf
+        if rule.registry != "debian" or (rule.cooldown_days is None and rule.unknown_age is None):
+            self.record(None, kept=kept)
+            return
+
+        def admit(response: Response) -> None:
+            if response.status in (200, 206):
+                try:
+                    shelf.check_age(rule, kept, _published(response.get(b"last-modified")))
+                except Refused as refused:
+                    refused.number = self.record(refused.reason, kept=kept)
+                    raise
+                self.record(None, kept=kept)
+
+        relay.admit = admit
+
+    async def _read_page(self, wanted: Unread) -> None:
+        """A lock file names files: what leads to one is asked for here then. Where that fails, it stays unread."""
+        here, door, policy = self.judged.target, self.door, self.door.policy
+        host = next(iter(self._rule.hosts or ())) if wanted.package else here.host
+        target = here if host == here.host else Target(host, _PORT)
+        scheme = self.judged.scheme if target == here else "https"
+        verdict = policy.request(target, scheme, "GET", wanted.path)
+        if not (verdict.allowed and verdict.filtered and verdict.item == self._verdict.item):
+            return
+        if verdict.approve is not None or not policy.connect(target).allowed:
+            return
+        digest = hashlib.sha256(wanted.path.encode()).hexdigest()[:16]
+        number = door.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
+        own = [one for one in self.judged.request.fields if one[0].lower() == b"authorization" and target == here]
+        asked = Request(method="GET", target=wanted.path, fields=own)
+        inner = RegistryGate(self._connection, Judged(asked, target, scheme, wanted.path, verdict))
+        relay = Relay(self._connection, inner.judged, silent=True)
+        error = None
+        try:
+            found = await inner._find()
+            if isinstance(found, Page):
+                relay.look, relay.anew = Look(inner, found), True
+                await relay.forward()
+        except Refused as refused:
+            error = refused.reason
+            if refused.status == 403:
+                raise
+        finally:
+            relay.close()
+            door.outcome(number, sent=0, received=0, error=error)
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def record(self, refused: str | None, *, kept: Kept | None = None, held: str = "") -> int:
+        verdict, door = self._verdict, self.door
+        reason = refused or (f"{verdict.reason}; held back: {held}" if held else verdict.reason)
+        judged = Verdict(allowed=refused is None, rule=verdict.rule, reason=reason, revision=verdict.revision)
+        what = None if kept is None else kept.package
+        if kept is not None and kept.version:
+            what = f"{kept.package} {kept.version}"
+        return door.decide(
+            "registry",
+            self._connection.flow,
+            self.judged.target,
+            judged,
+            package=what,
+            digest=None if kept is None else kept.digest,
+            malware=door.shelf.digest(self._rule),
+        )
+
+
+class Look:
+    """At one page. Made before it is asked for: the request asks for what can be looked through."""
+
+    def __init__(self, gate: RegistryGate, page: Page) -> None:
+        self._gate, self._page, self._judged = gate, page, gate.judged
+        self._door, self._verdict, request = gate.door, gate.judged.verdict, gate.judged.request
+        packages = self._door.pages.packages
+        anybodys = packages is not None and not gate.judged.depends_on_who_asks(OF_SOMEBODY)
+        self._store = packages if anybodys else None
+        self._found = None if self._store is None else find_page(self._store, page)
+        self.address = ""
+        """Where the page comes from."""
+        self.how: str | None = None
+        """What the cache did, for the records."""
+        request.upgrade = None
+        request.fields = [field for field in request.fields if field[0].lower() not in _REQUEST_FIELDS]
+        request.fields.append((b"Accept", PROTOCOLS[page.rule.registry or ""].ACCEPT))
+        if self._found is not None and self._found.read.etag is not None:
+            request.fields.append((b"If-None-Match", self._found.read.etag))
+
+    def recall(self, response: Response) -> bytes | None:
+        """The body of a page that need not be asked for, with `response` made its head. Refused."""
+        store, found = self._store, self._found
+        if store is None or found is None or not found.read.judged_at <= store.clock() <= found.read.until:
+            return None
+        if not self._door.may_dial(self._judged.target, found.address):
+            return None
+        self.how = "page"
+        return self._written(response, found.read.answer, found.body)
+
+    async def read(self, response: Response, upstream: Upstream) -> bytes:
+        """The body as it may be seen, with `response` made its head. Refused; Lost."""
+        if response.status == 304 and self._found is not None:
+            return self._again(response, self._found, self._found.read.etag)
+        redirects = response.status in (301, 302, 303, 307, 308)
+        if response.status != 200 and not redirects and response.status < 400:
+            raise self._refused(f"the index answered {response.status}, which can't be looked into")
+        content = await self._collect(response, upstream)
+        answer, body = Answer(), b""
+        if response.status == 200 and not response.bodiless:
+            answer, body = await self._look(response, content)
+        self._check_revision()
+        return self._written(response, answer, body)
+
+    def _again(self, response: Response, found: Remembered, etag: bytes | None) -> bytes:
+        """The index has said that the page is the one that was read before."""
+        self._check_revision()
+        self.how = "page"
+        self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
+        response.status, response.phrase, response.bodiless = 200, b"OK", False
+        return self._written(response, found.read.answer, found.body)
+
+    def _check_revision(self) -> None:
+        if self._door.policy.revision != self._verdict.revision:
+            raise Refused("the policy has changed meanwhile", rule=self._verdict.rule, hint="try again")
+
+    def _keep(self, response: Response, read: Read, body: bytes) -> None:
+        if self._store is not None:
+            keep_page(self._store, self._page, response, read, body, self.address)
+
+    def _written(self, response: Response, answer: Answer, body: bytes) -> bytes:
+        self._put(answer, response.status)
+        response.fields = [field for field in response.fields if field[0].lower() in _RESPONSE_FIELDS]
+        response.fields.append((b"Cache-Control", b"no-cache"))
+        response.chunked, response.length = False, None if response.bodiless else len(body)
+        if answer.kind:
+            response.fields += [(b"Content-Type", answer.kind.encode()), (b"Vary", b"Accept")]
+        return body
+
+    async def _look(self, response: Response, content: bytes) -> tuple[Answer, bytes]:
+        reader = self._door.pages.reader
+        if reader is None:
+            raise Refused("pages can't be read: there is no reader", status=503, rule="registry")
+        coding = (response.get(b"content-encoding") or b"").strip().lower()
+        if coding not in (b"", b"identity", b"gzip", b"x-gzip"):
+            raise self._refused("the index's page is malformed: it is encoded in a way that was not asked for")
+        kind = (response.get(b"content-type") or b"").partition(b";")[0].strip().lower().decode("latin-1")
+        digest, etag, found = hashlib.sha256(content).digest(), response.get(b"etag"), self._found
+        if found is not None and (found.read.content, found.read.kind) == (digest, kind):
+            self.how = "page"
+            self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
+            return found.read.answer, found.body
+        job = Job(page=self._page, kind=kind, gzip=coding.endswith(b"gzip"))
+        answer, body = await reader.read(job, content, self._door.shelf.turn)
+        if answer.malformed is not None:
+            raise self._refused(f"the index's page is malformed: {answer.malformed}")
+        read = Read(kind=kind, content=digest, etag=etag, judged_at=self._page.now, until=0.0, answer=answer)
+        self._keep(response, read, body)
+        return answer, body
+
+    def _put(self, answer: Answer, status: int) -> None:
+        """What was read holds from now on. Refused: there is nothing to be seen."""
+        page = self._page
+        if page.rule.registry == "crates" and not page.package:
+            self._door.shelf.add_downloads(page, answer.downloads)
+        self._door.shelf.add(answer.files, self._verdict.revision)
+        if status == 200 and page.package:
+            number = self._gate.record(answer.nothing, kept=Kept(page.package, ""), held=answer.held)
+            if answer.nothing is not None:
+                raise Refused(answer.nothing, rule=self._verdict.rule, number=number)
+
+    async def _collect(self, response: Response, upstream: Upstream) -> bytes:
+        """All of it, as it came."""
+        server, body, content, shelf = upstream.wire, upstream.http.body(response), bytearray(), self._door.shelf
+        held = 0
+        try:
+            while True:
+                content += body.take(server.buffer)
+                shelf.held += len(content) - held
+                held = len(content)
+                if held > MOST_PAGE_BYTES:
+                    raise self._refused(f"the index's page is malformed: more than {MOST_PAGE_BYTES >> 20} MiB")
+                if shelf.held > _MOST_HELD_BYTES:
+                    raise Refused("too many pages are read at once", status=503, rule="registry", hint="try again")
+                if body.done:
+                    return bytes(content)
+                if not await server.more():
+                    body.end()
+        except BadMessage as error:
+            raise self._refused(f"the index's page is malformed: {error}") from None
+        finally:
+            shelf.held -= held
+
+    def _refused(self, why: str) -> Refused:
+        return Refused(why, status=502, rule=self._verdict.rule)

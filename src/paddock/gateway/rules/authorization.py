@@ -1,0 +1,86 @@
+"""A request from inside, what it names, and the verdict on it; and what a person is asked where that wants a yes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from paddock.gateway.protocols.http1 import Request
+from paddock.gateway.protocols.names import PORTS
+from paddock.model import ApprovalAnswer, ApprovalRequest
+from paddock.model.approval import arguments_digest
+from paddock.model.egress import RequestVerdict, Target
+
+
+class Judged(msgspec.Struct):
+    """`path` is in its normal form, with its query. `verdict` may become another when the body was looked at."""
+
+    request: Request
+    target: Target
+    scheme: str
+    path: str
+    verdict: RequestVerdict
+
+    @property
+    def host(self) -> str:
+        """Return the host and its port as a Host field and a URL have them."""
+        host = f"[{self.target.host}]" if ":" in self.target.host else self.target.host
+        return host if self.target.port == PORTS[self.scheme] else f"{host}:{self.target.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.host}{self.path}"
+
+    def depends_on_who_asks(self, fields: frozenset[bytes]) -> bool:
+        """Tell whether the answer may be one for this sandbox only. `fields` are those that say so, in lower case."""
+        if self.scheme != "https" or self.request.method != "GET" or self.verdict.secrets or self.verdict.approve:
+            return True
+        return any(name.lower() in fields for name, _ in self.request.fields)
+
+
+# What a client says anew each time without meaning anything by it.
+_VOLATILE = frozenset(
+    {b"user-agent", b"date", b"traceparent", b"tracestate", b"x-request-id", b"x-amzn-trace-id", b"baggage"}
+    | {b"accept", b"accept-encoding", b"accept-language", b"connection", b"content-length", b"transfer-encoding"}
+    | {b"expect", b"keep-alive", b"te", b"proxy-connection"}
+)
+_SUMMARY_CHARS = 400
+_MOST_REFS = 8
+
+
+class Approvals(Protocol):
+    """What a `Door` has as `approvals`. Without an answer it is a no."""
+
+    async def claim(self, request: ApprovalRequest) -> ApprovalAnswer: ...
+
+
+def of_request(
+    judged: Judged, body: bytes, *, sandbox: str, incarnation: int, pushed: Sequence[str] = ()
+) -> ApprovalRequest:
+    """Of a whole request as the sandbox sent it: with placeholders, and all of its `body`, or what it has `pushed`."""
+    method, target, kind = judged.request.method, judged.target, judged.verdict.approve or ""
+    fields = [(name.lower(), value) for name, value in judged.request.fields]
+    said = [part for field in sorted(fields) if field[0] not in _VOLATILE for part in field]
+    changes = [change.encode() for change in pushed]
+    where = f"{judged.scheme}://{target.host}:{target.port}"
+    return ApprovalRequest(
+        kind=kind,
+        sandbox=sandbox,
+        incarnation=incarnation,
+        revision=judged.verdict.revision,
+        digest=arguments_digest(
+            kind.encode(), method.encode(), where.encode(), judged.path.encode(), *said, b"", body, *changes
+        ),
+        summary=f"{method} {where}{judged.path}"[:_SUMMARY_CHARS]
+        + (f", with {len(body)} bytes" if body else "")
+        + _changes(pushed),
+    )
+
+
+def _changes(pushed: Sequence[str]) -> str:
+    if not pushed:
+        return ""
+    more = f" and {len(pushed) - _MOST_REFS} more" if len(pushed) > _MOST_REFS else ""
+    return f": {', '.join(pushed[:_MOST_REFS])}{more}"

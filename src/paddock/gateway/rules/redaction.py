@@ -1,0 +1,159 @@
+"""Out of what comes back go the values of secrets, in the forms in which programs write them. Pure.
+
+It is a second wall: a value that was encrypted, compressed by what cannot be looked into, cut, escaped twice or
+otherwise transformed passes. The first is that a value is only given to where its binding says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import html
+import json
+import math
+from collections.abc import Mapping
+from urllib.parse import quote, quote_plus
+
+from paddock.gateway.protocols.gzip import Gzip, Undecodable
+from paddock.gateway.protocols.http1 import Fields
+from paddock.gateway.protocols.replacer import Both, Filter, Needles, Replacer, UnescapedReplacer
+
+_PIECE_BYTES = 1 << 20
+_LEAST = 8
+"""A value without its line breaks is looked for if it has so many bytes left."""
+
+
+def forms(value: bytes) -> set[bytes]:
+    """As it is; in base64 (wherever it begins in what is encoded), hexadecimal, percent encoding, JSON, HTML."""
+    found = {value, value.hex().encode(), value.hex().upper().encode(), *_base64(value)}
+    for quoted in (quote(value, safe=""), quote(value), quote_plus(value)):
+        found |= {quoted.encode(), _lower_escapes(quoted).encode()}
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return found
+    for escaped in (json.dumps(text), json.dumps(text, ensure_ascii=False)):
+        inner = escaped[1:-1]
+        found |= {inner.encode(), inner.replace("/", "\\/").encode()}
+    return found | {html.escape(text).encode(), html.escape(text, quote=False).encode()}
+
+
+def _base64(value: bytes) -> set[bytes]:
+    """Each byte of what is encoded stands in one or two characters: those that others share are left out."""
+    found: set[bytes] = {base64.b64encode(value), base64.urlsafe_b64encode(value)}
+    for before in range(3):
+        first, end = math.ceil(before * 8 / 6), (before + len(value)) * 8 // 6
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            found.add(encode(bytes(before) + value)[first:end])
+    return found
+
+
+def _lower_escapes(quoted: str) -> str:
+    parts = quoted.split("%")
+    return "%".join([parts[0], *(part[:2].lower() + part[2:] for part in parts[1:])])
+
+
+class Redaction:
+    """`values` are those of one sandbox, each with the placeholder that it becomes.
+
+    With `keep_length` what stands there is as long as what was found, so that no framing changes.
+    """
+
+    def __init__(self, values: Mapping[bytes, bytes], *, keep_length: bool = False) -> None:
+        self.values, self._keep_length = dict(values), keep_length
+        table: dict[bytes, bytes] = {}
+        for value, placeholder in values.items():
+            for form in forms(value):
+                table.setdefault(form, _fitted(placeholder, len(form)) if keep_length else placeholder)
+        self._table, self._needles = table, Needles(tuple(table))
+        self._lowered = Needles([form.lower() for form in table])
+        unbroken = {form.translate(None, b"\r\n"): form for form in table}
+        self._unbroken = {short: table[form] for short, form in unbroken.items() if len(short) >= _LEAST}
+        self._plain = Needles(tuple(self._unbroken))
+
+    def __bool__(self) -> bool:
+        return bool(self._needles)
+
+    def whole(self, data: bytes) -> bytes:
+        return self._unescaped().whole(self._needles.replaced(data, self._table.__getitem__))
+
+    def _unescaped(self) -> UnescapedReplacer:
+        return UnescapedReplacer(self._plain, self._in_place)
+
+    def _in_place(self, found: bytes, length: int) -> bytes:
+        """Return what stands for a value that takes up `length` bytes as it is escaped."""
+        placeholder = self._unbroken[found]
+        return _fitted(placeholder, length) if self._keep_length else placeholder
+
+    def fields(self, fields: Fields) -> Fields:
+        """Redact a head or trailers. Leave out a field in whose name a value begins, in any case: HTTP/2 knows lower
+        case only."""
+        kept = [(name, self.whole(value)) for name, value in fields]
+        if not self._lowered.found(
+            b"\n".join([_joined(*field, b"") + b"\n" + _joined(*field, b" ") for field in kept])
+        ):
+            return kept
+        return [field for field in kept if not self._begins_in_name(*field)]
+
+    def _begins_in_name(self, name: bytes, value: bytes) -> bool:
+        matches = (self._lowered.search(_joined(name, value, space), 0) for space in (b"", b" "))
+        return any(match is not None and match.start() < len(name) for match in matches)
+
+    def stream(self, *, escapes: bool = True) -> Filter:
+        """Redact one stream, in pieces: `feed` and, after the last, `end`. `escapes` False: only the forms that are
+        known by their bytes, so that no beginning of an escape waits for its end."""
+        known = Replacer(self._needles, self._table.__getitem__)
+        return Both(known, self._unescaped()) if escapes else known
+
+
+class Returned:
+    """What comes back to a sandbox that has secrets: `fields` of the head, then `feed` and `end` for the body.
+
+    `rewrites`: its length changes, so it is to be framed anew. Undecodable, from here or from `feed`: it cannot be
+    looked into, and must not be passed on.
+    """
+
+    def __init__(self, redaction: Redaction, fields: Fields) -> None:
+        """`redaction` keeps lengths."""
+        self._gzip: Gzip | None = None
+        self._stream = redaction.stream()
+        self.fields: Fields = []
+        for name, value in fields:
+            lower = name.lower()
+            if lower == b"content-encoding" and (coding := value.strip().lower()) not in (b"", b"identity"):
+                if coding not in (b"gzip", b"x-gzip"):
+                    raise Undecodable(f"it is encoded as {coding[:40].decode('latin-1')}, which was not asked for")
+                self._gzip = Gzip()
+                continue
+            self.fields.append((name, value))
+        self.fields = redaction.fields(self.fields)
+        self.rewrites = self._gzip is not None
+        if self.rewrites:
+            self.fields = [field for field in self.fields if field[0].lower() not in _OF_BYTES]
+
+    def feed(self, data: bytes) -> bytes:
+        return self._stream.feed(data if self._gzip is None else self._gzip.decode(data))
+
+    def end(self) -> bytes:
+        return self._stream.end()
+
+
+async def redacted(redaction: Redaction, page: bytes) -> bytes:
+    """In pieces, between which others have their turn."""
+    stream, parts = redaction.stream(), list[bytes]()
+    for start in range(0, len(page), _PIECE_BYTES):
+        parts.append(stream.feed(page[start : start + _PIECE_BYTES]))
+        await asyncio.sleep(0)
+    return b"".join((*parts, stream.end()))
+
+
+# True of the bytes as they were encoded.
+_OF_BYTES = frozenset({b"content-length", b"content-md5", b"digest", b"content-digest", b"repr-digest", b"etag"})
+
+
+def _joined(name: bytes, value: bytes, space: bytes) -> bytes:
+    return b"%b:%b%b" % (name.lower(), space, value.lower())
+
+
+def _fitted(placeholder: bytes, length: int) -> bytes:
+    return placeholder[:length].ljust(length, b"*")

@@ -1,0 +1,160 @@
+"""The secrets of one sandbox, as the gateway has them: in memory, changed while it runs."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paddock.errors import InvalidArgument
+from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.protocols.replacer import Needles
+from paddock.model import Binding, SecretValue, Target
+
+if TYPE_CHECKING:
+    from .redaction import Redaction
+
+DEFAULT_SHAPE = "pdk_" + "*" * 40
+LEAST_RANDOM = 24
+_ALPHABET = string.ascii_letters + string.digits
+# Of what no encoding of a URL, of JSON or of a form changes.
+_SHAPE = re.compile(r"[A-Za-z0-9._~*-]{24,256}")
+
+
+def mint(shape: str | None = None) -> str:
+    """What stands for a secret in a sandbox, and is dead elsewhere: each `*` of the shape is a random letter or
+    digit."""
+    shape = DEFAULT_SHAPE if shape is None else shape
+    check_shape(shape)
+    return "".join(secrets.choice(_ALPHABET) if character == "*" else character for character in shape)
+
+
+def check_shape(shape: str) -> None:
+    if not _SHAPE.fullmatch(shape) or shape.count("*") < LEAST_RANDOM:
+        raise InvalidArgument(
+            f"{shape[:256]!r} is no shape of a placeholder: letters, digits, `-`, `.`, `_`, `~`, and {LEAST_RANDOM} or"
+            " more `*` for those that are to be random",
+            hint=f"ghp_{'*' * 36}",
+            field="shape",
+        )
+
+
+_MOST_PAST = 16
+
+
+class Unavailable(Refused):
+    """A secret has no value, or none that can be written where its placeholder stands."""
+
+    def __init__(self, reason: str, *, hint: str = "") -> None:
+        super().__init__(reason, status=424, rule="secret", hint=hint)
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret of a sandbox: what stands for it in there, where it may go, and what it is at the moment.
+
+    `value` is None once it is revoked. `expires_at`: CLOCK_BOOTTIME seconds.
+    """
+
+    name: str
+    placeholder: str
+    bindings: tuple[Binding, ...]
+    value: SecretValue | None = None
+    expires_at: float | None = None
+
+
+def to_bytes(secrets: Sequence[Bound] | Bound) -> bytes:
+    """As they go to the gateway, through its socket and nowhere else."""
+    return msgspec.msgpack.encode(secrets)
+
+
+def from_bytes(data: bytes) -> tuple[Bound, ...]:
+    return msgspec.msgpack.decode(data, type=tuple[Bound, ...]) if data else ()
+
+
+class SecretBook:
+    """What a `Door` has as `secrets`."""
+
+    def __init__(
+        self,
+        secrets: Iterable[Bound] = (),
+        *,
+        clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        self._clock = clock
+        self._bound = {one.name: one for one in secrets}
+        self._names = {one.placeholder.encode(): one.name for one in self._bound.values()}
+        self.needles = Needles(tuple(self._names))
+        self._past: list[tuple[bytes, bytes]] = []
+        self._redactions: dict[bool, Redaction] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._bound)
+
+    def name(self, placeholder: bytes) -> str:
+        return self._names[placeholder]
+
+    def placeholders(self) -> tuple[tuple[bytes, str], ...]:
+        """Each with the name of its secret."""
+        return tuple(self._names.items())
+
+    def find(self, data: bytes) -> tuple[str, ...]:
+        """The names of those whose placeholder is in there."""
+        return tuple(self._names[needle] for needle in self.needles.found(data))
+
+    def value(self, name: str) -> bytes:
+        """Unavailable: it was revoked, its time is over, or there is none of that name."""
+        bound = self._bound.get(name)
+        if bound is None or bound.value is None:
+            raise Unavailable(f"secret {name} was revoked", hint=f"paddock secret set {name}")
+        if bound.expires_at is not None and bound.expires_at <= self._clock():
+            raise Unavailable(f"the time of secret {name} is over, and it was not renewed")
+        return bound.value.data
+
+    def bindings(self, name: str, target: Target, method: str) -> tuple[Binding, ...]:
+        """Those that say something about such a request. (Its path, the policy has judged.)"""
+        bound = self._bound.get(name)
+        return tuple(
+            one
+            for one in (() if bound is None else bound.bindings)
+            if one.port == target.port
+            and _is_host(one.host, target.host)
+            and (one.methods is None or method in one.methods)
+        )
+
+    def is_bound_to(self, target: Target) -> bool:
+        """Tell whether a value may be sent there in any request: another one may have left it there."""
+        bindings = (one for bound in self._bound.values() for one in bound.bindings)
+        return any(one.port == target.port and _is_host(one.host, target.host) for one in bindings)
+
+    def put(self, bound: Bound) -> None:
+        """A secret that is new; or, from the next request on, other bindings or another value of one, or that it is
+        revoked. The value before is still taken out of what comes back."""
+        before = self._bound.get(bound.name)
+        if before is None:
+            self._names[bound.placeholder.encode()] = bound.name
+            self.needles = Needles(tuple(self._names))
+        else:
+            bound = msgspec.structs.replace(bound, placeholder=before.placeholder)
+            if before.value is not None and before.value != bound.value:
+                self._past = [*self._past[1 - _MOST_PAST :], (before.value.data, before.placeholder.encode())]
+        self._bound[bound.name] = bound
+        self._redactions = {}
+
+    def redaction(self, *, keep_length: bool) -> Redaction:
+        """Of all values that there are and lately were."""
+        from .redaction import Redaction
+
+        found = self._redactions.get(keep_length)
+        if found is None:
+            now = {b.value.data: b.placeholder.encode() for b in self._bound.values() if b.value is not None}
+            found = self._redactions[keep_length] = Redaction({**dict(self._past), **now}, keep_length=keep_length)
+        return found
+
+
+def _is_host(pattern: str, host: str) -> bool:
+    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern

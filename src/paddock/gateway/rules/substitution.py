@@ -1,0 +1,233 @@
+"""Placeholders become values where policy and binding agree, and nowhere else. Pure: heads and pieces of bodies.
+
+`Misdirected` is both a refusal and a finding: a placeholder was on its way to where its secret must not go.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus, unquote_plus
+
+from paddock.gateway.protocols.gzip import Gzip, Undecodable
+from paddock.gateway.protocols.http1 import Fields
+from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.protocols.replacer import Replacer
+from paddock.model import Binding, Target
+
+from .secrets import SecretBook, Unavailable
+
+BUFFERED_BYTES = 1 << 20
+"""A body whose length may change is sent with its new length if it has no more than this, and in chunks otherwise."""
+
+_NEVER = frozenset({"TRACE", "TRACK", "CONNECT"})
+_NOT_IN = frozenset({b"host", b"content-length", b"content-type", b"content-encoding", b"transfer-encoding"}) | {
+    *(b"connection", b"upgrade", b"te", b"trailer", b"expect", b"range", b"forwarded", b"via")
+}
+
+
+# What asks for a piece of an answer: a value that comes back in pieces is not seen.
+_PIECES = frozenset({b"range", b"if-range", b"request-range", b"x-ms-range"})
+
+
+class Misdirected(Refused):
+    """A placeholder was where its value may not go."""
+
+    def __init__(self, secret: str, place: str, reason: str) -> None:
+        super().__init__(f"the placeholder of secret {secret} in {place}: {reason}", rule="secret")
+
+
+class Swap:
+    """One request: `target` and `fields` first, then `body` if it has one, `trailers` at last.
+
+    `allowed` is `RequestVerdict.secrets`. All raise Misdirected, and Unavailable; then nothing more of the
+    request may be sent.
+    """
+
+    def __init__(self, book: SecretBook, target: Target, *, scheme: str, method: str, allowed: tuple[str, ...]) -> None:
+        self._book, self._method = book, method
+        self._is_whole = book.is_bound_to(target)
+        self._why = f"it may not be sent to {target.host}:{target.port} in this request"
+        self._bindings: dict[str, tuple[Binding, ...]] = {}
+        if scheme not in ("https", "wss"):
+            self._why = "it is only sent encrypted"
+        elif method in _NEVER:
+            self._why = f"{method} sends back what it is sent"
+        else:
+            self._bindings = {name: found for name in allowed if (found := book.bindings(name, target, method))}
+        places = [binding for found in self._bindings.values() for binding in found]
+        self.headers = {binding.header.lower().encode() for binding in places if binding.header is not None}
+        """Fields that a value may be put into, in lower case."""
+        if any(binding.basic for binding in places):
+            self.headers.add(b"authorization")
+
+    def target(self, target: str) -> str:
+        """Path and query. A value goes into the query parameters that are named; percent-encoded."""
+        if not self._book.find(target.encode()):
+            return target
+        path, mark, query = target.partition("?")
+        for name in self._book.find(path.encode()):
+            raise Misdirected(name, "the path", "values are not put into paths")
+        pairs: list[str] = []
+        for pair in query.split("&"):
+            key, equals, value = pair.partition("=")
+            for name in self._book.find(key.encode()):
+                raise Misdirected(name, "the query", "it is the name of a parameter")
+            parameter = unquote_plus(key)
+            put = self._put(
+                f"query parameter {parameter}",
+                lambda b, p=parameter: b.query == p,
+                lambda v: quote(v, safe="").encode(),
+            )
+            pairs.append(key + equals + self._book.needles.replaced(value.encode(), put).decode())
+        return path + mark + "&".join(pairs)
+
+    def fields(self, fields: Fields) -> Fields:
+        """Of the head. What a value may not come back in unseen, is not asked for."""
+        if not self._book:
+            return fields
+        swapped = [self._field(name, value) for name, value in fields]
+        if self._is_whole:
+            swapped = [field for field in swapped if field[0].lower().replace(b"_", b"-") not in _PIECES]
+        return [(n, _readable(v) if n.lower() == b"accept-encoding" else v) for n, v in swapped]
+
+    def trailers(self, fields: Fields) -> Fields:
+        """Nothing is put in there."""
+        for field in fields:
+            for name in self._book.find(b": ".join(field)):
+                raise Misdirected(name, "a trailer", "values are not put there")
+        return fields
+
+    def body(self, fields: Fields) -> Body | None:
+        """For the body of a request with these fields; None: it passes as it is."""
+        if not self._book:
+            return None
+        kinds = {n.lower(): v.decode("latin-1").strip().lower() for n, v in fields}
+        coding = kinds.get(b"content-encoding", "identity")
+        bound = any(binding.body for found in self._bindings.values() for binding in found)
+        put = self._put("the body", lambda b: b.body, _encoder(kinds.get(b"content-type", "")))
+        if coding in ("identity", ""):
+            return Body(Replacer(self._book.needles, put), None, rewrites=bound)
+        if coding in ("gzip", "x-gzip"):
+            return Body(Replacer(self._book.needles, put), Gzip(), rewrites=bound)
+        if bound:
+            name = next(name for name, found in self._bindings.items() if any(binding.body for binding in found))
+            raise Misdirected(name, "the body", f"the body is encoded as {coding[:40]!r}, which cannot be looked into")
+        return None
+
+    def message(self, begin: bytes) -> Replacer:
+        """For a message of a WebSocket that begins so; secrets that are bound to bodies."""
+        kind = "application/json" if begin.lstrip()[:1] in (b"{", b"[", b'"') else "text/plain"
+        put = self._put("a message", lambda b: b.body, _encoder(kind, message=True))
+        return Replacer(self._book.needles, put)
+
+    def control(self, data: bytes) -> bytes:
+        """What a frame of a WebSocket carries that is of no message: nothing is put in there."""
+        for name in self._book.find(data):
+            raise Misdirected(name, "a control frame", "values are not put there")
+        return data
+
+    def _field(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
+        lower = name.lower()
+        shown = f"header {name.decode('latin-1')}"
+        for secret in self._book.find(name):
+            raise Misdirected(secret, shown, "it is the name of a header")
+        if lower == b"authorization" and value[:6].lower() == b"basic ":
+            return name, self._basic(value)
+        if lower in _NOT_IN:
+            for secret in self._book.find(value):
+                raise Misdirected(secret, shown, "this header tells how the request is to be read")
+        put = self._put(
+            shown, lambda b: b.header is not None and b.header.lower().encode() == lower, lambda v: _line(v)
+        )
+        return name, self._book.needles.replaced(value, put)
+
+    def _basic(self, value: bytes) -> bytes:
+        scheme, encoded = value[:6], value[6:].strip()
+        try:
+            user, colon, password = base64.b64decode(encoded, validate=True).partition(b":")
+        except binascii.Error:
+            user, colon, password = b"", b"", b""
+        for name in self._book.find(value + b" " + user):
+            raise Misdirected(name, "header Authorization", "with Basic it is only put in as the password")
+        if not self._book.find(password):
+            return value
+        put = self._put("the password of header Authorization", lambda b: b.basic, lambda v: _line(v))
+        return scheme + base64.b64encode(user + colon + self._book.needles.replaced(password, put))
+
+    def _put(
+        self, place: str, fits: Callable[[Binding], bool], encode: Callable[[bytes], bytes | None]
+    ) -> Callable[[bytes], bytes]:
+        def put(placeholder: bytes) -> bytes:
+            name = self._book.name(placeholder)
+            if name not in self._bindings:
+                raise Misdirected(name, place, self._why)
+            if not any(fits(binding) for binding in self._bindings[name]):
+                raise Misdirected(name, place, "no binding of it names this place")
+            encoded = encode(self._book.value(name))
+            if encoded is None:
+                raise Unavailable(f"secret {name} cannot be written into {place}")
+            return encoded
+
+        return put
+
+
+class Body:
+    """The body of one request in pieces. `rewrites`: its length may change, so what was said of it does not hold."""
+
+    def __init__(self, replacer: Replacer, gzip: Gzip | None, *, rewrites: bool) -> None:
+        self._replacer, self._gzip, self.rewrites = replacer, gzip, rewrites
+
+    def feed(self, data: bytes) -> bytes:
+        if self._gzip is None:
+            return self._replacer.feed(data)
+        try:
+            decoded = self._gzip.decode(data)
+        except Undecodable as error:
+            return self._broken(error, data)
+        swapped = self._replacer.feed(decoded)
+        return self._gzip.encode(swapped) if self.rewrites else data
+
+    def end(self) -> bytes:
+        """What is left. To be sent before the end."""
+        rest = self._replacer.end()
+        if self._gzip is None:
+            return rest
+        return self._gzip.encode(rest, last=True) if self.rewrites else b""
+
+    def _broken(self, error: Undecodable, data: bytes) -> bytes:
+        if self.rewrites:
+            raise Misdirected("(any)", "the body", f"its gzip cannot be read: {error}") from None
+        self._gzip = None  # nobody else can read it either, and nothing would be put in
+        return data
+
+
+def _readable(value: bytes) -> bytes:
+    """Of the codings that a client would take, those that can be looked into."""
+    offered = [one.strip() for one in value.lower().split(b",")]
+    kept = [one for one in offered if one.split(b";")[0].strip() in (b"gzip", b"x-gzip", b"identity")]
+    return b", ".join(kept) or b"identity"
+
+
+def _line(value: bytes) -> bytes | None:
+    """A value that would end its header's line would write the next one."""
+    return None if any(byte < 0x20 or byte == 0x7F for byte in value) else value
+
+
+def _encoder(kind: str, *, message: bool = False) -> Callable[[bytes], bytes | None]:
+    """How a value is written into a body of this type; into one that is neither JSON nor a form, it is not."""
+    main = kind.partition(";")[0].strip()
+    if main.endswith(("/json", "+json", "/x-ndjson", "/jsonl")):
+        return _json
+    if main == "application/x-www-form-urlencoded":
+        return lambda value: quote_plus(value).encode()
+    return (lambda value: value) if message else (lambda _: None)
+
+
+def _json(value: bytes) -> bytes | None:
+    try:
+        return json.dumps(value.decode())[1:-1].encode()
+    except UnicodeDecodeError:
+        return None

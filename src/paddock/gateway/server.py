@@ -1,0 +1,229 @@
+"""Orders of the daemon, from the gateway's control socket, as doors of the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import traceback
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from paddock.audit import AuditLog
+from paddock.errors import InternalError, InvalidState, NotFound, PaddockError
+from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
+from paddock.policy.network import Snapshot
+from paddock.wire import Frame, Kind, WireError, close_all
+from paddock.wire.duplex import Duplex, NotSent
+
+from .authority import Authority
+from .control import VERSION, Close, Hello, Open, Order, Record, Revise, Secret, Welcome
+from .proxy.gateway import Gateway
+from .proxy.network import Door
+from .rules.secrets import Bound, SecretBook, from_bytes
+
+_bound = msgspec.msgpack.Decoder(Bound).decode
+IDLE_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+CLAIM_SECONDS = 30.0
+NO_ANSWER = ApprovalAnswer(
+    granted=False, state=ApprovalState.DENIED, reason="no paddock daemon is there that could ask a person"
+)
+
+
+class Server:
+    """Obeys one daemon, one order after the other, until it has had no door for a while. A door is closed when its
+    sandbox ends, too: the daemon may die before it says so."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        gateway: Gateway,
+        journal: AuditLog,
+        *,
+        owner: int,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        listener.setblocking(False)
+        self._listener, self._owner, self._idle = listener, owner, idle_seconds
+        self._gateway, self._journal = gateway, journal
+        self._doors: dict[str, tuple[int, int]] = {}
+        """Incarnation, and a pidfd of its pid 1."""
+        self._line: Duplex | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+
+    async def serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._listener.fileno(), self._accept)
+        since = loop.time()
+        try:
+            while loop.time() - since < self._idle:
+                await asyncio.sleep(min(LOOK_SECONDS, self._idle))
+                if self._doors or self._tasks:
+                    since = loop.time()
+        finally:
+            loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            if self._line is not None:
+                self._line.close()
+            for sandbox in list(self._doors):
+                await self._close(sandbox)
+
+    async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """Asks the daemon. A no where there is none, or it does not answer: a yes is used up by being given."""
+        if self._line is None:
+            return NO_ANSWER
+        try:
+            async with asyncio.timeout(CLAIM_SECONDS):
+                return codec.decode((await self._line.ask(codec.encode(request))).body, ApprovalAnswer)
+        except (ConnectionError, TimeoutError, codec.Malformed):
+            return NO_ANSWER
+
+    def _accept(self) -> None:
+        """Whoever connects is the daemon when it has said HELLO."""
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:
+            return
+        line = Duplex(peer, lambda line, frame: self._heard(line, frame), self._left)
+        if line.uid != self._owner:
+            line.close()
+
+    def _follow(self, line: Duplex) -> None:
+        """The next daemon takes the place of the one before, which is dead whether or not that is known here."""
+        before, self._line = self._line, line
+        if before is not None and before is not line:
+            before.close()
+
+    def _left(self, line: Duplex) -> None:
+        if self._line is line:
+            self._line = None
+
+    def _heard(self, line: Duplex, frame: Frame) -> None:
+        try:
+            order: Hello | Order = codec.decode(frame.body, Hello if frame.kind is Kind.HELLO else Order)
+        except codec.Malformed as error:
+            close_all(frame.descriptors)
+            raise WireError(f"not an order: {error}") from None
+        if isinstance(order, Hello) and order.version == VERSION:
+            self._follow(line)
+        elif line is not self._line and not isinstance(order, Hello):
+            close_all(frame.descriptors)
+            raise WireError("an order of one who has not said HELLO, or was followed by another")
+        self._start(self._answer(line, frame, order))
+
+    async def _answer(self, line: Duplex, frame: Frame, order: Hello | Order) -> None:
+        descriptors = list(frame.descriptors)
+        kind = frame.kind if frame.kind is Kind.HELLO else Kind.REPLY
+        try:
+            async with self._turn:
+                body = await self._obey(order, descriptors)
+        except Exception as error:  # a fault in one matter must not leave all the others without a gateway
+            if not isinstance(error, PaddockError):
+                traceback.print_exc()
+                error = InternalError(f"{type(error).__name__}: {error}"[:1000], hint="gateway.log has the traceback")
+            kind, body = Kind.ERROR, codec.encode_error(error)
+        finally:
+            close_all(descriptors)  # those that no door has taken
+        try:
+            line.send(kind, frame.channel, body)
+        except NotSent:
+            return  # its daemon has died; the next one asks what is open
+
+    async def _obey(self, order: Hello | Order, descriptors: list[int]) -> bytes:
+        match order:
+            case Hello(version=version):
+                if version != VERSION:
+                    reason = (
+                        f"a gateway of another version of paddock serves this state directory (it speaks {VERSION})"
+                    )
+                    raise InvalidState(reason, hint=f"end it, and paddock starts its own: kill {os.getpid()}")
+                return codec.encode(Welcome(pid=os.getpid()))
+            case Open():
+                await self._open(order, descriptors)
+            case Secret():
+                if order.sandbox in self._doors:
+                    self._gateway.doors[order.sandbox].secrets.put(_bound(order.secret))
+            case Close():
+                if self._has(order):
+                    await self._close(order.sandbox)
+            case Revise() | Record():
+                if not self._has(order):
+                    reason = f"the gateway has no door of {order.sandbox} in incarnation {order.incarnation}"
+                    raise NotFound(reason)
+                if isinstance(order, Record):
+                    return self._record(order)
+                await self._gateway.doors[order.sandbox].revise(Snapshot.from_bytes(order.snapshot))
+        return b""
+
+    def _record(self, order: Record) -> bytes:
+        """Return what was recorded, if it ends with this."""
+        taken = self._gateway.doors[order.sandbox].record(order.on)
+        if order.on:
+            return b""
+        if taken is None:
+            reason = f"nothing is being recorded of {order.sandbox}: nobody began, or the gateway that did has died"
+            raise InvalidState(reason, hint=f"paddock record start {order.sandbox}")
+        return msgspec.msgpack.encode(taken)
+
+    def _has(self, order: Revise | Record | Close) -> bool:
+        return self._doors.get(order.sandbox, (None,))[0] == order.incarnation
+
+    async def _open(self, order: Open, descriptors: list[int]) -> None:
+        await self._close(order.sandbox)  # of the one before, under the same id
+        if len(descriptors) < 5:
+            raise InvalidState(f"nobody has the sockets of {order.sandbox} any more: its way out is closed for good")
+        policy, process = Snapshot.from_bytes(order.snapshot), descriptors.pop()
+        sockets = [socket.socket(fileno=one) for one in descriptors]
+        descriptors[:] = [process]
+        *tcp, dns_udp, dns_tcp, diag = sockets
+        try:
+            door = Door(
+                gateway=self._gateway,
+                sandbox=order.sandbox,
+                incarnation=order.incarnation,
+                first=order.first,
+                tcp=tcp,
+                dns_udp=dns_udp,
+                dns_tcp=dns_tcp,
+                diag=diag,
+                policy=policy,
+                authority=Authority(order.certificate, order.key),
+                secrets=SecretBook(from_bytes(order.secrets)),
+                approvals=self,
+                journal=self._journal,
+            )
+            await self._gateway.open(door)
+        except BaseException:
+            for one in sockets:
+                one.close()
+            raise
+        descriptors.clear()
+        self._doors[order.sandbox] = order.incarnation, process
+        asyncio.get_running_loop().add_reader(process, self._ended, order.sandbox, process)
+        await door.watch()
+
+    def _ended(self, sandbox: str, process: int) -> None:
+        async def close() -> None:
+            async with self._turn:
+                if self._doors.get(sandbox, (0, -1))[1] == process:
+                    await self._close(sandbox)
+
+        asyncio.get_running_loop().remove_reader(process)
+        self._start(close())
+
+    async def _close(self, sandbox: str) -> None:
+        _, process = self._doors.pop(sandbox, (0, -1))
+        if process == -1:
+            return
+        asyncio.get_running_loop().remove_reader(process)
+        os.close(process)
+        await self._gateway.close(sandbox)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
