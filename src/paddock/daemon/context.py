@@ -32,8 +32,11 @@ from .tasks import Tasks
 if TYPE_CHECKING:
     from paddock.storage import Templates
     from paddock.storage.images import Images
+    from paddock.storage.repositories import Proof, Remote
 
-    from .workspaces.repositories import CredentialSource
+    CredentialSource: TypeAlias = Callable[[Principal, Remote], Awaitable[Proof | None]]
+    """How a principal authenticates to a remote. None: it doesn't."""
+
 
 Perform: TypeAlias = Callable[[Action[Any], Principal], Awaitable[Any]]
 

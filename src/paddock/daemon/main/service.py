@@ -49,7 +49,7 @@ from paddock.supervisor.layout import AUDIT, DATABASE
 from .recovery import PERIOD_SECONDS, Recovery
 
 if TYPE_CHECKING:
-    from paddock.daemon.workspaces.repositories import CredentialSource
+    from paddock.daemon.context import CredentialSource
     from paddock.storage import Templates
     from paddock.storage.images import Images
 

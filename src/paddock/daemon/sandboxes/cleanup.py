@@ -11,7 +11,6 @@ from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context
 from paddock.daemon.store.database import Row
 from paddock.daemon.store.database import has_ended as has_ended
-from paddock.daemon.store.trees import own_trees
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied
 from paddock.model import Limit, Sandbox, State, replace
@@ -77,7 +76,7 @@ class Remains(Component):
         if row.sandbox.policy is not None:
             await self._doors.close(row)
             with suppress(PaddockError):  # on a full disk: what is dead is buried all the same
-                await self._snapshots.record_changes(row, own_trees(row), "end", own=True)
+                await self._snapshots.record_changes(row, row.own_trees, "end", own=True)
         await in_thread(self._remove, row)
         if row.incarnation or row.restoring is not None:  # it may have slept on disk
             await self._snapshots.forget_sleep(row.id)
@@ -86,7 +85,7 @@ class Remains(Component):
             await backend.forget(row.id)
 
     def _remove(self, row: Row) -> None:
-        for tree in own_trees(row):
+        for tree in row.own_trees:
             self._pool().delete(tree)
         self.remove_outputs(row.id)
 

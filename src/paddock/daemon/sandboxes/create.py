@@ -6,14 +6,14 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from paddock import model
-from paddock.backends._base import FROZEN, Backend, Instance, SandboxPlan
+from paddock.backends._base import FROZEN, Backend, Instance
 from paddock.backends._threads import in_its_own_thread
 from paddock.daemon.access.gateways import Doors
 from paddock.daemon.access.policies import Policies, protected
@@ -22,12 +22,13 @@ from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context, Entry, handles
 from paddock.daemon.lanes import Hold
 from paddock.daemon.store.database import Key, Row
-from paddock.daemon.store.trees import WorkspaceTree, copied, own_trees
+from paddock.daemon.store.trees import WorkspaceTree, copied
 from paddock.daemon.tasks import in_thread
 from paddock.errors import AlreadyExists, InvalidState, NotFound, PaddockError, ResourceExhausted, Unsupported
-from paddock.model import Principal, Sandbox, SandboxId, SandboxSpec, State, Template, is_image, mint, replace
+from paddock.model import Sandbox, SandboxId, SandboxSpec, State, Template, is_image, mint, replace
 
 from . import _copies, validate
+from ._request import Birth
 from .cleanup import words
 from .images import getting
 from .nested import Nested
@@ -35,7 +36,6 @@ from .running import Live, end
 from .snapshots import Snapshots
 
 if TYPE_CHECKING:
-    from paddock.daemon.workspaces.workspaces import Workspaces
     from paddock.policy.network import Snapshot
 
     from .sandboxes import Sandboxes
@@ -45,35 +45,12 @@ _log = logging.getLogger("paddock")
 _spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Birth(msgspec.Struct, frozen=True):
-    """A sandbox that is to be: its row says `creating`."""
+class WorkspaceMounts(Protocol):
+    """Which sandbox writes which workspace."""
 
-    row: Row
-    template: Template
-    backend: Backend
-    policy: Snapshot | None = None
-    protect: tuple[str, ...] = ()
-    """What nobody inside may change: of a fork what its parent has, whether or not it has the policy."""
-    inherits: bool = False
-    """The policy came with what it is made of, and so do the variables by which its secrets are read."""
+    def holding(self, reference: str, owner: str) -> AbstractAsyncContextManager[WorkspaceTree]: ...
 
-    def plan(self, retention_seconds: float) -> SandboxPlan:
-        row, spec = self.row, self.row.sandbox.spec
-        return SandboxPlan(
-            id=row.id,
-            hostname=spec.name or row.id.replace("_", "-"),
-            spec=replace(spec, env=Nested.environment(spec)) if spec.nested else spec,
-            template=self.template,
-            tree=row.id,
-            deadline=row.deadline,
-            incarnation=row.incarnation,
-            parent=Principal(row.sandbox.owner).sandbox,
-            trees=() if row.workspace is None else row.workspace.mounts(),
-            exits=row.sandbox.policy is not None,
-            begun=bool(spec.snapshot or row.sandbox.origin or row.incarnation),
-            protect=self.protect,
-            retention_seconds=retention_seconds,
-        )
+    def take(self, row: Row) -> None: ...
 
 
 class Making(Component):
@@ -87,7 +64,7 @@ class Making(Component):
         snapshots: Snapshots,
         policies: Policies,
         nested: Nested,
-        workspaces: Workspaces,
+        workspaces: WorkspaceMounts,
     ) -> None:
         super().__init__(context)
         self._sandboxes, self._live, self._doors, self._leases = sandboxes, live, doors, leases
@@ -383,7 +360,7 @@ class Making(Component):
                 if birth.policy is not None:
                     steps.append(partial(self._doors.close, row))
                 steps += [partial(end, instance), partial(birth.backend.forget, row.id)]
-            steps += [partial(self._delete, tree) for tree in own_trees(row)]
+            steps += [partial(self._delete, tree) for tree in row.own_trees]
             for step in steps:
                 try:
                     await step()

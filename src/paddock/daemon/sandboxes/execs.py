@@ -51,7 +51,8 @@ from paddock.model import (
 from . import validate
 from .cleanup import Remains
 from .collect import Capture, Collector, Outliving, finish, kept, redacting
-from .running import LIVE, Held, Live
+from .instance import Held
+from .running import LIVE, Live
 from .sandboxes import Sandboxes, Turn
 from .streams import Inbound, Outbound, Record
 

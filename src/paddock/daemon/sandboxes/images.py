@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from paddock.backends._threads import in_its_own_thread
 from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.store.candidates import Candidate, discarded, measured
 from paddock.daemon.store.references import told
 from paddock.daemon.tasks import in_thread
-from paddock.daemon.upkeep.garbage import Candidate, discarded, measured
 from paddock.errors import NotConfigured, PaddockError
 from paddock.model import Check, Image, ListImages, PullImage, RemoveImage
 

@@ -33,7 +33,7 @@ from paddock.wire import PROTOCOL, Frame, Inbox, Kind, WireError, pack
 from .cleanup import died
 
 if TYPE_CHECKING:
-    from .running import Held
+    from .instance import Held
 
 FOLDER = "/tmp/.paddock"  # noqa: S108 - inside, where nothing but its own programs can get
 DOOR = f"{FOLDER}/door"

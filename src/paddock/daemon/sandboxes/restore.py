@@ -21,7 +21,7 @@ from paddock.daemon.access.policies import Policies, protected
 from paddock.daemon.access.secrets import Leases
 from paddock.daemon.context import Component, Context, Entry
 from paddock.daemon.store.database import Row, SnapshotRow, has_ended
-from paddock.daemon.store.trees import WorkspaceTree, beside, besides, own_trees
+from paddock.daemon.store.trees import WorkspaceTree, beside, besides
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidState, NotFound, PaddockError, ResourceExhausted, Unsupported
 from paddock.model import RollbackSandbox, Sandbox, State
@@ -29,11 +29,12 @@ from paddock.storage._base import Pool
 
 from . import _copies
 from ._copies import Copy
+from ._request import Birth
 from ._ttl import hibernated, paused, running
 from .cleanup import died, words
-from .create import Birth
+from .instance import Held
 from .nested import Nested
-from .running import Held, Live, destroy, end
+from .running import Live, destroy, end
 from .snapshots import Snapshots
 
 ASLEEP = "it sleeps on disk"
@@ -106,7 +107,7 @@ class Restoring(Component):
 
     async def _stay(self, row: Row) -> Row:
         """It is as before: it runs, or stands still, or has died of something else meanwhile."""
-        await in_thread(_copies.discard, self._pool(), besides(row))
+        await in_thread(_copies.discard, self._pool(), besides(row.id))
         return await self._live.check(self._store.move(row, State.RUNNING), paused=True)
 
     async def _take_back(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Row:
@@ -121,7 +122,7 @@ class Restoring(Component):
 
     async def _failed(self, row: Row, error: BaseException) -> None:
         self._store.move(row, State.FAILED, reason=f"rollback failed: {words(error)}")
-        await in_thread(_copies.discard, self._pool(), (*own_trees(row), *besides(row)))
+        await in_thread(_copies.discard, self._pool(), (*row.own_trees, *besides(row.id)))
 
     def _staged(self, row: Row, snapshot: SnapshotRow) -> tuple[Copy, ...]:
         """The copies of the snapshot's trees that are to take the places of the sandbox's."""
@@ -135,7 +136,7 @@ class Restoring(Component):
         # What the daemon before this one had asked for may have come to life since.
         await destroy(backend, row.id)
         _put_in_place(self._pool(), row)
-        await in_thread(_copies.discard, self._pool(), besides(row))
+        await in_thread(_copies.discard, self._pool(), besides(row.id))
         # It keeps the policy that it has now: a snapshot brings none with it.
         revision = (self._store.get(row.id) or row).sandbox.policy
         policy = None if revision is None else await self._policies.of(revision)
@@ -220,7 +221,7 @@ class Restoring(Component):
             return await self._finish(row)
         taken, backend = self._take(row, row.restoring), self._backends.named(row.sandbox.backend)
         await destroy(backend, row.id)
-        await in_thread(_copies.discard, self._pool(), besides(taken))
+        await in_thread(_copies.discard, self._pool(), besides(taken.id))
         return await self._lie_down(taken, backend)
 
     async def awake(self, row: Row, entry: Entry) -> Row:
@@ -250,7 +251,7 @@ class Restoring(Component):
             await in_thread(_copies.make, self._pool(), self._staged(taken, snapshot), anew=True)
             instance = await self._bear(taken, backend, snapshot)
         except BaseException:
-            await in_thread(_copies.discard, self._pool(), besides(taken))
+            await in_thread(_copies.discard, self._pool(), besides(taken.id))
             if self._clock.boottime() >= taken.deadline:  # its TTL was over on the way
                 self._store.set_deadline(taken)
             await self._lie_down(taken, backend)
@@ -287,7 +288,7 @@ def _places(row: Row) -> tuple[str, ...]:
 
 def _put_in_place(pool: Pool, row: Row) -> None:
     """By renames alone, which take no time: what was in their places is where the copies were, and is to be deleted."""
-    for name, place in zip(besides(row), _places(row), strict=False):
+    for name, place in zip(besides(row.id), _places(row), strict=False):
         try:
             pool.exchange(name, place)
         except NotFound:  # a daemon that died had emptied its place

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from paddock.backends._base import Backend, Ending, Instance, Paused
 from paddock.daemon.access.secrets import Leases
@@ -22,6 +22,7 @@ from paddock.model import ExecInfo, Limit, SandboxId, State, Usage, replace
 from . import _copies
 from ._ttl import paused, running
 from .cleanup import Remains, died, has_ended
+from .instance import Held
 from .nested import Nested
 
 _log = logging.getLogger("paddock")
@@ -32,28 +33,6 @@ _UNUSED = "it was paused, and nobody resumed it for as long as paused ones are k
 _CAUSE_SECONDS = 3.0
 _NAMED = 5
 _NAME_CHARS = 60
-
-
-class Held:
-    """One live instance."""
-
-    def __init__(self, row: Row, backend: Backend, instance: Instance) -> None:
-        self.id, self.row, self.backend, self.instance = row.id, row, backend, instance
-        self.limits = row.sandbox.spec.limits
-        self.watch: asyncio.Task[None] | None = None
-        self.door: asyncio.Task[None] | None = None
-        """Serves the programs inside that may have children."""
-        self.dying = False
-        """A verb is killing it, and will record that."""
-
-    def tell_of_pauses(self) -> Callable[[], None]:
-        """Tell the caller for whom this task works when the sandbox is paused, until what is returned is called."""
-        return self.instance.stillness.hear(self._tell_of_pause)
-
-    def _tell_of_pause(self) -> None:
-        name = self.row.sandbox.spec.name or self.id
-        said = "sandbox %s is paused, and the command that you wait for stands still: paddock resume %s"
-        _log.warning(said, name, name)
 
 
 class Live(Component):
@@ -209,7 +188,7 @@ class Live(Component):
             if held is None and instance is not None:
                 await instance.aclose()
             if was.restoring is not None:
-                _copies.discard(self._pool(), besides(was))
+                _copies.discard(self._pool(), besides(was.id))
             return row
 
     async def pause(self, row: Row, held: Held, *, force: bool = False) -> Row:

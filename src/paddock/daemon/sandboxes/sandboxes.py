@@ -21,8 +21,9 @@ from paddock.model import Inspection, Recording, Sandbox, SandboxId, Snapshot, S
 from . import validate
 from ._ttl import running
 from .cleanup import died
+from .instance import Held
 from .restore import Restoring
-from .running import LIVE, SESSION_ENDED, Held, Live
+from .running import LIVE, SESSION_ENDED, Live
 from .snapshots import Snapshots
 
 T = TypeVar("T")

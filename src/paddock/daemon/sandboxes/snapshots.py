@@ -22,7 +22,7 @@ from . import _copies, validate
 from ._copies import Copy
 
 if TYPE_CHECKING:
-    from .running import Held
+    from .instance import Held
 
 _NAMED = 100
 

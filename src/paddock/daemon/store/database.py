@@ -33,7 +33,7 @@ from paddock.errors import (
 from paddock.model import LEGAL, SandboxId, Snapshot, State, Template, Workspace, WorkspaceState, replace
 
 from . import _schema
-from .trees import WorkspaceTree
+from .trees import WORKSPACE_OF, WorkspaceTree
 
 LEAST_PREFIX = 6
 _CANDIDATES = 8
@@ -91,6 +91,13 @@ class Row(msgspec.Struct, frozen=True):
     def asleep(self) -> bool:
         """On disk: nothing of it runs anywhere, and `restoring` is what it wakes from."""
         return self.restoring is not None and self.state is State.PAUSED
+
+    @property
+    def own_trees(self) -> tuple[str, ...]:
+        """The trees that are deleted with the sandbox: its own, and its workspace if that is a copy."""
+        if self.workspace is not None and self.workspace.tree == self.id + WORKSPACE_OF:
+            return self.id, self.workspace.tree
+        return (self.id,)
 
 
 class HasId(Protocol):

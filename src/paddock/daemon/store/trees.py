@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from paddock.backends._base import TreeMount
-
-if TYPE_CHECKING:
-    from .database import Row
 
 WORKSPACE = "/workspace"
 REPOSITORY = "/run/paddock/repository"
@@ -46,20 +41,13 @@ def copied(workspace: WorkspaceTree | None, id: str) -> WorkspaceTree | None:
     return None if workspace is None else msgspec.structs.replace(workspace, tree=id + WORKSPACE_OF, epoch=0)
 
 
-def own_trees(row: Row) -> tuple[str, ...]:
-    """What goes with the sandbox: its tree, and its workspace if that is a copy."""
-    if row.workspace is not None and row.workspace.tree == row.id + WORKSPACE_OF:
-        return row.id, row.workspace.tree
-    return (row.id,)
-
-
 def beside(id: str, *, workspace: bool = False) -> str:
     """The name of what is to take the place of a sandbox's tree, or of its workspace."""
     return f"{BESIDE}{id}{WORKSPACE_OF if workspace else ''}"
 
 
-def besides(row: Row) -> tuple[str, ...]:
-    return beside(row.id), beside(row.id, workspace=True)
+def besides(id: str) -> tuple[str, str]:
+    return beside(id), beside(id, workspace=True)
 
 
 def spare_of(base: str) -> str:

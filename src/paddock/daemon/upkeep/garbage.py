@@ -9,48 +9,24 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
-
-import msgspec
 
 from paddock import model
 from paddock.daemon.context import Component, Context, Entry, handles
 from paddock.daemon.sandboxes.cleanup import Remains
+from paddock.daemon.store.candidates import Candidate, Collector, discarded, measured
 from paddock.daemon.store.references import Need, told
 from paddock.daemon.store.trees import BESIDE, SPARE
-from paddock.daemon.tasks import in_thread
-from paddock.errors import NotFound, PaddockError
+from paddock.errors import PaddockError
 from paddock.model import Check, GarbageItem, GarbageReport, Level, Noun, PoolSpace, State, replace
 from paddock.storage._base import Pool
 from paddock.storage._config import Watermarks
 from paddock.storage._memories import Memories
 from paddock.storage._trees import WAITING
 from paddock.supervisor.layout import PACKAGES, POOL_IMAGE
-
-Take: TypeAlias = Callable[[], Awaitable[str | None]]
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    """Something that could go."""
-
-    what: str
-    kind: str
-    why: str
-    size: int | None
-    take: Take
-    """Deletes it, unless somebody needs it by now: then, why it was kept."""
-    kept: str | None = None
-    """Why it does not go, whatever happens."""
-    only_when_full: bool = False
-    """It can be had again, at a price: it goes only while the pool is too full."""
-
-
-Collector: TypeAlias = Callable[[], Awaitable[Sequence[Candidate]]]
-"""Finds one kind of what could go, in the order in which it is to go."""
 
 
 class Garbage:
@@ -125,24 +101,6 @@ class _Room:
 
     def words(self) -> str:
         return f"the pool is {self.space.fill:.0%} full, and this goes from {self._marks.high:.0%} on"
-
-
-async def measured(pool: Pool, name: str) -> int | None:
-    """Return the bytes of a tree. None: it was deleted meanwhile."""
-    try:
-        return await asyncio.to_thread(pool.measure, name)
-    except NotFound:
-        return None
-
-
-async def discarded(discard: Callable[[str], bool], name: str, kept: str | None) -> str | None:
-    """Delete what lies below other trees, unless it is `kept`; return why it stays, if it does.
-
-    Who has taken it into use since it was looked at may have ended, and his sandbox lives on: `kept` is asked again.
-    """
-    if kept is not None or await in_thread(discard, name):
-        return kept
-    return "it is in use, or being built"
 
 
 async def _take(one: Candidate) -> str | None:

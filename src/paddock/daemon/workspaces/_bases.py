@@ -15,10 +15,10 @@ import msgspec
 
 from paddock.daemon.context import Component, Context, Entry
 from paddock.daemon.sandboxes.utility import Workshops
+from paddock.daemon.store.candidates import Candidate, measured
 from paddock.daemon.store.references import Need
 from paddock.daemon.store.trees import WorkspaceTree, spare_of
 from paddock.daemon.tasks import in_thread
-from paddock.daemon.upkeep.garbage import Candidate, measured
 from paddock.errors import AlreadyExists, InvalidState, NotFound, RequestError
 from paddock.linux.descriptors import closing
 from paddock.model import Acquired, BaseId, Noun, RepositoryId, mint

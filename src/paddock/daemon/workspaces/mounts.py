@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paddock.daemon.context import Component, Context, Entry, handles
-from paddock.daemon.sandboxes.running import Held
+from paddock.daemon.sandboxes.instance import Held
 from paddock.daemon.sandboxes.sandboxes import Sandboxes
 from paddock.daemon.sandboxes.snapshots import Snapshots
 from paddock.daemon.store.database import Row

@@ -7,20 +7,20 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from paddock import model
 from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context, Entry, handles
 from paddock.daemon.sandboxes.utility import Workshops
+from paddock.daemon.store.candidates import Candidate
 from paddock.daemon.store.database import LEAST_PREFIX, the_one
 from paddock.daemon.store.repositories import NOBODY, PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
 from paddock.daemon.tasks import in_thread
-from paddock.daemon.upkeep.garbage import Candidate
 from paddock.errors import InvalidArgument, InvalidState, NotFound, PolicyDenied
 from paddock.linux.descriptors import closing
 from paddock.model import Acquired, Noun, Principal, Repository, RepositoryId, mint, replace
@@ -32,8 +32,6 @@ from ._bases import Bases
 if TYPE_CHECKING:
     from paddock.storage.repositories import Credential, HostGit, Listing, Proof, Remote
 
-    CredentialSource: TypeAlias = Callable[[Principal, Remote], Awaitable[Proof | None]]
-    """What a principal proves himself with to a remote; None: nothing."""
 
 _log = logging.getLogger("paddock")
 _HEADS, _TAGS = "refs/heads/", "refs/tags/"

@@ -16,7 +16,7 @@ import msgspec
 from paddock import model
 from paddock.daemon.access.policies import Exact, Policies
 from paddock.daemon.context import Component, Context, Entry, Unknown, handles
-from paddock.daemon.sandboxes.running import Held
+from paddock.daemon.sandboxes.instance import Held
 from paddock.daemon.sandboxes.sandboxes import Sandboxes
 from paddock.daemon.sandboxes.snapshots import Snapshots
 from paddock.daemon.sandboxes.utility import READING_SECONDS, Workshop, Workshops, git_environment

@@ -16,10 +16,10 @@ from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Component, Context, Entry, handles
 from paddock.daemon.sandboxes import validate
 from paddock.daemon.sandboxes.running import Live, end
+from paddock.daemon.store.candidates import Candidate, measured
 from paddock.daemon.store.database import Row, WorkspaceRow, WorkspaceStore, has_ended, the_one
 from paddock.daemon.store.trees import WorkspaceTree
 from paddock.daemon.tasks import in_thread
-from paddock.daemon.upkeep.garbage import Candidate, measured
 from paddock.errors import InternalError, InvalidState, PaddockError
 from paddock.model import Acquired, Principal, Workspace, WorkspaceState, WorkspaceStatus, mint, replace
 from paddock.storage._kept import KeptArchives

@@ -1,0 +1,47 @@
+"""A sandbox that is to be made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paddock.backends._base import Backend, SandboxPlan
+from paddock.daemon.store.database import Row
+from paddock.model import Principal, Template, replace
+
+from .nested import Nested
+
+if TYPE_CHECKING:
+    from paddock.policy.egress import Snapshot
+
+
+class Birth(msgspec.Struct, frozen=True):
+    """A sandbox that is to be: its row says `creating`."""
+
+    row: Row
+    template: Template
+    backend: Backend
+    policy: Snapshot | None = None
+    protect: tuple[str, ...] = ()
+    """What nobody inside may change: of a fork what its parent has, whether or not it has the policy."""
+    inherits: bool = False
+    """The policy came with what it is made of, and so do the variables by which its secrets are read."""
+
+    def plan(self, retention_seconds: float) -> SandboxPlan:
+        row, spec = self.row, self.row.sandbox.spec
+        return SandboxPlan(
+            id=row.id,
+            hostname=spec.name or row.id.replace("_", "-"),
+            spec=replace(spec, env=Nested.environment(spec)) if spec.nested else spec,
+            template=self.template,
+            tree=row.id,
+            deadline=row.deadline,
+            incarnation=row.incarnation,
+            parent=Principal(row.sandbox.owner).sandbox,
+            trees=() if row.workspace is None else row.workspace.mounts(),
+            exits=row.sandbox.policy is not None,
+            begun=bool(spec.snapshot or row.sandbox.origin or row.incarnation),
+            protect=self.protect,
+            retention_seconds=retention_seconds,
+        )
