@@ -15,7 +15,7 @@ enum { PARTS = 4 };
 
 struct plan {
     uint32_t flags;
-    uint64_t deadline, grace;
+    uint64_t grace;
     struct {
         uint32_t uid, gid;
     } users[2];
@@ -256,7 +256,6 @@ static int become(struct jail *jail, struct reader body)
     if (message_read(body, &plan_shape, &order))
         return -EBADMSG;
     plan->flags = order.flags;
-    plan->deadline = order.deadline;
     plan->grace = order.grace;
     plan->users[USER].uid = order.uid;
     plan->users[USER].gid = order.gid;
@@ -278,7 +277,6 @@ static int become(struct jail *jail, struct reader body)
         add_identity(jail, ROOT, "root");
         init_listen(&init->identities[ROOT]);
     }
-    init_set_deadline(init, plan->deadline);
     return 0;
 }
 
@@ -299,8 +297,14 @@ static void supervisor_said(struct watch *watch, uint32_t events)
         }
         return;
     }
-    /* It is written down; or the supervisor has gone before. */
-    jail->init.agent.loop.stopped |= got <= 0;
+    /* It is written down, with its deadline; or the supervisor has gone before. */
+    uint64_t deadline;
+    if (got == sizeof deadline) {
+        memcpy(&deadline, bytes, sizeof deadline);
+        init_set_deadline(&jail->init, deadline);
+    } else {
+        jail->init.agent.loop.stopped = true;
+    }
     jail->init.frail = jail->plan.flags & PLAN_FRAIL;
     watch_close(&jail->init.agent.loop, watch);
 }

@@ -1275,13 +1275,12 @@ struct plan_message {
     uint32_t root_uid;
     uint32_t root_gid;
     uint32_t zero;
-    uint64_t deadline;
     uint64_t grace;
     struct reader rlimits;
 };
 static const struct shape plan_shape = {
     .known = PLAN_FLAGS,
-    .numbers = 8,
+    .numbers = 7,
     .number = {
         {offsetof(struct plan_message, flags), 4, false},
         {offsetof(struct plan_message, uid), 4, false},
@@ -1289,7 +1288,6 @@ static const struct shape plan_shape = {
         {offsetof(struct plan_message, root_uid), 4, false},
         {offsetof(struct plan_message, root_gid), 4, false},
         {offsetof(struct plan_message, zero), 4, true},
-        {offsetof(struct plan_message, deadline), 8, false},
         {offsetof(struct plan_message, grace), 8, false},
     },
     .fields = 1,

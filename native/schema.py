@@ -588,7 +588,7 @@ MESSAGES = (
         "plan",
         "",
         "host",
-        "To pid 1 of a jail: the sandbox that it becomes. The next message says that it is written down.",
+        "To pid 1 of a jail: the sandbox that it becomes. The next message is its deadline, when it is written down.",
         (
             ("flags", "u32", "PLAN"),
             ("uid", "u32", "of the default user"),
@@ -596,7 +596,6 @@ MESSAGES = (
             ("root_uid", "u32", ""),
             ("root_gid", "u32", ""),
             ("zero", "u32", ""),
-            ("deadline", "u64", "nanoseconds of CLOCK_BOOTTIME"),
             ("grace", "u64", "nanoseconds after the deadline in which another one is still heard"),
         ),
         (Field(1, "rlimits", "u64s", 16 * 16, "resource and hard limit of each"),),

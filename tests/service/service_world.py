@@ -423,6 +423,10 @@ class WorldBackend:
         return self._level.value
 
     @property
+    def spares(self) -> None:
+        return None
+
+    @property
     def level(self) -> Level:
         return self._level
 

@@ -854,7 +854,7 @@ class SimulatedExits:
 
 
 class SimulatedBackend:
-    name, level = "jail", Level.JAIL
+    name, level, spares = "jail", Level.JAIL, None
     capabilities = Capabilities(
         isolation=True, adopt=True, freeze=True, memory=True, pause=True, idle=True, trees=True, exits=True
     )

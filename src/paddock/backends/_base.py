@@ -270,7 +270,25 @@ class Instance(Protocol):
         ...
 
 
+class Ahead(Protocol):
+    """Complete sandboxes that a backend has made ahead."""
+
+    def take(self, plan: SandboxPlan) -> SandboxId | None:
+        """Return the id of one that can become the sandbox of `plan`, if that gets its id. Its tree is there, and it is
+        the caller's: `create`, `give_back` or `forget` follows. None: there is no such spare."""
+        ...
+
+    def give_back(self, id: SandboxId) -> None:
+        """Put back what was taken and not used."""
+        ...
+
+
 class Backend(Protocol):
+    @property
+    def spares(self) -> Ahead | None:
+        """None where a level keeps none, or takes them by itself."""
+        ...
+
     @property
     def name(self) -> str: ...
     @property

@@ -246,6 +246,7 @@ class ProcessBackend:
 
     name = "process"
     level = Level.PROCESS
+    spares = None
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir

@@ -29,7 +29,6 @@ from paddock.supervisor._sizes import Told
 from paddock.supervisor._spare import Spare, read_report
 from paddock.supervisor._supervised import Supervised
 
-_LARGEST_ENVIRONMENT = 150_000  # bytes: the record holds it
 _HOSTS_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
 _OTHER_HOSTS = b"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 _NAMED = b"\t# this sandbox\n"
@@ -88,10 +87,6 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
     spare.undo.push(_close_all, late)
     with steps("record"):
         orders = _orders.plan(house, plan)
-        if (size := sum(len(name) + len(value) for name, value in plan.env.items())) > _LARGEST_ENVIRONMENT:
-            raise JailError(f"its environment has {size} bytes, {_LARGEST_ENVIRONMENT} at most")
-        house.records.adopt(plan.id, house.spares, spare.name)
-        spare.undo.push(house.records.remove, plan.id)
     with steps("limits"):
         if spare.group is not None:
             spare.group.limit(
@@ -114,7 +109,7 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
     trust: tuple[int, ...] = ()
     if plan.exits:
         with steps("trust"):
-            trust = _trust_places.make(house, plan.id, late)
+            trust = _trust_places.make(house.spares, spare.name, late)
 
     dev = None
     if plan.devices:
@@ -305,9 +300,9 @@ def abandon(pending: Pending, error: JailError) -> NoReturn:
         raise error
 
 
-def finish(house: House, pending: Pending) -> tuple[Supervised, dict[str, float]]:
-    """Looks at the sandbox from outside, writes its record. JailError, with everything undone."""
-    steps, plan, spare = pending.steps, pending.plan, pending.spare
+def check(house: House, pending: Pending) -> None:
+    """Look at the sandbox from outside. JailError, with everything undone."""
+    steps, spare = pending.steps, pending.spare
     try:
         steps.end("inside")
         with steps("posture"):
@@ -318,6 +313,17 @@ def finish(house: House, pending: Pending) -> tuple[Supervised, dict[str, float]
             if pending.cpus is not None:
                 for pid in (spare.pid, pending.agent_pid):
                     os.sched_setaffinity(pid, pending.cpus)
+    except BaseException as error:
+        _give_up(pending, error)
+
+
+def commit(house: House, pending: Pending) -> tuple[Supervised, dict[str, float]]:
+    """Write the record of a sandbox that was checked. JailError, with everything undone.
+
+    Its directory gets its name when the record is in it, so `run` never has a directory without one.
+    """
+    steps, plan, spare = pending.steps, pending.plan, pending.spare
+    try:
         with steps("written"):
             record = Record(
                 pid=spare.pid,
@@ -330,14 +336,14 @@ def finish(house: House, pending: Pending) -> tuple[Supervised, dict[str, float]
                 devices=list(plan.devices),
                 **plan.recorded,
             )
-            house.records.write(record)
+            house.records.publish(record, house.spares, spare.name)
+            spare.undo.push(house.records.remove, plan.id)
             way = None
             if spare.network is not None and (pending.exits is None or plan.kind.endswith(WAITING)):
                 way = Door(os.dup(spare.door.mounts), network=os.dup(spare.network))
-            spare.sync.send(_orders.COMMITTED)
+            spare.sync.send(_orders.committed(plan.deadline))
     except BaseException as error:
-        planned = JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}")
-        abandon(pending, error if isinstance(error, Died) else _died(spare, error) or planned)
+        _give_up(pending, error)
     spare.sync.close()
     sandbox = Supervised(
         record=record,
@@ -350,6 +356,11 @@ def finish(house: House, pending: Pending) -> tuple[Supervised, dict[str, float]
     return sandbox, _timings(pending) if plan.trace else {}
 
 
+def _give_up(pending: Pending, error: BaseException) -> NoReturn:
+    planned = JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}")
+    abandon(pending, error if isinstance(error, Died) else _died(pending.spare, error) or planned)
+
+
 def _timings(pending: Pending) -> dict[str, float]:
     timings = {f"spare.{name}": seconds for name, seconds in pending.spare.steps.seconds.items()}
     timings |= pending.steps.seconds
@@ -358,9 +369,13 @@ def _timings(pending: Pending) -> dict[str, float]:
     return timings
 
 
-def close_late(pending: Pending) -> None:
-    """Closes what the layers were built with: closing a mount waits for the kernel, so it is done after the reply."""
+def close_layers(pending: Pending) -> None:
+    """Close what the layers were built with. The kernel takes its time with a mount, so it is done after the reply."""
     _close_all(pending.late)
+
+
+def close_spare(pending: Pending) -> None:
+    """Close what only a spare needs."""
     pending.spare.door.close()
     for fd in (pending.spare.network, pending.spare.diag):
         if fd is not None:

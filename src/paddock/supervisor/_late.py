@@ -88,7 +88,7 @@ def _trust(house: House, id: str, way: Door) -> None:
     held: list[int] = []
     try:
         try:
-            made = _trust_places.make(house, id, held)
+            made = _trust_places.make(house.records.directory, id, held)
         except FileExistsError:
             return  # an attempt before has come so far
         with visit(namespaces.NEWNS, way.mounts, house.home.mounts):

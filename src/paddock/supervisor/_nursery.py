@@ -1,4 +1,8 @@
-"""Where sandboxes come from: keeps a spare at hand, and leads each create from its plan to its reply."""
+"""Where sandboxes come from: keeps spares at hand, and leads each create from its plan to its reply.
+
+A spare is bare, or complete: fitted out by a plan of the daemon's and checked, with no record and no name in `run`.
+`commit` then writes its record (docs/decisions/0018-complete-spares.md).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any
 
 from paddock.linux import proc
 from paddock.supervisor import _jail, _spare
-from paddock.supervisor._errors import Died, JailError
+from paddock.supervisor._errors import Died, Gone, JailError, Steps
 from paddock.supervisor._house import House
 from paddock.supervisor._plan import JailPlan
 from paddock.supervisor._spawner import Spawner
@@ -34,6 +38,8 @@ class _Waiting:
     reply: Reply
     tries: int
     """A spare that had died in waiting is no reason to refuse: it is tried with another one, and all may have died."""
+    ahead: int | None
+    """It becomes a complete spare, and not a sandbox yet: for the daemon of that number."""
 
 
 class Nursery:
@@ -61,6 +67,10 @@ class Nursery:
         self._spares: list[_spare.Spare] = []
         self._pending: dict[int, tuple[float, Callable[[], None]]] = {}
         """By when each sandbox that is being fitted out has to be ready, and what to do if it isn't."""
+        self._complete: dict[str, _jail.Pending] = {}
+        """Complete spares, by the id that each is going to have."""
+        self._daemon = 0
+        """How many daemons have gone."""
         self._restock: float | None = None
 
     @property
@@ -75,14 +85,45 @@ class Nursery:
         """Last of all before the first create."""
         self._spawner.start()
 
-    def create(self, plan: JailPlan, reply: Reply) -> None:
+    def create(self, plan: JailPlan, reply: Reply, *, ahead: bool = False) -> None:
+        """Make the sandbox of `plan`; `ahead`, a complete spare that may become it."""
+        self.drop(plan.id)
+        who = self._daemon if ahead else None
         if plan.fault:  # a test wants to see it fail: no whole spare may take the place of the one that does
             self._discard()
-            self._waiting.appendleft(_Waiting(plan, reply, tries=1))
+            self._waiting.appendleft(_Waiting(plan, reply, tries=1, ahead=who))
             self._conceive(plan.fault)
         else:
-            self._waiting.append(_Waiting(plan, reply, tries=1 + max(1, len(self._spares))))
+            self._waiting.append(_Waiting(plan, reply, tries=1 + max(1, len(self._spares)), ahead=who))
         self._feed()
+
+    def commit(self, id: str, changes: Message, reply: Reply) -> None:
+        """Make a complete spare the sandbox that it was made to be. Gone: there is none, or it has just died."""
+        if id not in self._complete:
+            raise Gone(id)
+        plan = self._complete[id].plan.changed(**changes)
+        pending = self._complete.pop(id)
+        self._unwatch(pending.spare.sync.fileno())
+        pending.plan, pending.steps = plan, Steps.of_supervisor(plan.fault)
+        try:
+            sandbox, timings = _jail.commit(self._house, pending)
+        except Died:
+            raise Gone(id) from None
+        self._born(sandbox)
+        reply({"pid": sandbox.record.pid, "timings": timings})
+        _jail.close_spare(pending)
+
+    def drop(self, id: str) -> None:
+        """End a complete spare that is not wanted; nothing if there is none of that id."""
+        if (pending := self._complete.pop(id, None)) is not None:
+            self._unwatch(pending.spare.sync.fileno())
+            pending.spare.undo.unwind()
+
+    def drop_all(self) -> None:
+        """End those of a daemon that has gone, and those that are still being made for it."""
+        self._daemon += 1
+        for id in list(self._complete):
+            self.drop(id)
 
     def expire(self, now: float) -> None:
         for give_up in [give_up for limit, give_up in self._pending.values() if limit <= now]:
@@ -93,6 +134,7 @@ class Nursery:
                 self._restock = now + QUIET_SECONDS
 
     def close(self) -> None:
+        self.drop_all()
         self._discard()
         self._spawner.close()
 
@@ -181,7 +223,10 @@ class Nursery:
                         return
                     _jail.abandon(pending, JailError(f"the sandbox was not ready within {CREATE_SECONDS:.0f} s"))
                 self._forget(fd)
-                sandbox, timings = _jail.finish(self._house, pending)
+                _jail.check(self._house, pending)
+                if waiting.ahead not in (None, self._daemon):
+                    _jail.abandon(pending, JailError("the daemon that it was made for has gone"))
+                made = None if waiting.ahead is not None else _jail.commit(self._house, pending)
             except JailError as error:
                 self._forget(fd)
                 if self._try_again(waiting, error):
@@ -189,13 +234,25 @@ class Nursery:
                 else:
                     waiting.reply(problem(error))
                 return
-            self._born(sandbox)
-            waiting.reply({"pid": sandbox.record.pid, "timings": timings})
-            _jail.close_late(pending)
+            if made is None:
+                self._keep(fd, pending)
+                waiting.reply()
+            else:
+                sandbox, timings = made
+                self._born(sandbox)
+                waiting.reply({"pid": sandbox.record.pid, "timings": timings})
+                _jail.close_spare(pending)
+            _jail.close_layers(pending)
             self.replenish()
 
         self._pending[fd] = (proc.boottime() + CREATE_SECONDS, lambda: settle(True))
         self._watch(fd, lambda: settle(False))
+
+    def _keep(self, fd: int, pending: _jail.Pending) -> None:
+        """A word of a complete spare can only be that of its end: the create that would have got it makes another."""
+        id = pending.plan.id
+        self._complete[id] = pending
+        self._watch(fd, lambda: self.drop(id))
 
     def _forget(self, fd: int) -> None:
         if self._pending.pop(fd, None) is not None:

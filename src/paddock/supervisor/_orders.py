@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 STAGED = (b"dev", b"proc", b"tmp", b"told")
 """Directories below the stage. In the last one are the files that lie over some of /proc."""
-COMMITTED = b"committed"
-"""What the supervisor says when a sandbox is complete and written down. Without that it ends with its supervisor."""
 PARTS = 4
 """Of what the kernel counts by user, where all sandboxes of a user are one user, each gets such a share.
 
@@ -108,10 +106,14 @@ def plan(house: Furnished, plan: JailPlan) -> bytes:
         gid=plan.user.gid,
         root_uid=0 if root is None else root.uid,
         root_gid=0 if root is None else root.gid,
-        deadline=_nanoseconds(plan.deadline),
         grace=int(_GRACE_SECONDS * _NANOSECONDS),
         rlimits=tuple(rlimits),
     ).pack()
+
+
+def committed(deadline: float) -> bytes:
+    """Tell pid 1 that its sandbox is written down, and when it is to end. Without that it ends with its supervisor."""
+    return _nanoseconds(deadline).to_bytes(8, "little")
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -12,6 +12,8 @@ _NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}\Z")
 _KIND = re.compile(r"[a-z]{1,16}(-waiting)?\Z")
 _HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}\Z")
 
+_LARGEST_ENVIRONMENT = 150_000  # bytes: the record holds it
+
 JAIL = "jail"
 WAITING = "-waiting"
 """Ends the kind of what is nobody's sandbox yet (`_late.py`)."""
@@ -20,6 +22,10 @@ CLAIM = "claim:"
 KVM = "kvm"
 _WITH_DEVICES = {KVM: ("microvm", "gvisor", "oven")}
 """Which kinds may have which of the host's devices: around a wall that drives them, never a sandbox itself."""
+
+
+LATE = frozenset({"deadline", "env", "fault", "idle_seconds", "parent", "retention_seconds", "trace"})
+"""Fields of a plan that nothing inside depends on: a complete spare gets them when it becomes a sandbox."""
 
 
 class PlanError(Exception):
@@ -121,6 +127,14 @@ class JailPlan(NamedTuple):
         names = ("id", "kind", "deadline", "tree", "template", "incarnation", "parent", "idle_seconds")
         return {name: getattr(self, name) for name in (*names, "retention_seconds", "env")} | {"trees": self.written}
 
+    def changed(self, **changes: Any) -> JailPlan:
+        """Return this plan with other values in fields that are `LATE`. PlanError."""
+        if wrong := changes.keys() - LATE:
+            raise PlanError(f"a complete spare has these already: {', '.join(sorted(wrong))}")
+        plan = self._replace(**changes)
+        _check(plan)
+        return plan
+
     def to_message(self) -> dict[str, Any]:
         message = self._asdict()
         for name in ("users", "mounts", "trees"):
@@ -159,6 +173,8 @@ def _check(plan: JailPlan) -> None:
         raise PlanError(f"not a kind of sandbox: {plan.kind!r}")
     if not _HOSTNAME.match(plan.hostname):
         raise PlanError(f"not a host name: {plan.hostname!r}")
+    if (size := sum(len(name) + len(value) for name, value in plan.env.items())) > _LARGEST_ENVIRONMENT:
+        raise PlanError(f"its environment has {size} bytes, {_LARGEST_ENVIRONMENT} at most")
     if not any(user.name == plan.default_user for user in plan.users):
         raise PlanError(f"the default user {plan.default_user!r} is not among the users")
     for user in plan.users:

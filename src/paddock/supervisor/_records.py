@@ -84,6 +84,15 @@ class Records:
         with contextlib.suppress(FileNotFoundError):
             os.rename(id, name, src_dir_fd=self.directory, dst_dir_fd=directory)
 
+    def publish(self, record: Record, directory: int, name: str) -> None:
+        """Write the record of a new sandbox into `name`, a directory in `directory`, and make that the sandbox's own.
+        OSError ENOTEMPTY if it has one."""
+        with closing(
+            os.open(f"{name}/{STATE}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        ) as fd:
+            os.write(fd, json.dumps(record.to_message()).encode())
+        self.adopt(record.id, directory, name)
+
     def write(self, record: Record) -> None:
         self._replace(f"{record.id}/{STATE}", record.to_message())
 

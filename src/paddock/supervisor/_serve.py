@@ -152,6 +152,7 @@ class Supervisor:
             self._unwatch(line.detach().fileno())
             self._watch(self._listener.fileno(), self._accept)
             self._undertaker.pauses.gone()
+            self._nursery.drop_all()
             line.close()
 
     def _answer(self, line: Connection, frame: Frame) -> None:
@@ -228,15 +229,30 @@ class Supervisor:
     def do_create(self, reply: Reply, plan: Message) -> None:
         self._nursery.create(self._admitted(plan), reply)
 
+    def do_prepare(self, reply: Reply, plan: Message) -> None:
+        """Make a complete spare, which `commit` makes the sandbox of the plan, and `forget` ends. Answered when it is
+        there. It ends with the connection."""
+        self._nursery.create(self._admitted(plan), reply, ahead=True)
+
+    def do_commit(self, reply: Reply, id: str, **changes: Any) -> None:
+        """Give a complete spare its record, with the fields of its plan that were not known when it was made. Gone."""
+        if changes.get("fault"):
+            self._refuse_faults()
+        self._nursery.commit(id, changes, reply)
+
     def _admitted(self, message: Message) -> JailPlan:
         plan = JailPlan.from_message(message)
-        if plan.fault and not self._for_tests:
-            raise PlanError("faults are injected only into a supervisor that was started for tests")
+        if plan.fault:
+            self._refuse_faults()
         if plan.id in self._undertaker.sandboxes:
             raise PlanError(f"{plan.id} is alive already")
         if not self._house.whole and (plan.user.uid, plan.user.gid) != (layout.ORDINARY_ID, layout.ORDINARY_ID):
             raise PlanError(f"without subordinate ids a sandbox has one, {layout.ORDINARY_ID}; its user must have it")
         return plan
+
+    def _refuse_faults(self) -> None:
+        if not self._for_tests:
+            raise PlanError("faults are injected only into a supervisor that was started for tests")
 
     def _born(self, sandbox: Supervised) -> None:
         self._undertaker.add(sandbox)
@@ -345,6 +361,7 @@ class Supervisor:
         reply(self._sandbox(id).record.to_message())
 
     def do_forget(self, reply: Reply, id: str) -> None:
+        self._nursery.drop(id)
         self._house.records.forget(id)
         reply()
 

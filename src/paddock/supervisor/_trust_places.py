@@ -5,14 +5,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
 from paddock.linux import mounts
 from paddock.linux.descriptors import closing
 from paddock.supervisor import _dev, _places, layout
-
-if TYPE_CHECKING:
-    from paddock.supervisor._house import House  # what callers of the supervisor need of this file does not need it
 
 PLACE = f"dev/{_dev.CERTIFICATES}"
 """In the /dev that nobody inside can write, and so there in every sandbox; empty without exits."""
@@ -44,18 +40,18 @@ _ATTRIBUTES = mounts.RDONLY | mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # none there, a link, or a directory
 
 
-def make(house: House, id: str, late: list[int]) -> tuple[int, ...]:
-    """The files, as detached mounts, which are noted in `late`, too. OSError."""
+def make(parent: int, name: str, late: list[int]) -> tuple[int, ...]:
+    """Make the files in the directory `name` of a sandbox. Return them as detached mounts, noted in `late`. OSError."""
     made: list[int] = []
-    for name, _, _ in KINDS:
-        made.append(_make(house, f"{id}/{name}"))
+    for kind, _, _ in KINDS:
+        made.append(_make(parent, f"{name}/{kind}"))
         late.append(made[-1])
     return tuple(made)
 
 
-def _make(house: House, name: str) -> int:
+def _make(parent: int, name: str) -> int:
     flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with closing(os.open(name, flags, 0o644, dir_fd=house.records.directory)) as made:
+    with closing(os.open(name, flags, 0o644, dir_fd=parent)) as made:
         os.fchmod(made, 0o644)  # whoever reads it inside is another one, whatever the umask
         mount = mounts.open_tree(b"", made)
     mounts.set_attributes(mount, set=_ATTRIBUTES)

@@ -1463,11 +1463,11 @@ class Spawned(Message):
 
 
 class Plan(Message):
-    """To pid 1 of a jail: the sandbox that it becomes. The next message says that it is written down."""
+    """To pid 1 of a jail: the sandbox that it becomes. The next message is its deadline, when it is written down."""
 
     SHAPE = Shape(
-        Struct("<IIIIIxxxxQQ"),
-        ("flags", "uid", "gid", "root_uid", "root_gid", "deadline", "grace"),
+        Struct("<IIIIIxxxxQ"),
+        ("flags", "uid", "gid", "root_uid", "root_gid", "grace"),
         ((20, 24),),
         (Field(1, "rlimits", "u64s", 256),),
     )
@@ -1479,7 +1479,6 @@ class Plan(Message):
         gid: int = 0,
         root_uid: int = 0,
         root_gid: int = 0,
-        deadline: int = 0,
         grace: int = 0,
         rlimits: tuple[int, ...] = (),
     ) -> None:
@@ -1488,7 +1487,6 @@ class Plan(Message):
         self.gid = gid
         self.root_uid = root_uid
         self.root_gid = root_gid
-        self.deadline = deadline
         self.grace = grace
         self.rlimits = rlimits
 

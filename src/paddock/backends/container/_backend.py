@@ -52,6 +52,7 @@ class ContainerBackend:
 
     name = "container"
     level = Level.CONTAINER
+    spares = None
 
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None) -> None:
         self._state = state_dir

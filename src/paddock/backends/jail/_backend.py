@@ -17,14 +17,17 @@ from paddock.backends._environment import certificates, hints
 from paddock.backends._stillness import Stillness
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
+from paddock.backends.jail._spares import JailSpares
 from paddock.backends.jail._supervisor import Message, SupervisorClient
 from paddock.errors import PaddockError, SandboxDied, SupervisorUnavailable
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, Limits, SandboxId, Template, replace
 from paddock.model.caller import directories
+from paddock.model.config import read_config
 from paddock.supervisor import _trust_places, layout
-from paddock.supervisor._plan import JailPlan, Mount, Tree, User
+from paddock.supervisor._plan import CLAIM, LATE, JailPlan, Mount, Tree, User
 
 if TYPE_CHECKING:
+    from paddock.storage import Pool
     from paddock.supervisor._records import Record
 
 R = TypeVar("R")
@@ -123,6 +126,8 @@ class JailBackend:
         self.supervisor = supervisor or SupervisorClient(state_dir, for_tests=for_tests)
         self.supervisor.join(self._heard)
         self.rest = Rest(self.supervisor, self.start)
+        self.directory, self.config = state_dir, read_config(state_dir)
+        self.spares = JailSpares(self, self.config.spares) if self.level is Level.JAIL else None
         self.trace = False
         self.fault = ""
         self.last_timings: dict[str, float] = {}
@@ -181,21 +186,29 @@ class JailBackend:
         return self.supervisor.pool
 
     async def create(self, plan: SandboxPlan) -> JailInstance:
-        return await self.make(plan, self.jail_plan(plan))
+        jail = self.jail_plan(plan)
+        if self.spares is None:
+            return await self.make(plan, jail)
+        with self.spares.creating():
+            if await self.spares.claim(plan.id):
+                with contextlib.suppress(SandboxDied):  # it has died in waiting: its tree is as it was
+                    return await self.make(plan, jail, ahead=True)
+            return await self.make(plan, jail._replace(fault="") if jail.fault.startswith(CLAIM) else jail)
 
-    async def make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
-        """Make the sandbox of `plan` as `jail` says. If the supervisor dies meanwhile, its successor is asked once
-        more."""
+    async def make(self, plan: SandboxPlan, jail: JailPlan, *, ahead: bool = False) -> JailInstance:
+        """Make the sandbox of `plan` as `jail` says, of a spare that was taken if it was made `ahead`. If the
+        supervisor dies meanwhile, its successor is asked once more."""
         try:
-            return await self._make(plan, jail)
+            return await self._make(plan, jail, ahead)
         except SupervisorUnavailable as error:
             if not error.details.get("lost"):
                 raise
         await self.supervisor.tell("forget", id=plan.id)
         return await self._make(plan, jail._replace(fault=""))
 
-    async def _make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
-        making = self.start(self.supervisor.request("create", plan=jail.to_message()))
+    async def _make(self, plan: SandboxPlan, jail: JailPlan, ahead: bool = False) -> JailInstance:
+        request = self._commit(jail) if ahead else self.supervisor.request("create", plan=jail.to_message())
+        making = self.start(request)
         known = plan.id in self._endings
         self._being_made.add(plan.id)
         self.ending(plan.id, plan.incarnation)  # it may come in the same breath as the answer
@@ -217,6 +230,14 @@ class JailBackend:
             self._being_made.discard(plan.id)
         self.last_timings = cast("dict[str, float]", answer["timings"])
         return instance
+
+    def _commit(self, jail: JailPlan) -> Coroutine[Any, Any, Message]:
+        late: Message = {name: getattr(jail, name) for name in LATE}
+        late["fault"] = jail.fault.removeprefix(CLAIM)
+        return self.supervisor.request("commit", (), id=jail.id, **late)
+
+    async def trees(self) -> Pool:
+        return (await self.supervisor.templates()).pool
 
     def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> JailInstance:
         return JailInstance(self, id, template, incarnation, env)
@@ -344,6 +365,8 @@ class JailBackend:
         self.rest.forget(id)
         self._endings.pop(id, None)
         self._late.discard(id)
+        if self.spares is not None:
+            await self.spares.claim(id)
         await self.supervisor.tell("forget", id=id)
 
     async def kill(self, id: SandboxId, incarnation: int) -> None:
@@ -369,6 +392,8 @@ class JailBackend:
         return known[incarnation]
 
     async def aclose(self) -> None:
+        if self.spares is not None:
+            await self.spares.aclose()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -393,6 +418,9 @@ class JailBackend:
                 self.rest.told(event["id"], what == "paused")
 
     def _on_lost(self) -> None:
+        if self.spares is not None:
+            self.spares.lost()
+
         # Its successor takes over what lives and tells of it; whoever waits for an end need not ask for that.
         async def reconnect() -> None:
             with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told

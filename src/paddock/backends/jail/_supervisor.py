@@ -117,6 +117,10 @@ class SupervisorClient:
                     self._templates = Templates(open_pool(self.state_dir, config, os.dup(self.pool)))
         return self._templates
 
+    @property
+    def connected(self) -> bool:
+        return self._line is not None
+
     async def request(self, operation: str, descriptors: tuple[int, ...] = (), **fields: object) -> Message:
         """Ask and wait for the answer, whose descriptors are in `fds`. The supervisor gets copies of `descriptors`.
 

@@ -18,8 +18,7 @@ from paddock.backends.vessel._waiting import REFUSES, Waiting, rehearse
 from paddock.errors import PaddockError, SandboxDied
 from paddock.linux import proc
 from paddock.model import Limit, Limits, Noun, SandboxId, Template, mint, replace
-from paddock.model.config import read_config
-from paddock.storage import Pool, Templates
+from paddock.storage import Templates
 from paddock.storage._kit import PLACE
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
 from paddock.storage._worker import Worker
@@ -56,7 +55,6 @@ class VesselBackend(JailBackend):
 
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
         super().__init__(state_dir, supervisor=supervisor, for_tests=for_tests)
-        self.directory, self.config = state_dir, read_config(state_dir)
         self.waiting = Waiting(self)
         self._guest: str | None = None
         self._baking: dict[str, asyncio.Lock] = {}
@@ -169,9 +167,6 @@ class VesselBackend(JailBackend):
 
     async def templates(self) -> Templates:
         return await self.supervisor.templates()
-
-    async def trees(self) -> Pool:
-        return (await self.supervisor.templates()).pool
 
     # the contract
 

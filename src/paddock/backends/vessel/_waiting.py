@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from paddock.backends._base import SandboxPlan
+from paddock.backends._spares import Spares, Wish
 from paddock.backends._threads import to_its_end
 from paddock.backends.vessel._instance import VesselInstance
 from paddock.errors import NotFound, PaddockError, SandboxError
@@ -27,12 +27,8 @@ if TYPE_CHECKING:
 
     from ._backend import VesselBackend
 
-"""How many wait of each kind; 0: none. Not set: one, from the second create of its kind on."""
 LIFE_SECONDS = 600.0
 _LEAST_LEFT_SECONDS = 30.0
-_PAUSE_SECONDS = 0.1
-_MOST_KINDS = 2
-_REMEMBERED_KINDS = 8
 _HAND_OVER_SECONDS = 30.0
 _REHEARSAL_SECONDS = 60.0
 _MOST_ENVIRONMENT = 16_384
@@ -81,41 +77,13 @@ class Vessel(msgspec.Struct, eq=False):
         return self.instance.id
 
 
-class _Wish(msgspec.Struct, eq=False):
-    kind: Kind
-    plan: SandboxPlan
-    creates: int = 0
-    refused: bool = False
-    """It could not be made: not tried again before somebody wants one."""
-
-
-class Waiting:
+class Waiting(Spares[Kind, Vessel]):
     """Those of one backend."""
 
     def __init__(self, backend: VesselBackend) -> None:
+        super().__init__(backend.start, backend.config.spares)
         self._backend = backend
-        self._stock: list[Vessel] = []
-        self._wishes: list[_Wish] = []  # the latest last
-        self._making: asyncio.Task[None] | None = None
         self._tidying: set[asyncio.Task[None]] = set()
-        self._used_at = 0.0
-        self._creates = 0
-        self.quiet_seconds = 1.0
-        """After the last create: its first command does not have to share the machine."""
-        self._closed = False
-        given = backend.config.spares
-        self.count = 1 if given is None else given
-        self.from_create = 2 if given is None else 1
-
-    @contextlib.contextmanager
-    def creating(self) -> Generator[None]:
-        """Somebody waits for a sandbox meanwhile: none is begun to be made for nobody."""
-        self._creates += 1
-        try:
-            yield
-        finally:
-            self._creates -= 1
-            self._used_at = asyncio.get_running_loop().time()
 
     async def claim(self, plan: SandboxPlan, jail: JailPlan) -> VesselInstance | None:
         """The sandbox of `plan`, of one that waited; None: there is none that could be it, or it has just died."""
@@ -137,42 +105,15 @@ class Waiting:
             raise
 
     def used(self, plan: SandboxPlan, jail: JailPlan) -> None:
-        """A sandbox was just made: soon one of its kind may wait for the next."""
+        """Have one of its kind wait for the next create soon: a sandbox was just made."""
         kind = Kind.of(self._backend, plan, jail)
-        if kind is None or not self.count:
-            return
-        wish = next((wish for wish in self._wishes if wish.kind == kind), None)
-        if wish is None:
-            wish = _Wish(kind, plan)
-        else:
-            self._wishes.remove(wish)
-        self._wishes.append(wish)
-        del self._wishes[:-_REMEMBERED_KINDS]
-        wish.creates += 1
-        wish.refused = False
-        if not self._closed and (self._making is None or self._making.done()):
-            self._making = self._backend.start(self._stock_up())
-
-    @property
-    def ready(self) -> int:
-        """How many there are to be had."""
-        return len(self._stock)
-
-    async def settled(self) -> None:
-        """Returns when none is being made any more."""
-        while self._making is not None and not self._making.done():
-            await asyncio.wait((self._making,))
+        if kind is not None:
+            self._want(kind, plan)
 
     async def aclose(self) -> None:
-        """None of them is left."""
         self._closed = True
         await asyncio.gather(*self._tidying, return_exceptions=True)
-        if self._making is not None:
-            self._making.cancel()
-            await asyncio.wait((self._making,))
-        for vessel in list(self._stock):
-            self._leave(vessel)
-            await self._end(vessel)
+        await super().aclose()
 
     async def _hand_over(
         self, vessel: Vessel, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
@@ -205,45 +146,7 @@ class Waiting:
             await _delete(await self._backend.trees(), vessel.id)
             await self._backend.forget(vessel.id)
 
-    # making
-
-    @property
-    def _kept(self) -> list[_Wish]:
-        """The kinds that were used last, and not once only."""
-        return [wish for wish in self._wishes if wish.creates >= self.from_create][-_MOST_KINDS:]
-
-    async def _end_others(self) -> None:
-        kinds = [wish.kind for wish in self._kept]
-        for vessel in [vessel for vessel in self._stock if vessel.kind not in kinds]:
-            self._leave(vessel)
-            await self._end(vessel)
-
-    def _next(self) -> _Wish | None:
-        for wish in reversed(self._kept):
-            waiting = sum(vessel.kind == wish.kind for vessel in self._stock)
-            if waiting < self.count and not wish.refused:
-                return wish
-        return None
-
-    async def _stock_up(self) -> None:
-        """One at a time, when no create has come for a while. That one can't be made is no news to anybody."""
-        loop = asyncio.get_running_loop()
-        while (wish := self._next()) is not None:
-            pause = self._used_at + self.quiet_seconds - loop.time()
-            if self._creates:
-                pause = max(pause, _PAUSE_SECONDS)
-            if pause > 0:
-                await asyncio.sleep(pause)
-                continue
-            await self._end_others()
-            wish.refused = not _has_room(wish.kind.jail.memory_bytes)
-            if not wish.refused:
-                try:
-                    await self._make(wish)
-                except (PaddockError, OSError):
-                    wish.refused = True
-
-    async def _make(self, wish: _Wish) -> None:
+    async def _make(self, wish: Wish[Kind]) -> None:
         backend = self._backend
         pool = await backend.trees()
         name = f"{trees.WAITING}{os.urandom(8).hex()}"
@@ -289,13 +192,21 @@ class Waiting:
             self._stock.remove(vessel)
             await self._end(vessel)
 
-    def _leave(self, vessel: Vessel) -> None:
-        self._stock.remove(vessel)
-        if vessel.watch is not None:
-            vessel.watch.cancel()
+    def _leave(self, spare: Vessel) -> None:
+        super()._leave(spare)
+        if spare.watch is not None:
+            spare.watch.cancel()
 
-    async def _end(self, vessel: Vessel) -> None:
-        await asyncio.shield(self._backend.start(end(self._backend, vessel)))
+    async def _end(self, spare: Vessel) -> None:
+        await asyncio.shield(self._backend.start(end(self._backend, spare)))
+
+    def _has_room(self, kind: Kind) -> bool:
+        """An eighth of the machine's memory stays free beside it."""
+        try:
+            available, total = proc.machine_memory()
+        except (OSError, ValueError, KeyError):
+            return False
+        return available - kind.jail.memory_bytes >= total // 8
 
 
 async def end(backend: VesselBackend, vessel: Vessel) -> None:
@@ -335,12 +246,3 @@ async def rehearse(instance: VesselInstance) -> None:
                 await handle.wait()
             finally:
                 await handle.aclose()
-
-
-def _has_room(bytes: int) -> bool:
-    """For one that may never be needed: an eighth of the machine's memory stays free beside it."""
-    try:
-        available, total = proc.machine_memory()
-    except (OSError, ValueError, KeyError):
-        return False
-    return available - bytes >= total // 8

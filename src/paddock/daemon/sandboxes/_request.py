@@ -13,7 +13,7 @@ from paddock.model import Principal, Template, replace
 from .nested import Nested
 
 if TYPE_CHECKING:
-    from paddock.policy.egress import Snapshot
+    from paddock.policy.network import Snapshot
 
 
 class Birth(msgspec.Struct, frozen=True):

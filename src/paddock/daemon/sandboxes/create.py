@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -115,7 +115,7 @@ class Making(Component):
                 protect=() if policy is None else protected(policy.document, template),
                 inherits=spec.policy is None,
             )
-            row, full = birth.row, self._full(spec, 1)
+            full = self._full(spec, 1)
 
             def also(row: Row) -> None:
                 if full is not None:
@@ -123,7 +123,9 @@ class Making(Component):
                 if workspace is not None:
                     self._workspaces.take(row)
 
-            known = self._store.add(row, key, also=None if workspace is full is None else also)
+            with self._with_spare(birth) as (birth, there):
+                row = birth.row
+                known = self._store.add(row, key, also=None if workspace is full is None else also)
         entry.sandbox = row.id if known is None else known.id
         if known is not None:
             assert key is not None
@@ -131,6 +133,8 @@ class Making(Component):
 
         async def fill() -> None:
             limit, pool = spec.limits.disk_mib << 20, self._pool()
+            if there:
+                return
             if source is None:
                 layers, mounts = template.layers, len(spec.mounts)
                 await in_thread(pool.create, row.id, layers=layers, limit_bytes=limit, mounts=mounts)
@@ -149,6 +153,21 @@ class Making(Component):
         async with self._sandboxes.told(row):
             (running,) = await self._bear((birth,), fill, recorded)
         return running.sandbox
+
+    @contextmanager
+    def _with_spare(self, birth: Birth) -> Generator[tuple[Birth, bool]]:
+        """Give the sandbox the id of a complete spare, if there is one, and say so. Without a row it stays a spare."""
+        spares = birth.backend.spares
+        id = None if spares is None else spares.take(birth.plan(self._config.retention_seconds))
+        if spares is None or id is None:
+            yield birth, False
+            return
+        row = birth.row
+        try:
+            yield replace(birth, row=replace(row, sandbox=replace(row.sandbox, id=id))), True
+        finally:
+            if self._store.get(id) is None:
+                spares.give_back(id)
 
     @handles(model.ForkSandbox)
     async def fork(self, action: model.ForkSandbox, entry: Entry) -> tuple[Sandbox, ...]:

@@ -1,0 +1,137 @@
+"""Complete spares of jails (docs/decisions/0018-complete-spares.md).
+
+A spare has the id that its sandbox is going to have, and so the tree, the host name and the place of its sockets. The
+supervisor holds it, without a record: it ends with the supervisor and with the daemon's connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paddock.backends._base import SandboxPlan
+from paddock.backends._spares import Spares, Wish
+from paddock.backends._threads import to_its_end
+from paddock.errors import PaddockError
+from paddock.model import Noun, SandboxId, mint, replace
+from paddock.supervisor._plan import CLAIM, JailPlan
+
+if TYPE_CHECKING:
+    from paddock.backends.jail._backend import JailBackend
+
+LIFE_SECONDS = 30.0
+"""A spare sees the machine's programs as they were when it was made, and costs memory."""
+
+
+class Spare(msgspec.Struct, eq=False):
+    """A complete spare. `kind` is its plan without what a sandbox gets when it takes the spare."""
+
+    kind: JailPlan
+    id: SandboxId
+    until: float
+
+
+def kind_of(backend: JailBackend, plan: SandboxPlan) -> JailPlan | None:
+    """Return what a spare must have been made as to become the sandbox of `plan`. None: no spare could."""
+    made_of_nothing = not (plan.begun or plan.incarnation or plan.trees or plan.protect or plan.spec.mounts)
+    jail = backend.jail_plan(plan)
+    if not made_of_nothing or plan.exits or plan.hostname != host_name(plan.id):
+        return None
+    if jail.fault and not jail.fault.startswith(CLAIM):
+        return None
+    own = {"id": "", "hostname": "", "tree": "", "parent": "", "fault": ""}
+    return jail._replace(**own, env={}, deadline=0.0, idle_seconds=0.0, retention_seconds=1.0, trace=False)
+
+
+def host_name(id: str) -> str:
+    """Return the name that a sandbox has if its caller gives it none."""
+    return id.replace("_", "-")
+
+
+class JailSpares(Spares[JailPlan, Spare]):
+    """Those of one backend."""
+
+    quiet_seconds = 0.03
+
+    def __init__(self, backend: JailBackend, count: int | None) -> None:
+        super().__init__(backend.start, count)
+        self._backend = backend
+        self._taken: dict[SandboxId, Spare] = {}
+
+    def take(self, plan: SandboxPlan) -> SandboxId | None:
+        """Return the id of a spare that can become the sandbox of `plan`, if that gets its id. Its tree is there.
+
+        It is the caller's: `create`, `give_back` or `forget` follows. None: there is no such spare.
+        """
+        if (kind := kind_of(self._backend, plan)) is None:
+            return None
+        self._want(kind, plan)
+        spare = next((one for one in self._stock if one.kind == kind), None)
+        if spare is None:
+            return None
+        self._leave(spare)
+        self._taken[spare.id] = spare
+        return spare.id
+
+    def give_back(self, id: SandboxId) -> None:
+        """Put back what was taken, and is not wanted after all."""
+        self._put(self._taken.pop(id))
+
+    async def claim(self, id: SandboxId) -> bool:
+        """Say whether `id` was taken, and is to be committed now."""
+        if self._taken.pop(id, None) is None:
+            return False
+        (await self._backend.trees()).in_use.discard(id)  # by now a row says that it is needed
+        return True
+
+    def lost(self) -> None:
+        """Delete the trees of all: they have ended with their supervisor."""
+        for spare in list(self._stock):
+            self._leave(spare)
+            self._start(self._delete(spare.id))
+
+    async def _make(self, wish: Wish[JailPlan]) -> None:
+        backend, id = self._backend, SandboxId(mint(Noun.SANDBOX))
+        spec = replace(wish.plan.spec, env={}, idle_seconds=None)
+        plan = replace(wish.plan, id=id, hostname=host_name(id), tree=id, deadline=0.0, parent=None, spec=spec)
+        jail = backend.jail_plan(plan)
+        pool = await backend.trees()
+        pool.in_use.add(id)
+        try:
+            limit = spec.limits.disk_mib << 20
+            await to_its_end(pool.create, id, layers=plan.template.layers, limit_bytes=limit)
+            await backend.supervisor.request("prepare", plan=jail.to_message())
+        except BaseException:
+            await asyncio.shield(self._start(self._drop(id)))
+            raise
+        self._put(Spare(wish.kind, id, asyncio.get_running_loop().time() + LIFE_SECONDS))
+
+    def _put(self, spare: Spare) -> None:
+        self._stock.append(spare)
+        asyncio.get_running_loop().call_at(spare.until, self._expire, spare)
+
+    def _expire(self, spare: Spare) -> None:
+        if spare in self._stock:
+            self._leave(spare)
+            self._start(self._drop(spare.id))
+
+    async def _end(self, spare: Spare) -> None:
+        await asyncio.shield(self._start(self._drop(spare.id)))
+
+    async def _drop(self, id: SandboxId) -> None:
+        if self._backend.supervisor.connected:  # else it has ended with the connection
+            with contextlib.suppress(PaddockError):
+                await self._backend.supervisor.request("forget", id=id)
+        await self._delete(id)
+
+    async def _delete(self, id: SandboxId) -> None:
+        """Delete the tree. What fails here, a sweep finds."""
+        pool = await self._backend.trees()
+        try:
+            with contextlib.suppress(PaddockError):
+                await asyncio.to_thread(pool.delete, id)
+        finally:
+            pool.in_use.discard(id)
