@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import select
 import signal
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +93,51 @@ def test_what_a_command_is_given_reaches_it_once(box: Sandbox, state_dir: Path) 
         _kill(state_dir)
         box.filesystem.write("go", "")
         assert (command.result().out.head + command.result().out.tail)[_FILLS:] == given
+
+
+@pytest.mark.parametrize("end", [_kill, _restart])
+def test_what_is_written_to_commands_while_daemons_end_comes_back_whole(
+    end: Callable[[Path], None], box: Sandbox, state_dir: Path
+) -> None:
+    count, size = 8, 6 << 20
+    given = [random.Random(number).randbytes(size) for number in range(count)]
+    read = [0] * count
+
+    def write(stdin: Any, data: bytes) -> None:
+        for at in range(0, size, 70_001):
+            stdin.write(data[at : at + 70_001])
+        stdin.close()
+
+    def echo(number: int) -> tuple[bytes, int]:
+        parts: list[bytes] = []
+        with box.start(["cat"], stdin=True) as process:
+            written = threads.submit(write, process.stdin, given[number])
+            for part in iter(process.stdout.read, b""):
+                parts.append(part)
+                read[number] += len(part)
+            written.result()
+            return b"".join(parts), process.wait().exit_code
+
+    with ThreadPoolExecutor(2 * count) as threads:
+        commands = [threads.submit(echo, number) for number in range(count)]
+        for share in (8, 4, 2):
+            assert wait_until(lambda: min(read) > size // share, seconds=60)
+            end(state_dir)
+        assert [command.result() for command in commands] == [(data, 0) for data in given]
+
+
+def test_a_command_sees_the_end_of_its_stdin_whatever_becomes_of_its_output(box: Sandbox, state_dir: Path) -> None:
+    """What is held for the next daemon holds no pipe open."""
+    script = "touch begun; exec >&- 2>&-; wc -c > count"
+    with box.start(script, stdin=True) as process:
+        assert wait_until(lambda: box.filesystem.exists("begun"))
+        process.stdin.write(b"x" * 100_000)
+        assert process.stdout.read() == process.stderr.read() == b""
+        _kill(state_dir)
+        process.stdin.write(b"x" * 100_000)
+        process.stdin.close()
+        assert process.wait().exit_code == 0
+    assert box.filesystem.read_text("count") == "200000\n"
 
 
 def test_its_time_goes_on(box: Sandbox, state_dir: Path) -> None:

@@ -16,7 +16,9 @@ from collections.abc import Awaitable, Callable
 from struct import unpack
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from paddock.linux.descriptors import tee
 from paddock.model import ByteReader, ByteWriter
+from paddock.wire import close_all
 
 DIGESTED_BYTES = 64 << 20
 """A digest covers so much of a stream. The record says so where the stream is longer."""
@@ -159,6 +161,9 @@ class Flow:
         """What has to be seen of a pipe goes through it."""
         self.skip = 0
         """Bytes that the client has already. Set before `pour`."""
+        self.is_exact = False
+        """Move no byte but by splice(2): a kill then leaves each either here or there. Set before `draw`, where nothing
+        is taken out of the stream."""
         # The rest belongs to the pump's thread.
         self._source: int | Read = -1
         self._target: int | Write = -1
@@ -166,6 +171,9 @@ class Flow:
         self._moved = 0
         self._ends_at: int | None = None
         self._unsent = memoryview(b"")
+        self._peeked = b""
+        self._copies: tuple[int, ...] = ()
+        """A pipe for what is looked at before it is moved."""
         self._waits_for = -1
 
     # on the event loop
@@ -281,6 +289,9 @@ class Flow:
             self._close()
         elif not isinstance(self._source, int):
             self._request(self._source, self._take, size)
+        elif self._splices and self.is_exact and self.meter.looks:
+            assert isinstance(self._target, int)
+            self._peek(self._source, self._target, min(size, _LOOKED_AT))
         elif self._splices and not self.meter.looks and not self._behind:
             if self.journal is not None:  # so many had been moved without it
                 self.meter.length, self.skip = self.meter.length + self.skip, 0
@@ -297,6 +308,18 @@ class Flow:
                 self._take(os.read(self._source, size) if journal is None else journal.read(self._source, size))
             except ConnectionResetError:
                 self._close()
+
+    def _peek(self, source: int, target: int, size: int) -> None:
+        """Look at what comes next, and move it as it is."""
+        if not self._peeked:
+            reading, writing = self._copies = self._copies or os.pipe2(os.O_CLOEXEC)
+            self._peeked = os.read(reading, copied) if (copied := tee(source, writing, size)) else b""
+        count = os.splice(source, target, len(self._peeked), flags=os.SPLICE_F_NONBLOCK) if self._peeked else 0
+        self._count(count)
+        self.meter.add(self._peeked[:count])
+        self._peeked = self._peeked[count:]
+        if not count:
+            self._close()
 
     @property
     def _behind(self) -> int:
@@ -336,7 +359,8 @@ class Flow:
         self._moved += count
 
     def _wait(self) -> None:
-        if self._unsent or (self._splices and not self.meter.looks and held(self._source)):
+        is_spliced = self._splices and (self.is_exact or not self.meter.looks)
+        if self._unsent or (is_spliced and held(self._source)):
             end, mask = self._target, select.EPOLLOUT
         elif self._ends_at is not None:
             # Somebody else has taken of what was in it when it was to end: there is nothing to wait for.
@@ -367,7 +391,8 @@ class Flow:
 
     def _cut(self, total: int | None) -> None:
         if self._ends_at is None and not self._ended:
-            self._ends_at = self._moved + self._behind + held(self._source) if total is None else total
+            held_now = 0 if self._source == -1 else held(self._source)
+            self._ends_at = self._moved + self._behind + held_now if total is None else total
             self.step()
 
     def _look(self, looked: asyncio.Future[asyncio.Task[None] | None]) -> None:
@@ -383,6 +408,7 @@ class Flow:
             self._ended = True
             self._pump.forget(self, self._waits_for)
             self._pump.flows.discard(self)
+            close_all(self._copies)
             self._pump.tell(self._loop, self._settle, error)
 
 

@@ -121,6 +121,14 @@ class AsyncPipe:
                 loop = asyncio.get_running_loop()
                 await self._ready(loop.add_writer, loop.remove_writer)
 
+    @property
+    def closed(self) -> bool:
+        return self._descriptor < 0
+
+    def reader(self) -> int:
+        """Open the other end of a pipe that is written here: what its reader has left is still in it (pipe(7))."""
+        return os.open(f"/proc/self/fd/{self._open()}", os.O_RDONLY | os.O_CLOEXEC)
+
     def close(self) -> bool:
         """Whether it was open. Who waits for it is told InvalidState."""
         if self._descriptor < 0:

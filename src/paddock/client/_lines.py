@@ -104,7 +104,7 @@ class Pipe:
         self._descriptor = descriptor
         self._lock = allocate_lock()
         self._users = 0
-        self._closed = False
+        self.closed = False
 
     def read(self, size: int) -> bytes:
         return self._used(lambda descriptor: os.read(descriptor, size))
@@ -112,16 +112,20 @@ class Pipe:
     def write(self, data: bytes | memoryview) -> int:
         return self._used(lambda descriptor: os.write(descriptor, data))
 
+    def reader(self) -> int:
+        """Open the other end of a pipe that is written here: what its reader has left is still in it (pipe(7))."""
+        return self._used(lambda descriptor: os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC))
+
     def close(self) -> bool:
         """Whether it was open."""
         with self._lock:
-            was_open, self._closed = not self._closed, True
+            was_open, self.closed = not self.closed, True
             self._let_go()
         return was_open
 
     def _used(self, use: Callable[[int], Any]) -> Any:
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise InvalidState("this stream is closed")
             self._users += 1
         try:
@@ -132,7 +136,7 @@ class Pipe:
                 self._let_go()
 
     def _let_go(self) -> None:
-        if self._closed and not self._users and self._descriptor >= 0:
+        if self.closed and not self._users and self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 

@@ -233,12 +233,14 @@ def new_id(action: Action[Any]) -> str:
     return os.urandom(16).hex()
 
 
-def request_of(action: Action[Any], id: str) -> tuple[bytes, tuple[int, ...]]:
-    """The body of an OPEN, and the descriptors that go along, which the caller closes when they are sent."""
+def request_of(action: Action[Any], id: str, *, has_input: bool = False) -> tuple[bytes, tuple[int, ...]]:
+    """The body of an OPEN, and the descriptors that go along, which the caller closes when they are sent. With
+    `has_input` it sends one more: the command's stdin."""
     if isinstance(action, RunExec) and action.input is not None and len(action.input) > INLINE_INPUT:
         body = _encoded(codec.Request(action=replace(action, input=None), has_input=True, id=id))
         return body, (_memory(action.input),)
-    request = codec.Request(action=action, environment=_environment(action), directories=_directories(action), id=id)
+    environment, directories = _environment(action), _directories(action)
+    request = codec.Request(action=action, environment=environment, directories=directories, has_input=has_input, id=id)
     return _encoded(request), ()
 
 

@@ -33,6 +33,12 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+def tee(pipe: int, other: int, size: int) -> int:
+    """Copy at most `size` bytes from one pipe into another, and leave them where they are (tee(2)). The count, 0 at the
+    end. BlockingIOError: there is nothing now, or no room."""
+    return call("tee", pipe, other, size, os.SPLICE_F_NONBLOCK)
+
+
 @contextmanager
 def closing(fd: int) -> Generator[int]:
     """Closes `fd` when the block ends."""

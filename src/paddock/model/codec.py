@@ -40,7 +40,7 @@ class Call(Value, forbid_unknown_fields=True):
     handle: int
     method: str
     sent: int | None = None
-    """Bytes that the client has written into the stream, all told: so many have to arrive before its end."""
+    """Bytes of the stream that the client has already."""
     number: int | None = None
     size: PtySize | None = None
     published: Published | None = None
@@ -60,7 +60,8 @@ class Request(Value, forbid_unknown_fields=True):
     directories: dict[str, tuple[int, int]] = {}
     """Device and inode of each source of a mount: the caller's mount namespace may be another one."""
     has_input: bool = False
-    """The input of `exec.run` is in the descriptor that came along: it was too long for a frame."""
+    """The input of `exec.run` is in the descriptor that came along: it was too long for a frame. That of `exec.attach`
+    comes through it: a pipe of the client's."""
     call: Call | None = None
     control: str | None = None
     id: str | None = None

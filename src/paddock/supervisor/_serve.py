@@ -24,7 +24,7 @@ from paddock.supervisor._nursery import Nursery, Reply, problem
 from paddock.supervisor._plan import WAITING, JailPlan, PlanError
 from paddock.supervisor._records import Ended, Record
 from paddock.supervisor._slots import ENGINE
-from paddock.supervisor._supervised import Kept, Supervised
+from paddock.supervisor._supervised import Supervised
 from paddock.supervisor._undertaker import Undertaker
 from paddock.supervisor._watch import Watch
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all, pack
@@ -294,12 +294,15 @@ class Supervisor:
         fds = () if exits is None else (*(one.fileno() for one in exits.all), sandbox.pidfd)
         reply({"late": record.late, "pid": record.pid, "start": record.start}, fds)
 
-    def do_keep(self, reply: Reply, id: str, command: str, owner: str, descriptors: tuple[int, ...] = ()) -> None:
-        """Hold what a command reads and writes for the next daemon, in place of what was held of it before."""
+    def do_keep(
+        self, reply: Reply, id: str, command: str, owner: str, after: int, descriptors: tuple[int, ...] = ()
+    ) -> None:
+        """Hold what a command reads and writes for the next daemon, in place of what was held of it before: all but the
+        first `after` descriptors."""
         sandbox = self._sandbox(id)
         if len(sandbox.kept) >= MOST_KEPT and command not in sandbox.kept:
             raise PlanError(f"{MOST_KEPT} commands of {id} are kept already")
-        sandbox.keep(command, Kept(owner, descriptors))
+        sandbox.keep(command, owner, descriptors, after)
         reply()
 
     def do_kept(self, reply: Reply, id: str, command: str) -> None:

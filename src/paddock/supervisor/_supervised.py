@@ -74,13 +74,12 @@ class Supervised:
     """Commands that outlive the daemon, by id."""
     seen: Seen = field(default_factory=Seen)
 
-    def keep(self, command: str, kept: Kept) -> None:
-        """In place of what was kept before. Without descriptors the command is forgotten."""
-        before = self.kept.pop(command, None)
-        if before is not None:
-            close_all(before.descriptors)
-        if kept.descriptors:
-            self.kept[command] = kept
+    def keep(self, command: str, owner: str, descriptors: tuple[int, ...], after: int) -> None:
+        """In place of what was kept before, but for its first `after` descriptors. Without any it is forgotten."""
+        before = self.kept.pop(command, Kept(owner, ())).descriptors
+        close_all(before[after:])
+        if held := before[:after] + descriptors:
+            self.kept[command] = Kept(owner, held)
 
     def close_way(self) -> None:
         if self.way is not None:

@@ -41,6 +41,8 @@ _STRUCK = {
 _LATER_SECONDS = 2.0
 """A command's own daemon ends it first when its time is over, and says so."""
 _FEED_BYTES = 1 << 18
+_OUTPUTS = 4
+"""Descriptors that are kept of what a command prints. Those of its stdin follow."""
 _MOST_ANSWERS = 64
 """Of a list of commands: each has 64 KiB."""
 
@@ -157,8 +159,8 @@ class Keeping(Protocol):
         """Make a file without a name, in a thread."""
         ...
 
-    async def put(self, command: ExecId, descriptors: tuple[int, ...]) -> None:
-        """Hold copies of these in place of what was held of it. None: forget it."""
+    async def put(self, command: ExecId, descriptors: tuple[int, ...], *, after: int = 0) -> None:
+        """Hold copies of these in place of what was held of it, but for its first `after`. None: forget it."""
         ...
 
     async def get(self, command: ExecId) -> tuple[int, ...]:
@@ -231,6 +233,8 @@ class GuestExecHandle:
         self.id = id
         self.pid = 0
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
+        if isinstance(stdin, PipeWriter):
+            stdin.after_close = self._fed
         self._pty = pty
         self._began = asyncio.get_running_loop().time()
         channel.when_result(self._finish_pipes)
@@ -296,30 +300,22 @@ class GuestExecHandle:
     async def keep(self, timeout_seconds: float | None) -> None:
         """Have its pipes held by the supervisor, and what is read of them in files that it holds, too."""
         keeping, readers = self._keeping, [one for one in (self.stdout, self.stderr) if isinstance(one, PipeReader)]
-        has_loose_stdin = self.stdin is not None and not self._writer_is_closed() and self._input < 0
-        if keeping is None or self._kept or not readers or has_loose_stdin or any(one.closed for one in readers):
+        if keeping is None or self._kept or not readers or any(one.closed for one in readers):
             return
         for reader in readers:
             reader.journal = Journal(await asyncio.to_thread(keeping.journal))
         self._kept = True
-        await self._put(keeping)
+        outputs = [fd for one in readers if one.journal is not None for fd in (one.descriptor, one.journal.file)]
+        await keeping.put(self.id, (*outputs, *self._inputs()))
         seconds = None if timeout_seconds is None else timeout_seconds + _LATER_SECONDS
         message = wire.Keep(timeout=_nanoseconds(seconds), id=encode(self.id))
         await self._connection.open(ask(Op.KEEP, message, of_command(self.id))).call(Nothing)
 
-    def _writer_is_closed(self) -> bool:
-        return isinstance(self.stdin, PipeWriter) and self.stdin.closed
-
-    async def _put(self, keeping: Keeping) -> None:
-        """Without the stdin that is fed already: whoever holds it keeps the command from seeing its end."""
-        descriptors: list[int] = []
-        for reader in (self.stdout, self.stderr):
-            if isinstance(reader, PipeReader) and reader.journal is not None:
-                descriptors += (reader.descriptor, reader.journal.file)
-        if isinstance(self.stdin, PipeWriter) and not self.stdin.closed:
-            descriptors += (self.stdin.descriptor, self._input)
-        if min(descriptors) >= 0:
-            await keeping.put(self.id, tuple(descriptors))
+    def _inputs(self) -> tuple[int, ...]:
+        """Its stdin, unless it is closed, and what it is fed with."""
+        if not isinstance(self.stdin, PipeWriter) or self.stdin.closed:
+            return ()
+        return (self.stdin.descriptor, self._input) if self._input >= 0 else (self.stdin.descriptor,)
 
     async def feed(self, data: bytes) -> None:
         assert self.stdin is not None
@@ -333,16 +329,15 @@ class GuestExecHandle:
             self._input = _file_of(data)
         try:
             await self.stdin.feed(self._input)
-        except asyncio.CancelledError:
-            raise  # not all of it: the next daemon goes on
         except BrokenPipeError:
             await self._fed()
             raise
         await self._fed()
 
     async def _fed(self) -> None:
+        """Its stdin is closed: whoever holds a copy keeps the command from seeing its end."""
         if self._kept and self._keeping is not None:
-            await self._put(self._keeping)
+            await self._keeping.put(self.id, (), after=_OUTPUTS)
 
     async def leave(self) -> None:
         if not self._kept:
@@ -412,7 +407,7 @@ class TakenUpExecHandle(GuestExecHandle):
             connection, channel, id=id, stdin=writer, stdout=readers[0], stderr=readers[1], keeping=keeping
         )
         self._kept = True
-        self._input = stdin[1] if stdin else -1
+        self._input = stdin[1] if stdin[1:] else -1
 
 
 class AttachedExecHandle(GuestExecHandle):

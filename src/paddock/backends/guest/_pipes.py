@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from paddock.backends._pump import Flow, Journal, grow, held
 
@@ -166,6 +166,9 @@ class PipeReader(_Pipe):
 
 
 class PipeWriter(_Pipe):
+    after_close: Callable[[], Awaitable[None]] | None = None
+    """Of one whose other copies have to be closed, too: the reader sees no end before."""
+
     async def write(self, data: bytes) -> None:
         view = memoryview(data)
         if self._fd >= 0:
@@ -195,7 +198,7 @@ class PipeWriter(_Pipe):
         """Like `write` of all that comes, and open after it."""
         if self._fd < 0:
             raise BrokenPipeError("the stream is closed")
-        self._flow = flow
+        self._flow, flow.is_exact = flow, True
         try:
             await flow.draw(self._fd)
         finally:
@@ -205,6 +208,11 @@ class PipeWriter(_Pipe):
         if self._fd < 0:
             raise BrokenPipeError("the stream is closed")
 
+    async def aclose(self) -> None:
+        self.close()
+        if self.after_close is not None:
+            await self.after_close()
+
     async def abort(self) -> None:
         """What was sent has been read, perhaps: there is nothing to take back."""
-        self.close()
+        await self.aclose()

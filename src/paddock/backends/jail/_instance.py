@@ -36,9 +36,9 @@ class _Kept:
     def journal(self) -> int:
         return os.open(self._supervisor.state_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
-    async def put(self, command: ExecId, descriptors: tuple[int, ...]) -> None:
+    async def put(self, command: ExecId, descriptors: tuple[int, ...], *, after: int = 0) -> None:
         await self._supervisor.request(
-            "keep", descriptors=descriptors, id=self._id, command=command, owner=PROCESS.get()
+            "keep", descriptors=descriptors, id=self._id, command=command, owner=PROCESS.get(), after=after
         )
 
     async def get(self, command: ExecId) -> tuple[int, ...]:

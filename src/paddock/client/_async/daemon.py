@@ -8,7 +8,7 @@ import sys
 
 from paddock.client._async_lines import AsyncMutex, AsyncPipe
 from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.errors import DaemonLost, PaddockError
+from paddock.errors import DaemonLost, InvalidState, PaddockError
 from paddock.model import AttachExec, CreateSandbox, ExecId, KillSandbox, RunExec, StartExec, codec
 from paddock.wire import Frame, close_all
 
@@ -115,8 +115,8 @@ class _Stream:
         self.calls, self.handle = calls, handle
         self.pipe = AsyncPipe(descriptor)
 
-    async def call(self, method: str, *, cancels: bool = True, sent: int | None = None) -> bytes:
-        return await self.calls.call(self.handle, method, cancels=cancels, sent=sent)
+    async def call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
+        return await self.calls.call(self.handle, method, cancels=cancels, **fields)
 
 
 def _opened(calls: AsyncCalls, frame: Frame) -> _Stream:
@@ -175,33 +175,28 @@ class _Reader:
 
 
 class _Writer:
-    """`prefix` is the name of the stream, where the handle has others."""
-
-    def __init__(self, stream: _Stream, *, prefix: str = "", lease: Lease | None = None) -> None:
-        self._stream, self._prefix, self._lease = stream, prefix, lease
-        self.sent = 0
+    def __init__(self, stream: _Stream, *, lease: Lease | None = None) -> None:
+        self._stream, self._lease = stream, lease
 
     async def write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
             try:
-                written = await self._stream.pipe.write(view)
+                view = view[await self._stream.pipe.write(view) :]
             except BrokenPipeError:
-                await self._stream.call(f"{self._prefix}close", sent=self.sent)  # raises what broke it, if it was ours
+                await self._stream.call("close")  # raises what broke it, if it was ours
                 raise
-            self.sent += written
-            view = view[written:]
 
     async def aclose(self) -> FileInfo | None:
         if not self._stream.pipe.close():
             return None
         from paddock.model import FileInfo
 
-        return codec.decode(await self._stream.call(f"{self._prefix}close", sent=self.sent), FileInfo | None)
+        return codec.decode(await self._stream.call("close"), FileInfo | None)
 
     async def abort(self) -> None:
         self._stream.pipe.close()
-        await self._stream.call(f"{self._prefix}abort", cancels=False)
+        await self._stream.call("abort", cancels=False)
 
     def drop(self) -> None:
         """Its handle is closed."""
@@ -223,7 +218,7 @@ class _Both(_Reader):
         await self._writer.write(data)
 
     async def write_eof(self) -> None:
-        await self._stream.call("eof", sent=self._writer.sent)
+        await self._stream.call("eof")
 
     async def abort(self) -> None:
         self._stream.pipe.close()
@@ -256,23 +251,44 @@ class _Followed:
     dropped is closed at once."""
 
     def __init__(self, calls: AsyncCalls, handle: int, action: Action[Any], id: ExecId, lease: Lease) -> None:
-        self._calls, self.handle, self.action, self._id, self._lease = calls, handle, action, id, lease
+        self._calls, self.handle, self._action, self._id, self._lease = calls, handle, action, id, lease
         self._taking = AsyncMutex()
+        self.stdin: _Stream | None = None
         self.streams: dict[str, _Stream] = {}
         """Those of the last daemon that nobody reads yet, by the method that ends each."""
 
+    async def call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
+        """A method of its handle. What may be done twice is asked of the next daemon where the first one has ended."""
+
+        def unknown(problem: str) -> DaemonLost:
+            return lost(self._action, self._id, problem)
+
+        while True:
+            handle = self.handle
+            try:
+                return await self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
+            except DaemonLost:
+                if not await self.take_up(handle) or method not in _AGAIN:
+                    raise
+
     async def take_up(self, before: int) -> bool:
         """Follow it at the next daemon, if that one has it. `before`: the handle at the daemon that has ended."""
-        if not isinstance(self.action, StartExec) or self.action.background or self.action.spec.stdin:
+        if not isinstance(self._action, StartExec) or self._action.background:
             return False
         async with self._taking:
             if self.handle != before:
                 return True
-            body, _ = request_of(AttachExec(sandbox=self.action.sandbox, exec=self._id), os.urandom(16).hex())
+            descriptors: tuple[int, ...] = ()
             try:
-                frame = await self._calls.ask(body, (), repeatable=True)
-            except PaddockError:
+                if self.stdin is not None and not self.stdin.pipe.closed:
+                    descriptors = (self.stdin.pipe.reader(),)
+                action = AttachExec(sandbox=self._action.sandbox, exec=self._id)
+                body, _ = request_of(action, os.urandom(16).hex(), has_input=bool(descriptors))
+                frame = await self._calls.ask(body, descriptors, repeatable=True)
+            except (PaddockError, OSError):
                 return False
+            finally:
+                close_all(descriptors)
             self.streams = _streams(self._calls, frame)
             handle: codec.Handle = codec.decode(frame.body, codec.Handle)
             self.handle = handle.handle
@@ -281,16 +297,56 @@ class _Followed:
 
 
 def _streams(calls: AsyncCalls, frame: Frame) -> dict[str, _Stream]:
-    """Of a command, by the method that ends each; of stdin, by what its methods begin with."""
+    """Of a command, by the method that ends each."""
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
     return {
-        "stdin." if name == "stdin" else f"{name}.end": _Stream(calls, handle.handle, descriptor)
+        f"{name}.end": _Stream(calls, handle.handle, descriptor)
         for name, descriptor in zip(handle.streams, frame.descriptors, strict=True)
     }
 
 
-_AGAIN = frozenset(("close", "kill", "wait"))
+_AGAIN = frozenset(("close", "kill", "wait", "stdin.close", "stdin.abort"))
 """What may be done twice to a command."""
+
+
+class _Input(_Writer):
+    """What a command reads. The pipe is open until all of it has arrived: the next daemon may have to go on."""
+
+    def __init__(self, stream: _Stream, lease: Lease, followed: _Followed) -> None:
+        super().__init__(stream, lease=lease)
+        self._followed, self._is_closed = followed, False
+
+    async def write(self, data: bytes) -> None:
+        if self._is_closed:
+            raise InvalidState("this stream is closed")
+        view = memoryview(data)
+        while view:
+            handle = self._followed.handle
+            try:
+                view = view[await self._stream.pipe.write(view) :]
+            except BrokenPipeError:
+                try:
+                    await self._stream.calls.call(handle, "stdin.close")  # raises what broke it, if it was ours
+                except DaemonLost:
+                    if await self._followed.take_up(handle):
+                        continue
+                    raise
+                raise
+
+    async def aclose(self) -> None:
+        await self._end("stdin.close")
+
+    async def abort(self) -> None:
+        await self._end("stdin.abort", cancels=False)
+
+    async def _end(self, method: str, *, cancels: bool = True) -> None:
+        if self._is_closed or self._stream.pipe.closed:
+            return
+        self._is_closed = True
+        try:
+            await self._followed.call(method, cancels=cancels)
+        finally:
+            self._stream.pipe.close()
 
 
 class _Exec:
@@ -300,46 +356,35 @@ class _Exec:
         assert handle.pid is not None
         self.id, self.pid = ExecId(handle.id), handle.pid
         self._lease = lease = Lease(calls.give_up, handle, warns=not getattr(action, "background", True))
-        self._calls, self._followed = calls, _Followed(calls, handle.handle, action, self.id, lease)
+        self._followed = followed = _Followed(calls, handle.handle, action, self.id, lease)
         streams = _streams(calls, frame)
-        stdin, stdout, stderr = (streams.get(name) for name in ("stdin.", "stdout.end", "stderr.end"))
-        self.stdin = None if stdin is None else _Writer(stdin, prefix="stdin.", lease=lease)
+        stdin, stdout, stderr = (streams.get(name) for name in ("stdin.end", "stdout.end", "stderr.end"))
+        followed.stdin = stdin
+        self.stdin = None if stdin is None else _Input(stdin, lease, followed)
         self.stdout, self.stderr = (
-            None if stream is None else _Reader(stream, method=method, lease=lease, followed=self._followed)
+            None if stream is None else _Reader(stream, method=method, lease=lease, followed=followed)
             for stream, method in ((stdout, "stdout.end"), (stderr, "stderr.end"))
         )
 
     async def wait(self) -> ExitStatus:
         from paddock.model import ExitStatus
 
-        status: ExitStatus = codec.decode(await self._call("wait"), ExitStatus)
+        status: ExitStatus = codec.decode(await self._followed.call("wait"), ExitStatus)
         self._lease.over()
         return status
 
     async def signal(self, number: int) -> None:
-        await self._call("signal", number=number)
+        await self._followed.call("signal", number=number)
 
     async def kill(self) -> None:
-        await self._call("kill", cancels=False)
+        await self._followed.call("kill", cancels=False)
 
     async def resize(self, size: PtySize) -> None:
-        await self._call("resize", size=size)
+        await self._followed.call("resize", size=size)
 
     async def aclose(self) -> None:
         if self._lease.end():
-            await self._call("close", cancels=False)
+            await self._followed.call("close", cancels=False)
             for stream in (self.stdin, self.stdout, self.stderr):
                 if stream is not None:
                     stream.drop()
-
-    async def _call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
-        def unknown(problem: str) -> DaemonLost:
-            return lost(self._followed.action, self.id, problem)
-
-        while True:
-            handle = self._followed.handle
-            try:
-                return await self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
-            except DaemonLost:
-                if not await self._followed.take_up(handle) or method not in _AGAIN:
-                    raise

@@ -9,7 +9,7 @@ import sys
 
 from paddock.client._lines import Mutex, Pipe
 from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.errors import DaemonLost, PaddockError
+from paddock.errors import DaemonLost, InvalidState, PaddockError
 from paddock.model import AttachExec, CreateSandbox, ExecId, KillSandbox, RunExec, StartExec, codec
 from paddock.wire import Frame, close_all
 
@@ -116,8 +116,8 @@ class _Stream:
         self.calls, self.handle = calls, handle
         self.pipe = Pipe(descriptor)
 
-    def call(self, method: str, *, cancels: bool = True, sent: int | None = None) -> bytes:
-        return self.calls.call(self.handle, method, cancels=cancels, sent=sent)
+    def call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
+        return self.calls.call(self.handle, method, cancels=cancels, **fields)
 
 
 def _opened(calls: Calls, frame: Frame) -> _Stream:
@@ -176,33 +176,28 @@ class _Reader:
 
 
 class _Writer:
-    """`prefix` is the name of the stream, where the handle has others."""
-
-    def __init__(self, stream: _Stream, *, prefix: str = "", lease: Lease | None = None) -> None:
-        self._stream, self._prefix, self._lease = stream, prefix, lease
-        self.sent = 0
+    def __init__(self, stream: _Stream, *, lease: Lease | None = None) -> None:
+        self._stream, self._lease = stream, lease
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
             try:
-                written = self._stream.pipe.write(view)
+                view = view[self._stream.pipe.write(view) :]
             except BrokenPipeError:
-                self._stream.call(f"{self._prefix}close", sent=self.sent)  # raises what broke it, if it was ours
+                self._stream.call("close")  # raises what broke it, if it was ours
                 raise
-            self.sent += written
-            view = view[written:]
 
     def close(self) -> FileInfo | None:
         if not self._stream.pipe.close():
             return None
         from paddock.model import FileInfo
 
-        return codec.decode(self._stream.call(f"{self._prefix}close", sent=self.sent), FileInfo | None)
+        return codec.decode(self._stream.call("close"), FileInfo | None)
 
     def abort(self) -> None:
         self._stream.pipe.close()
-        self._stream.call(f"{self._prefix}abort", cancels=False)
+        self._stream.call("abort", cancels=False)
 
     def drop(self) -> None:
         """Its handle is closed."""
@@ -224,7 +219,7 @@ class _Both(_Reader):
         self._writer.write(data)
 
     def write_eof(self) -> None:
-        self._stream.call("eof", sent=self._writer.sent)
+        self._stream.call("eof")
 
     def abort(self) -> None:
         self._stream.pipe.close()
@@ -257,23 +252,44 @@ class _Followed:
     dropped is closed at once."""
 
     def __init__(self, calls: Calls, handle: int, action: Action[Any], id: ExecId, lease: Lease) -> None:
-        self._calls, self.handle, self.action, self._id, self._lease = calls, handle, action, id, lease
+        self._calls, self.handle, self._action, self._id, self._lease = calls, handle, action, id, lease
         self._taking = Mutex()
+        self.stdin: _Stream | None = None
         self.streams: dict[str, _Stream] = {}
         """Those of the last daemon that nobody reads yet, by the method that ends each."""
 
+    def call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
+        """A method of its handle. What may be done twice is asked of the next daemon where the first one has ended."""
+
+        def unknown(problem: str) -> DaemonLost:
+            return lost(self._action, self._id, problem)
+
+        while True:
+            handle = self.handle
+            try:
+                return self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
+            except DaemonLost:
+                if not self.take_up(handle) or method not in _AGAIN:
+                    raise
+
     def take_up(self, before: int) -> bool:
         """Follow it at the next daemon, if that one has it. `before`: the handle at the daemon that has ended."""
-        if not isinstance(self.action, StartExec) or self.action.background or self.action.spec.stdin:
+        if not isinstance(self._action, StartExec) or self._action.background:
             return False
         with self._taking:
             if self.handle != before:
                 return True
-            body, _ = request_of(AttachExec(sandbox=self.action.sandbox, exec=self._id), os.urandom(16).hex())
+            descriptors: tuple[int, ...] = ()
             try:
-                frame = self._calls.ask(body, (), repeatable=True)
-            except PaddockError:
+                if self.stdin is not None and not self.stdin.pipe.closed:
+                    descriptors = (self.stdin.pipe.reader(),)
+                action = AttachExec(sandbox=self._action.sandbox, exec=self._id)
+                body, _ = request_of(action, os.urandom(16).hex(), has_input=bool(descriptors))
+                frame = self._calls.ask(body, descriptors, repeatable=True)
+            except (PaddockError, OSError):
                 return False
+            finally:
+                close_all(descriptors)
             self.streams = _streams(self._calls, frame)
             handle: codec.Handle = codec.decode(frame.body, codec.Handle)
             self.handle = handle.handle
@@ -282,16 +298,56 @@ class _Followed:
 
 
 def _streams(calls: Calls, frame: Frame) -> dict[str, _Stream]:
-    """Of a command, by the method that ends each; of stdin, by what its methods begin with."""
+    """Of a command, by the method that ends each."""
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
     return {
-        "stdin." if name == "stdin" else f"{name}.end": _Stream(calls, handle.handle, descriptor)
+        f"{name}.end": _Stream(calls, handle.handle, descriptor)
         for name, descriptor in zip(handle.streams, frame.descriptors, strict=True)
     }
 
 
-_AGAIN = frozenset(("close", "kill", "wait"))
+_AGAIN = frozenset(("close", "kill", "wait", "stdin.close", "stdin.abort"))
 """What may be done twice to a command."""
+
+
+class _Input(_Writer):
+    """What a command reads. The pipe is open until all of it has arrived: the next daemon may have to go on."""
+
+    def __init__(self, stream: _Stream, lease: Lease, followed: _Followed) -> None:
+        super().__init__(stream, lease=lease)
+        self._followed, self._is_closed = followed, False
+
+    def write(self, data: bytes) -> None:
+        if self._is_closed:
+            raise InvalidState("this stream is closed")
+        view = memoryview(data)
+        while view:
+            handle = self._followed.handle
+            try:
+                view = view[self._stream.pipe.write(view) :]
+            except BrokenPipeError:
+                try:
+                    self._stream.calls.call(handle, "stdin.close")  # raises what broke it, if it was ours
+                except DaemonLost:
+                    if self._followed.take_up(handle):
+                        continue
+                    raise
+                raise
+
+    def close(self) -> None:
+        self._end("stdin.close")
+
+    def abort(self) -> None:
+        self._end("stdin.abort", cancels=False)
+
+    def _end(self, method: str, *, cancels: bool = True) -> None:
+        if self._is_closed or self._stream.pipe.closed:
+            return
+        self._is_closed = True
+        try:
+            self._followed.call(method, cancels=cancels)
+        finally:
+            self._stream.pipe.close()
 
 
 class _Exec:
@@ -301,46 +357,35 @@ class _Exec:
         assert handle.pid is not None
         self.id, self.pid = ExecId(handle.id), handle.pid
         self._lease = lease = Lease(calls.give_up, handle, warns=not getattr(action, "background", True))
-        self._calls, self._followed = calls, _Followed(calls, handle.handle, action, self.id, lease)
+        self._followed = followed = _Followed(calls, handle.handle, action, self.id, lease)
         streams = _streams(calls, frame)
-        stdin, stdout, stderr = (streams.get(name) for name in ("stdin.", "stdout.end", "stderr.end"))
-        self.stdin = None if stdin is None else _Writer(stdin, prefix="stdin.", lease=lease)
+        stdin, stdout, stderr = (streams.get(name) for name in ("stdin.end", "stdout.end", "stderr.end"))
+        followed.stdin = stdin
+        self.stdin = None if stdin is None else _Input(stdin, lease, followed)
         self.stdout, self.stderr = (
-            None if stream is None else _Reader(stream, method=method, lease=lease, followed=self._followed)
+            None if stream is None else _Reader(stream, method=method, lease=lease, followed=followed)
             for stream, method in ((stdout, "stdout.end"), (stderr, "stderr.end"))
         )
 
     def wait(self) -> ExitStatus:
         from paddock.model import ExitStatus
 
-        status: ExitStatus = codec.decode(self._call("wait"), ExitStatus)
+        status: ExitStatus = codec.decode(self._followed.call("wait"), ExitStatus)
         self._lease.over()
         return status
 
     def signal(self, number: int) -> None:
-        self._call("signal", number=number)
+        self._followed.call("signal", number=number)
 
     def kill(self) -> None:
-        self._call("kill", cancels=False)
+        self._followed.call("kill", cancels=False)
 
     def resize(self, size: PtySize) -> None:
-        self._call("resize", size=size)
+        self._followed.call("resize", size=size)
 
     def close(self) -> None:
         if self._lease.end():
-            self._call("close", cancels=False)
+            self._followed.call("close", cancels=False)
             for stream in (self.stdin, self.stdout, self.stderr):
                 if stream is not None:
                     stream.drop()
-
-    def _call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
-        def unknown(problem: str) -> DaemonLost:
-            return lost(self._followed.action, self.id, problem)
-
-        while True:
-            handle = self._followed.handle
-            try:
-                return self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
-            except DaemonLost:
-                if not self._followed.take_up(handle) or method not in _AGAIN:
-                    raise

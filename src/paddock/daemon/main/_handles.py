@@ -80,15 +80,15 @@ class Input:
             return error
         return None
 
-    async def end(self, sent: int) -> None:
+    async def end(self) -> None:
         """Return when all that the client has sent has been written on, or no more of it will be."""
-        self._flow.end_at(sent)
+        self._flow.cut()
         error = await asyncio.shield(self._task)
         if error is not None and not isinstance(error, BrokenPipeError):  # the client has seen that one itself
             raise error
 
-    async def close(self, sent: int) -> object:
-        await self.end(sent)
+    async def close(self) -> object:
+        await self.end()
         return await self._inner.aclose()
 
     async def abort(self) -> None:
@@ -142,7 +142,7 @@ def open_writer(number: int, inner: ByteWriter, pump: Pump) -> Opened:
     far, near = _in()
     input = Input(inner, near, pump)
     reply = HandleReply(handle=number, streams=("in",))
-    methods: dict[str, Method] = {"close": lambda call: input.close(call.sent or 0), "abort": lambda _: input.abort()}
+    methods: dict[str, Method] = {"close": lambda _: input.close(), "abort": lambda _: input.abort()}
     return Opened(reply, input.abort, methods, (far,))
 
 
@@ -170,7 +170,7 @@ def open_stream(number: int, inner: ByteStream, pump: Pump) -> Opened:
         ours.close()
 
     async def eof(call: Call) -> None:
-        await input.end(call.sent or 0)
+        await input.end()
         await inner.write_eof()
 
     async def close(call: Call) -> None:
@@ -211,16 +211,26 @@ def open_watch(number: int, inner: ChangeStream, pump: Pump) -> Opened:
     return Opened(HandleReply(handle=number), inner.aclose, {"next": lambda _: inner.next()})
 
 
-def open_exec(number: int, inner: ExecHandle, pump: Pump) -> Opened:
+def open_exec(number: int, inner: ExecHandle, pump: Pump, near: int | None = None) -> Opened:
+    """`near`: where the caller's stdin comes from, if it was open at an earlier daemon."""
     methods: dict[str, Method] = {"wait": lambda _: inner.wait(), "kill": lambda _: inner.kill()}
     ends: dict[str, int] = {}
+    is_taken_up = getattr(inner, "taken_up", False)
     input: Input | None = None
     if inner.stdin is not None:
-        ends["stdin"], near = _in()
+        if near is None:
+            ends["stdin"], near = _in()
+        else:
+            os.set_blocking(near, False)
         input = Input(inner.stdin, near, pump)
         stdin = input
-        methods["stdin.close"] = lambda call: stdin.close(call.sent or 0)
+        methods["stdin.close"] = lambda _: stdin.close()
         methods["stdin.abort"] = lambda _: stdin.abort()
+    elif is_taken_up:
+        methods["stdin.close"] = methods["stdin.abort"] = (
+            _over  # the earlier daemon has closed it, and could not say so
+        )
+        close_all(() if near is None else (near,))
     outputs: dict[str, Output] = {}
     nears: dict[str, int] = {}
 
@@ -240,7 +250,7 @@ def open_exec(number: int, inner: ExecHandle, pump: Pump) -> Opened:
             continue
         ends[name], near = _out()
         methods[f"{name}.end"] = end
-        if getattr(inner, "taken_up", False):
+        if is_taken_up:
             nears[name] = near
             methods[f"{name}.from"] = begin
         else:
@@ -267,6 +277,9 @@ def open_exec(number: int, inner: ExecHandle, pump: Pump) -> Opened:
     methods |= {"signal": signalled, "resize": resize}
     reply = HandleReply(handle=number, streams=tuple(ends), id=inner.id, pid=inner.pid)
     return Opened(reply, let_go, methods, tuple(ends.values()))
+
+
+async def _over(_: Call) -> None: ...
 
 
 def _out() -> tuple[int, int]:

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from paddock.backends._pump import Pump
@@ -205,7 +206,7 @@ class Requests:
             if task.cancelling() and not (self.leaves and isinstance(action, CreateSandbox | ForkSandbox)):
                 raise asyncio.CancelledError
             await self._keep(session, action, result)
-            opened = self._open(session, action, result)
+            opened = self._open(session, action, result, frame.descriptors[0] if request.has_input else None)
         except BaseException:  # no room to note whose it is, no descriptor for its streams, or its caller has left
             await self._undo(action, result)
             raise
@@ -237,10 +238,12 @@ class Requests:
             for child in cast("tuple[Sandbox, ...]", result):
                 await self._owned(session, child)
 
-    def _open(self, session: Session, action: Action[Any], result: Any) -> Opened | None:
+    def _open(self, session: Session, action: Action[Any], result: Any, input: int | None) -> Opened | None:
         for kinds, make in _OPENED:
             if isinstance(action, kinds):
                 number = session.next_handle()
+                if isinstance(action, AttachExec) and input is not None:
+                    make = partial(open_exec, near=os.dup(input))
                 opened = session.handles[number] = make(number, result, self._pump)
                 return opened
         return None
