@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
+from types import TracebackType
 
 from paddock.linux._syscall import call
 
@@ -33,10 +32,16 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-@contextmanager
-def closing(fd: int) -> Generator[int]:
-    """Closes `fd` when the block ends."""
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+class closing:  # noqa: N801 (it is used as a function, and a generator costs several times as much)
+    """Close `fd` when the block ends."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._fd)
