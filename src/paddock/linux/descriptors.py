@@ -32,7 +32,7 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-class closing:  # noqa: N801 (it is used as a function, and a generator costs several times as much)
+class closing:
     """Close `fd` when the block ends."""
 
     __slots__ = ("_fd",)
