@@ -279,7 +279,9 @@ int spawner_run(struct agent *agent)
             return 0; /* the supervisor is gone */
         int pid = spawn_one(agent, &house, reader_of(bytes, (size_t)got), &birth);
         struct spawned_message spawned = {pid > 0 ? (uint32_t)pid : 0, pid > 0 ? 0 : (uint32_t)-pid};
-        (void)sys_close_range(SUPERVISOR + 1, ~0u, 0); /* before the answer: else the child's end would not be seen at once */
+        /* All that was received, before the answer: else the child's end would not be seen at once. */
+        (void)sys_close_range(3, SUPERVISOR - 1, 0);
+        (void)sys_close_range(SUPERVISOR + 1, ~0u, 0);
         must(!message_put(&body, &spawned_shape, &spawned));
         (void)sys_send(SUPERVISOR, body.base, body.used, MSG_NOSIGNAL);
     }

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
+from paddock.backends._base import Ahead, Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends._stillness import Stillness
 from paddock.daemon.main.recovery import PERIOD_SECONDS
 from paddock.daemon.main.service import Service
@@ -246,6 +246,7 @@ class World:
         self.before_create: Callable[[SandboxPlan], Any] | None = None
         self.after_look: Callable[[], Awaitable[object]] | None = None
         """Between what `paused` finds and its answer."""
+        self.spares: Ahead | None = None
 
 
 class Held:
@@ -423,8 +424,8 @@ class WorldBackend:
         return self._level.value
 
     @property
-    def spares(self) -> None:
-        return None
+    def spares(self) -> Ahead | None:
+        return self._world.spares
 
     @property
     def level(self) -> Level:

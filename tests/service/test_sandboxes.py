@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from service_world import ME, Rig, until
 
-from paddock.backends._base import Ending
+from paddock.backends._base import Ending, SandboxPlan
 from paddock.errors import (
     AlreadyExists,
     InternalError,
@@ -360,3 +360,50 @@ def records(rig: Rig) -> list[dict[str, object]]:
     for path in sorted(Path(rig.state_dir / "audit").glob("*.jsonl")):
         lines += path.read_text().splitlines()
     return [json.loads(line) for line in lines]
+
+
+class Spares:
+    """Complete spares of a backend, with their trees."""
+
+    def __init__(self, rig: Rig, *names: str) -> None:
+        self.there = [SandboxId(name) for name in names]
+        for name in names:
+            rig.pool.create(name)
+
+    def take(self, plan: SandboxPlan) -> SandboxId | None:
+        return self.there.pop() if self.there else None
+
+    def give_back(self, id: SandboxId) -> None:
+        self.there.append(id)
+
+
+async def test_a_create_takes_the_id_and_the_tree_of_a_complete_spare(rig: Rig) -> None:
+    rig.world.spares = Spares(rig, "sb_ahead")
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+        assert (made.id, made.state) == ("sb_ahead", State.RUNNING)
+        other = await service.perform(CreateSandbox(), ME)
+        assert set(rig.pool.names()) == {made.id, other.id}
+
+
+async def test_a_spare_stays_one_if_its_create_gets_no_row(rig: Rig) -> None:
+    async with rig.service() as service:
+        await service.perform(CreateSandbox(idempotency_key="k"), ME)
+        await service.perform(spec(name="taken"), ME)
+        rig.world.spares = spares = Spares(rig, "sb_ahead")
+        await service.perform(CreateSandbox(idempotency_key="k"), ME)
+        assert spares.there == ["sb_ahead"]
+        with pytest.raises(AlreadyExists):
+            await service.perform(spec(name="taken"), ME)
+        assert spares.there == ["sb_ahead"]
+
+
+async def test_a_create_that_fails_leaves_nothing_of_the_spare_that_it_took(rig: Rig) -> None:
+    def refuse(plan: SandboxPlan) -> None:
+        raise InternalError("it cannot be made")
+
+    rig.world.spares, rig.world.before_create = Spares(rig, "sb_ahead"), refuse
+    async with rig.service() as service:
+        with pytest.raises(InternalError):
+            await service.perform(CreateSandbox(), ME)
+        assert leftovers(rig) == ((), (), ())

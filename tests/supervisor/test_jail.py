@@ -304,6 +304,19 @@ def test_a_test_that_leaves_a_sandbox_in_the_directory_of_its_module_fails(tmp_p
 
 
 @pytest.mark.root
+def test_the_spawner_holds_nothing_of_a_sandbox(private_play: Play) -> None:
+    """Else the end of the first one would not be seen, and who had called it would wait."""
+
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        spawner = min(children(supervisor_pid(yard)), key=proc.start_time)
+        assert set(await asyncio.to_thread(os.listdir, f"/proc/{spawner}/fd")) == {"0", "1", "2", "7"}
+        await instance.kill()
+
+    private_play(scene)
+
+
+@pytest.mark.root
 def test_the_host_sees_nothing_of_the_pool_in_its_own_mounts(play: Play, module_state: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()

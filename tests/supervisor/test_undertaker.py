@@ -37,7 +37,9 @@ def yard_of_the_dead(
     records = Records(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
     facts = {"spares": records.directory, "groups": groups, "slots": None, "signal": pidfd.send_signal}
     house = cast("Any", SimpleNamespace(records=records, **facts))
-    undertaker = Undertaker(house, lambda event, record, **_: told.append(record.id) if told is not None else None)
+    undertaker = Undertaker(
+        house, lambda event, record, **_: told.append(record.id) if told is not None else None, lambda: True
+    )
 
     def add(id: str, deadline: float, group: cgroups.Group | None = None) -> Supervised:
         pid = os.posix_spawn("/bin/true", ["true"], {})  # vfork(2): the worker of pytest is large
@@ -77,6 +79,23 @@ def test_deadlines_come_due_in_order_whatever_was_moved_or_died_meanwhile(tmp_pa
         for life in (a, c, d):
             undertaker.bury(life)
         assert undertaker.next_deadline() is None
+
+
+def test_the_end_of_what_the_daemon_killed_is_written_if_that_daemon_goes_before_it_forgets(tmp_path: Path) -> None:
+    with yard_of_the_dead(tmp_path) as (undertaker, add):
+        for name in ("sb_known", "sb_forgotten", "sb_late"):
+            life = add(name, 1e12)
+            if name != "sb_late":
+                life.waiting.append(lambda: None)
+            undertaker.bury(life)
+        records = undertaker._house.records
+        assert set(records.ended()) == {"sb_known", "sb_forgotten", "sb_late"}
+        assert not (tmp_path / "sb_known.ended").exists()
+        assert (tmp_path / "sb_late.ended").exists(), "of its end the daemon knows nothing"
+        records.forget("sb_forgotten")
+        records.write_kept()
+        assert set(records.ended()) == {"sb_known", "sb_late"}
+        assert (tmp_path / "sb_known.ended").exists()
 
 
 def test_deadlines_of_the_dead_are_not_kept_for_ever(tmp_path: Path) -> None:

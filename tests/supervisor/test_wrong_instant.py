@@ -51,7 +51,7 @@ def test_a_spare_that_died_while_it_was_looked_at_is_tried_again_with_another() 
                 root=os.stat("/"),
             )
             with pytest.raises(Died):
-                _jail.finish(cast("Any", SimpleNamespace(own_namespaces={})), cast("Any", pending))
+                _jail.check(cast("Any", SimpleNamespace(own_namespaces={})), cast("Any", pending))
         finally:
             os.close(fd)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
+from types import TracebackType
 
 from paddock.linux._syscall import call
 
@@ -39,10 +38,16 @@ def tee(pipe: int, other: int, size: int) -> int:
     return call("tee", pipe, other, size, os.SPLICE_F_NONBLOCK)
 
 
-@contextmanager
-def closing(fd: int) -> Generator[int]:
-    """Closes `fd` when the block ends."""
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+class closing:
+    """Close `fd` when the block ends."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._fd)

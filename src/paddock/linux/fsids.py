@@ -19,16 +19,18 @@ def acting_as(uid: int, gid: int) -> Generator[None, None, None]:
     kernel takes the capabilities over files away together with uid 0, unless SECBIT_NO_SETUID_FIXUP is set
     (capabilities(7)). PermissionError if the change was refused, which the system call itself does not tell.
     """
-    before = call("setfsuid", _ASK), call("setfsgid", _ASK)
+    before = _change(uid, gid)
     try:
-        _change(uid, gid)
         yield
     finally:
         _change(*before)
 
 
-def _change(uid: int, gid: int) -> None:
-    call("setfsgid", gid, what=("setfsgid", gid))
-    call("setfsuid", uid, what=("setfsuid", uid))
+def _change(uid: int, gid: int) -> tuple[int, int]:
+    """Return those before."""
+    group, user = call("setfsgid", gid, what=("setfsgid", gid)), call("setfsuid", uid, what=("setfsuid", uid))
     if (call("setfsuid", _ASK), call("setfsgid", _ASK)) != (uid, gid):
+        call("setfsgid", group)
+        call("setfsuid", user)
         raise failure(errno.EPERM, ("setfsuid", uid, "setfsgid", gid))
+    return user, group

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 
 from paddock.linux import _files
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_FIELD = re.compile(r"^([^:\n]+):\t[ \t]*(.*\S|)", re.MULTILINE)  # of proc_pid_status(5)
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 
 
@@ -119,12 +121,7 @@ def status(pid: int | str = "self") -> dict[str, str]:
 
     A newline in the name stands there as an escape.
     """
-    fields: dict[str, str] = {}
-    for line in _files.read(f"/proc/{pid}/status").decode(errors="surrogateescape").split("\n"):
-        name, colon, value = line.partition(":\t")
-        if colon:
-            fields[name] = value.strip()
-    return fields
+    return dict(_FIELD.findall(_files.read(f"/proc/{pid}/status").decode(errors="surrogateescape")))
 
 
 def inner_uid(pid: int, uid: int) -> int | None:

@@ -95,7 +95,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     pool_driver: str | None = None
     subordinate_ids: bool = False
     spares: int | None = None
-    """Of each kind of gVisor sandbox and virtual machine. None: one, from the second create on."""
+    """Of each kind of jail, gVisor sandbox and virtual machine. None: one, from the second create on."""
     runsc: str | None = None
     gvisor_platform: str | None = None
     accelerator: str | None = None

@@ -98,7 +98,8 @@ class Nursery:
         self._feed()
 
     def commit(self, id: str, changes: Message, reply: Reply) -> None:
-        """Make a complete spare the sandbox that it was made to be. Gone: there is none, or it has just died."""
+        """Make a complete spare the sandbox that it was made to be. Gone: there is none, or it could not become that,
+        and nothing of it is left but its tree. A create from nothing then says why."""
         if id not in self._complete:
             raise Gone(id)
         plan = self._complete[id].plan.changed(**changes)
@@ -107,8 +108,8 @@ class Nursery:
         pending.plan, pending.steps = plan, Steps.of_supervisor(plan.fault)
         try:
             sandbox, timings = _jail.commit(self._house, pending)
-        except Died:
-            raise Gone(id) from None
+        except JailError as error:
+            raise Gone(id) from error
         self._born(sandbox)
         reply({"pid": sandbox.record.pid, "timings": timings})
         _jail.close_spare(pending)

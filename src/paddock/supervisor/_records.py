@@ -74,6 +74,8 @@ class Records:
 
     def __init__(self, directory: int) -> None:
         self.directory = directory
+        self._kept: dict[str, Ended] = {}
+        """Ends that the daemon of this moment knows, not written yet."""
 
     def adopt(self, id: str, directory: int, name: str) -> None:
         """Makes `name`, a directory in `directory`, that of a new sandbox. OSError ENOTEMPTY if it has one."""
@@ -101,6 +103,16 @@ class Records:
         if not ended.kind.endswith(WAITING):
             self._replace(f"{id}{ENDED}", ended._asdict())
 
+    def keep_ended(self, id: str, ended: Ended) -> None:
+        """As `write_ended`, but on disk only when `write_kept` is called, unless it was forgotten by then."""
+        self._kept[id] = ended
+
+    def write_kept(self) -> None:
+        """Write what was only kept. OSError: the rest is kept still."""
+        for id in list(self._kept):
+            self.write_ended(id, self._kept[id])
+            del self._kept[id]
+
     def read(self, id: str) -> Record | None:
         """None if it is missing or was never finished."""
         try:
@@ -116,7 +128,7 @@ class Records:
                     found[name.removesuffix(ENDED)] = Ended(**self._load(name))
                 except (OSError, ValueError, TypeError):
                     found[name.removesuffix(ENDED)] = Ended(limit=None, reason="its record is damaged", kind="")
-        return found
+        return found | {id: ended for id, ended in self._kept.items() if not ended.kind.endswith(WAITING)}
 
     def living(self) -> list[str]:
         return [name for name in os.listdir(self.directory) if is_name(name)]
@@ -139,6 +151,7 @@ class Records:
         remove_directory(self.directory, id)
 
     def forget(self, id: str) -> None:
+        self._kept.pop(id, None)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{id}{ENDED}", dir_fd=self.directory)
 

@@ -25,7 +25,7 @@ from paddock.supervisor._plan import WAITING, JailPlan, PlanError
 from paddock.supervisor._records import Ended, Record
 from paddock.supervisor._slots import ENGINE
 from paddock.supervisor._supervised import Supervised
-from paddock.supervisor._undertaker import Undertaker
+from paddock.supervisor._undertaker import Undertaker, attempt
 from paddock.supervisor._watch import Watch
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all, pack
 
@@ -47,7 +47,7 @@ class Supervisor:
         self._house = house
         self._listener = listener
         self._for_tests = for_tests
-        self._undertaker = Undertaker(house, self._tell)
+        self._undertaker = Undertaker(house, self._tell, lambda: self._line is not None)
         self._poll = select.poll()
         # poll(2) looks at each descriptor that it is given, each time: hundreds that hardly ever have news are apart.
         self._deaths = select.epoll()
@@ -72,13 +72,15 @@ class Supervisor:
         gc.disable()  # nothing here makes cycles on the hot path; a collection would touch, and so copy, every page
         self._nursery.open()
         while not self._finished():
-            for fd, _ in self._poll.poll(self._timeout()):
+            due = self._due()
+            for fd, _ in self._poll.poll(self._milliseconds(due)):
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     self._call(handler)
                     self._flush()
-            self._call(self._housekeeping)
-            self._flush()
+            if due is not None and due <= proc.boottime():
+                self._call(self._housekeeping)
+                self._flush()
         self._nursery.close()
         self._undertaker.close()
 
@@ -99,15 +101,20 @@ class Supervisor:
             return False
         return proc.boottime() - self._idle_since >= self._house.idle_seconds
 
-    def _timeout(self) -> float:
-        now = proc.boottime()
+    def _due(self) -> float | None:
+        """When to do something that no descriptor tells of, in seconds of CLOCK_BOOTTIME."""
         times = [*self._nursery.deadlines(), *self._undertaker.pauses.deadlines()]
         once = (self._undertaker.next_deadline(), self._undertaker.next_removal(), self._watched.next())
         times += [at for at in once if at is not None]
         if self._line is None:
             times.append(self._idle_since + self._house.idle_seconds)
-        # poll's clock stands still while the machine sleeps, that of deadlines does not: look again now and then.
-        return min(max(0.0, (min(times) - now) * 1000 + 1), LONGEST_SLEEP_SECONDS * 1000) if times else -1
+        return min(times, default=None)
+
+    def _milliseconds(self, due: float | None) -> float:
+        """For poll, whose clock stands still while the machine sleeps, unlike that of deadlines: look now and then."""
+        if due is None:
+            return -1
+        return min(max(0.0, (due - proc.boottime()) * 1000 + 1), LONGEST_SLEEP_SECONDS * 1000)
 
     def _housekeeping(self) -> None:
         now = proc.boottime()
@@ -152,6 +159,7 @@ class Supervisor:
             self._unwatch(line.detach().fileno())
             self._watch(self._listener.fileno(), self._accept)
             self._undertaker.pauses.gone()
+            attempt(self._house.records.write_kept)
             self._nursery.drop_all()
             line.close()
 

@@ -48,9 +48,10 @@ class _Leaving:
 class Undertaker:
     """`tell(event, record, ...)` hears of every death, `ended`, and of every pause and resumption."""
 
-    def __init__(self, house: House, tell: Callable[..., None]) -> None:
+    def __init__(self, house: House, tell: Callable[..., None], has_daemon: Callable[[], bool]) -> None:
         self._house = house
         self._tell = tell
+        self._has_daemon = has_daemon
         self.sandboxes: dict[str, Supervised] = {}
         self._deadlines: list[tuple[float, str]] = []  # a heap; what is not true any more is passed over
         self._children: dict[str, set[str]] = {}
@@ -162,7 +163,9 @@ class Undertaker:
         sandbox.close()
         records = self._house.records
         # Until the daemon says that it may be forgotten. On a full disk only the daemon of this moment learns of it.
-        attempt(records.write_ended, id, cause._replace(kind=record.kind))
+        # A daemon that waits for the end of what it has killed knows why: it is written only if that daemon goes.
+        keep = records.keep_ended if sandbox.waiting and self._has_daemon() else records.write_ended
+        attempt(keep, id, cause._replace(kind=record.kind))
         left = f"{id}.{record.pid}"  # its next incarnation may die before this is removed
         attempt(records.retire, id, self._house.spares, left)
         # Before the answers: who has one may make its next incarnation.
@@ -190,6 +193,7 @@ class Undertaker:
 
     def close(self) -> None:
         """The last chance of what is still there; the next supervisor sweeps what stays even so."""
+        attempt(self._house.records.write_kept)
         for leaving in self._leaving:
             attempt(self._removed, leaving, _LAST_CHANCE_SECONDS)
         self._leaving.clear()
