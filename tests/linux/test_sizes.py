@@ -55,3 +55,14 @@ def test_the_docs_name_every_mask() -> None:
     page = Path(__file__).parents[2].joinpath("docs/levels.md").read_text()
     told = page[page.index("find nothing about the machine") : page.index("These stay the machine's")]
     assert {f"`{name}`" for name in (*masks.MASKS, *masks.OF_ROOT)} <= set(re.findall(r"`[^`]+`", told))
+
+
+def test_processors_that_share_a_core_or_a_socket_say_so() -> None:
+    row = "processor\t: {}\nphysical id\t: {}\ncore id\t\t: {}\nflags\t\t: fpu"
+    cpuinfo = "\n\n".join(row.format(*numbers) for numbers in ((0, 0, 0), (1, 0, 0), (2, 0, 1), (3, 1, 0)))
+    files = sizes.topology(cpuinfo, (0, 1, 3))
+    place = "sys/devices/system/cpu/cpu{}/topology/{}"
+    assert files[place.format(1, "thread_siblings_list")] == files[place.format(0, "core_siblings_list")] == "0-1\n"
+    assert files[place.format(3, "thread_siblings")] == "8\n"
+    assert files[place.format(3, "physical_package_id")] == "1\n"
+    assert not sizes.topology("processor\t: 0\nBogoMIPS\t: 50.00\n", (0,)), "an arm64 kernel says nothing of cores"

@@ -59,7 +59,7 @@ def meminfo(memory: int, swap: int) -> str:
 def stat(cpus: Sequence[int]) -> str:
     """Say processors, no times of theirs, and the boot, from which programs count when a process began."""
     times = " 0" * 10
-    rows = [f"cpu {times}", *(f"cpu{number}{times}" for number in cpus), "intr 0", "ctxt 0"]
+    rows = [f"cpu {times}", *(f"cpu{number}{times}" for number in cpus), "intr 1", "ctxt 1"]
     rows += [f"btime {round(time.time() - proc.boottime())}", "processes 0", "procs_running 1", "procs_blocked 0"]
     return "\n".join((*rows, f"softirq{' 0' * 11}", ""))
 
@@ -67,15 +67,12 @@ def stat(cpus: Sequence[int]) -> str:
 def cpuinfo(cpus: Sequence[int]) -> str:
     """Those of the machine's processors; all of them where the kernel doesn't tell them apart by number."""
     whole = _files.read("/proc/cpuinfo").decode()
-    blocks = {block.split("\n", 1)[0].rpartition(":")[2].strip(): block for block in whole.split("\n\n")}
-    found = [blocks[str(number)] for number in cpus if str(number) in blocks]
-    return "".join(f"{block.rstrip()}\n\n" for block in found) or whole
+    return "".join(f"{block}\n\n" for block in _blocks(whole, cpus).values()) or whole
 
 
-def proc_files(memory: int, swap: int, cpus: Sequence[int], *, all_of_them: bool) -> dict[str, str]:
-    """Return files of /proc by their names. Where a sandbox has all processors, the kernel's list of them is true."""
-    files = {"meminfo": meminfo(memory, swap), "stat": stat(cpus)}
-    return files if all_of_them else files | {"cpuinfo": cpuinfo(cpus)}
+def _blocks(cpuinfo: str, cpus: Sequence[int]) -> dict[int, str]:
+    blocks = {block.split("\n", 1)[0].rpartition(":")[2].strip(): block for block in cpuinfo.split("\n\n")}
+    return {number: blocks[str(number)].rstrip() for number in cpus if str(number) in blocks}
 
 
 def system(cpus: Sequence[int], may_be: str) -> dict[str, str]:
@@ -85,7 +82,33 @@ def system(cpus: Sequence[int], may_be: str) -> dict[str, str]:
         f"{_CPU}possible": may_be,
         f"{_CPU}present": may_be,
         **{_LOOPBACK + name: f"{value}\n" for name, value in _LO.items()},
+        **topology(_files.read("/proc/cpuinfo").decode(), cpus),
     }
+
+
+def topology(cpuinfo: str, cpus: Sequence[int]) -> dict[str, str]:
+    """Say which of the processors share a core and a socket, by which libraries choose threads; nothing on arm64."""
+    found: dict[int, tuple[str, str]] = {}
+    for number, block in _blocks(cpuinfo, cpus).items():
+        rows = {name.strip(): value.strip() for name, _, value in (row.partition(":") for row in block.splitlines())}
+        if "core id" in rows and "physical id" in rows:
+            found[number] = rows["physical id"], rows["core id"]
+    files: dict[str, str] = {}
+    for number, (socket, core) in found.items():
+        place = f"{_CPU}cpu{number}/topology/"
+        files |= {f"{place}core_id": f"{core}\n", f"{place}physical_package_id": f"{socket}\n"}
+        together = {"thread": [n for n in found if found[n] == (socket, core)]}
+        together["core"] = [n for n in found if found[n][0] == socket]
+        for name, numbers in together.items():
+            files[f"{place}{name}_siblings"] = f"{sum(1 << n for n in numbers):x}\n"
+            files[f"{place}{name}_siblings_list"] = listed(numbers)
+    return files
+
+
+def proc_files(memory: int, swap: int, cpus: Sequence[int], *, all_of_them: bool) -> dict[str, str]:
+    """Return files of /proc by their names. Where a sandbox has all processors, the kernel's list of them is true."""
+    files = {"meminfo": meminfo(memory, swap), "stat": stat(cpus)}
+    return files if all_of_them else files | {"cpuinfo": cpuinfo(cpus)}
 
 
 def lay(root: str, files: Mapping[str, str], may_be: str, more: Iterable[str] = ()) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import traceback
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -46,6 +46,8 @@ def visit(kind: int, there: int, home: int) -> Generator[None]:
     finally:
         try:
             namespaces.setns(home, kind)
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as error:
+            sys.excepthook(
+                type(error), error, error.__traceback__
+            )  # importing `traceback` is a fifth of what an emissary costs
             os._exit(1)  # a supervisor that is lost in a sandbox is worse than none: the next one takes over
