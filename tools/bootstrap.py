@@ -370,7 +370,9 @@ def locked_requirements(lock: dict[str, Any]) -> str:
     pending = [packages["paddock"]]
     while pending:
         package = pending.pop()
-        groups = [edges for name, edges in package.get("dev-dependencies", {}).items() if name != "zig" or without_compiler()]
+        groups = [
+            edges for name, edges in package.get("dev-dependencies", {}).items() if name != "zig" or without_compiler()
+        ]
         for edge in [*package.get("dependencies", []), *(edge for group in groups for edge in group)]:
             if edge["name"] not in markers:
                 pending.append(packages[edge["name"]])

@@ -320,7 +320,9 @@ def start(
     above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in descriptors]
     try:
         actions = [(os.POSIX_SPAWN_DUP2, fd, 3 + index) for index, fd in enumerate(above)]
-        return os.posix_spawn(EMULATOR if foreign else program, command, env or {"ASAN_OPTIONS": "detect_leaks=0"}, file_actions=actions)
+        return os.posix_spawn(
+            EMULATOR if foreign else program, command, env or {"ASAN_OPTIONS": "detect_leaks=0"}, file_actions=actions
+        )
     finally:
         for fd in above:
             os.close(fd)
