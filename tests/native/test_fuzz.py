@@ -170,6 +170,8 @@ WIRE = [
     ),
     (b"\1", bytes_of(frame(Kind.OPEN, Op.EXEC, 1, descriptors=1) * 3, 2), *TAKES),
     (b"\3", FLUSH),
+    (b"\0", *([DATA] * 10), FLUSH, UNUSABLE, FLUSH),
+    (b"\1", *([SEND] * 26000), FLUSH),
     *((side, *([DATA] * 10, FLUSH, READ)[0], *([*([DATA] * 3), FLUSH, READ] * 20)) for side in (b"\0", b"\1")),
     (b"\1", *([b"\3\xff"] * 27000), FLUSH),
     *((side, SEND, UNUSABLE, FLUSH, NEXT) for side in (b"\0", b"\1")),
