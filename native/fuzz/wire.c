@@ -92,7 +92,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
     (void)sys_prlimit(0, RLIMIT_DATA, kind & 2 ? &none : &before, NULL);
     the.wire.broken |= wire_open(&the.wire, &the.loop, pair[0], kind & 1) != 0; /* there is no memory for it */
     (void)sys_prlimit(0, RLIMIT_DATA, &before, NULL);
-    while (the.wire.in && !get_u8(&script, &what) && !get_u8(&script, &much))
+    while (the.wire.out && !get_u8(&script, &what) && !get_u8(&script, &much))
         step(what, much, &script);
     wire_close(&the.wire);
     fd_close(&the.peer);
