@@ -85,12 +85,12 @@ int get_field(struct reader *from, uint16_t *tag, struct reader *value)
 
 int check_text(struct reader value)
 {
-    return value.left && memchr(value.at, 0, value.left) ? -EBADMSG : 0;
+    return memchr(value.at, 0, value.left) ? -EBADMSG : 0;
 }
 
 int check_strings(struct reader value)
 {
-    return value.left && value.at[value.left - 1] ? -EBADMSG : 0;
+    return value.at[value.left - 1] ? -EBADMSG : 0;
 }
 
 size_t count_strings(struct reader value)
@@ -145,10 +145,7 @@ int put_u32(struct writer *to, uint32_t value)
 int put_field(struct writer *to, uint16_t tag, const void *bytes, size_t size)
 {
     static const unsigned char zeros[8];
-    size_t total;
-    if (size > UINT32_MAX || __builtin_add_overflow(padded(size), (size_t)FIELD_HEADER, &total))
-        return -ENOBUFS;
-    if (to->size - to->used < total)
+    if (to->size - to->used < size || to->size - to->used - size < FIELD_HEADER + padded(size) - size)
         return -ENOBUFS;
     (void)put_u16(to, tag);
     (void)put_u16(to, 0);

@@ -24,8 +24,8 @@ int get_part(struct reader *, size_t size, struct reader *part);
 int get_field(struct reader *, uint16_t *tag, struct reader *value);
 
 /* What a value must be. 0 or -EBADMSG. */
-int check_text(struct reader value);    /* no NUL */
-int check_strings(struct reader value); /* each with a NUL behind it; may be empty */
+int check_text(struct reader value);    /* no NUL; not empty */
+int check_strings(struct reader value); /* each with a NUL behind it, and there is one */
 
 /* Whether these are the bytes of the text. */
 bool reader_is(struct reader, const char *text);

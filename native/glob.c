@@ -17,7 +17,7 @@ static size_t glob_set_end(const uint8_t *pattern, size_t length, size_t at)
 /* Whether the set between `set` and `end` holds `wanted`. */
 static bool glob_set_holds(const uint8_t *set, size_t length, uint32_t wanted)
 {
-    bool negated = length > 0 && set[0] == '!', found = false;
+    bool negated = set[0] == '!', found = false;
     size_t at = negated;
 
     while (at < length) {

@@ -28,7 +28,7 @@ struct shape {
  * empty. 0 or -EBADMSG: then nothing is to be used. */
 int message_read(struct reader body, const struct shape *, void *message);
 
-/* The same in the other direction. Rows are fields that the caller puts himself (message_put_row). 0 or -ENOBUFS. */
+/* The same in the other direction. Rows are put behind it, one by one (message_put_row). 0 or -ENOBUFS. */
 int message_put(struct writer *, const struct shape *, const void *message);
 
 /* A row of a message that was put before it. */

@@ -80,11 +80,11 @@ static bool pattern_take(struct regex_parser *p, const char *text)
     return follows;
 }
 
+/* There is one. */
 static uint32_t pattern_next(struct regex_parser *p)
 {
-    uint32_t character = 0;
-    if (pattern_more(p))
-        p->at += utf8_next(p->text + p->at, p->length - p->at, &character);
+    uint32_t character;
+    p->at += utf8_next(p->text + p->at, p->length - p->at, &character);
     return character;
 }
 
@@ -95,7 +95,7 @@ static bool is_digit(uint32_t c)
 
 static bool is_letter(uint32_t c)
 {
-    return (c | 32) >= 'a' && (c | 32) <= 'z' && c < 128;
+    return (c | 32) >= 'a' && (c | 32) <= 'z';
 }
 
 static bool is_word(uint32_t c)
@@ -230,8 +230,7 @@ static void set_add(struct regex_parser *p, struct regex_set *set, uint32_t low,
         low = ranges[behind].low < low ? ranges[behind].low : low;
         high = ranges[behind].high > high ? ranges[behind].high : high;
     }
-    if (at == behind && p->regex->range_count == REGEX_RANGES)
-        return refuse(p, "set too large");
+    must(at < behind || p->regex->range_count < REGEX_RANGES); /* no pattern has room for so many */
     memmove(&ranges[at + 1], &ranges[behind], (set->count - behind) * sizeof *ranges);
     ranges[at] = (struct regex_range){low, high};
     set->count = (uint16_t)(set->count + 1 + at - behind);
@@ -561,7 +560,7 @@ static void group_flags(struct regex_parser *p, size_t start)
     }
     if (!some || minus || !pattern_take(p, ")"))
         return refuse_at(p, "unknown group", start);
-    if (p->begun || p->depth > 0)
+    if (p->begun)
         return refuse_at(p, "flags not at the beginning", start);
     p->flags |= on;
 }

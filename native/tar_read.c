@@ -368,7 +368,7 @@ int tar_next(struct tar_reader *tar, struct tar_member *member)
 
 int tar_data(struct tar_reader *tar, void *to, size_t size)
 {
-    if (!tar->left || !size)
+    if (!tar->left)
         return 0;
     int got = tar->read(tar->context, to, (size_t)min_u64(tar->left, min_size(size, INT32_MAX)));
     if (got > 0)

@@ -60,7 +60,7 @@ bool utf8_valid(const uint8_t *text, size_t length)
 
     for (size_t at = 0; at < length;) {
         at += utf8_next(text + at, length - at, &character);
-        if (character >= 0xdc80 && character < 0xdd00)
+        if (character - 0xdc80 < 0x80)
             return false;
     }
     return true;

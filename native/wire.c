@@ -12,11 +12,11 @@ int wire_open(struct wire *wire, struct loop *loop, int fd, bool is_socket)
     wire->is_socket = is_socket;
     wire->broken = wire->starved = wire->in_grown = false;
     wire->in_first = wire->in_end = wire->in_taken = wire->out_first = wire->out_end = wire->descriptor_count = 0;
-    wire->in = sys_map(IN_BYTES);
-    wire->out = sys_map(OUT_BYTES);
-    if (wire->in && wire->out)
-        return watch_for(loop, &wire->watch, EPOLLIN);
-    return -ENOMEM;
+    wire->out = sys_map(OUT_BYTES + IN_BYTES);
+    if (!wire->out)
+        return -ENOMEM;
+    wire->in = wire->out + OUT_BYTES; /* the last pages are its own: they are given back (wire_next) */
+    return watch_for(loop, &wire->watch, EPOLLIN);
 }
 
 void wire_close(struct wire *wire)
@@ -25,11 +25,9 @@ void wire_close(struct wire *wire)
     for (size_t i = 0; i < wire->descriptor_count; i++)
         fd_close(&wire->descriptors[i]);
     wire->descriptor_count = 0;
-    if (wire->in)
-        sys_unmap(wire->in, IN_BYTES);
     if (wire->out)
-        sys_unmap(wire->out, OUT_BYTES);
-    wire->in = wire->out = NULL;
+        sys_unmap(wire->out, OUT_BYTES + IN_BYTES);
+    wire->out = NULL;
 }
 
 long frame_parse(struct reader bytes, struct frame *frame)

@@ -25,7 +25,7 @@ PURE = {
     "images": "registry tar",
     "supervisor": "plan",
     "agents": "budget trace verdict",
-    "native": "echo fuzz guest_faults protocol",
+    "native": "coverage echo fuzz guest_faults protocol",
     "policy": "*",
     "repositories": "remote",
     "results": "forges",
@@ -50,7 +50,7 @@ ONCE = {
     "bench": "*",
     "cli": "*",
     "client": "client_real",
-    "contract": "jail_backend process_backend",  # without isolation there is nothing that root could do differently
+    "contract": "jail_backend process_backend sanitized",  # without isolation there is nothing that root could do differently
     "daemon": "first_start lifetime many_clients steps",
     "demo": "*",  # .ci/run runs `make demo` as the ordinary user
     "gateway": "mock_real registry_reader whole",

@@ -83,6 +83,12 @@ SYSTEM_PACKAGES = (
     ),
     SystemPackage("skopeo", "skopeo", "tests push images to a registry with it", frozenset({"levels"})),
     SystemPackage("docker-registry", "docker-registry", "the registry that they push to", frozenset({"levels"})),
+    SystemPackage(
+        "qemu-user-static", "qemu-aarch64-static", "runs the guest's tests for aarch64", frozenset({"levels"})
+    ),
+    SystemPackage(
+        "gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc", "compiles the guest for aarch64", frozenset({"levels"})
+    ),
     SystemPackage("busybox-static", "busybox", "tests make images without a libc of it", frozenset({"levels"})),
 )
 KERNEL = "linux-image-cloud-amd64"  # depends on the newest one of the release

@@ -1,5 +1,6 @@
 /* Any bytes as a stream of frames, each body as every message: no reader leaves them, and whatever is accepted is what
  * would have been written. */
+#include "../kernel.h"
 #include "../schema.h"
 #include "../wire.h"
 
@@ -7,7 +8,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size);
 
 static void read_as(struct reader body, const struct shape *shape)
 {
-    static unsigned char again[LIMIT_OPEN_BODY];
+    static unsigned char again[LIMIT_OPEN_BODY], rows[2 * LIMIT_OPEN_BODY];
     _Alignas(16) unsigned char message[512];
     struct writer to = writer_of(again, sizeof again);
     if (message_read(body, shape, message))
@@ -22,6 +23,12 @@ static void read_as(struct reader body, const struct shape *shape)
             return;
     }
     must(!message_put(&to, shape, message));
+    struct writer none = writer_of(again, 0), row = writer_of(rows, sizeof rows), few = writer_of(rows, to.used + 4);
+    must(!to.used || message_put(&none, shape, message) == -ENOBUFS);
+    (void)message_put_row(&row, 1, shape, message);
+    (void)message_put_row(&few, 1, shape, message);
+    must(reader_is(text_of("text"), "text") && !reader_is(text_of("texts"), "text") && !reader_is(text_of("tent"), "text"));
+    must(reader_is(reader_of(NULL, 0), ""));
     must(to.used == body.left && !memcmp(to.base, body.at, to.used));
 }
 

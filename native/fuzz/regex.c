@@ -9,9 +9,11 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
     static struct regex regex;
     static struct regex_run run;
     struct regex_error error;
-    size_t middle = size ? min_size(bytes[0], size - 1) : 0;
-    if (!size)
+    if (size < 2)
         return 0;
+    size_t middle = min_size((size_t)bytes[0] | (size_t)bytes[1] << 8, size - 2);
+    run.round = bytes[0] == 1 ? UINT32_MAX : run.round; /* after four thousand million characters */
+    bytes++, size--;
     if (!regex_compile(&regex, bytes + 1, middle, &error)) {
         must(strlen(error.what) < 32 && error.at <= middle);
         return 0;

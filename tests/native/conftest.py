@@ -1,4 +1,4 @@
-"""Every test runs against the program that ships, one with AddressSanitizer and UBSan, and that of the other architecture.
+"""Every test runs against the program that ships, one with sanitizers, and that of the other architecture.
 
 The last runs under `qemu-user`, in `make test-all`."""
 

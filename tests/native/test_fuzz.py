@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import tarfile
 from pathlib import Path
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from paddock.wire import guest as messages
-from paddock.wire.guest import Op
-from tests.native.driver import ROOT, build_module
-from tests.native.test_archives import HOSTILE, hard, link, member, tar
+from paddock.wire.guest import Kind, Op
+from tests.native.driver import ROOT, build_module, frame
+from tests.native.test_archives import END, FILE, HOSTILE, hard, header, link, member, octal, pax, record, tar
 from tests.native.test_protocol import CONVERSATION
 
 RUNS = 10_000
@@ -24,6 +25,11 @@ def sample(format: int) -> bytes:
     return tar(*parts, format=format)
 
 
+def pattern(pattern: str, text: str) -> bytes:
+    """What fuzz/regex.c reads."""
+    return len(pattern.encode()).to_bytes(2, "little") + pattern.encode() + text.encode()
+
+
 def operation(op: Op, request: messages.Message | None, stream: bytes = b"") -> bytes:
     """What fuzz/operations.c reads: the operation, whether EOF is said, its request, what comes on stream 0."""
     body = request.pack() if request else b""
@@ -31,10 +37,328 @@ def operation(op: Op, request: messages.Message | None, stream: bytes = b"") -> 
 
 
 EXACT = tar(member("top/", type=tarfile.DIRTYPE), member("top/e", b"in place of a directory"), link("top/l", "f"))
+SIGNED = bytearray(header(b"f", at200=b"\xff" * 50))
+SIGNED[148:156] = b"%06o\0 " % (sum(SIGNED[:148]) + sum(SIGNED[156:]) + 8 * 32 - 256 * 50)
+TARS: list[bytes] = [
+    header(b"f", at100=b" " * 8) + END,
+    header(b"f", at100=b"00006444") + END,
+    SIGNED + END,
+    pax(record(b"mtime", b"1.55")) + FILE + END,
+    pax(b"6 abc\n") + FILE + END,
+    header(b"x", size=octal(5), kind=b"x"),
+    *(header(kind, size=octal(2), kind=kind, data=b"y\0") + END for kind in (b"L", b"K")),
+    tar(member("q" * 120, type=tarfile.DIRTYPE)),
+    *(
+        pax(record(key, value), kind) + FILE + END
+        for kind in (b"x", b"g")
+        for key, value in (
+            (b"path", b"p"),
+            (b"linkpath", b"l"),
+            (b"size", b"1"),
+            (b"mtime", b"-1.5"),
+            (b"mtime", b"-0.0"),
+            (b"mtime", b"1.5"),
+            (b"mtime", b"-"),
+            (b"mtime", b"9223372036854775807"),
+            (b"mtime", b"1.x"),
+            (b"mtime", b""),
+            (b"mtime", b"1./"),
+            (b"uid", b"9999999"),
+            (b"gid", b"9999999"),
+            (b"uid", b"x"),
+            (b"gid", b"4294967295"),
+            (b"hdrcharset", b"BINARY"),
+            (b"hdrcharset", b"ISO-IR 10646 2000 UTF-8"),
+            (b"hdrcharset", b"x"),
+            (b"SCHILY.realsize", b"1"),
+            (b"comment", b"c"),
+            (b"linkpath", b""),
+            (b"size", b"x"),
+        )
+    ),
+    *(
+        header(kind, size=octal(2), kind=kind, data=b"y\0") + pax(record(b"path", b"x"), next_) + FILE + END
+        for kind in (b"L", b"K")
+        for next_ in (b"x", b"g")
+    ),
+    *(header(kind, size=octal(2), kind=kind, data=b"y\0") + FILE + END for kind in (b"L", b"K")),
+    *(header(kind, size=octal(2), kind=kind, data=b"y\0") * 2 + FILE + END for kind in (b"L", b"K")),
+    header(b"K", size=octal(2), kind=b"K", data=b"y\0")
+    + header(b"L", size=octal(2), kind=b"L", data=b"y\0")
+    + FILE
+    + END,
+    header(b"L", size=octal(0), kind=b"L") + FILE + END,
+    header(b"L", size=octal(3), kind=b"L", data=b"y\0z") + FILE + END,
+    header(b"d/", kind=b"\0") + header(b"f", kind=b"7") + header(b"f", kind=b"\0") + header(b"", kind=b"\0") + END,
+    header(b"", kind=b"0") + END,
+    header(b"l", kind=b"2") + END,
+    header(b"l", kind=b"1") + END,
+    header(b"f", at100=b"0000645", size=octal(1000), data=bytes(1000))
+    + header(b"f", at100=b"0000645", size=octal(9))[:512],
+    header(b"f", at100=b"0000645", size=octal(1), data=b"x")[:513],
+    header(b"f", at100=b"  0644 \0", at136=b"\xff" * 12) + END,
+    *(header(b"f", **{f"at{place}": b"x"}) + END for place in (100, 108, 116, 136, 329, 337, 100, 345)),
+    header(b"f", at257=b"ustar  \0", at345=b"p") + END,
+    header(b"f", at257=b"ustar  \0") + END,
+    header(b"n" * 100, kind=b"2", at157=b"t" * 100, at345=b"p" * 155) + END,
+    tar(
+        member("p" * 60 + "/" + "q" * 90),
+        member("p/" + "q" * 101),
+        member("/" * 3 + "q" * 99 + "/" + "r" * 99, type=tarfile.DIRTYPE),
+    ),
+    tar(
+        link("l", "t" * 101),
+        link("l", "\u00fc"),
+        hard("h", "t"),
+        member("f", mtime=-5.5),
+        member("f", mtime=1 << 40),
+        member("d", type=tarfile.DIRTYPE),
+    ),
+    tar(member("f", uid=1 << 22, gid=1 << 22, mode=0o4755), link("l", "\udcff"), member("\udcff")),
+    header(b"f", size=b"\x80" + bytes(7) + b"\1\0\0\0") + END,
+    header(b"f", size=b"\x80" + b"\0" * 2 + b"\1" + bytes(8)) + END,
+    header(b"f", size=b"\xff" + b"\xff" * 2 + b"\1" + bytes(8)) + END,
+    header(b"f", size=b"\x80" + bytes(3) + b"\xff" * 8) + END,
+    header(b"f")[:148] + b"\x80" * 8 + header(b"f")[156:] + END,
+    header(b"f", at200=b"\xff" * 50) + END,
+]
+MESSAGES = [
+    messages.Listed(id=b"a", argv=(b"a", b"b")).pack(),
+    messages.Exec(id=b"x", groups=(1, 2), rlimits=(1, 2, 3), argv=(b"a",)).pack(),
+    messages.Exec(id=b"x", groups=(1,)).pack()[:-4] + b"\1" * 4,
+    struct.pack("<IIIiHHIQ", *[0] * 8) + struct.pack("<HHI", 5, 0, 3) + b"abc" + bytes(5),
+    struct.pack("<IIIiHHIQ", *[0] * 8) + struct.pack("<HHI", 6, 0, 3) + b"abc" + bytes(5),
+    struct.pack("<IIIiHHIQ", *[0] * 8) + struct.pack("<HHI", 2, 0, 3) + b"abc" + bytes(5),
+    struct.pack("<IIIiHHIQ", *[0] * 8) + struct.pack("<HHI", 1, 0, 3) + b"a\0c" + bytes(5),
+    struct.pack("<IIIiHHIQ", *[0] * 8) + struct.pack("<HHI", 1, 0, 0),
+    struct.pack("<IIIiHHIQ", *[0] * 8) + struct.pack("<HHI", 1, 1, 8) + bytes(8),
+    struct.pack("<IIIiHHIQ", *[0] * 8) + struct.pack("<HHI", 1, 0, 65) + b"x" * 65 + bytes(7),
+    struct.pack("<IIIiHHIQ", *[0] * 8) + struct.pack("<HHI", 1, 0, 3) + b"abc" + b"x" * 5,
+    messages.Stat(flags=2, path=b"/").pack(),
+    messages.Execs().pack() + struct.pack("<HHI", 1, 0, 8) + bytes(8),
+    messages.Match(path=b"/", line=b"x" * 3000).pack(),
+    *(messages.Stat(path=b"/").pack()[:size] for size in range(24)),
+]
+FRAME = frame(Kind.OPEN, Op.PING, 1)
+
+
+def bytes_of(data: bytes, descriptors: int = 0) -> bytes:
+    """Steps of fuzz/wire.c: the peer says this."""
+    return b"".join(
+        bytes((9 * descriptors, len(data[at : at + 200]))) + data[at : at + 200] for at in range(0, len(data), 200)
+    )
+
+
+RECEIVE, NEXT, SEND, DATA, FLUSH, READ = b"\1\0", b"\2\0", b"\3\1", b"\4\xff", b"\5\0", b"\6\xff"
+HANG_UP, UNUSABLE = b"\7\7", b"\x08\0"
+TAKES = (RECEIVE, NEXT)
+LONG = frame(Kind.OPEN, Op.EXEC, 1, length=1 << 17)
+WIRE = [
+    *((side, bytes_of(FRAME), *TAKES, SEND, FLUSH, READ) for side in (b"\0", b"\1")),
+    *((side, bytes_of(FRAME[:7]), *TAKES, bytes_of(FRAME[7:] + FRAME[:20]), *TAKES) for side in (b"\0", b"\1")),
+    *(
+        (side, *([DATA] * 40), SEND, FLUSH, *([READ] * 9), FLUSH, DATA, FLUSH, bytes_of(FRAME), *TAKES)
+        for side in (b"\0", b"\1")
+    ),
+    *((side, SEND, *([b"\3\xff"] * 20000), bytes_of(FRAME), *TAKES, FLUSH) for side in (b"\1",)),
+    *((side, DATA, HANG_UP, FLUSH, RECEIVE, NEXT, SEND, FLUSH, RECEIVE) for side in (b"\0", b"\1")),
+    *((side, RECEIVE, NEXT, HANG_UP, RECEIVE, NEXT, DATA) for side in (b"\0", b"\1")),
+    *(
+        (b"\1", bytes_of(frame(Kind.OPEN, Op.EXEC, 1, descriptors=said), sent), *TAKES)
+        for said in range(6)
+        for sent in range(7)
+    ),
+    (b"\1", bytes_of(frame(Kind.OPEN, Op.EXEC, 1, descriptors=1) * 3, 2), *TAKES),
+    (b"\3", FLUSH),
+    (b"\0", *([DATA] * 10), FLUSH, UNUSABLE, FLUSH),
+    (b"\1", *([SEND] * 26000), FLUSH),
+    *((side, *([DATA] * 10, FLUSH, READ)[0], *([*([DATA] * 3), FLUSH, READ] * 20)) for side in (b"\0", b"\1")),
+    (b"\1", *([b"\3\xff"] * 27000), FLUSH),
+    *((side, SEND, UNUSABLE, FLUSH, NEXT) for side in (b"\0", b"\1")),
+    (b"\1", UNUSABLE, READ, FLUSH),
+    (b"\1", bytes_of(FRAME, 4), RECEIVE, bytes_of(FRAME, 4), RECEIVE, bytes_of(FRAME, 4), *TAKES),
+    *((b"\1", bytes_of(LONG), *TAKES, *([b"\7\x10", *TAKES] * 4), FLUSH) for _ in range(1)),
+    *(
+        (b"\1", bytes_of(bad), *TAKES)
+        for bad in (
+            frame(0),
+            frame(11),
+            frame(Kind.DATA, descriptors=1),
+            frame(Kind.DATA, length=1 << 17),
+            frame(Kind.OPEN, length=1 << 24),
+            b"x" * 16,
+            FRAME[:13] + b"\1\0\0",
+            FRAME[:14] + b"\1\0",
+        )
+    ),
+    (b"\1", *([DATA] * 40), b"\4\0", FLUSH, READ, FLUSH, *([b"\4\xf0"] * 20), FLUSH, HANG_UP, FLUSH),
+]
 SEEDS = {
-    "messages": [part for data in CONVERSATION for part in (data, data[16:])],
-    "glob": [b"\x04a*[!bxyz", b"\x08[]a-c-]?name"],
-    "regex": [b"\x0c(a|b)*[^c]{3}aaaabbb", b"\x10(?i:\\bfoo\\d+)$Foo12", b"\x0d(?P<n>a??)\\Zaa"],
+    "messages": [part for data in CONVERSATION for part in (data, data[16:])] + MESSAGES,
+    "glob": [
+        bytes((len(one.encode()),)) + one.encode() + name.encode("latin-1")
+        for one, name in (
+            ("a*[!b", "xyz"),
+            ("[]a-c-]?", "name"),
+            ("[", "x"),
+            ("[!", "x"),
+            ("[]", "x"),
+            ("[!a]", "b"),
+            ("[ab]", "a"),
+            ("[ab]", "c"),
+            ("?", "x"),
+            ("?", ""),
+            ("*a?", "bab"),
+            ("a", "b"),
+            ("a", ""),
+            ("", "a"),
+            ("[a-c]x", "bx"),
+            ("[b-c]", "a"),
+            ("ab*", "abz"),
+            ("[[]", "["),
+            ("a*b*c", "aXbYc"),
+            ("[!]a]", "b"),
+            ("[a", "["),
+            ("ab", "a"),
+            ("??????????", "\xc0\xf5\xe2\x82\xe2(\xe0\x80\x80\xf4\x90\x80\x80"),
+            ("?????", "\xed\xa0\x80\xee\x80\x80\xf0\x9f\x98\x80\xc3\xa9\xe2\x82"),
+            ("\U0001f600", "\xf0\x9f\x98\x80"),
+            ("*", "\xf0\x80\x80\x80"),
+        )
+    ],
+    "regex": [
+        pattern(one, text)
+        for one, text in (
+            ("[[a]", "["),
+            (r"[\.]", "."),
+            ("a(?:ca)+x", "acaca"),
+            ("\ue000", "\ue000"),
+            ("(?i)[a-c1]", "B"),
+            ("[a-\u0100]", "\u0080"),
+            ("[\u0200\u0100]", "\u0150"),
+            (r"\.", "."),
+            (r"[\8]", ""),
+            (r"\8", ""),
+            (r"\1xx", ""),
+            (r"\17x", ""),
+            (r"\177", ""),
+            ("a{99999999}", ""),
+            ("(?a)a", "a"),
+            ("(?i-m-s:a)", ""),
+            ("(?i-m)", ""),
+            ("(?)", ""),
+            ("(?-)", ""),
+            ("(?iz)", ""),
+            ("(?:a)b", "ab"),
+            ("a$", "a\nb"),
+            ("(?m)^b", "abb"),
+            ("(?m)a$", "ab"),
+            (r"\B.", "-"),
+            ("(a|a)b", "ab"),
+            ("", ""),
+            (r"\udd00", ""),
+            ("\U0001f600+", "\U0001f600"),
+            (r"\ud800", ""),
+            ("(a|b|[ab])*c", "abc"),
+            ("[\u0100\u0200]", "\u0300"),
+            ("[\u0100\u0200]", "\u0080"),
+            ("(a|b)*[^c]{3}", "aaaabbb"),
+            (r"(?i:\bfoo\d+)$", "Foo12"),
+            (r"(?P<n>a??)\Z", "aa"),
+            ("(?m)^b$", "a\nb\nc"),
+            ("(?m)a$", "ba"),
+            (r"\Ba\B", "aaa"),
+            (r"\B", ""),
+            (r"(?s).a.", "\nab"),
+            (r"\N{x}", ""),
+            (r"\U00110000", ""),
+            (r"[a-\d]", ""),
+            (r"[\d-a]", ""),
+            ("[b-a]", ""),
+            ("a{2,1}", ""),
+            ("x{5000}", ""),
+            ("x{4096}|", ""),
+            ("x{4095}|", ""),
+            ("a{1,3}b", "aab"),
+            ("a{0,3}b", "aab"),
+            ("(" * 101, ""),
+            ("(?i-i:a)", ""),
+            ("a(?i)", ""),
+            ("((?i))", ""),
+            ("(?i)A", "a"),
+            (r"\d" * 513, ""),
+            ("a" * 8193, ""),
+            ("x{4096}.", ""),
+            (r"\400", ""),
+            (r"[\400]", ""),
+            ("[^\u00e0-\u00ff\u0101]", "\u0101"),
+            ("[\u0100\u0102\u0101\u00ff-\u0200]", "\u0150"),
+            ("[[:a:]]", ""),
+            ("[[.a]", ""),
+            ("[[=a]", ""),
+            ("[", ""),
+            ("[a", ""),
+            ("[a-", ""),
+            ("[\\", ""),
+            ("(?#", ""),
+            ("(?#x)a", "a"),
+            ("(?<a", ""),
+            ("(?x)", ""),
+            ("(?u)", ""),
+            ("(?L)", ""),
+            ("(?-a:a)", ""),
+            ("(?s-i:.)", "a"),
+            ("(?z)", ""),
+            ("(?P<1>a)", ""),
+            ("(?P<>a)", ""),
+            ("(?P<a", ""),
+            ("a**", ""),
+            ("*", ""),
+            ("^*", ""),
+            ("a++", ""),
+            ("a{", "a{"),
+            ("a{x", "a{x"),
+            ("a{,2}", "aa"),
+            ("a{2,}", "aa"),
+            ("a{2", "a{2"),
+            ("a{0}b", "b"),
+            ("(){3}", ""),
+            (")", ""),
+            ("(", ""),
+            ("(?=a)", ""),
+            ("(?m)^", "\na"),
+            (r"\1", ""),
+            (r"\q", ""),
+            (r"\xZ", ""),
+            (r"\x4", ""),
+            (r"\u00e9", "\u00e9"),
+            (r"\007", "\a"),
+            (r"\0", "\0"),
+            (r"[\b\n\07]", "\b"),
+            (r"\W\S\D", "-a-"),
+            (r"\w\s", "a "),
+            ("\\", ""),
+            ("a|b|c", "c"),
+            ("(a|b)c", "bc"),
+            ("a" * 70, "a" * 70),
+            ("(?i)\u00e9k", "\u00e9K"),
+            (r"\A", ""),
+            (r"\bx", "x"),
+            ("a$", "a\n"),
+            ("\u20ac?x", "x"),
+            ("[a-z]x", "\u00e9bx"),
+            ("a]", "a]"),
+            ("a}", "a}"),
+            ("[]a]", "]"),
+            ("[^]a]", "b"),
+            ("[a-]", "-"),
+            (r"[\w-]", "-"),
+            (r"\v\f\t\r\a", ""),
+            (".x", "\nx"),
+            ("b", "a"),
+        )
+    ]
+    + [b"\1\0" + b"[ab][ab]", b"\2\0\xff.\xff", b"\3\0[\xff]\xff"],
     "lines": [
         b"\x02\x01\x01a\x02\x02\x04init\x03\x02\x03abc\x0d\x00\x05hello\x06\x00\x00\x07\x00\x00\x05\x02\x00\x01\x00\x00"
     ],
@@ -58,7 +382,8 @@ SEEDS = {
         operation(Op.WATCH, messages.Watch(path=b"/", flags=1)),
         operation(Op.ECHO, None, b"echo"),
     ],
-    "tar": list(HOSTILE.values()) + [sample(format) for format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)],
+    "wire": [b"".join(steps) for steps in WIRE],
+    "tar": TARS + list(HOSTILE.values()) + [sample(format) for format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)],
 }
 LONGEST = {"tar": 8192, "operations": 8192}
 BUSY = {"operations": 2_000}
