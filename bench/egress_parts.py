@@ -88,11 +88,11 @@ async def gate(directory: Path, tier: Tier, port: int) -> None:
     rig = Rig(Policy({NAME: tier}))
     rig.names = {NAME: ["127.0.0.1"]}
     rig.inside, rig.public = authority(directory, "inside"), authority(directory, "public")
-    gateway = Gateway(resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=Limits(connections=2048))
+    gateway = Gateway(resolver=rig.resolve, trust=rig.trust, destination=rig.where, limits=Limits(connections=2048))
     rig.gateway = gateway
-    door = rig.door()
-    door.journal = AuditLog(directory / f"audit-{os.getpid()}")
-    await gateway.open(door)
+    network = rig.network()
+    network.audit_log = AuditLog(directory / f"audit-{os.getpid()}")
+    await gateway.open(network)
     rig.aim(NAME, port)
     await until_the_end(rig.port)
     await gateway.close_all()

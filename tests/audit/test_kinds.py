@@ -43,7 +43,7 @@ def test_every_event_in_the_sources_is_published_and_the_reverse() -> None:
 
 def of_processes() -> set[str]:
     """What the watcher of processes tells goes to the log by way of the gateway, as a text."""
-    texts = "".join(path.read_text() for path in (SOURCE / "gateway").glob("*.py"))
+    texts = "".join(path.read_text() for path in (SOURCE / "gateway").rglob("*.py"))
     return set(re.findall(r'"(process\.[a-z]+)"', texts))
 
 

@@ -1,4 +1,4 @@
-"""Sandboxes behind doors of their own on one gateway with a package cache, and an index that does as a test says."""
+"""Sandboxes behind networks of their own on one gateway with a package cache, and an index that does as a test says."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Upstream(Outside):
 
 
 class Inside:
-    """A sandbox behind a door of its own."""
+    """A sandbox behind a network of its own."""
 
     def __init__(self, world: Rig, sandbox: str, port: int) -> None:
         self.world, self.sandbox, self.port = world, sandbox, port
@@ -99,7 +99,7 @@ class Scene:
         self.one = Inside(world, "sb_1", world.port)
 
     async def another(self, policy: Any = None, sandbox: str = "sb_2") -> Inside:
-        await self.world.gateway.open(self.world.door(sandbox, policy))
+        await self.world.gateway.open(self.world.network(sandbox, policy))
         return Inside(self.world, sandbox, self.world.port)
 
     @property

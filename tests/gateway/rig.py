@@ -19,7 +19,7 @@ from paddock.errors import Unrecorded
 from paddock.gateway.authority import Authority
 from paddock.gateway.mocks.handler import HandlerHost
 from paddock.gateway.proxy.gateway import Gateway
-from paddock.gateway.proxy.network import Door, Limits, Pages
+from paddock.gateway.proxy.network import Limits, Pages, SandboxNetwork
 from paddock.gateway.registries.malware import Lists
 from paddock.gateway.registries.package_cache import PackageStore
 from paddock.gateway.registries.reader import Reader
@@ -79,7 +79,7 @@ class Journal(AuditLog):
         self.outcomes: dict[int, tuple[int, int, str | None]] = {}
         self.files: list[tuple[str, str]] = []
         self.caches: list[str] = []
-        self.origins: list[tuple[int, int, dict[str, object]]] = []
+        self.owners: list[tuple[int, int, dict[str, object]]] = []
         self.crowds: list[int] = []
         self.broken = False
 
@@ -107,7 +107,7 @@ class Journal(AuditLog):
             self.crowds.append(detail["refused"])
         else:
             flow, decision = detail.pop("flow"), detail.pop("decision")
-            self.origins.append((flow, decision, {key: value for key, value in detail.items() if key != "incarnation"}))
+            self.owners.append((flow, decision, {key: value for key, value in detail.items() if key != "incarnation"}))
         return len(self.decisions)
 
     def of(self, kind: str) -> list[tuple[Flow, Verdict]]:
@@ -136,7 +136,7 @@ class Rig:
         self.resolved: list[str] = []
         self.public = Authority.make("public")  # who signs the servers outside
         self.inside = Authority.make("inside")
-        self.journal, self.approvals = Journal(), Approvals()
+        self.audit_log, self.approvals = Journal(), Approvals()
         self.secrets = SecretBook()
         self.packages: PackageStore | None = None
         self.reads = False
@@ -145,14 +145,14 @@ class Rig:
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
 
-    def door(self, sandbox: str = "sb_1", policy: Policy | None = None) -> Door:
+    def network(self, sandbox: str = "sb_1", policy: Policy | None = None) -> SandboxNetwork:
         self.tcp = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.dns_tcp = socket.create_server(("127.0.0.1", 0))
         self.dns_udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.dns_udp.bind(("127.0.0.1", 0))
         self.port = self.tcp.getsockname()[1]
         self.dns_ports = (self.dns_udp.getsockname()[1], self.dns_tcp.getsockname()[1])
-        return Door(
+        return SandboxNetwork(
             gateway=self.gateway,
             sandbox=sandbox,
             incarnation=1,
@@ -163,7 +163,7 @@ class Rig:
             authority=self.inside,
             secrets=self.secrets,
             approvals=self.approvals,
-            journal=self.journal,
+            audit_log=self.audit_log,
         )
 
     async def resolve(self, name: str) -> list[str]:
@@ -188,7 +188,7 @@ class Rig:
         return server.sockets[0].getsockname()[1]
 
     def synthetic(self, name: str, sandbox: str = "sb_1") -> str:
-        address = self.gateway.doors[sandbox].lookup(name)
+        address = self.gateway.networks[sandbox].lookup(name)
         assert isinstance(address, str), address
         return address
 
@@ -220,12 +220,12 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
     rig.gateway = Gateway(
         resolver=rig.resolve,
         trust=rig.trust,
-        origin=rig.where,
+        destination=rig.where,
         limits=rig.limits,
         handlers=rig.handlers,
         pages=pages,
     )
-    await rig.gateway.open(rig.door())
+    await rig.gateway.open(rig.network())
     try:
         yield rig
     finally:

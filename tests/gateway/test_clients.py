@@ -38,10 +38,10 @@ def through(work: Work, directory: Path, serve: object = answer_ok, *, name: str
         async with running(world):
             port = await world.server(serve, tls=name)  # pyright: ignore[reportArgumentType]
             policy = load(POLICY.format(port=port)).snapshot
-            await world.gateway.doors["sb_1"].revise(policy)
-            door = world.gateway.doors["sb_1"]
+            await world.gateway.networks["sb_1"].revise(policy)
+            network = world.gateway.networks["sb_1"]
             log = AuditLog(directory / "audit")
-            door.journal = log
+            network.audit_log = log
             world.names = {name: ["127.0.0.1"]}
             world.aim(name, port)
             await work(world, port, ca_file(world.inside, directory))

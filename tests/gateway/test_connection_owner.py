@@ -1,4 +1,4 @@
-"""The gateway and its witness: who made a connection is recorded, or why that can't be told; and nobody waits long."""
+"""The gateway and its process resolver: who made a connection is recorded, or why that can't be told; and nobody waits long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Any
 
 from paddock.gateway.processes import connection_owner
-from paddock.gateway.processes.connection_owner import MOST_WAITING, Origins
+from paddock.gateway.processes.connection_owner import MOST_WAITING, ConnectionOwners
 from paddock.gateway.proxy import network
 from paddock.gateway.proxy.gateway import Gateway
 from paddock.linux import sock_diag
@@ -21,7 +21,7 @@ Scene = Callable[["Table"], Coroutine[Any, Any, None]]
 
 
 class Table:
-    """A connection on the loopback, and the witness's end of the gateway's questions."""
+    """A connection on the loopback, and the process resolver's end of the gateway's questions."""
 
     def __init__(self) -> None:
         ours, self.witness = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -31,13 +31,13 @@ class Table:
         self.accepted, _ = self.server.accept()
         self.ends = self.accepted, self.server.getsockname()
         self.diag = sock_diag.open_here()
-        self.origins = Origins(ours)
+        self.owners = ConnectionOwners(ours)
         self.told: list[dict[str, Any]] = []
         self.heard = asyncio.Event()
 
     async def ask(self, sandbox: str = "sb_a") -> None:
         """Return when it is in line, or answered."""
-        asking = asyncio.ensure_future(self.origins.who(self.diag, *self.ends, sandbox, (3, 4)))
+        asking = asyncio.ensure_future(self.owners.who(self.diag, *self.ends, sandbox, (3, 4)))
         asking.add_done_callback(self._hear)
         await asyncio.sleep(0)
 
@@ -58,7 +58,7 @@ class Table:
         self.witness.send(json.dumps({"n": question["n"], "answer": origin}).encode())
 
     def close(self) -> None:
-        self.origins.close()
+        self.owners.close()
         for one in (self.witness, self.server, self.client, self.accepted, self.diag):
             one.close()
 
@@ -115,7 +115,7 @@ def test_when_the_witness_dies_all_that_wait_are_told_and_so_are_later_ones() ->
         await table.hear(2)
         await table.ask("sb_b")
         await table.hear(3)
-        assert {one["why"] for one in table.told} == {"the witness has died"}
+        assert {one["why"] for one in table.told} == {"the process resolver has died"}
 
     play(scene)
 
@@ -138,17 +138,17 @@ def test_a_witness_that_does_not_answer_is_not_waited_for_without_end(monkeypatc
     async def scene(table: Table) -> None:
         await table.ask()
         await table.hear(1)
-        assert table.told == [{"origin": "unknown", "why": "the witness did not answer in time"}]
+        assert table.told == [{"origin": "unknown", "why": "the process resolver did not answer in time"}]
 
     play(scene)
 
 
 def test_a_gateway_without_a_witness_serves_and_says_that_there_is_none() -> None:
     async def scene(table: Table) -> None:
-        nobody = Origins(None)
+        nobody = ConnectionOwners(None)
         told = await nobody.who(table.diag, *table.ends, "sb_a", (1, 1))
-        assert told == {"origin": "unknown", "why": "there is no witness"}
-        gateway = Gateway(origins=nobody)
+        assert told == {"origin": "unknown", "why": "there is no process resolver"}
+        gateway = Gateway(owners=nobody)
         await gateway.close_all()
 
     play(scene)
@@ -159,18 +159,18 @@ def test_a_connection_goes_on_without_the_witness_whose_late_answer_is_recorded(
 
     async def scene(table: Table) -> None:
         rig = Rig(Policy({"a.test": Tier.INSPECT}))
-        rig.gateway = Gateway(resolver=rig.resolve, origin=rig.where, origins=table.origins)
-        door = rig.door()
-        door.diag = table.diag
-        await rig.gateway.open(door)
-        rig.origin = door.tcp[0].getsockname()
+        rig.gateway = Gateway(resolver=rig.resolve, destination=rig.where, owners=table.owners)
+        network = rig.network()
+        network.diag = table.diag
+        await rig.gateway.open(network)
+        rig.origin = network.tcp[0].getsockname()
         assert b"403" in await rig.ask(get("b.test"))
-        assert rig.journal.decisions
-        assert rig.journal.origins == []
+        assert rig.audit_log.decisions
+        assert rig.audit_log.owners == []
         table.answer(await table.question(), pid=7)
-        await eventually(lambda: rig.journal.origins)
-        assert rig.journal.origins == [(1, 0, {"pid": 7})]
-        door.diag = None
+        await eventually(lambda: rig.audit_log.owners)
+        assert rig.audit_log.owners == [(1, 0, {"pid": 7})]
+        network.diag = None
         await rig.gateway.close_all()
 
     play(scene)

@@ -10,17 +10,17 @@ import pytest
 
 from paddock.eval._world import World as Played
 from paddock.gateway.authority import Authority
-from paddock.gateway.evaluation_network import World
+from paddock.gateway.evaluation_network import EvaluationNetwork
 from paddock.supervisor import layout
 
 
 def test_without_a_file_of_one_there_is_the_real_world(tmp_path: Path) -> None:
-    assert World.of(tmp_path) is None
+    assert EvaluationNetwork.of(tmp_path) is None
 
 
 def test_a_world_that_nobody_plays_any_more_reaches_nothing(tmp_path: Path) -> None:
     (tmp_path / layout.WORLD_TRUST).write_bytes(Authority.make("world").certificate)
-    world = World.of(tmp_path)
+    world = EvaluationNetwork.of(tmp_path)
     assert world is not None
     with pytest.raises(OSError):
         asyncio.run(world.resolve("localhost"))
@@ -32,11 +32,11 @@ def test_a_world_that_nobody_plays_any_more_reaches_nothing(tmp_path: Path) -> N
 def test_half_a_world_is_not_the_real_one(tmp_path: Path) -> None:
     (tmp_path / layout.WORLD_SOCKET).touch()
     with pytest.raises(FileNotFoundError):
-        World.of(tmp_path)
+        EvaluationNetwork.of(tmp_path)
 
 
 def test_what_is_asked_and_sent_arrives_in_the_world_that_is_played(tmp_path: Path) -> None:
-    async def talk(world: World) -> bytes:
+    async def talk(world: EvaluationNetwork) -> bytes:
         (address,) = await world.resolve("a.test")
         assert await world.resolve("a.test") == [address]
         sock = await world.reach(address, 443)
@@ -47,7 +47,7 @@ def test_what_is_asked_and_sent_arrives_in_the_world_that_is_played(tmp_path: Pa
         return answer
 
     with Played(tmp_path) as played:
-        world = World.of(tmp_path)
+        world = EvaluationNetwork.of(tmp_path)
         assert world is not None
         mark = played.mark()
         assert asyncio.run(talk(world)).startswith(b"HTTP/1.1 200 ")

@@ -1,4 +1,4 @@
-"""What comes through an open door: what is allowed arrives, what is not is told at once."""
+"""What comes through an open network: what is allowed arrives, what is not is told at once."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_a_request_over_tls_is_inspected_and_arrives() -> None:
             head, _, body = reply.partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200 OK\r\n")
             assert body == f"GET /a HTTP/1.1\r\nHost: a.test:{port}\r\n\r\n".encode()
-            kinds = [flow.kind for flow, _ in world.journal.decisions]
+            kinds = [flow.kind for flow, _ in world.audit_log.decisions]
             assert kinds == ["name", "connect", "request", "dial"]
-            flow = world.journal.of("request")[0][0]
+            flow = world.audit_log.of("request")[0][0]
             assert (flow.host, flow.port, flow.method) == ("a.test", port, "GET")
-            assert world.journal.of("dial")[0][0].address == "127.0.0.1"
+            assert world.audit_log.of("dial")[0][0].address == "127.0.0.1"
 
     run(work())
 
@@ -77,7 +77,7 @@ def test_spliced_bytes_are_the_server_s_own() -> None:
             world.inside = world.public  # the client sees the server's own certificate
             reply = await world.ask(get("a.test"), tls="a.test")
             assert reply.startswith(b"HTTP/1.1 200 OK")
-            assert world.journal.of("request") == []
+            assert world.audit_log.of("request") == []
 
     run(work())
 
@@ -113,7 +113,7 @@ def test_a_denied_name_is_told_so_by_http() -> None:
             asked = b"GET / HTTP/1.1\r\nHost: a.test\r\nAccept: application/json\r\n\r\n"
             body = json.loads((await world.ask(asked)).partition(b"\r\n\r\n")[2])
             assert body["rule"] == "default"
-            assert world.journal.decisions[int(body["id"])][1].reason == body["reason"]
+            assert world.audit_log.decisions[int(body["id"])][1].reason == body["reason"]
             assert world.resolved == []
 
     run(work())
@@ -168,7 +168,7 @@ def test_nothing_passes_that_cannot_be_recorded() -> None:
             reader, writer = await world.connect()
             writer.write(get(f"a.test:{port}", close=False))
             await reader.readuntil(b"\r\n\r\n")
-            world.journal.broken = True
+            world.audit_log.broken = True
             writer.write(get(f"a.test:{port}"))
             assert b"HTTP/1.1 503 Service Unavailable" in await reader.read()
             writer.close()

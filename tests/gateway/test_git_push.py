@@ -168,17 +168,17 @@ def test_a_push_is_judged_by_the_full_names_of_its_refs() -> None:
     rules = "{git: 'https://git.test/o/n', push: [refs/heads/agent/*, refs/heads/deep/**, refs/tags/v*]}"
     policy = load(f"egress:\n  allow: [{{host: a.test}}, {rules}]\n").snapshot
 
-    def judged(ref: str, new: str = NEW) -> bool:
+    def authorized(ref: str, new: str = NEW) -> bool:
         return refusal([Update(ref, OLD, new)], lambda ref: policy.push(1, ref), "rule") is None
 
     for ref in ("refs/heads/agent/x", "refs/heads/agent/--mirror", "refs/heads/deep/a/b", "refs/tags/v1"):
-        assert judged(ref)
-        assert not judged(ref, NONE)
-        assert not judged(ref, "0" * 64)
+        assert authorized(ref)
+        assert not authorized(ref, NONE)
+        assert not authorized(ref, "0" * 64)
     for ref in ("refs/heads/main", "refs/heads/agent", "refs/heads/agent/a/b", "refs/heads/--mirror", "refs/tags/w"):
-        assert not judged(ref)
+        assert not authorized(ref)
     for ref in ("refs/tags/agent/x", "xrefs/heads/agent/x", "refs/heads/Agent/x", "refs/for/main"):
-        assert not judged(ref)
+        assert not authorized(ref)
     assert not policy.push(0, "refs/heads/agent/x")  # a rule that is none of git's
     two = [Update("refs/heads/agent/x", OLD, NEW), Update("refs/heads/main", OLD, NEW)]
     assert refusal(two, lambda ref: policy.push(1, ref), "rule") == "rule allows no push to refs/heads/main"

@@ -38,7 +38,7 @@ approve: [{approve}]
 AGENT = "refs/heads/agent/*"
 
 
-class World:
+class EvaluationNetwork:
     def __init__(self, rig: Rig, server: HttpServer, directory: Path) -> None:
         self.rig, self.server, self.directory = rig, server, directory
         self.port = server.server_address[1]
@@ -76,7 +76,9 @@ class World:
         self.rig.policy = load(POLICY.format(port=self.port, push=push, approve=approve)).snapshot  # type: ignore
 
 
-def through(work: Callable[[World], Awaitable[None]], directory: Path, push: str = AGENT, approve: str = "") -> None:
+def through(
+    work: Callable[[EvaluationNetwork], Awaitable[None]], directory: Path, push: str = AGENT, approve: str = ""
+) -> None:
     async def scene() -> None:
         rig = Rig(Policy({}))
         (directory / "served").mkdir()
@@ -87,14 +89,14 @@ def through(work: Callable[[World], Awaitable[None]], directory: Path, push: str
                     server.socket, server_side=True, do_handshake_on_connect=False
                 )
                 server.protect("app.git", "me", VALUE)
-                world = World(rig, server, directory)
+                world = EvaluationNetwork(rig, server, directory)
                 world.policy(push, approve)
-                await rig.gateway.doors["sb_1"].revise(rig.policy)
+                await rig.gateway.networks["sb_1"].revise(rig.policy)
                 binding = Binding(host=HOST, port=world.port, basic=True)
                 bound = Bound(
                     name="TOKEN", placeholder=PLACEHOLDER, bindings=(binding,), value=SecretValue(VALUE.encode())
                 )
-                rig.gateway.doors["sb_1"].secrets = rig.secrets = SecretBook([bound])
+                rig.gateway.networks["sb_1"].secrets = rig.secrets = SecretBook([bound])
                 rig.names = {HOST: ["127.0.0.1"]}
                 rig.origin = (GATEWAY, PROXY_PORT)
                 try:
@@ -106,29 +108,29 @@ def through(work: Callable[[World], Awaitable[None]], directory: Path, push: str
 
 
 def test_a_push_to_an_allowed_ref_arrives_and_is_recorded(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
+    async def work(world: EvaluationNetwork) -> None:
         code, output = await world.push(world.url, "agent/one")
         assert code == 0, output
         assert world.refs()["refs/heads/agent/one"] == world.new
         assert [credential for _, credential in world.pushes()] == [world.server.passwords["app.git"]]
-        ((flow, verdict),) = world.rig.journal.of("push")
+        ((flow, verdict),) = world.rig.audit_log.of("push")
         assert verdict.allowed
         assert flow.refs == (f"refs/heads/agent/one {NONE}..{world.new}",)
         again = world.work.commit({"a": "3"})
         assert (await world.push(world.url, "agent/one"))[0] == 0
-        assert world.rig.journal.of("push")[-1][0].refs == (f"refs/heads/agent/one {world.new}..{again}",)
+        assert world.rig.audit_log.of("push")[-1][0].refs == (f"refs/heads/agent/one {world.new}..{again}",)
 
     through(work, tmp_path)
 
 
 def test_a_large_push_streams_and_arrives(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
+    async def work(world: EvaluationNetwork) -> None:
         new = world.work.commit({"large": os.urandom(3 << 20)})  # git asks with no commands first, then in chunks
         code, output = await world.push(world.url, "agent/one")
         assert code == 0, output
         assert world.refs()["refs/heads/agent/one"] == new
         assert len(world.pushes()) == 2
-        assert [len(flow.refs or ()) for flow, _ in world.rig.journal.of("push")] == [0, 1]
+        assert [len(flow.refs or ()) for flow, _ in world.rig.audit_log.of("push")] == [0, 1]
 
     through(work, tmp_path)
 
@@ -152,7 +154,7 @@ def test_a_large_push_streams_and_arrives(tmp_path: Path) -> None:
 def test_of_a_push_with_a_ref_that_is_not_allowed_nothing_arrives(
     arguments: list[str], named: str, tmp_path: Path
 ) -> None:
-    async def work(world: World) -> None:
+    async def work(world: EvaluationNetwork) -> None:
         world.work.git("push", "--quiet", str(world.bare), "main:refs/heads/agent/old")
         before = world.refs()
         options = [argument for argument in arguments if argument.startswith("--")]
@@ -162,7 +164,7 @@ def test_of_a_push_with_a_ref_that_is_not_allowed_nothing_arrives(
         assert "403" in output
         assert world.refs() == before
         assert world.pushes() == []  # nor a credential
-        ((_, verdict),) = world.rig.journal.of("push")
+        ((_, verdict),) = world.rig.audit_log.of("push")
         assert not verdict.allowed
         assert named in verdict.reason
 
@@ -170,7 +172,7 @@ def test_of_a_push_with_a_ref_that_is_not_allowed_nothing_arrives(
 
 
 def test_without_push_it_is_fetched_alone(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
+    async def work(world: EvaluationNetwork) -> None:
         code, output = await execute("git", "clone", "-q", world.url, tmp_path / "clone", env=world.env)
         assert code == 0, output
         code, output = await world.push(world.url, "agent/one")
@@ -192,7 +194,7 @@ def test_without_push_it_is_fetched_alone(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_malformed_goes_nowhere(body: bytes, extra: str, chunked: bool, tmp_path: Path) -> None:
-    async def work(world: World) -> None:
+    async def work(world: EvaluationNetwork) -> None:
         world.rig.aim(HOST, world.port)
         framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
         head = f"POST /app.git/git-receive-pack HTTP/1.1\r\nHost: {HOST}:{world.port}\r\n{framing}\r\n{extra}"
@@ -207,7 +209,7 @@ def test_what_is_malformed_goes_nowhere(body: bytes, extra: str, chunked: bool, 
 
 
 def test_a_person_is_asked_for_the_refs_and_not_for_what_is_refused_anyway(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
+    async def work(world: EvaluationNetwork) -> None:
         assert (await world.push(world.url, "agent/one:main"))[0] != 0
         assert world.rig.approvals.asked == []
         assert (await world.push(world.url, "agent/one"))[0] != 0
@@ -224,7 +226,7 @@ def test_a_person_is_asked_for_the_refs_and_not_for_what_is_refused_anyway(tmp_p
 
 
 def test_a_large_push_streams_after_a_yes_to_its_refs(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
+    async def work(world: EvaluationNetwork) -> None:
         new = world.work.commit({"large": os.urandom(3 << 20)})
         answers = world.rig.approvals
         assert (await world.push(world.url, "agent/one"))[0] != 0
@@ -244,7 +246,7 @@ def test_a_large_push_streams_after_a_yes_to_its_refs(tmp_path: Path) -> None:
 
 
 def test_a_revision_that_takes_the_ref_back_cuts_a_push_under_way(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
+    async def work(world: EvaluationNetwork) -> None:
         rig = world.rig
         rig.aim(HOST, world.port)
         reader, writer = await rig.connect(HOST)
@@ -253,7 +255,7 @@ def test_a_revision_that_takes_the_ref_back_cuts_a_push_under_way(tmp_path: Path
         writer.write(head.encode() + command("refs/heads/agent/a", new=NEW, old=OLD) + b"0000PACK")
         await eventually(lambda: world.server.asked)
         world.policy("refs/heads/other/*")
-        await rig.gateway.doors["sb_1"].revise(rig.policy)
+        await rig.gateway.networks["sb_1"].revise(rig.policy)
         try:
             answer = await asyncio.wait_for(reader.read(), 30)
         except ConnectionError:
@@ -264,12 +266,12 @@ def test_a_revision_that_takes_the_ref_back_cuts_a_push_under_way(tmp_path: Path
     through(work, tmp_path)
 
 
-def lfs(world: World, operation: str) -> bytes:
+def lfs(world: EvaluationNetwork, operation: str) -> bytes:
     body = json.dumps({"operation": operation, "objects": [{"oid": "1" * 64, "size": 3}]}).encode()
     return lfs_request(world, "POST", "objects/batch", body)
 
 
-def lfs_request(world: World, method: str, path: str, body: bytes) -> bytes:
+def lfs_request(world: EvaluationNetwork, method: str, path: str, body: bytes) -> bytes:
     credential = base64.b64encode(f"me:{PLACEHOLDER}".encode()).decode()
     head = f"{method} /app.git/info/lfs/{path} HTTP/1.1\r\nHost: {HOST}:{world.port}\r\nConnection: close\r\n"
     head += f"Content-Type: application/vnd.git-lfs+json\r\nAuthorization: Basic {credential}\r\n"
@@ -277,13 +279,13 @@ def lfs_request(world: World, method: str, path: str, body: bytes) -> bytes:
 
 
 def test_git_lfs_uploads_are_refused_without_push_and_downloads_are_not(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
+    async def work(world: EvaluationNetwork) -> None:
         world.rig.aim(HOST, world.port)
         others = [("PUT", "objects/" + "1" * 64), ("POST", "locks"), ("POST", "locks/1/unlock"), ("POST", "verify")]
         for asked in [lfs(world, "upload"), *(lfs_request(world, *other, b"{}") for other in others)]:
             assert b" 403 " in (await world.rig.ask(asked, tls=HOST)).partition(b"\r\n")[0]
         assert world.server.asked == []
-        assert [verdict.allowed for _, verdict in world.rig.journal.of("push")] == [False]
+        assert [verdict.allowed for _, verdict in world.rig.audit_log.of("push")] == [False]
         assert b" 403 " not in (await world.rig.ask(lfs(world, "download"), tls=HOST)).partition(b"\r\n")[0]
         assert world.server.asked == [("/app.git/info/lfs/objects/batch", world.server.passwords["app.git"])]
 
@@ -291,7 +293,7 @@ def test_git_lfs_uploads_are_refused_without_push_and_downloads_are_not(tmp_path
 
 
 def test_a_person_is_asked_for_a_git_lfs_upload(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
+    async def work(world: EvaluationNetwork) -> None:
         world.rig.aim(HOST, world.port)
         await world.rig.ask(lfs(world, "download"), tls=HOST)
         assert world.rig.approvals.asked == []

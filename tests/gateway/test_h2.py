@@ -1,4 +1,4 @@
-"""HTTP/2 through the gateway: judged, swapped, refused and recorded as HTTP/1.1 is, to servers of both kinds."""
+"""HTTP/2 through the gateway: authorized, swapped, refused and recorded as HTTP/1.1 is, to servers of both kinds."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def through(
         world = Rig(Policy({"a.test": Tier.INSPECT, "b.test": Tier.INSPECT}, deny_paths=["/no"]), limits)
         world.names = {"a.test": ["127.0.0.1"]}
         async with running(world):
-            world.origins = []  # pyright: ignore[reportAttributeAccessIssue]
+            world.owners = []  # pyright: ignore[reportAttributeAccessIssue]
             if serve is None:
                 port = await world.server(http1, tls="a.test")  # pyright: ignore[reportArgumentType]
             else:
-                port = await origin(world, "a.test", serve, world.origins)  # pyright: ignore[reportAttributeAccessIssue]
+                port = await origin(world, "a.test", serve, world.owners)  # pyright: ignore[reportAttributeAccessIssue]
             if secrets:
                 world.policy.secrets = ("KEY",)
                 places = ({"header": "authorization"}, {"body": True})
@@ -47,7 +47,7 @@ def through(
                     bindings=tuple(Binding(host="a.test", port=port, **where) for where in places),
                     value=SecretValue(VALUE),
                 )
-                world.gateway.doors["sb_1"].secrets = SecretBook([bound])
+                world.gateway.networks["sb_1"].secrets = SecretBook([bound])
             world.aim("a.test", port)
             peer = await client(world, "a.test")
             await work(world, peer, f"a.test:{port}")
@@ -63,10 +63,10 @@ def test_streams_share_one_connection_to_a_server_of_http2() -> None:
         answers = await asyncio.gather(*[peer.ask(request(host, f"/{n}")) for n in range(50)])
         assert [(one.status, one.get(b"x-served")) for one in answers] == [(200, b"h2")] * 50
         assert [b":path=/%d\n" % n in one.body for n, one in enumerate(answers)] == [True] * 50
-        assert len(world.journal.of("dial")) == 1
-        assert len(world.journal.of("request")) == 50
-        assert {flow.flow for flow, _ in world.journal.of("request")} == {1}
-        assert len(world.journal.outcomes) >= 50
+        assert len(world.audit_log.of("dial")) == 1
+        assert len(world.audit_log.of("request")) == 50
+        assert {flow.flow for flow, _ in world.audit_log.of("request")} == {1}
+        assert len(world.audit_log.outcomes) >= 50
 
     through(work)
 
@@ -109,7 +109,7 @@ def test_refused_in_words_and_the_connection_goes_on() -> None:
         assert (refused.status, refused.reset) == (403, None)
         assert b"rule: default" in refused.body
         assert f"id: {refused.get(b'paddock-refusal').decode()}".encode() in refused.body  # pyright: ignore
-        flow, verdict = world.journal.decisions[int(refused.get(b"paddock-refusal") or b"0")]
+        flow, verdict = world.audit_log.decisions[int(refused.get(b"paddock-refusal") or b"0")]
         assert (flow.kind, flow.method, verdict.allowed) == ("request", "POST", False)
         other = await peer.ask(request("b.test"))
         assert (other.status, b"the connection is to a.test" in other.body) == (421, True)
@@ -177,7 +177,7 @@ def test_secrets_go_in_and_do_not_come_back() -> None:
         seen: list[Message] = []
         body = b'{"key": "%b"}' % PLACEHOLDER.encode()
         answer = await peer.ask(request(host, "/a", "POST", auth, (b"content-type", b"application/json")), body)
-        seen += world.origins[0].streams.values()  # pyright: ignore[reportAttributeAccessIssue]
+        seen += world.owners[0].streams.values()  # pyright: ignore[reportAttributeAccessIssue]
         assert seen[0].get(b"authorization") == b"Bearer " + VALUE
         assert seen[0].body == b'{"key": "%b"}' % VALUE
         assert answer.status == 200
@@ -204,7 +204,7 @@ def test_who_does_not_go_on_holds_only_its_own_stream(what: str) -> None:
             peer.take = False
             _, slow = peer.begin(request(host, "/big"))
             await slow.more.wait()
-            held = world.gateway.doors["sb_1"]
+            held = world.gateway.networks["sb_1"]
             await eventually(lambda: len(slow.body) >= 65_535)
             peer.take = True
             assert held.streams == 1
@@ -239,7 +239,7 @@ def test_what_the_client_does_not_take_the_server_is_not_asked_for() -> None:
         number, message = peer.begin(request(host, "/big"))
         await eventually(lambda: len(message.body) == 65_535)
         await turns(peer, host)
-        [server] = world.origins  # pyright: ignore[reportAttributeAccessIssue]
+        [server] = world.owners  # pyright: ignore[reportAttributeAccessIssue]
         assert server.sent < 2 << 20
         peer.take = True
         peer.engine.increment_flow_control_window(1 << 30)
@@ -306,7 +306,7 @@ def test_more_streams_than_a_door_has() -> None:
             peer.engine.end_stream(number)
         peer.flush()
         await asyncio.gather(*[peer.streams[number].ended.wait() for number in kept])
-        await eventually(lambda: not world.gateway.doors["sb_1"].streams)
+        await eventually(lambda: not world.gateway.networks["sb_1"].streams)
         assert (await peer.ask(request(host))).status == 200
 
     through(work, limits=Limits(streams=3))
@@ -350,17 +350,17 @@ def test_a_new_revision_resets_what_it_refuses_and_nothing_else() -> None:
         _, cut = peer.begin(request(host, "/taken-back"))
         await goes_on.more.wait()
         await cut.more.wait()
-        await world.gateway.doors["sb_1"].revise(
+        await world.gateway.networks["sb_1"].revise(
             Policy({"a.test": Tier.INSPECT}, deny_paths=["/taken-back"], revision="r2")
         )
         await cut.ended.wait()
         assert cut.reset is not None
         assert not goes_on.ended.is_set()
-        await world.gateway.doors["sb_1"].revise(Policy({}, revision="r3"))
+        await world.gateway.networks["sb_1"].revise(Policy({}, revision="r3"))
         await peer.closed.wait()
         assert goes_on.reset is not None
         assert peer.gone is not None
-        await eventually(lambda: not world.gateway.doors["sb_1"].pool._links)
+        await eventually(lambda: not world.gateway.networks["sb_1"].pool._links)
 
     through(work, serve=serve)
 
@@ -403,7 +403,7 @@ def test_a_server_that_goes_away_is_asked_anew_where_it_had_not_begun() -> None:
     async def work(world: Rig, peer: Peer, host: str) -> None:
         assert (await peer.ask(request(host, "/first"))).status == 200
         assert (await peer.ask(request(host, "/again", "POST"), b"once")).status == 200
-        assert len(world.journal.of("dial")) == 2
+        assert len(world.audit_log.of("dial")) == 2
         assert served == [1, 3, 1]
 
     through(work, serve=serve)

@@ -41,8 +41,8 @@ def through(work: Work) -> Rig:
             await work(world, peer, f"a.test:{port}")
             peer.writer.close()
             await peer.closed.wait()
-            await eventually(lambda: not world.gateway.doors["sb_1"].live)
-            assert world.gateway.doors["sb_1"].streams == 0
+            await eventually(lambda: not world.gateway.networks["sb_1"].live)
+            assert world.gateway.networks["sb_1"].streams == 0
             other = await client(world, "a.test")
             assert (await other.ask(request(f"a.test:{port}"))).status == 200
             other.writer.close()
@@ -72,7 +72,7 @@ def test_no_smuggling_by_downgrade(extra: Fields, replaced: dict[bytes, bytes]) 
         fields = [(name, replaced.get(name, value)) for name, value in request(host)]
         refused = await peer.ask([*fields, *extra])
         assert (refused.status, SEEN) == (400, [])
-        _, verdict = world.journal.decisions[int(refused.get(b"paddock-refusal") or b"0")]
+        _, verdict = world.audit_log.decisions[int(refused.get(b"paddock-refusal") or b"0")]
         assert (verdict.allowed, verdict.rule) == (False, "http")
         assert (await peer.ask(request(host))).status == 200
 

@@ -58,14 +58,14 @@ def test_who_asks_and_asks_and_never_listens() -> None:
             reader, writer = await world.connect()
             writer.transport.pause_reading()  # pyright: ignore[reportAttributeAccessIssue]
             asked = get(f"a.test:{port}", close=False) * 200
-            door = world.gateway.doors["sb_1"]
-            await eventually(lambda: door.live)
-            (connection,) = door.live
-            while not connection.wire._held:
+            network = world.gateway.networks["sb_1"]
+            await eventually(lambda: network.live)
+            (connection,) = network.live
+            while not connection.client._held:
                 writer.write(asked)
                 await asyncio.sleep(0)
-            assert connection.wire._transport.get_write_buffer_size() <= 2 * HIGH_WATER
-            assert len(connection.wire.buffer) <= HIGH_WATER + SCRATCH_BYTES
+            assert connection.client._transport.get_write_buffer_size() <= 2 * HIGH_WATER
+            assert len(connection.client.buffer) <= HIGH_WATER + SCRATCH_BYTES
             writer.transport.abort()  # pyright: ignore[reportAttributeAccessIssue]
             assert reader.at_eof() is False
 
@@ -88,9 +88,9 @@ def test_a_policy_that_raises_lets_nothing_through() -> None:
             world.policy.request = None  # pyright: ignore[reportAttributeAccessIssue]
             with pytest.raises(ConnectionResetError):
                 await world.ask(get(f"a.test:{port}"))
-            await eventually(lambda: world.journal.outcomes)
+            await eventually(lambda: world.audit_log.outcomes)
             assert origin == []
-            (outcome,) = world.journal.outcomes.values()
+            (outcome,) = world.audit_log.outcomes.values()
             assert outcome[2] == "TypeError in the gateway"
             await eventually(lambda: faults)
 
@@ -106,7 +106,7 @@ def test_an_outcome_that_cannot_be_recorded_ends_the_connection() -> None:
             def refuse(number: int, **rest: object) -> None:
                 raise Unrecorded("the disk is full")
 
-            world.journal.outcome = refuse
+            world.audit_log.outcome = refuse
             reader, writer = await world.connect()
             writer.write(get(f"a.test:{port}", close=False))
             try:
@@ -147,7 +147,7 @@ def test_garbage_from_inside_ends_and_leaves_nothing(start: bytes, garbage: byte
             except ConnectionResetError:
                 pass
             writer.close()
-            await eventually(lambda: not world.gateway.doors["sb_1"].live)
+            await eventually(lambda: not world.gateway.networks["sb_1"].live)
             assert faults == []
 
     asyncio.run(work())
@@ -175,7 +175,7 @@ def test_garbage_from_a_server_is_an_error_or_an_answer(garbage: bytes, seed: in
                 assert reply.startswith((b"HTTP/1.1 ",))
             except ConnectionResetError:
                 pass
-            await eventually(lambda: not world.gateway.doors["sb_1"].live)
+            await eventually(lambda: not world.gateway.networks["sb_1"].live)
             assert faults == []
 
     asyncio.run(work())

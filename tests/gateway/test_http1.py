@@ -1,4 +1,4 @@
-"""What is passed on is what was judged: one reading of every message, or none."""
+"""What is passed on is what was authorized: one reading of every message, or none."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_another_host_in_the_request(host: str) -> None:
             assert reply.split(b" ")[1] in (b"421", b"400")
             assert origin.connections == 0
             assert world.resolved == []
-            assert not world.journal.of("request")[0][1].allowed
+            assert not world.audit_log.of("request")[0][1].allowed
 
     asyncio.run(work())
 
@@ -112,7 +112,7 @@ def test_another_name_in_the_hello(hello: bytes, tier: Tier) -> None:
             writer.close()
             assert origin.connections == 0
             assert world.resolved == []
-            assert not world.journal.of("connect")[-1][1].allowed
+            assert not world.audit_log.of("connect")[-1][1].allowed
 
     asyncio.run(work())
 
@@ -256,7 +256,7 @@ def test_an_address_that_is_refused_is_not_dialled(address: str) -> None:
             assert reply.startswith(b"HTTP/1.1 403")
             assert b"no address of a.test may be connected to: so" in reply
             assert origin.connections == 0
-            flow, verdict = world.journal.of("dial")[0]
+            flow, verdict = world.audit_log.of("dial")[0]
             assert (flow.address, verdict.allowed) == (address, False)
 
     asyncio.run(work())
@@ -277,9 +277,9 @@ def test_a_name_is_resolved_once_for_each_connection_and_what_was_checked_is_dia
             world.aim("a.test", port)
             assert (await world.ask(get(f"a.test:{port}"))).startswith(b"HTTP/1.1 200 OK")
             assert world.resolved == ["a.test"]
-            checked = [(flow.address, verdict.allowed) for flow, verdict in world.journal.of("dial")]
+            checked = [(flow.address, verdict.allowed) for flow, verdict in world.audit_log.of("dial")]
             assert checked == [("10.0.0.1", False), ("127.0.0.1", True)]
-            world.gateway.doors["sb_1"].pool.sweep(everything=True)
+            world.gateway.networks["sb_1"].pool.sweep(everything=True)
             assert (await world.ask(get(f"a.test:{port}"))).startswith(b"HTTP/1.1 403")
             assert origin.connections == 1
 
@@ -299,7 +299,7 @@ def test_a_redirect_is_the_client_s_to_follow_and_is_judged_again() -> None:
             assert b"Location: http://169.254.169.254/latest" in await world.ask(get(f"a.test:{port}"))
             world.origin = ("169.254.169.254", 80)
             assert (await world.ask(get("169.254.169.254", "/latest"))).startswith(b"HTTP/1.1 403")
-            assert all(flow.address == "127.0.0.1" for flow, _ in world.journal.of("dial"))
+            assert all(flow.address == "127.0.0.1" for flow, _ in world.audit_log.of("dial"))
 
     asyncio.run(work())
 

@@ -39,22 +39,22 @@ def test_connections_over_the_limit_are_reset_and_counted() -> None:
         async with running(rig(connections=8)) as world:
             world.aim("a.test", await world.server(answer_ok))
             kept = [await world.connect() for _ in range(8)]
-            door = world.gateway.doors["sb_1"]
-            await eventually(lambda: len(door.live) == 8)
+            network = world.gateway.networks["sb_1"]
+            await eventually(lambda: len(network.live) == 8)
             for number in range(20):
                 with pytest.raises(ConnectionResetError):  # maybe before it was told that it is there
                     await world.ask(b"")
-                assert door.refused == number + 1
-            await eventually(lambda: world.journal.crowds)
+                assert network.refused == number + 1
+            await eventually(lambda: world.audit_log.crowds)
             for _, writer in kept:
                 writer.close()
-            await eventually(lambda: not door.live)
+            await eventually(lambda: not network.live)
             assert (await world.ask(get(f"a.test:{world.origin[1]}"))).startswith(b"HTTP/1.1 200")
-            world.journal.broken = True
-            door.tick(asyncio.get_running_loop().time() + 60)
-            world.journal.broken = False
+            world.audit_log.broken = True
+            network.tick(asyncio.get_running_loop().time() + 60)
+            world.audit_log.broken = False
             await world.gateway.close("sb_1")
-            assert sum(world.journal.crowds) == 20, "each is recorded once"
+            assert sum(world.audit_log.crowds) == 20, "each is recorded once"
 
     asyncio.run(work())
 
@@ -76,7 +76,7 @@ def test_who_says_nothing_is_ended(limits: dict[str, float], said: bytes) -> Non
             world.aim("a.test", port)
             with pytest.raises(ConnectionResetError):
                 await world.ask(said.replace(b"a.test", b"a.test:%d" % port))
-            await eventually(lambda: not world.gateway.doors["sb_1"].live)
+            await eventually(lambda: not world.gateway.networks["sb_1"].live)
 
     asyncio.run(work())
 
@@ -137,7 +137,7 @@ def test_names_are_answered_over_udp_and_tcp() -> None:
                 await reader.readexactly(1)
             writer.close()
             assert world.resolved == []  # nobody else was asked
-            asked = [(flow.host, verdict.allowed) for flow, verdict in world.journal.of("name")]
+            asked = [(flow.host, verdict.allowed) for flow, verdict in world.audit_log.of("name")]
             assert asked == [("a.test", True), ("evil.test", False)]
 
     asyncio.run(work())
@@ -146,10 +146,10 @@ def test_names_are_answered_over_udp_and_tcp() -> None:
 def test_new_names_are_recorded_so_fast_and_no_faster() -> None:
     async def work() -> None:
         async with running(rig(names_per_second=2)) as world:
-            door = world.gateway.doors["sb_1"]
+            network = world.gateway.networks["sb_1"]
             for number in range(200):
-                door.lookup(f"n{number}.test")
-            assert len(world.journal.of("name")) < 50
-            assert isinstance(door.lookup("a.test"), str) is False
+                network.lookup(f"n{number}.test")
+            assert len(world.audit_log.of("name")) < 50
+            assert isinstance(network.lookup("a.test"), str) is False
 
     asyncio.run(work())

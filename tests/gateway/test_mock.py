@@ -56,7 +56,7 @@ def test_a_mock_answers_in_the_place_of_its_host(tls: bool) -> None:
             assert (await reader.read()).startswith(b"HTTP/1.1 403 ")  # what it does not mock is not the real host's
             writer.close()
             assert world.resolved == []
-            verdicts = [verdict for _, verdict in world.journal.of("request")]
+            verdicts = [verdict for _, verdict in world.audit_log.of("request")]
             assert [verdict.rule for verdict in verdicts][:3] == ["egress.mock[0]"] * 3
             assert not verdicts[-1].allowed
 

@@ -69,7 +69,7 @@ def test_another_method_query_or_body_is_a_miss_that_says_what_there_is() -> Non
                 missed = await ask(world, path, method)
                 assert missed.startswith(b"HTTP/1.1 403 "), path
                 assert near is None or near in missed
-            outcomes = [error for _, _, error in world.journal.outcomes.values() if error]
+            outcomes = [error for _, _, error in world.audit_log.outcomes.values() if error]
             assert len([error for error in outcomes if "the cassette has no answer" in error]) == 4
 
     run(scene())
@@ -90,7 +90,7 @@ def test_a_revision_begins_it_anew() -> None:
         async with running(rig()) as world:
             assert (await ask(world, "/a?page=1")).endswith(b"first")
             policy = {"egress": {"mock": [{"host": "api.test", "with": {"cassette": CASSETTE[:1]}}]}}
-            await world.gateway.doors["sb_1"].revise(load(policy).snapshot)
+            await world.gateway.networks["sb_1"].revise(load(policy).snapshot)
             assert (await ask(world, "/a?page=1")).endswith(b"first")
 
     run(scene())

@@ -124,7 +124,7 @@ def test_it_answers_in_the_place_of_its_host(host: HandlerHost) -> None:
             head, body = await ask(world, "/none")
             assert (head[:13], body) == (b"HTTP/1.1 204 ", b"")
             assert world.resolved == []
-            assert {verdict.rule for _, verdict in world.journal.of("request")} == {"egress.mock[0]"}
+            assert {verdict.rule for _, verdict in world.audit_log.of("request")} == {"egress.mock[0]"}
 
     run(scene())
 
@@ -163,7 +163,7 @@ def test_what_it_does_wrong_is_a_502_that_says_so_and_the_next_request_is_answer
             assert head.startswith(b"HTTP/1.1 502 ")
             assert why in body
             assert b"rule: egress.mock[0]" in body
-            outcome = next(iter(world.journal.outcomes.values()))
+            outcome = next(iter(world.audit_log.outcomes.values()))
             assert outcome[2] is not None
             assert why in outcome[2].encode()
             assert (await ask(world, "/count"))[0].startswith(b"HTTP/1.1 200 ")
@@ -175,11 +175,11 @@ def test_one_that_does_not_come_to_an_end_is_killed(host: HandlerHost) -> None:
     async def scene() -> None:
         async with running(rig(host)) as world:
             assert json.loads((await ask(world, "/count"))[1])["asked"] == 1
-            world.gateway.doors["sb_1"].limits = Limits(handler=0.5)
+            world.gateway.networks["sb_1"].limits = Limits(handler=0.5)
             head, body = await ask(world, "/forever")
             assert head.startswith(b"HTTP/1.1 504 ")
             assert b"took longer than 0.5 s" in body
-            world.gateway.doors["sb_1"].limits = Limits()
+            world.gateway.networks["sb_1"].limits = Limits()
             assert json.loads((await ask(world, "/count"))[1])["asked"] == 1, "that is another one"
             assert world.gateway.handlers.living == 1
 
@@ -191,9 +191,9 @@ def test_a_revision_begins_it_anew_and_the_end_of_the_door_ends_it(host: Handler
         async with running(rig(host)) as world:
             for asked in (1, 2):
                 assert json.loads((await ask(world, "/count"))[1])["asked"] == asked
-            await world.gateway.doors["sb_1"].revise(policy())
+            await world.gateway.networks["sb_1"].revise(policy())
             assert json.loads((await ask(world, "/count"))[1])["asked"] == 3, "the same revision goes on"
-            await world.gateway.doors["sb_1"].revise(policy(HANDLER + "\n"))
+            await world.gateway.networks["sb_1"].revise(policy(HANDLER + "\n"))
             assert world.gateway.handlers.living == 0
             assert json.loads((await ask(world, "/count"))[1])["asked"] == 1
             await world.gateway.close("sb_1")

@@ -1,4 +1,4 @@
-"""A request that a server may take for another one is judged as that one too."""
+"""A request that a server may take for another one is authorized as that one too."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_an_override_goes_through_where_the_rules_allow_what_it_means(*, h2: boo
         async with running(world):
             port = await world.server(answer_ok, tls="a.test")
             world.policy = load(RULES.format(port=port)).snapshot  # pyright: ignore[reportAttributeAccessIssue]
-            await world.gateway.doors["sb_1"].revise(world.policy)
+            await world.gateway.networks["sb_1"].revise(world.policy)
             world.aim("a.test", port)
             statuses: list[int] = []
             for path, fields, body, _ in CASES:

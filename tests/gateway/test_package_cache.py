@@ -1,5 +1,7 @@
-"""What one sandbox has fetched of a registry the next one gets from this machine: the same bytes, judged again. Nobody
-inside, and no upstream, puts other bytes there."""
+"""The next sandbox gets from this machine what one sandbox has fetched of a registry: the same bytes, authorized again.
+
+Neither a sandbox nor an upstream can put other bytes there.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,15 @@ def test_the_second_sandbox_has_the_bytes_of_the_first_and_nobody_outside_is_ask
         two = await scene.another()
         assert await two.install() == (200, LARGE[:size])
         assert scene.upstream.fetched == 1
-        journal = scene.world.journal
-        assert journal.caches == ["kept", "hit"]
-        (file,) = set(journal.files)
+        audit_log = scene.world.audit_log
+        assert audit_log.caches == ["kept", "hit"]
+        (file,) = set(audit_log.files)
         assert file[1] == f"sha256:{hashlib.sha256(LARGE[:size]).hexdigest()}", "both had it, and it is told which"
-        hits = [(flow, verdict) for flow, verdict in journal.of("request") if flow.sandbox == "sb_2"]
+        hits = [(flow, verdict) for flow, verdict in audit_log.of("request") if flow.sandbox == "sb_2"]
         assert [verdict.allowed for _, verdict in hits] == [True, True]
         assert hits[1][1].revision == scene.world.policy.revision
         assert hits[1][0].host == "files.test"
-        assert not [flow for flow, _ in journal.of("dial") if (flow.sandbox, flow.host) == ("sb_2", "files.test")]
+        assert not [flow for flow, _ in audit_log.of("dial") if (flow.sandbox, flow.host) == ("sb_2", "files.test")]
 
     play(tmp_path, work)
 
@@ -152,7 +154,7 @@ def test_an_upstream_with_other_bytes_than_its_page_says_is_neither_passed_on_no
         assert b"another digest" in body or not body
         await eventually(lambda: not scene.drafts)
         assert not scene.kept
-        errors = [error for _, _, error in scene.world.journal.outcomes.values() if error]
+        errors = [error for _, _, error in scene.world.audit_log.outcomes.values() if error]
         assert any("another digest" in error for error in errors)
         scene.upstream.answers[PLACE] = ("application/zip", right)
         assert await (await scene.another()).install() == (200, right)
@@ -172,7 +174,7 @@ def test_an_index_that_lies_about_another_s_file_changes_nothing_for_others(tmp_
         assert await two.install() == (200, right)
         assert await three.install() == (200, right)
         assert (await scene.one.file())[0] == 502  # by what its own page said
-        assert scene.world.journal.caches.count("hit") == 1
+        assert scene.world.audit_log.caches.count("hit") == 1
 
     play(tmp_path, work)
 
@@ -195,7 +197,7 @@ def test_who_asks_for_a_part_or_as_somebody_is_answered_by_the_upstream_and_noth
         reader, writer = await scene.one.start("files.test", FILE, field)
         assert b"HTTP/1.1 " in await reader.readuntil(b"\r\n\r\n")
         writer.close()
-        assert (scene.kept, scene.drafts, scene.world.journal.caches) == ([], [], [])
+        assert (scene.kept, scene.drafts, scene.world.audit_log.caches) == ([], [], [])
         assert (await scene.one.file())[0] == 200
         await eventually(lambda: scene.kept)
         reader, writer = await scene.one.start("files.test", FILE, field)
@@ -231,7 +233,7 @@ def test_an_answer_that_is_not_all_of_the_file_is_not_kept(answer: bytes, tmp_pa
         reader, writer = await scene.one.start("files.test", FILE)
         assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
         writer.close()
-        await eventually(lambda: len(scene.world.journal.caches) == 1)
+        await eventually(lambda: len(scene.world.audit_log.caches) == 1)
         await eventually(lambda: not scene.drafts)
         assert not scene.kept
         assert scene.world.resolved.count("evil.test") == 0
@@ -279,9 +281,9 @@ def test_what_a_policy_holds_back_is_not_had_from_the_cache(tmp_path: Path) -> N
         assert (await two.fetch("files.test", young))[0] == 403
         three = await scene.another(other, "sb_3")
         assert (await three.fetch("files.test", young))[0] == 403
-        await scene.world.gateway.doors["sb_1"].revise(strict)
+        await scene.world.gateway.networks["sb_1"].revise(strict)
         assert (await scene.one.fetch("files.test", young))[0] == 403
-        assert scene.world.journal.caches == ["kept"]
+        assert scene.world.audit_log.caches == ["kept"]
 
     play(tmp_path, work)
 
@@ -292,7 +294,7 @@ def test_what_came_from_an_address_that_a_policy_refuses_is_not_had_from_the_cac
         await eventually(lambda: scene.kept)
         two = await scene.another()
         assert await two.page() == 200
-        room = scene.world.gateway.doors["sb_2"]
+        room = scene.world.gateway.networks["sb_2"]
         policy: Any = room.policy
         address = policy.address
 
@@ -308,7 +310,7 @@ def test_what_came_from_an_address_that_a_policy_refuses_is_not_had_from_the_cac
         other: Any = Other()
         room.policy = other
         assert (await two.file())[0] == 403
-        assert "hit" not in scene.world.journal.caches
+        assert "hit" not in scene.world.audit_log.caches
 
     play(tmp_path, work)
 
@@ -326,7 +328,7 @@ def test_a_revision_cuts_who_reads_what_it_holds_back(tmp_path: Path) -> None:
         reader, _ = await scene.one.start("files.test", FILE)
         await reader.readuntil(b"\r\n\r\n")
         other: Any = world_of(", packages: [other]").policy
-        await scene.world.gateway.doors["sb_1"].revise(other)
+        await scene.world.gateway.networks["sb_1"].revise(other)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await asyncio.wait_for(reader.readexactly(len(LARGE)), 60)
         await eventually(lambda: not scene.drafts)
@@ -342,7 +344,7 @@ def test_without_room_a_file_passes_and_the_record_says_so(tmp_path: Path) -> No
     async def work(scene: Scene) -> None:
         for _ in range(2):
             assert await scene.one.install() == (200, scene.upstream.answers[PLACE][1])
-        assert scene.world.journal.caches == ["not kept: the disk is too full for a cache"] * 2
+        assert scene.world.audit_log.caches == ["not kept: the disk is too full for a cache"] * 2
         assert (scene.kept, scene.drafts) == ([], [])
 
     play(tmp_path, work, spare_bytes=1 << 60)

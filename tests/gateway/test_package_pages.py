@@ -30,7 +30,7 @@ def test_a_page_that_was_just_read_is_not_asked_for_again_but_by_the_same_rule_o
         assert await two.fetch("index.test", PAGE, accept) == first
         assert first[0] == 200
         assert scene.upstream.asked.count(INDEX) == 1
-        assert scene.world.journal.caches == ["page"]
+        assert scene.world.audit_log.caches == ["page"]
         assert (await two.file())[0] == 200  # it has led there
         assert b"text/html" not in first[1]
         strict = await scene.another(world_of(", cooldown_days: 7").policy, "sb_3")
@@ -50,7 +50,7 @@ def test_later_the_index_is_asked_whether_it_is_still_the_same(tmp_path: Path) -
         clock.now += 61
         assert await scene.one.fetch("index.test", PAGE) == first
         assert scene.upstream.asked.count(INDEX) == 2
-        assert scene.world.journal.caches == ["page"]
+        assert scene.world.audit_log.caches == ["page"]
         clock.now += 61
         scene.upstream.answers[INDEX] = ("text/html", b'<a href="https://files.test/p/demo-3.0.zip">demo-3.0.zip</a>')
         scene.upstream.etag = '"2"'
@@ -69,7 +69,7 @@ def test_a_cooldown_is_not_judged_by_what_was_read_long_ago(tmp_path: Path) -> N
         for passed in (61, 540):
             clock.now += passed
             assert await scene.one.page() == 200
-        assert scene.world.journal.caches == ["page"]
+        assert scene.world.audit_log.caches == ["page"]
 
     play(tmp_path, work, ", cooldown_days: 7", pages="")
 

@@ -20,7 +20,7 @@ from paddock.errors import InvalidState, NotConfigured, NotFound
 from paddock.gateway.authority import Authority
 from paddock.gateway.client import GatewayClient
 from paddock.gateway.control import VERSION, Close, Hello, Open, Revise, Secret
-from paddock.gateway.proxy.network import Door, Limits, Pages
+from paddock.gateway.proxy.network import Limits, Pages, SandboxNetwork
 from paddock.gateway.rules.secrets import Bound, to_bytes
 from paddock.gateway.server import Server
 from paddock.linux import local_sockets
@@ -47,7 +47,7 @@ def state(state_dir: Path) -> Path:
 
 @asynccontextmanager
 async def client(state: Path, lost: Callable[[], None] = lambda: None) -> AsyncGenerator[GatewayClient]:
-    made = GatewayClient(state, on_lost=lost, judge=deny)
+    made = GatewayClient(state, on_lost=lost, approve=deny)
     try:
         yield made
     finally:
@@ -134,7 +134,7 @@ def test_when_it_is_killed_its_daemon_hears_of_it_and_the_next_order_starts_anot
 def test_it_says_what_it_does_not_know(state: Path) -> None:
     async def scene() -> None:
         async with client(state) as one:
-            with pytest.raises(NotFound, match="no door"):
+            with pytest.raises(NotFound, match="no network"):
                 await one.order(Revise(sandbox="sb_x", incarnation=0, snapshot=b""))
             with pytest.raises(InvalidState, match="nobody has the sockets"):
                 await one.order(order("sb_x"))
@@ -208,12 +208,12 @@ def test_another_user_is_not_heard(state: Path) -> None:
             if pid == 0:
                 code = 1
                 try:
-                    with socket.socket(socket.AF_UNIX) as door:
+                    with socket.socket(socket.AF_UNIX) as network:
                         directory = os.open(state, os.O_RDONLY)
                         os.setresuid(65534, 65534, 65534)
-                        door.settimeout(30)
-                        door.connect(f"/proc/self/fd/{directory}/{layout.GATEWAY_SOCKET}")
-                        code = 0 if door.recv(1) == b"" else 2
+                        network.settimeout(30)
+                        network.connect(f"/proc/self/fd/{directory}/{layout.GATEWAY_SOCKET}")
+                        code = 0 if network.recv(1) == b"" else 2
                 except PermissionError:
                     code = 0
                 finally:
@@ -244,20 +244,20 @@ class NotedDoor:
 class Noted:
     """A gateway that does nothing and says what it was told."""
 
-    handlers = origins = None
+    handlers = owners = None
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
         self.sockets: list[socket.socket] = []
         self.closed = asyncio.Event()
         self.loop, self.limits, self.pages = asyncio.get_running_loop(), Limits(), Pages()
-        self.doors = {"sb_b": NotedDoor("sb_b", self.said)}
+        self.networks = {"sb_b": NotedDoor("sb_b", self.said)}
 
-    async def open(self, door: Door) -> None:
-        self.said.append(("open", door.sandbox))
-        assert door.diag is not None
-        self.sockets += [*door.tcp, door.dns_udp, door.dns_tcp, door.diag]
-        self.doors[door.sandbox] = NotedDoor(door.sandbox, self.said)
+    async def open(self, network: SandboxNetwork) -> None:
+        self.said.append(("open", network.sandbox))
+        assert network.diag is not None
+        self.sockets += [*network.tcp, network.dns_udp, network.dns_tcp, network.diag]
+        self.networks[network.sandbox] = NotedDoor(network.sandbox, self.said)
 
     async def close(self, sandbox: str) -> None:
         self.said.append(("close", sandbox))
@@ -290,7 +290,7 @@ def served(state: Path, scene: Callable[[GatewayClient, Server, Noted], Coroutin
             await scene(one, server, plane)
             for sandbox, (incarnation, _) in list(server._doors.items()):
                 await one.order(Close(sandbox=sandbox, incarnation=incarnation))
-            await serving  # leaves when it has no door
+            await serving  # leaves when it has no network
         assert ("close", "sb_b") in plane.said
 
     run(act())
@@ -327,10 +327,10 @@ def test_a_secret_that_changes_while_its_door_is_opened_is_told_when_it_is_open(
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
         entered, go, opened = asyncio.Event(), asyncio.Event(), plane.open
 
-        async def slow(door: Door) -> None:
+        async def slow(network: SandboxNetwork) -> None:
             entered.set()
             await go.wait()
-            await opened(door)
+            await opened(network)
 
         plane.open = slow
         opening = asyncio.ensure_future(one.order(order("sb_a"), some()))
@@ -363,7 +363,7 @@ def test_a_claim_is_answered_by_the_daemon_and_without_one_it_is_a_no(state: Pat
         return ApprovalAnswer(granted=True, id=f"ap_{request.digest}", state=ApprovalState.USED)
 
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
-        one._judge = knows
+        one._approve = knows
         answer = await server.claim(question)
         assert (answer.granted, answer.id) == (True, "ap_d")
         one.close()
@@ -379,7 +379,7 @@ def test_a_gateway_that_fails_in_one_matter_fails_in_no_other(state: Path) -> No
         def broken(bound: Bound) -> None:
             raise ZeroDivisionError("of ours")
 
-        plane.doors["sb_b"].put = broken
+        plane.networks["sb_b"].put = broken
         with pytest.raises(Exception, match="ZeroDivisionError"):
             await one.order(Secret(sandbox="sb_b", name="x", secret=SECRET))
         await one.order(NOTHING)

@@ -1,4 +1,4 @@
-"""What the witness says of a process, and what it says where there is none."""
+"""What the process resolver says of a process, and what it says where there is none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Generator
 
 import pytest
 
-from paddock.gateway.processes.process_resolver import NOBODY, First, Witness
+from paddock.gateway.processes.process_resolver import NOBODY, First, ProcessResolver
 from paddock.linux import proc
 
 _HOLD = "import socket, os, sys; s = socket.socket(); print(os.fstat(s.fileno()).st_ino, flush=True); input()"
@@ -32,7 +32,7 @@ def holder() -> Generator[tuple[First, int]]:
 
 def test_it_says_who_holds_it_with_the_digest_of_all_arguments(holder: tuple[First, int]) -> None:
     first, inode = holder
-    found = Witness().look("sb_a", first, inode)
+    found = ProcessResolver().look("sb_a", first, inode)
     whole = b"\0".join(word.encode() for word in (sys.executable, "-c", _HOLD, _BIG)) + b"\0"
     assert (found["pid"], found["cwd"], found["uid"]) == (first[0], "/tmp", os.getuid())
     assert found["argv_sha256"] == hashlib.sha256(whole).hexdigest()
@@ -44,11 +44,11 @@ def test_it_says_who_holds_it_with_the_digest_of_all_arguments(holder: tuple[Fir
 def test_what_nobody_holds_is_nobodys(holder: tuple[First, int]) -> None:
     first, inode = holder
     with socket.socket() as elsewhere:
-        witness = Witness()
+        witness = ProcessResolver()
         assert witness.look("sb_a", first, inode)["pid"]  # who was found last is no answer to the next question
         assert witness.look("sb_a", first, os.fstat(elsewhere.fileno()).st_ino) == {"origin": "unknown", "why": NOBODY}
 
 
 def test_another_process_of_the_same_number_is_not_looked_at(holder: tuple[First, int]) -> None:
     (pid, start), inode = holder
-    assert Witness().look("sb_a", (pid, start + 1), inode)["why"] == "the sandbox has ended"
+    assert ProcessResolver().look("sb_a", (pid, start + 1), inode)["why"] == "the sandbox has ended"

@@ -93,14 +93,14 @@ def test_what_was_recorded_answers_in_the_place_of_the_host(tmp_path: Path, endi
             port = await world.server(serve, tls="api.test")
             allow = {"host": "api.test", "ports": [port], "paths": ["/**"]}
             world.policy = load({"egress": {"allow": [allow, {"cidr": "127.0.0.1", "ports": ["1-65535"]}]}}).snapshot  # type: ignore
-            await world.gateway.doors["sb_1"].revise(world.policy)
-            assert world.gateway.doors["sb_1"].record(on=True) is None
+            await world.gateway.networks["sb_1"].revise(world.policy)
+            assert world.gateway.networks["sb_1"].record(on=True) is None
             for path, body in bodies:
                 answers.append(await ask(world, port, path, body))
             for path in ("/large", "/half"):
                 await ask(world, port, path)
-            recorded.append(world.gateway.doors["sb_1"].record(on=False))
-            recorded.append(world.gateway.doors["sb_1"].record(on=False))
+            recorded.append(world.gateway.networks["sb_1"].record(on=False))
+            recorded.append(world.gateway.networks["sb_1"].record(on=False))
 
     async def replay(port: str) -> None:
         file = tmp_path / f"api{ending}"
@@ -150,13 +150,13 @@ def test_neither_a_value_nor_a_placeholder_is_in_it() -> None:
                 bindings=(Binding(host="api.test", port=port, header="x-key"),),
                 value=SecretValue(VALUE.encode()),
             )
-            world.gateway.doors["sb_1"].secrets = SecretBook([bound])
+            world.gateway.networks["sb_1"].secrets = SecretBook([bound])
             world.policy = document  # type: ignore
-            await world.gateway.doors["sb_1"].revise(document)
-            world.gateway.doors["sb_1"].record(on=True)
+            await world.gateway.networks["sb_1"].revise(document)
+            world.gateway.networks["sb_1"].record(on=True)
             answer = await ask(world, port, f"/say?of={PLACEHOLDER[:9]}", b"", f"x-key: {PLACEHOLDER}")
             assert b"you said  with pdk_" in answer
-            taken = world.gateway.doors["sb_1"].record(on=False)
+            taken = world.gateway.networks["sb_1"].record(on=False)
             assert taken is not None
             (one,) = taken.exchanges
             assert one.body.startswith("you said  with ")

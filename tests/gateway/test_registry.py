@@ -136,7 +136,7 @@ def test_what_was_judged_of_a_registry_is_recorded_with_package_and_digest() -> 
         await versions(world)
         await fetch(world, "files.test", FILE.format("1.0"))
         await fetch(world, "files.test", FILE.format("2.0"))
-        page, kept, held = world.journal.of("registry")
+        page, kept, held = world.audit_log.of("registry")
         assert (page[0].package, page[1].allowed) == ("demo", True)
         assert "held back: 2.0 (younger than 7 days); 1.5 (of an unknown age)" in page[1].reason
         assert (kept[0].package, kept[1].allowed) == ("demo 1.0", True)
@@ -174,7 +174,7 @@ def test_a_judged_registry_is_sent_credentials_where_a_secret_is_bound_to_them()
         bind = "{host: index.test, header: Authorization}"
         policy = f"egress:\n  allow: [{rule}, {{cidr: 127.0.0.1, ports: [1-65535]}}]\n"
         policy += f"secrets: {{TOKEN: {{from: env, bind: {bind}}}}}\n"
-        await world.gateway.doors["sb_1"].revise(load(policy).snapshot)
+        await world.gateway.networks["sb_1"].revise(load(policy).snapshot)
         binding = Binding(host="index.test", port=443, header="Authorization")
         value = SecretValue(b"the-real-token")
         world.secrets.put(Bound(name="TOKEN", placeholder="pdk_0123456789", bindings=(binding,), value=value))
@@ -216,7 +216,7 @@ def test_what_another_revision_kept_is_not_fetched_under_this_one() -> None:
         assert await versions(world) == ["1.0", "1.5", "2.0"]
         assert (await fetch(world, "files.test", FILE.format("2.0")))[0] == 200
         stricter: Any = world_of(COOLDOWN).policy
-        await world.gateway.doors["sb_1"].revise(stricter)
+        await world.gateway.networks["sb_1"].revise(stricter)
         outside.asked.clear()
         assert (await fetch(world, "files.test", FILE.format("2.0")))[0] == 403
         assert outside.asked == ["index.test" + PAGE]
@@ -277,7 +277,7 @@ def test_a_poisoned_page_leads_nowhere() -> None:
         ]
         outside.files = [*wrong, good]
         assert await versions(world) == ["1.0"]
-        assert len(world.gateway.doors["sb_1"].shelf._files) == 1
+        assert len(world.gateway.networks["sb_1"].shelf._files) == 1
         outside.files = wrong
         status, _, said = await fetch(world, "index.test", PAGE)
         assert status == 502
@@ -309,6 +309,6 @@ def test_a_page_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(world: Rig, outside: Outside) -> None:
         outside.answers["index.test" + PAGE] = (JSON, os.urandom(200_000))
         assert (await fetch(world, "index.test", PAGE))[0] == 502
-        assert world.gateway.doors["sb_1"].shelf.held == 0
+        assert world.gateway.networks["sb_1"].shelf.held == 0
 
     through(work)

@@ -1,4 +1,4 @@
-"""A Debian archive behind a rule that holds something back: its indexes are signed and pass, its files are judged."""
+"""A Debian archive behind a rule that holds something back: signed indexes pass, files are authorized."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_of_a_file_that_is_too_young_no_byte_comes() -> None:
         assert b"young 1.0-1\n" not in body
         assert b"younger than 7 days" in body
         assert (await fetch(world, "deb.test", file("demo")))[0] == 200
-        records = [(flow.package, verdict.allowed) for flow, verdict in world.journal.of("registry")]
+        records = [(flow.package, verdict.allowed) for flow, verdict in world.audit_log.of("registry")]
         assert records == [("young 1.0-1", False), ("demo 1.0-1", True)]
 
     through(work)

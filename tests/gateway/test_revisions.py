@@ -61,7 +61,7 @@ def test_live_connections(name: str, serve: object, headers: str, change: str) -
             revised = Policy({} if change == "host" else BOTH, revision="r2")
             revised.deny_paths = {"/a"} if change == "path" else set()
             revised.addresses = set() if change == "address" else revised.addresses
-            await world.gateway.doors["sb_1"].revise(revised)
+            await world.gateway.networks["sb_1"].revise(revised)
             # A path says nothing of a splice or of what is idle; an idle connection has no address.
             cut = (
                 change == "host" or (change == "path" and serve and name == "a.test") or (change == "address" and serve)
@@ -73,9 +73,9 @@ def test_live_connections(name: str, serve: object, headers: str, change: str) -
                 assert not reader.at_eof()
                 assert reader.exception() is None
             if serve is None and change == "path":
-                writer.write(get(f"{name}:{port}"))  # judged by the new one
+                writer.write(get(f"{name}:{port}"))  # authorized by the new one
                 assert (await reader.readuntil(HEAD)).startswith(b"HTTP/1.1 403")
-                assert world.journal.of("request")[-1][1].revision == "r2"
+                assert world.audit_log.of("request")[-1][1].revision == "r2"
             writer.close()
 
     asyncio.run(work())
@@ -93,14 +93,14 @@ def test_a_hundred_live_connections_are_cut_together() -> None:
                 pairs.append((reader, writer))
                 writer.write(f"GET /a HTTP/1.1\r\nHost: a.test:{world.origin[1]}\r\n\r\n".encode())
                 await reader.readuntil(b"data: 1")
-            await world.gateway.doors["sb_1"].revise(Policy({}, revision="r2"))
+            await world.gateway.networks["sb_1"].revise(Policy({}, revision="r2"))
             ended = await asyncio.gather(*(reader.read() for reader, _ in pairs), return_exceptions=True)
             assert all(isinstance(one, ConnectionResetError) for one in ended)
             for _, writer in pairs:
                 writer.close()
-            requests = [number for number, (flow, _) in enumerate(world.journal.decisions) if flow.kind == "request"]
-            await eventually(lambda: all(number in world.journal.outcomes for number in requests))
-            await eventually(lambda: not world.gateway.doors["sb_1"].live)
+            requests = [number for number, (flow, _) in enumerate(world.audit_log.decisions) if flow.kind == "request"]
+            await eventually(lambda: all(number in world.audit_log.outcomes for number in requests))
+            await eventually(lambda: not world.gateway.networks["sb_1"].live)
 
     asyncio.run(work())
 

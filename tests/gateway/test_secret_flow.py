@@ -57,8 +57,8 @@ async def through(work: object, *, secrets: tuple[str, ...] = ("KEY",)) -> Rig:
             for where in ({"header": "authorization"}, {"basic": True}, {"body": True}, {"query": "key"})
         )
         bound = Bound(name="KEY", placeholder=PLACEHOLDER, bindings=bindings, value=SecretValue(VALUE))
-        door = world.gateway.doors["sb_1"]
-        door.secrets = world.secrets = SecretBook([bound])
+        network = world.gateway.networks["sb_1"]
+        network.secrets = world.secrets = SecretBook([bound])
         world.aim("a.test", port)
         await work(world, port)  # pyright: ignore[reportCallIssue]
     return world

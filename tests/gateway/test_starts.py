@@ -235,7 +235,7 @@ def test_one_that_cannot_be_looked_at_ends_the_looking_at_no_other(events: News)
         select.select([events], [], [], 60)
         starts.hear()
     starts.leave("sb_a")
-    assert said[0]["what"] == "process.gap" or said[0]["detail"]["why"] == "the witness failed: OSError"
+    assert said[0]["what"] == "process.gap" or said[0]["detail"]["why"] == "the process resolver failed: OSError"
 
 
 def test_where_the_kernel_does_not_tell_that_is_said() -> None:

@@ -98,12 +98,12 @@ def test_who_does_not_read_stops_the_other_side() -> None:
         writer.write(get(f"a.test:{port}"))
         await reader.readuntil(HEAD)
         writer.transport.pause_reading()  # pyright: ignore[reportAttributeAccessIssue]
-        (connection,) = world.gateway.doors["sb_1"].live
-        wires = [connection.wire, connection.upstream.wire]
-        await eventually(lambda: wires[0]._full and wires[1]._held)
-        for wire in wires:
-            assert len(wire.buffer) <= HIGH_WATER + SCRATCH_BYTES
-            assert wire._transport.get_write_buffer_size() <= HIGH_WATER + SCRATCH_BYTES + (1 << 12)
+        (connection,) = world.gateway.networks["sb_1"].live
+        streams = [connection.client, connection.upstream.stream]
+        await eventually(lambda: streams[0]._full and streams[1]._held)
+        for stream in streams:
+            assert len(stream.buffer) <= HIGH_WATER + SCRATCH_BYTES
+            assert stream._transport.get_write_buffer_size() <= HIGH_WATER + SCRATCH_BYTES + (1 << 12)
         writer.close()
 
     asyncio.run(exchange(serve, talk))
@@ -166,7 +166,7 @@ def test_an_answer_that_is_none_is_said_to_be_none(answer: bytes) -> None:
     async def talk(world: Rig, port: int) -> None:
         reply = await world.ask(get(f"a.test:{port}"))
         assert reply.startswith(b"HTTP/1.1 502 Bad Gateway ")
-        assert world.journal.outcomes[len(world.journal.decisions) - 2][2]
+        assert world.audit_log.outcomes[len(world.audit_log.decisions) - 2][2]
 
     asyncio.run(exchange(answering(answer), talk))
 
@@ -284,7 +284,7 @@ def test_a_websocket_is_judged_as_a_request_and_then_passed_on() -> None:
         writer.close()
 
     world = asyncio.run(exchange(serve, talk, tls=True))
-    assert [flow.method for flow, _ in world.journal.of("request")] == ["GET"]
+    assert [flow.method for flow, _ in world.audit_log.of("request")] == ["GET"]
 
 
 def test_a_connection_that_the_server_ended_meanwhile_is_made_anew() -> None:
@@ -322,7 +322,7 @@ def test_who_leaves_takes_the_upstream_along() -> None:
         async def talk(world: Rig, port: int) -> None:
             _, writer = await world.connect()
             writer.write(get(f"a.test:{port}"))
-            await eventually(lambda: world.journal.of("dial"))
+            await eventually(lambda: world.audit_log.of("dial"))
             writer.close()
             await asyncio.wait_for(left.wait(), 30)
 

@@ -123,7 +123,7 @@ def through(work: Callable[[Socket], Awaitable[None]], serve: Serve = echo) -> R
         world.policy.secrets = ("KEY", "OTHER")
         async with running(world):
             port = await world.server(accept, tls="a.test")
-            world.gateway.doors["sb_1"].secrets = book(port)
+            world.gateway.networks["sb_1"].secrets = book(port)
             world.aim("a.test", port)
             client = Socket(*await world.connect("a.test"), client=True)
             client.say(Request(host=f"a.test:{port}", target="/chat", extensions=[PerMessageDeflate()]))
@@ -173,9 +173,9 @@ def test_a_placeholder_that_may_not_go_there_closes_it() -> None:
 
     world = through(work)
     assert not [part for part in HEARD if isinstance(part, str)]
-    [(_, found)] = world.journal.of("secret")
+    [(_, found)] = world.audit_log.of("secret")
     assert (found.allowed, "placeholder of secret OTHER" in found.reason) == (False, True)
-    assert any("placeholder of secret OTHER" in (error or "") for _, _, error in world.journal.outcomes.values())
+    assert any("placeholder of secret OTHER" in (error or "") for _, _, error in world.audit_log.outcomes.values())
 
 
 def test_messages_of_any_size_stream() -> None:

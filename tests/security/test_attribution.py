@@ -116,7 +116,7 @@ def test_the_witness_has_no_power_but_to_look_and_leaves_with_its_gateway(inside
     gateway = gateway_pid(shared_state)
     assert gateway is not None
     beside = map(int, Path(f"/proc/{gateway}/task/{gateway}/children").read_text().split())
-    (witness,) = (pid for pid in beside if Path(f"/proc/{pid}/comm").read_text() == "paddock-witness\n")
+    (witness,) = (pid for pid in beside if Path(f"/proc/{pid}/comm").read_text() == "paddock-procs\n")
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{witness}/status").read_text().splitlines())
     look = 1 << 19 | 1 << 2 if os.getuid() == 0 else 0  # CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH
     assert int(status["CapEff"], 16) & ~look == int(status["CapPrm"], 16) & ~look == 0

@@ -91,7 +91,7 @@ def test_nothing_inside_stops_when_nobody_looks_any_more_which_is_said_and_so_is
     gateway = gateway_pid(shared_state)
     assert gateway is not None
     children = Path(f"/proc/{gateway}/task/{gateway}/children").read_text().split()
-    (witness,) = (one for one in children if Path(f"/proc/{one}/comm").read_text().strip() == "paddock-witness")
+    (witness,) = (one for one in children if Path(f"/proc/{one}/comm").read_text().strip() == "paddock-procs")
     os.kill(int(witness), 9)
     assert watched.sh("/bin/echo on").stdout == "on\n"
     assert wait_until(lambda: len(records(shared_state, watched.sandbox, "process.watch")) == 2)

@@ -20,7 +20,7 @@ from paddock.daemon.clock import Clock
 from paddock.daemon.main.service import Service
 from paddock.errors import ApprovalNeeded, InvalidState, NotFound, PolicyDenied
 from paddock.gateway.protocols.http1 import Request as HttpRequest
-from paddock.gateway.rules.authorization import Judged, of_request
+from paddock.gateway.rules.authorization import AuthorizedRequest, of_request
 from paddock.model import (
     APPROVAL_MOVES,
     Approval,
@@ -214,7 +214,7 @@ def request(**changes: Any) -> ApprovalRequest:
     }
     asked = HttpRequest(method=said["method"], target=said["path"], fields=said["fields"])
     verdict = RequestVerdict(allowed=True, rule="allow[0]", reason="", revision="r", approve="host")
-    judged = Judged(asked, said["target"], said["scheme"], said["path"], verdict)
+    judged = AuthorizedRequest(asked, said["target"], said["scheme"], said["path"], verdict)
     return of_request(judged, said["body"], sandbox="sb_1", incarnation=0)
 
 

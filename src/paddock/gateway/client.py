@@ -28,16 +28,16 @@ BOOTSTRAP = (
     "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.gateway.main import main;main(o)"
 )
 _KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ")
-Judge = Callable[[ApprovalRequest], ApprovalAnswer]
+Approver = Callable[[ApprovalRequest], ApprovalAnswer]
 """May be slow by a database's standards, and no slower: it runs in the loop."""
 
 
 class GatewayClient:
-    """The one control connection, made when first needed. `on_lost()` when the gateway has gone; `judge` answers its
+    """The one control connection, made when first needed. `on_lost()` when the gateway has gone; `approve` answers its
     requests for approval."""
 
-    def __init__(self, state_dir: Path, *, on_lost: Callable[[], None], judge: Judge) -> None:
-        self._state, self._on_lost, self._judge = state_dir, on_lost, judge
+    def __init__(self, state_dir: Path, *, on_lost: Callable[[], None], approve: Approver) -> None:
+        self._state, self._on_lost, self._approve = state_dir, on_lost, approve
         self._line: Duplex | None = None
         self._connecting = asyncio.Lock()
         self.pid = 0
@@ -106,7 +106,7 @@ class GatewayClient:
         except codec.Malformed as error:
             raise WireError(f"not a request for approval: {error}") from None
         try:
-            answer = self._judge(request)
+            answer = self._approve(request)
         except PaddockError:
             reason = "the daemon failed when it was asked"
             answer = ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason=reason)

@@ -26,7 +26,7 @@ class Welcome(_Said, frozen=True, kw_only=True):
 
 
 class Open(_Said, frozen=True, kw_only=True):
-    """The door of a sandbox, whose pid 1 is `first`: pid and start time. With it come the descriptors of `Exits`, in
+    """The network of a sandbox, whose pid 1 is `first`: pid and start time. With it come the descriptors of `Exits`, in
     their order. `secrets` are those of a `SecretBook`."""
 
     sandbox: str

@@ -17,13 +17,13 @@ from typing import cast
 from paddock.supervisor import layout
 
 
-class World:
+class EvaluationNetwork:
     def __init__(self, directory: int, certificates: str) -> None:
         """`directory` is a descriptor of the state directory, whose path may be longer than a socket's."""
         self._directory, self._certificates = directory, certificates
 
     @classmethod
-    def of(cls, state: Path) -> World | None:
+    def of(cls, state: Path) -> EvaluationNetwork | None:
         """Either file makes a world: half of one is none that anything is reached in, not the real one."""
         trust = state / layout.WORLD_TRUST
         if not trust.exists() and not os.path.lexists(state / layout.WORLD_SOCKET):

@@ -22,10 +22,10 @@ from paddock.linux import local_sockets, seccomp, seccomp_profile
 from paddock.model.config import read_config
 from paddock.supervisor import layout
 
-from .evaluation_network import World
+from .evaluation_network import EvaluationNetwork
 from .mocks.handler import HandlerHost, start_host
 from .processes import process_resolver
-from .processes.connection_owner import Origins, tell
+from .processes.connection_owner import ConnectionOwners, tell
 from .proxy.gateway import Gateway
 from .proxy.network import Pages
 from .proxy.upstream import over_tcp, resolve_here, system_trust
@@ -66,9 +66,9 @@ def _serve(options: dict[str, Any]) -> None:
     reader = Reader()
     malware = state / layout.MALWARE
     malware.mkdir(mode=0o700, exist_ok=True)
-    witness = process_resolver.start()
+    resolver = process_resolver.start()
     with asyncio.Runner() as runner:
-        server = runner.run(make_server(state, listener, reader=reader, witness=witness, handlers=handlers))
+        server = runner.run(make_server(state, listener, reader=reader, process_resolver=resolver, handlers=handlers))
         writable = (state / layout.AUDIT, state / layout.PACKAGES)
         for line in confine(readable=(malware,), writable=writable):
             print(line, file=sys.stderr, flush=True)
@@ -99,18 +99,23 @@ def _system() -> tuple[str, ...]:
 
 
 async def make_server(
-    state: Path, listener: socket.socket, *, reader: Reader, witness: socket.socket, handlers: HandlerHost | None
+    state: Path,
+    listener: socket.socket,
+    *,
+    reader: Reader,
+    process_resolver: socket.socket,
+    handlers: HandlerHost | None,
 ) -> Server:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
     log = AuditLog(state / layout.AUDIT)
-    world = World.of(state)
-    if world is not None:
+    network = EvaluationNetwork.of(state)
+    if network is not None:
         log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
     gateway = Gateway(
-        resolver=resolve_here if world is None else world.resolve,
-        reach=over_tcp if world is None else world.reach,
-        trust=system_trust if world is None else world.trust,
-        origins=Origins(witness, partial(tell, log)),
+        resolver=resolve_here if network is None else network.resolve,
+        reach=over_tcp if network is None else network.reach,
+        trust=system_trust if network is None else network.trust,
+        owners=ConnectionOwners(process_resolver, partial(tell, log)),
         handlers=handlers,
         pages=Pages(reader=reader, known=Lists(state / layout.MALWARE), packages=_packages(state)),
     )

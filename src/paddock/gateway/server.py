@@ -1,4 +1,4 @@
-"""Orders of the daemon, from the gateway's control socket, as doors of the gateway."""
+"""Orders of the daemon, from the gateway's control socket, as networks of the gateway."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from paddock.wire.duplex import Duplex, NotSent
 from .authority import Authority
 from .control import VERSION, Close, Hello, Open, Order, Record, Revise, Secret, Welcome
 from .proxy.gateway import Gateway
-from .proxy.network import Door
+from .proxy.network import SandboxNetwork
 from .rules.secrets import Bound, SecretBook, from_bytes
 
 _bound = msgspec.msgpack.Decoder(Bound).decode
@@ -34,21 +34,23 @@ NO_ANSWER = ApprovalAnswer(
 
 
 class Server:
-    """Obeys one daemon, one order after the other, until it has had no door for a while. A door is closed when its
-    sandbox ends, too: the daemon may die before it says so."""
+    """Obey one daemon, one order after the other, until no network was open for a while.
+
+    A network closes when its sandbox ends: the daemon may die before it says so.
+    """
 
     def __init__(
         self,
         listener: socket.socket,
         gateway: Gateway,
-        journal: AuditLog,
+        audit_log: AuditLog,
         *,
         owner: int,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         listener.setblocking(False)
         self._listener, self._owner, self._idle = listener, owner, idle_seconds
-        self._gateway, self._journal = gateway, journal
+        self._gateway, self._audit_log = gateway, audit_log
         self._doors: dict[str, tuple[int, int]] = {}
         """Incarnation, and a pidfd of its pid 1."""
         self._line: Duplex | None = None
@@ -127,7 +129,7 @@ class Server:
                 error = InternalError(f"{type(error).__name__}: {error}"[:1000], hint="gateway.log has the traceback")
             kind, body = Kind.ERROR, codec.encode_error(error)
         finally:
-            close_all(descriptors)  # those that no door has taken
+            close_all(descriptors)  # those that no network has taken
         try:
             line.send(kind, frame.channel, body)
         except NotSent:
@@ -146,22 +148,22 @@ class Server:
                 await self._open(order, descriptors)
             case Secret():
                 if order.sandbox in self._doors:
-                    self._gateway.doors[order.sandbox].secrets.put(_bound(order.secret))
+                    self._gateway.networks[order.sandbox].secrets.put(_bound(order.secret))
             case Close():
                 if self._has(order):
                     await self._close(order.sandbox)
             case Revise() | Record():
                 if not self._has(order):
-                    reason = f"the gateway has no door of {order.sandbox} in incarnation {order.incarnation}"
+                    reason = f"the gateway has no network of {order.sandbox} in incarnation {order.incarnation}"
                     raise NotFound(reason)
                 if isinstance(order, Record):
                     return self._record(order)
-                await self._gateway.doors[order.sandbox].revise(Snapshot.from_bytes(order.snapshot))
+                await self._gateway.networks[order.sandbox].revise(Snapshot.from_bytes(order.snapshot))
         return b""
 
     def _record(self, order: Record) -> bytes:
         """Return what was recorded, if it ends with this."""
-        taken = self._gateway.doors[order.sandbox].record(order.on)
+        taken = self._gateway.networks[order.sandbox].record(order.on)
         if order.on:
             return b""
         if taken is None:
@@ -181,7 +183,7 @@ class Server:
         descriptors[:] = [process]
         *tcp, dns_udp, dns_tcp, diag = sockets
         try:
-            door = Door(
+            network = SandboxNetwork(
                 gateway=self._gateway,
                 sandbox=order.sandbox,
                 incarnation=order.incarnation,
@@ -194,9 +196,9 @@ class Server:
                 authority=Authority(order.certificate, order.key),
                 secrets=SecretBook(from_bytes(order.secrets)),
                 approvals=self,
-                journal=self._journal,
+                audit_log=self._audit_log,
             )
-            await self._gateway.open(door)
+            await self._gateway.open(network)
         except BaseException:
             for one in sockets:
                 one.close()
@@ -204,7 +206,7 @@ class Server:
         descriptors.clear()
         self._doors[order.sandbox] = order.incarnation, process
         asyncio.get_running_loop().add_reader(process, self._ended, order.sandbox, process)
-        await door.watch()
+        await network.watch()
 
     def _ended(self, sandbox: str, process: int) -> None:
         async def close() -> None:

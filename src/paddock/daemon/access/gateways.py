@@ -113,7 +113,7 @@ class Doors(Component):
         leases.changed = self.secret
         self._doors: dict[SandboxId, _Door] = {}
         self._made: asyncio.Task[Authority] | None = None
-        self._client = GatewayClient(self._state_dir, on_lost=self._lost, judge=approvals.judge)
+        self._client = GatewayClient(self._state_dir, on_lost=self._lost, approve=approvals.judge)
         self._lists = MalwareLists(self._state_dir, tasks=self._tasks, audit=self._audit)
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:

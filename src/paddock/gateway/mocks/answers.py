@@ -15,7 +15,7 @@ import msgspec
 from paddock.gateway.mocking import Request as Asked
 from paddock.gateway.protocols.http1 import Response
 from paddock.gateway.protocols.refusal import Refused
-from paddock.gateway.rules.authorization import Judged
+from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.gateway.rules.secrets import SecretBook
 from paddock.model import Mock, Recorded
 
@@ -213,24 +213,24 @@ class Mocks:
         self._handlers: dict[str, Handler] = {}
         self._cassettes: dict[str, Cassette] = {}
 
-    async def answer(self, mock: Mock, judged: Judged, body: bytes, seconds: float) -> MockAnswer:
+    async def answer(self, mock: Mock, authorized: AuthorizedRequest, body: bytes, seconds: float) -> MockAnswer:
         """Refused: there is none, and why."""
-        source, request, rule = mock.source, judged.request, judged.verdict.rule
+        source, request, rule = mock.source, authorized.request, authorized.verdict.rule
         if source is None or isinstance(source, str):
             return MockAnswer(status=mock.status, headers=tuple(mock.headers.items()), body=mock.body.encode())
-        url = judged.url
+        url = authorized.url
         if source.cassette is not None:
             found = self._cassettes.get(rule)
             if found is None:
                 found = self._cassettes[rule] = Cassette(source.cassette)
             book = self._book()
             return found.answer(request.method, anonymous(url.encode(), book).decode(), anonymous(body, book), rule)
-        where, _, query = judged.path.partition("?")
+        where, _, query = authorized.path.partition("?")
         asked = Asked(
             method=request.method,
             url=url,
-            host=judged.target.host,
-            port=judged.target.port,
+            host=authorized.target.host,
+            port=authorized.target.port,
             path=where,
             query_string=query,
             fields=tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in request.fields),

@@ -178,7 +178,7 @@ class HandlerHost(ForkServer):
     def __init__(self) -> None:
         super().__init__("the host of handlers", _give_up_powers, be_a_handler)
         self.living = 0
-        """Handlers of all doors."""
+        """Handlers of all networks."""
 
 
 def start_host() -> HandlerHost | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from paddock.gateway.protocols.http1 import Response
-from paddock.gateway.rules.authorization import Judged
+from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.gateway.rules.secrets import SecretBook
 from paddock.model import Recorded, Recording
 
@@ -33,9 +33,9 @@ class Recorder:
         return Recording(exchanges=tuple(self._exchanges), omitted=tuple(self._omitted))
 
     @contextmanager
-    def recording(self, judged: Judged) -> Generator[Exchanged]:
+    def recording(self, authorized: AuthorizedRequest) -> Generator[Exchanged]:
         """Keep what is answered in the block. What fails is omitted."""
-        exchanged, method, url = Exchanged(), judged.request.method, judged.url
+        exchanged, method, url = Exchanged(), authorized.request.method, authorized.url
         try:
             yield exchanged
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""The gateway's side of the witness: one question of each sandbox at a time, in turn."""
+"""Ask the process resolver who made a connection: one question of each sandbox at a time, in turn."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ News = Callable[[str, str, int, dict[str, Any]], None]
 """What came to pass, in which sandbox and incarnation, and what is known of it."""
 
 
-class Origins:
-    """Within one event loop. `witness` is where it is asked; None: there is none. `news` hears of watched processes."""
+class ConnectionOwners:
+    """Ask within one event loop. Without a `process_resolver` every owner is unknown.
 
-    def __init__(self, witness: socket.socket | None, news: News | None = None) -> None:
-        self._witness, self._news = witness, news
+    `news` hears of watched processes.
+    """
+
+    def __init__(self, process_resolver: socket.socket | None, news: News | None = None) -> None:
+        self._process_resolver, self._news = process_resolver, news
         self._turns: dict[str, asyncio.Lock] = {}
         self._waiting: Counter[str] = Counter()
         """Questions of each sandbox, of which one is under way."""
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._watched: dict[str, int] = {}
         self._numbers = itertools.count(1)
-        self._why = "there is no witness"
-        if witness is not None:
-            witness.setblocking(False)
-            asyncio.get_running_loop().add_reader(witness, self._heard)
+        self._why = "there is no process resolver"
+        if process_resolver is not None:
+            process_resolver.setblocking(False)
+            asyncio.get_running_loop().add_reader(process_resolver, self._heard)
 
     async def who(
         self, diag: socket.socket, sock: socket.socket, remote: tuple[str, int], sandbox: str, first: First
@@ -66,18 +69,18 @@ class Origins:
                 del self._waiting[sandbox], self._turns[sandbox]
 
     async def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        if self._witness is None:
+        if self._process_resolver is None:
             return unknown(self._why)
         number = next(self._numbers)
         answered = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            self._witness.send(json.dumps({"n": number, **question}).encode())
+            self._process_resolver.send(json.dumps({"n": number, **question}).encode())
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await answered
         except TimeoutError:
-            return unknown("the witness did not answer in time")
+            return unknown("the process resolver did not answer in time")
         except OSError:  # it has died, or can't keep up
-            return unknown("the witness does not take questions")
+            return unknown("the process resolver does not take questions")
         finally:
             del self._asked[number]
 
@@ -94,10 +97,10 @@ class Origins:
             self._news("process.watch", sandbox, incarnation, found)
 
     def close(self) -> None:
-        if self._witness is not None:
-            asyncio.get_running_loop().remove_reader(self._witness)
-            self._witness.close()
-            self._witness = None
+        if self._process_resolver is not None:
+            asyncio.get_running_loop().remove_reader(self._process_resolver)
+            self._process_resolver.close()
+            self._process_resolver = None
         for answered in self._asked.values():
             if not answered.done():
                 answered.set_result(unknown(self._why))
@@ -111,15 +114,15 @@ class Origins:
         self.close()
 
     def _heard(self) -> None:
-        assert self._witness is not None
+        assert self._process_resolver is not None
         try:
-            data = self._witness.recv(MOST_BYTES)
+            data = self._process_resolver.recv(MOST_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if not data:
-            self._why = "the witness has died"
+            self._why = "the process resolver has died"
             return self._died()
         answer = json.loads(data)
         if "what" in answer:

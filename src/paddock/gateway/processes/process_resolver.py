@@ -1,5 +1,8 @@
-"""The witness: says which process of a sandbox made a connection. A process beside the gateway, made before that one
-gives up its powers, which has no secret and no network. See docs/design/commands-and-files.md."""
+"""Find which process of a sandbox made a connection. See docs/design/commands-and-files.md.
+
+This runs in a process beside the gateway, which starts it before it gives up its powers. It has no secret and no
+network.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,13 @@ NOBODY = "nobody in the sandbox holds the connection any more"
 
 def start() -> socket.socket:
     """The gateway's end. The process ends when that is closed, or the gateway dies. OSError."""
-    return fork_beside("the witness", _be)[0]
+    return fork_beside("the process resolver", _be)[0]
 
 
 def _be(gateway: socket.socket) -> None:
     events = _events()
     _confine()
-    _serve(gateway, Witness(), events)
+    _serve(gateway, ProcessResolver(), events)
 
 
 def _events() -> News | None:
@@ -58,7 +61,7 @@ def _events() -> News | None:
 
 def _confine() -> None:
     """Under Landlock it could look at no other process."""
-    prctl.set_name(b"paddock-witness")
+    prctl.set_name(b"paddock-procs")
     prctl.set_dumpable(False)
     prctl.set_no_new_privileges()
     if os.geteuid() == 0:
@@ -70,7 +73,7 @@ def _confine() -> None:
     seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False)).install()
 
 
-def _serve(peer: socket.socket, witness: Witness, events: News | None) -> None:
+def _serve(peer: socket.socket, process_resolver: ProcessResolver, events: News | None) -> None:
     def say(message: dict[str, Any]) -> None:
         peer.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
 
@@ -83,13 +86,13 @@ def _serve(peer: socket.socket, witness: Witness, events: News | None) -> None:
         poll.register(events, select.POLLIN)
     while True:
         ready = {fd for fd, _ in poll.poll()}
-        if peer.fileno() in ready and not _answer(peer, witness, starts):
+        if peer.fileno() in ready and not _answer(peer, process_resolver, starts):
             break
         starts.hear()
     starts.close()
 
 
-def _answer(peer: socket.socket, witness: Witness, starts: Starts) -> bool:
+def _answer(peer: socket.socket, process_resolver: ProcessResolver, starts: Starts) -> bool:
     """False: the gateway has gone."""
     question = peer.recv(MOST_BYTES)
     if not question:
@@ -106,9 +109,9 @@ def _answer(peer: socket.socket, witness: Witness, starts: Starts) -> bool:
         answer = {"watched": first is not None and why is None} | ({} if why is None else {"why": why})
     else:
         try:
-            answer = witness.look(sandbox, asked["first"], asked["inode"])
+            answer = process_resolver.look(sandbox, asked["first"], asked["inode"])
         except Exception as error:  # one question must not end the answers to all others
-            answer = unknown(f"the witness failed: {type(error).__name__}")
+            answer = unknown(f"the process resolver failed: {type(error).__name__}")
     peer.send(json.dumps({"n": asked["n"], "answer": answer}).encode())
     return True
 
@@ -117,7 +120,7 @@ def unknown(why: str) -> dict[str, Any]:
     return {"origin": "unknown", "why": why}
 
 
-class Witness:
+class ProcessResolver:
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
@@ -318,7 +321,7 @@ class Starts:
         except (FileNotFoundError, ProcessLookupError):
             detail = {"process": "unknown", "why": "it ended before it was looked at"}
         except Exception as error:  # one that can't be looked at must not end the looking at all others
-            detail = {"process": "unknown", "why": f"the witness failed: {type(error).__name__}"}
+            detail = {"process": "unknown", "why": f"the process resolver failed: {type(error).__name__}"}
         self._tell(watched, "process.start", {**detail, "at": _seconds(event)})
 
     def _tell(self, watched: _Watched, what: str, detail: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """A stream's header lists as messages, and back. Pure.
 
-The fields of a list are checked as those of HTTP/1.1 are, and what a stream carries is judged in the same form.
+The fields of a list are checked as those of HTTP/1.1 are, and what a stream carries is authorized in the same form.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from paddock.gateway.proxy.stream import Lost, Wire
+from paddock.gateway.proxy.stream import Lost, ProxyStream
 
 from .replacer import Filter
 
 if TYPE_CHECKING:
-    from paddock.gateway.proxy.h2_session import StreamWire
+    from paddock.gateway.proxy.h2_session import H2Stream
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_FIELDS = 200
@@ -404,7 +404,7 @@ def last_chunk(trailers: Fields) -> bytes:
     return b"0\r\n" + b"".join(b"%b: %b\r\n" % field for field in trailers) + b"\r\n"
 
 
-class Stream:
+class BodyStream:
     def __init__(
         self,
         body: Body,
@@ -445,34 +445,34 @@ class Stream:
         self._body.end()
 
 
-Http: TypeAlias = "Http1 | StreamWire"
+Http: TypeAlias = "Http1 | H2Stream"
 
 
 class Http1:
-    """One side's messages. `StreamWire` has the same methods for those of HTTP/2."""
+    """One side's messages. `H2Stream` has the same methods for those of HTTP/2."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, stream: ProxyStream) -> None:
+        self._stream = stream
         self._head, self._chunked = bytearray(), False
 
     async def request(self, begun: Callable[[], None]) -> Request | None:
         """Read the next one; None: there is none. `begun` is called when it has begun and is not whole. BadMessage."""
-        wire, told = self._wire, False
-        while (end := head_end(wire.buffer)) < 0:
-            if wire.buffer and not told:
+        stream, told = self._stream, False
+        while (end := head_end(stream.buffer)) < 0:
+            if stream.buffer and not told:
                 told = True
                 begun()
-            if not await wire.more():
+            if not await stream.more():
                 return None
-        return read_request(_taken(wire.buffer, end))
+        return read_request(_taken(stream.buffer, end))
 
     async def response(self, method: str) -> Response:
         """Read the next one, to a request with `method`. BadMessage; Lost."""
-        wire = self._wire
-        while (end := head_end(wire.buffer)) < 0:
-            if not await wire.more():
+        stream = self._stream
+        while (end := head_end(stream.buffer)) < 0:
+            if not await stream.more():
                 raise Lost("it ended before its answer did")
-        return read_response(_taken(wire.buffer, end), method)
+        return read_response(_taken(stream.buffer, end), method)
 
     def body(self, head: Request | Response) -> Body:
         answers = isinstance(head, Response)
@@ -492,7 +492,7 @@ class Http1:
         if self._chunked:
             data = (chunk(data) if data else b"") + (b"" if last is None else last_chunk(last))
         head, self._head = self._head, bytearray()
-        self._wire.write(head + data if head else data)
+        self._stream.write(head + data if head else data)
 
 
 def _taken(buffer: bytearray, end: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Hosts as they come over the wire, in the one spelling that is judged, compared and dialled.
+"""Hosts as they come over the wire, in the one spelling that is authorized, compared and dialled.
 
 A resolver takes more spellings of an address than `ipaddress` does (`0x7f.1`, `2130706433`, `127.1`): whatever is not a
 name of letters, digits and hyphens, or an address as it is always written, is refused.
@@ -89,7 +89,7 @@ class BadTarget(Refused):
 
 
 def normal(target: str) -> str:
-    """Path and query in the one form that is judged and sent. BadTarget: there is none."""
+    """Path and query in the one form that is authorized and sent. BadTarget: there is none."""
     path = normal_path(target)
     if path is None:
         raise BadTarget("a path that two servers could read differently: dots, slashes or escapes in disguise")

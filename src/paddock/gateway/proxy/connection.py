@@ -19,12 +19,12 @@ from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, V
 from paddock.policy.network import Snapshot
 
 from .exchange import Exchange
-from .h2_session import MOST_STREAMS, Broken, Session, StreamWire
-from .stream import Lost, Wire
+from .h2_session import MOST_STREAMS, Broken, H2Stream, Session
+from .stream import Lost, ProxyStream
 from .upstream import Upstream
 
 if TYPE_CHECKING:
-    from .network import Door
+    from .network import SandboxNetwork
 
 PROXY_PORT = 3128
 _SILENT_SECONDS = 0.3
@@ -39,14 +39,16 @@ Opening = Hello | Literal["http", "raw", "silent"]
 
 
 class Connection:
-    """`target` is what was decided on and `request` what is under way now: both are judged again when the policy
+    """`target` is what was decided on and `request` what is under way now: both are authorized again when the policy
     changes."""
 
-    def __init__(self, door: Door, wire: Wire, origin: tuple[str, int], *, flow: int | None = None) -> None:
+    def __init__(
+        self, network: SandboxNetwork, client: ProxyStream, destination: tuple[str, int], *, flow: int | None = None
+    ) -> None:
         """`flow`: the number of the connection that it is a stream of."""
-        self.door, self.wire, self.origin = door, wire, origin
-        self.http: Http = Http1(wire)
-        self.flow = door.next_flow() if flow is None else flow
+        self.network, self.client, self.destination = network, client, destination
+        self.http: Http = Http1(client)
+        self.flow = network.next_flow() if flow is None else flow
         self.is_stream = self.is_grpc = False
         self._inside: Inside | None = None
         self.target: Target | None = None
@@ -61,22 +63,22 @@ class Connection:
         self._held: list[str] = []
         self._decision: int | None = None
         self._deadline: float | None = None
-        self._overdue: Wire = wire
-        self._seen, self._seen_at = 0, door.loop.time()
+        self._overdue: ProxyStream = client
+        self._seen, self._seen_at = 0, network.loop.time()
         self._why: str | None = None
 
-    # -- what the door does to it --------------------------------------------------------------------------------------
+    # -- what the network does to it -----------------------------------------------------------------------------------
 
-    def limit(self, seconds: float | None, wire: Wire | None = None) -> None:
-        """From now on: then `wire` (the client's) is broken off."""
-        self._deadline = None if seconds is None else self.door.loop.time() + seconds
-        self._overdue = wire or self.wire
+    def limit(self, seconds: float | None, client: ProxyStream | None = None) -> None:
+        """From now on: then `client` (the client's) is broken off."""
+        self._deadline = None if seconds is None else self.network.loop.time() + seconds
+        self._overdue = client or self.client
 
     def tick(self, now: float) -> None:
         if self._inside is not None:
             for stream in list(self._inside.branches):
                 stream.tick(now)
-        seen = self.wire.received + self.wire.sent
+        seen = self.client.received + self.client.sent
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
         if self._deadline is not None:
@@ -87,7 +89,7 @@ class Connection:
                     self._overdue.reset("too slow")
                 else:
                     self._inside.leave("too slow")
-        elif now - self._seen_at > self.door.limits.idle:
+        elif now - self._seen_at > self.network.limits.idle:
             self.cut("idle")
 
     def recheck(self, policy: Snapshot) -> None:
@@ -97,9 +99,9 @@ class Connection:
             for stream in list(self._inside.branches):
                 stream.recheck(policy)
 
-    def branch(self, stream: StreamWire) -> Connection:
+    def branch(self, stream: H2Stream) -> Connection:
         """A stream of this one: all that was decided on it holds for the stream."""
-        branch = Connection(self.door, stream, self.origin, flow=self.flow)
+        branch = Connection(self.network, stream, self.destination, flow=self.flow)
         branch.http, branch.is_stream, branch.is_grpc = stream, True, stream.is_grpc
         branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
         return branch
@@ -125,9 +127,9 @@ class Connection:
         if self._inside is not None:
             self.limit(_LINGER_SECONDS)
             return self._inside.leave(why)
-        self.wire.reset(why)
+        self.client.reset(why)
         if self.upstream is not None:
-            self.upstream.wire.reset(why)
+            self.upstream.stream.reset(why)
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
@@ -137,36 +139,36 @@ class Connection:
             await (work or self._serve)()
         except (Refused, MalformedHello, BadHost) as refused:
             error = str(refused)
-            self.wire.reset(error)
+            self.client.reset(error)
         except (Lost, ssl.SSLError) as lost:
             error = str(lost)
         except Unrecorded as unrecorded:
             error = unrecorded.message
-            self.wire.reset("unrecorded")
+            self.client.reset("unrecorded")
         except Exception as fault:
             error = f"{type(fault).__name__} in the gateway"
-            self.wire.reset(error)
+            self.client.reset(error)
             raise
         finally:
             for name in self._held:
-                self.door.names.release(name)
-            self.wire.guard(None)
+                self.network.names.release(name)
+            self.client.guard(None)
             if self.upstream is not None:
-                self.upstream.wire.guard(None)
-                self.upstream.wire.close()
-            self.wire.close()
+                self.upstream.stream.guard(None)
+                self.upstream.stream.close()
+            self.client.close()
             self._record_end(self._why or error)
 
     def _record_end(self, error: str | None) -> None:
         if self._decision is not None:
             try:
-                self.door.outcome(self._decision, sent=self.wire.received, received=self.wire.sent, error=error)
+                self.network.outcome(self._decision, sent=self.client.received, received=self.client.sent, error=error)
             except Unrecorded:
-                self.wire.reset("unrecorded")
+                self.client.reset("unrecorded")
 
     async def _serve(self) -> None:
-        host, port = self.origin
-        self.limit(self.door.limits.first_byte)
+        host, port = self.destination
+        self.limit(self.network.limits.first_byte)
         if host == GATEWAY and port == PROXY_PORT:
             asked = await Exchange(self, None, "http").run()
             if asked is not None:
@@ -174,16 +176,16 @@ class Connection:
                 await self._go(target, verdict, literal=target.host if is_address(target.host) else None)
         elif not is_synthetic(host):
             await self._to(Target(host, port), literal=host)
-        elif (name := self.door.names.name(host)) is not None:
+        elif (name := self.network.names.name(host)) is not None:
             self._held.append(name)
-            self.door.names.hold(name)
+            self.network.names.hold(name)
             await self._to(Target(name, port))
         else:
             target = Target(host, port)
             await self._refuse(target, self._no("this address stands for no name (any more)", "synthetic"))
 
     def _no(self, reason: str, rule: str) -> Verdict:
-        return Verdict(allowed=False, rule=rule, reason=reason, revision=self.door.policy.revision)
+        return Verdict(allowed=False, rule=rule, reason=reason, revision=self.network.policy.revision)
 
     async def _to(self, target: Target, *, literal: str | None = None) -> None:
         verdict = self.allow(target)
@@ -195,7 +197,7 @@ class Connection:
     async def _go(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
         """All that comes from now on is for `target`, which was allowed."""
         self.settle(target, verdict, literal=literal)
-        self.limit(self.door.limits.first_byte)
+        self.limit(self.network.limits.first_byte)
         try:
             opening = await self._opening(_SILENT_SECONDS if verdict.tier is Tier.SPLICE else None)
             if isinstance(opening, Hello):
@@ -207,9 +209,9 @@ class Connection:
 
     def allow(self, target: Target) -> ConnectVerdict:
         """The verdict, recorded."""
-        verdict = self.door.policy.connect(target)
+        verdict = self.network.policy.connect(target)
         tier = None if verdict.tier is None else verdict.tier.value
-        number = self.door.decide("connect", self.flow, target, verdict, tier=tier)
+        number = self.network.decide("connect", self.flow, target, verdict, tier=tier)
         self._decision = number if self._decision is None else self._decision
         return verdict
 
@@ -224,9 +226,9 @@ class Connection:
         elif tier is Tier.SPLICE:
             await self._splice(target, opening)
         elif isinstance(opening, Hello):
-            self.limit(self.door.limits.head)
-            await self.wire.shake(self.door.authority.context(target.host, h2=True))
-            if self.wire.protocol == "h2":
+            self.limit(self.network.limits.head)
+            await self.client.shake(self.network.authority.context(target.host, h2=True))
+            if self.client.protocol == "h2":
                 self._inside = Inside(self, target)
                 try:
                     await self._inside.run()
@@ -241,15 +243,15 @@ class Connection:
 
     async def _opening(self, silence: float | None) -> Opening:
         """`silence`: after so many seconds it may be that the other side speaks first. MalformedHello."""
-        wire = self.wire
-        if not wire.buffer and silence is not None:
+        client = self.client
+        if not client.buffer and silence is not None:
             try:
                 async with asyncio.timeout(silence):
-                    await wire.more()
+                    await client.more()
             except TimeoutError:
                 return "silent"
         while True:
-            buffer = wire.buffer
+            buffer = client.buffer
             if buffer:
                 if looks_like_tls(buffer):
                     hello = read_hello(buffer)
@@ -259,7 +261,7 @@ class Connection:
                     return "http"
                 elif len(buffer) > 20 or not _MAYBE_HTTP.fullmatch(buffer):
                     return "raw"
-            if not await wire.more():
+            if not await client.more():
                 if buffer and looks_like_tls(buffer):
                     raise MalformedHello("a TLS hello that is cut short")
                 return "raw" if buffer else "silent"
@@ -293,7 +295,7 @@ class Connection:
     async def _refuse(self, target: Target, verdict: Verdict, *, recorded: bool = False) -> None:
         """In the words of whoever asks; at once."""
         if not recorded:
-            self._decision = self.door.decide("connect", self.flow, target, verdict)
+            self._decision = self.network.decide("connect", self.flow, target, verdict)
         self._why = verdict.reason
         try:
             async with asyncio.timeout(_REFUSED_SECONDS):
@@ -302,7 +304,7 @@ class Connection:
         except (TimeoutError, MalformedHello, BadMessage):
             opening, head = "raw", None
         if isinstance(opening, Hello):
-            self.wire.write(ACCESS_DENIED)
+            self.client.write(ACCESS_DENIED)
         elif head is not None:
             refused = Refused(verdict.reason, rule=verdict.rule, number=self._decision)
             answer(
@@ -311,29 +313,29 @@ class Connection:
                 keep_alive=False,
             )
         else:
-            return self.wire.reset("refused")
+            return self.client.reset("refused")
         await self.last_word()
 
     async def last_word(self) -> None:
         self.limit(_LINGER_SECONDS)
-        await self.wire.linger()
+        await self.client.linger()
         self.limit(None)
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
     async def _splice(self, target: Target, opening: Opening) -> None:
         self.limit(None)
-        upstream = self.upstream = await self.door.dial(self.flow, target, literal=self.literal, tls=False)
-        self.wire.guard(upstream.wire)
-        upstream.wire.guard(self.wire)
+        upstream = self.upstream = await self.network.dial(self.flow, target, literal=self.literal, tls=False)
+        self.client.guard(upstream.stream)
+        upstream.stream.guard(self.client)
         if opening == "silent":
-            upstream.wire.pipe(self.wire)
+            upstream.stream.pipe(self.client)
             late = await self._opening(None)
             if late == "http":
                 raise Refused("HTTP after the server spoke first: its host can't be checked")
             if isinstance(late, Hello):
                 self._identify(late)
-        await self.wire.join(upstream.wire)
+        await self.client.join(upstream.stream)
 
 
 class Inside:
@@ -342,18 +344,22 @@ class Inside:
     `branches` are the streams that have not ended; `left`: there will be no more."""
 
     def __init__(self, connection: Connection, target: Target) -> None:
-        self._connection, self._target, self._door = connection, target, connection.door
+        self._connection, self._target, self._network = connection, target, connection.network
         self.branches: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.left = False
         self._session = Session(
-            connection.wire, self._door.loop, opened=self._opened, window=_STREAM_WINDOW, streams_window=_STREAMS_WINDOW
+            connection.client,
+            self._network.loop,
+            opened=self._opened,
+            window=_STREAM_WINDOW,
+            streams_window=_STREAMS_WINDOW,
         )
 
     async def run(self) -> None:
         """Lost; ends all that it began."""
         connection, broken = self._connection, None
-        connection.limit(self._door.limits.keep_alive)
+        connection.limit(self._network.limits.keep_alive)
         why: Exception = ConnectionResetError("the client has left")
         try:
             await self._session.pump()
@@ -379,30 +385,30 @@ class Inside:
             branch.cut(why)
         self._session.leave()
         self.left = True
-        self._connection.wire.stir()
+        self._connection.client.stir()
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
-    def _opened(self, stream: StreamWire, fields: Fields, ended: bool) -> None:
-        door = self._door
-        if door.streams >= door.limits.streams or len(self.branches) >= 2 * MOST_STREAMS:
+    def _opened(self, stream: H2Stream, fields: Fields, ended: bool) -> None:
+        network = self._network
+        if network.streams >= network.limits.streams or len(self.branches) >= 2 * MOST_STREAMS:
             return stream.refuse()
         stream.asked(fields, ended=ended)
         branch = self._connection.branch(stream)
         exchange = Exchange(branch, self._target, "https")
         self.branches.add(branch)
-        door.streams += 1
+        network.streams += 1
         self._connection.limit(None)
-        task = door.loop.create_task(branch.run(exchange.run))
+        task = network.loop.create_task(branch.run(exchange.run))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(branch, task))
 
     def _ended(self, branch: Connection, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self.branches.discard(branch)
-        self._door.streams -= 1
+        self._network.streams -= 1
         if not self.branches:
-            self._connection.limit(self._door.limits.keep_alive)
+            self._connection.limit(self._network.limits.keep_alive)
         error = None if task.cancelled() else task.exception()
         if error is not None:  # ours: the stream was ended all the same
-            self._door.loop.call_exception_handler({"message": "a stream failed", "exception": error, "task": task})
+            self._network.loop.call_exception_handler({"message": "a stream failed", "exception": error, "task": task})

@@ -1,4 +1,4 @@
-"""HTTP/1 of one connection from inside: each request is read, named, judged and recorded before it goes anywhere."""
+"""Handle HTTP of one connection from inside. Each request is read, authorized and recorded before it goes anywhere."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from paddock.gateway.mocks.recorder import MOST_BODY_BYTES
 from paddock.gateway.protocols.http1 import BadMessage, Request, answer
 from paddock.gateway.protocols.names import PORTS, BadTarget, is_address, normal, read_authority, split_target
 from paddock.gateway.protocols.refusal import Refused, response_of, wanted_form
-from paddock.gateway.registries.registry import READING, RegistryGate
-from paddock.gateway.rules.authorization import Judged, of_request
+from paddock.gateway.registries.registry import READING, RegistryFilter
+from paddock.gateway.rules.authorization import AuthorizedRequest, of_request
 from paddock.gateway.rules.git import (
     MOST_BATCH_BYTES,
     PROBE_BYTES,
@@ -42,13 +42,13 @@ class Exchange:
     """`target` None: an explicit proxy, where each request names its own."""
 
     def __init__(self, connection: Connection, target: Target | None, scheme: str) -> None:
-        self._connection, self._door, self._wire = connection, connection.door, connection.wire
+        self._connection, self._network, self._client = connection, connection.network, connection.client
         self._fixed, self._scheme = target, scheme
         self._named: dict[str, Target] = {}
 
     async def run(self) -> tuple[Target, ConnectVerdict] | None:
         """Until either side has enough; or until CONNECT asks for a tunnel, which is allowed and said so."""
-        connection, limits = self._connection, self._door.limits
+        connection, limits = self._connection, self._network.limits
         goes_on = True
         while goes_on:
             request = None
@@ -106,33 +106,33 @@ class Exchange:
 
     async def _pass(self, request: Request) -> bool:
         """Whether the connection goes on. Refused: nothing was sent to anybody."""
-        connection, wire = self._connection, self._wire
+        connection, client = self._connection, self._client
         target, path = self._name(request)
         if self._fixed is None:
             self._allow(target)
-        verdict = self._judge(request, target, path)
+        verdict = self._approve(request, target, path)
         digest = hashlib.sha256(path.encode()).hexdigest()[:16]
-        number = self._door.decide("request", connection.flow, target, verdict, method=request.method, path=digest)
+        number = self._network.decide("request", connection.flow, target, verdict, method=request.method, path=digest)
         if not verdict.allowed:
             raise Refused(verdict.reason, rule=verdict.rule, number=number)
         connection.request, connection.granted = (target, self._scheme, request.method, path, None), verdict
-        judged = Judged(request, target, self._scheme, path, verdict)
-        relay, error = Relay(connection, judged), "cut"
-        gate = RegistryGate(connection, judged) if verdict.filtered else None
-        sent, received = wire.received, wire.sent
+        authorized = AuthorizedRequest(request, target, self._scheme, path, verdict)
+        relay, error = Relay(connection, authorized), "cut"
+        gate = RegistryFilter(connection, authorized) if verdict.filtered else None
+        sent, received = client.received, client.sent
         try:
-            relay.watch = self._watch(judged)
+            relay.watch = self._watch(authorized)
             if gate is not None and request.method in READING:
                 await gate.judge(relay)
             probes = False
             if verdict.git is not None and request.method == "POST" and is_lfs_batch(path):
-                await self._judge_lfs(judged, relay)
+                await self._authorize_lfs(authorized, relay)
             if verdict.git is not None and is_push(path):
-                await self._judge_push(judged, relay)
+                await self._authorize_push(authorized, relay)
                 probes = not connection.pushed
-            if judged.verdict.approve is not None and not probes:
-                await self._claim(judged, relay)
-            goes_on = await (self._forward if verdict.mock is None else self._mock)(judged, relay)
+            if authorized.verdict.approve is not None and not probes:
+                await self._claim(authorized, relay)
+            goes_on = await (self._forward if verdict.mock is None else self._mock)(authorized, relay)
             error = None
             return goes_on
         except Refused as refused:
@@ -150,41 +150,43 @@ class Exchange:
         finally:
             connection.request, connection.pushed = None, ()
             relay.close()
-            self._record(number, wire.received - sent, wire.sent - received, error, relay)
+            self._record(number, client.received - sent, client.sent - received, error, relay)
 
-    def _judge(self, request: Request, target: Target, path: str) -> RequestVerdict:
-        """Judge a request in each way in which a server may read it: all have to get one verdict. Refused."""
-        policy = self._door.policy
+    def _approve(self, request: Request, target: Target, path: str) -> RequestVerdict:
+        """Authorize a request in each way in which a server may read it: all have to get one verdict. Refused."""
+        policy = self._network.policy
         verdict = policy.request(target, self._scheme, request.method, path)
         if verdict.allowed:
             for method, other, why in readings(request.method, path, request.fields):
                 if not _is_alike(verdict, policy.request(target, self._scheme, method, other)):
-                    reason = f"{why} makes it {method} {other[:200]}, which is judged otherwise"
+                    reason = f"{why} makes it {method} {other[:200]}, which is authorized otherwise"
                     return msgspec.structs.replace(verdict, allowed=False, reason=reason)
         return verdict
 
-    def _watch(self, judged: Judged) -> FormWatch | None:
+    def _watch(self, authorized: AuthorizedRequest) -> FormWatch | None:
         """None: the body is no form, or its method makes no difference. Refused."""
-        request, verdict = judged.request, judged.verdict
+        request, verdict = authorized.request, authorized.verdict
         if not (request.chunked or request.length) or verdict.mock is not None or verdict.git is not None:
             return None
-        ask = self._door.policy.request
-        if all(_is_alike(verdict, ask(judged.target, judged.scheme, method, judged.path)) for method in METHODS):
+        ask = self._network.policy.request
+        if all(
+            _is_alike(verdict, ask(authorized.target, authorized.scheme, method, authorized.path)) for method in METHODS
+        ):
             return None
         return FormWatch.of(request.fields)
 
-    def _astray(self, target: Target, reason: str, judged: Verdict) -> int:
-        found = Verdict(allowed=False, rule="secret", reason=reason, revision=judged.revision)
-        return self._door.decide("secret", self._connection.flow, target, found)
+    def _astray(self, target: Target, reason: str, authorized: Verdict) -> int:
+        found = Verdict(allowed=False, rule="secret", reason=reason, revision=authorized.revision)
+        return self._network.decide("secret", self._connection.flow, target, found)
 
     def _record(self, number: int, sent: int, received: int, error: str | None, relay: Relay) -> None:
         about = {} if relay.how is None else {"cache": relay.how}
         if relay.file is not None and relay.file.given is not None:
             about["url"], about["digest"] = relay.file.given
         try:
-            self._door.outcome(number, sent=sent, received=received, error=error, **about)
+            self._network.outcome(number, sent=sent, received=received, error=error, **about)
         except Unrecorded:
-            self._wire.reset("unrecorded")  # an answer was begun: nothing else can be said any more
+            self._client.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
     def _allow(self, target: Target) -> None:
         """Of an explicit proxy's request: as a connection to `target` is."""
@@ -195,10 +197,10 @@ class Exchange:
                 raise Refused(verdict.reason, rule=verdict.rule)
             connection.settle(target, verdict, literal=target.host if is_address(target.host) else None)
 
-    async def _judge_push(self, of: Judged, relay: Relay) -> None:
+    async def _authorize_push(self, of: AuthorizedRequest, relay: Relay) -> None:
         """By its commands, before its pack is read. Refused: one of its refs is, and so all of it."""
         request, verdict = of.request, of.verdict
-        reader, policy, item = PushReader(), self._door.policy, verdict.item or 0
+        reader, policy, item = PushReader(), self._network.policy, verdict.item or 0
         try:
             check_fields(request.fields)
             whole = await relay.begin(reader.feed)
@@ -208,64 +210,66 @@ class Exchange:
             reason = refusal(updates, lambda ref: policy.push(item, ref), verdict.rule)
         except BadPush as error:
             updates, status, reason = (), 400, str(error)
-        if reason is None and policy.revision != self._door.policy.revision:
-            reason = "the policy has changed while the push was judged"
-        judged = Verdict(
+        if reason is None and policy.revision != self._network.policy.revision:
+            reason = "the policy has changed while the push was authorized"
+        authorized = Verdict(
             allowed=reason is None, rule=verdict.rule, reason=reason or verdict.reason, revision=verdict.revision
         )
         refs = tuple(map(str, updates))
-        number = self._door.decide("push", self._connection.flow, of.target, judged, refs=refs)
+        number = self._network.decide("push", self._connection.flow, of.target, authorized, refs=refs)
         if reason is not None:
             raise Refused(reason, status=status, rule=verdict.rule, number=number)
         self._connection.pushed = updates
 
-    async def _judge_lfs(self, of: Judged, relay: Relay) -> None:
-        """Judge a git LFS batch again, by its body: all but downloads is a push. Refused: the rule allows no push."""
+    async def _authorize_lfs(self, of: AuthorizedRequest, relay: Relay) -> None:
+        """Authorize a git LFS batch by its body: all but downloads is a push. Refused: the rule allows no push."""
         request, verdict = of.request, of.verdict
         push = not is_download(request.fields, await relay.collect(MOST_BATCH_BYTES))
         asked = (of.target, of.scheme, request.method, of.path, push)
-        judged = self._door.policy.request(*asked)
-        number = self._door.decide("push", self._connection.flow, of.target, judged) if push else None
-        if judged.revision != verdict.revision:
-            raise Refused("the policy has changed while the request was judged", rule=verdict.rule, hint="try again")
-        if not judged.allowed:
-            reason = f"{verdict.rule} allows no push: an upload to git LFS is one" if push else judged.reason
+        authorized = self._network.policy.request(*asked)
+        number = self._network.decide("push", self._connection.flow, of.target, authorized) if push else None
+        if authorized.revision != verdict.revision:
+            raise Refused(
+                "the policy has changed while the request was authorized", rule=verdict.rule, hint="try again"
+            )
+        if not authorized.allowed:
+            reason = f"{verdict.rule} allows no push: an upload to git LFS is one" if push else authorized.reason
             raise Refused(reason, rule=verdict.rule, number=number)
-        self._connection.request, self._connection.granted = asked, judged
-        of.verdict = judged
+        self._connection.request, self._connection.granted = asked, authorized
+        of.verdict = authorized
 
-    async def _forward(self, judged: Judged, relay: Relay) -> bool:
-        recorder = self._door.recorder
+    async def _forward(self, authorized: AuthorizedRequest, relay: Relay) -> bool:
+        recorder = self._network.recorder
         if recorder is None:
             return await relay.forward()
-        with recorder.recording(judged) as exchanged:
+        with recorder.recording(authorized) as exchanged:
             relay.exchanged = exchanged
             exchanged.body = await relay.peek(MOST_BODY_BYTES)
             return await relay.forward()
 
-    async def _mock(self, judged: Judged, relay: Relay) -> bool:
+    async def _mock(self, authorized: AuthorizedRequest, relay: Relay) -> bool:
         """The policy's own answer; nobody outside is asked. Refused: what is to give it does not."""
-        door, wire, request = self._door, self._wire, judged.request
+        network, client, request = self._network, self._client, authorized.request
         body = await relay.collect()
-        mock = door.policy.mock(judged.verdict.item or 0)
-        given = await door.mocks.answer(mock, judged, body, door.limits.handler)
-        del wire.buffer[: len(body)]
+        mock = network.policy.mock(authorized.verdict.item or 0)
+        given = await network.mocks.answer(mock, authorized, body, network.limits.handler)
+        del client.buffer[: len(body)]
         response = mocked(given, head_only=request.method == "HEAD")
         answer(self._connection.http, response, given.body, keep_alive=request.keep_alive)
-        await wire.drain()
+        await client.drain()
         return request.keep_alive
 
-    async def _claim(self, judged: Judged, relay: Relay) -> None:
+    async def _claim(self, authorized: AuthorizedRequest, relay: Relay) -> None:
         """A person's yes to exactly this request, used up by it. Refused: there is none yet.
 
         Of a push, the names of its objects stand for what is in them: git never packs them twice in the same way, and
         what is packed may be large.
         """
-        door, verdict, pushed = self._door, judged.verdict, tuple(map(str, self._connection.pushed))
+        network, verdict, pushed = self._network, authorized.verdict, tuple(map(str, self._connection.pushed))
         body = b"" if pushed else await relay.collect()
-        asked = of_request(judged, body, sandbox=door.sandbox, incarnation=door.incarnation, pushed=pushed)
-        answer = await door.approvals.claim(asked)
-        if door.policy.revision != verdict.revision:
+        asked = of_request(authorized, body, sandbox=network.sandbox, incarnation=network.incarnation, pushed=pushed)
+        answer = await network.approvals.claim(asked)
+        if network.policy.revision != verdict.revision:
             raise Refused("the policy has changed while a person was asked", rule=verdict.rule, hint="try again")
         if not answer.granted:
             pending = answer.state is ApprovalState.PENDING
@@ -283,7 +287,7 @@ class Exchange:
         verdict = self._connection.allow(target)
         if not verdict.allowed:
             raise Refused(verdict.reason, rule=verdict.rule)
-        self._wire.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        self._client.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         return target, verdict
 
     # -- refusals ------------------------------------------------------------------------------------------------------
@@ -293,14 +297,14 @@ class Exchange:
         came was none."""
         connection = self._connection
         if refused.number is None and refused.rule != "audit":
-            target, revision = connection.target or Target("", 0), self._door.policy.revision
+            target, revision = connection.target or Target("", 0), self._network.policy.revision
             verdict = Verdict(allowed=False, rule=refused.rule, reason=refused.reason, revision=revision)
-            refused.number = self._door.decide("request", connection.flow, target, verdict)
+            refused.number = self._network.decide("request", connection.flow, target, verdict)
         goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
         accept = None if request is None else wanted_form(request.get(b"accept"), request.get(b"user-agent"))
         head_only = request is not None and request.method == "HEAD"
         answer(connection.http, *response_of(refused, accept=accept, head_only=head_only), keep_alive=goes_on)
-        await self._wire.drain()
+        await self._client.drain()
         if not goes_on:
             await connection.last_word()
         return goes_on

@@ -1,4 +1,4 @@
-"""The gateway's data plane: the doors of sandboxes, and what they share."""
+"""The gateway's data plane: the networks of sandboxes, and what they share."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from paddock.gateway.mocks.handler import HandlerHost
-from paddock.gateway.processes.connection_owner import Origins
+from paddock.gateway.processes.connection_owner import ConnectionOwners
 
-from .network import Door, Limits, Pages
+from .network import Limits, Pages, SandboxNetwork
 from .stream import SCRATCH_BYTES
 from .upstream import Dialer, Reach, Resolver, over_tcp, resolve_here, system_trust
 
 _TICK_SECONDS = 0.5
 _SO_ORIGINAL_DST = 80  # linux/netfilter_ipv4.h; the same number for IPv6, at its own level
 
-Origin = Callable[[socket.socket], tuple[str, int]]
+Destination = Callable[[socket.socket], tuple[str, int]]
 """Where an accepted connection wanted to go. OSError."""
 
 
@@ -40,38 +40,38 @@ class Gateway:
         resolver: Resolver = resolve_here,
         trust: Callable[[], ssl.SSLContext] = system_trust,
         reach: Reach = over_tcp,
-        origin: Origin = original_destination,
+        destination: Destination = original_destination,
         limits: Limits | None = None,
         pages: Pages | None = None,
         handlers: HandlerHost | None = None,
-        origins: Origins | None = None,
+        owners: ConnectionOwners | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.dialer = Dialer(self.loop, self.scratch, resolver, trust, reach)
-        self.origin, self.limits, self.origins = origin, limits or Limits(), origins
+        self.destination, self.limits, self.owners = destination, limits or Limits(), owners
         self.pages, self.handlers = pages or Pages(), handlers
-        self.doors: dict[str, Door] = {}
+        self.networks: dict[str, SandboxNetwork] = {}
         """Those that are open, by their sandbox."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
 
-    async def open(self, door: Door) -> None:
-        """Answer at a door. If one is open for the sandbox already, that is closed."""
-        await self.close(door.sandbox)
-        self.doors[door.sandbox] = door
-        door.listen()
+    async def open(self, network: SandboxNetwork) -> None:
+        """Answer at a network. If one is open for the sandbox already, that is closed."""
+        await self.close(network.sandbox)
+        self.networks[network.sandbox] = network
+        network.listen()
         if self._ticker is None:
             self._tick()
 
     async def close(self, sandbox: str) -> None:
-        """Cut the connections of a door, and close its sockets. Idempotent."""
-        door = self.doors.pop(sandbox, None)
-        if door is not None:
-            await door.close()
+        """Cut the connections of a network, and close its sockets. Idempotent."""
+        network = self.networks.pop(sandbox, None)
+        if network is not None:
+            await network.close()
 
     async def close_all(self) -> None:
-        for sandbox in list(self.doors):
+        for sandbox in list(self.networks):
             await self.close(sandbox)
         if self._ticker is not None:
             self._ticker.cancel()
@@ -80,8 +80,8 @@ class Gateway:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self.origins is not None:
-            self.origins.close()
+        if self.owners is not None:
+            self.owners.close()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Serve a connection."""
@@ -97,6 +97,6 @@ class Gateway:
 
     def _tick(self) -> None:
         now = self.loop.time()
-        for door in list(self.doors.values()):
-            door.tick(now)
+        for network in list(self.networks.values()):
+            network.tick(now)
         self._ticker = self.loop.call_later(_TICK_SECONDS, self._tick)

@@ -1,4 +1,4 @@
-"""HTTP/2 on one wire, with hyper-h2 as its engine: who may send how much, and whose turn it is."""
+"""HTTP/2 on one connection, with hyper-h2 as its engine: who may send how much, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from paddock.gateway.protocols.h2_heads import (
 from paddock.gateway.protocols.http1 import BadMessage, Body, Ending, Fields, Request, Response
 from paddock.gateway.protocols.refusal import Refused, refusal_fields
 
-from .stream import HIGH_WATER, Lost, Wire
+from .stream import HIGH_WATER, Lost, ProxyStream
 
 _LOW_WATER = HIGH_WATER // 4
 _LAST_WORD_SECONDS = 5.0
@@ -50,8 +50,8 @@ class StreamFailed(ConnectionResetError):
         self.untouched = untouched
 
 
-class StreamWire(Wire):
-    """One stream, as a wire of its own, and the `Http` that is spoken on it."""
+class H2Stream(ProxyStream):
+    """One stream, as a connection of its own, and the `Http` that is spoken on it."""
 
     def __init__(self, session: Session, *, number: int | None) -> None:
         """`number` None: this side begins it."""
@@ -336,7 +336,7 @@ MOST_STREAMS = 100
 _DEFAULT_WINDOW = 65_535
 _TURN_BYTES = 64 << 10
 
-Opened = Callable[[StreamWire, Fields, bool], None]
+Opened = Callable[[H2Stream, Fields, bool], None]
 """A stream that the other side has begun, its fields, and whether that was all."""
 
 
@@ -348,10 +348,16 @@ class Session:
     """`opened` None: this side begins the streams."""
 
     def __init__(
-        self, wire: Wire, loop: asyncio.AbstractEventLoop, *, opened: Opened | None, window: int, streams_window: int
+        self,
+        connection: ProxyStream,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        opened: Opened | None,
+        window: int,
+        streams_window: int,
     ) -> None:
         """`window` bounds what the other side may send unread on one stream, `streams_window` on all."""
-        self.wire, self.loop, self._opened = wire, loop, opened
+        self.connection, self.loop, self._opened = connection, loop, opened
         client = opened is None
         self.engine = H2Connection(
             H2Configuration(
@@ -363,15 +369,15 @@ class Session:
             )
         )
         self._frames = Frames(loop.time, server=not client)
-        self.streams: set[StreamWire] = set()
+        self.streams: set[H2Stream] = set()
         self.refused_above: int | None = None
         """Since the other side's GOAWAY: streams with higher numbers were not begun."""
-        self._numbered: dict[int, StreamWire] = {}
-        self._waiting: dict[StreamWire, None] = {}
+        self._numbered: dict[int, H2Stream] = {}
+        self._waiting: dict[H2Stream, None] = {}
         self._soon = False
         self.over = False
         """Nothing is said on it any more."""
-        wire.on_room = self.flush
+        connection.on_room = self.flush
         self._begin(client, window, streams_window)
 
     def _begin(self, client: bool, window: int, streams_window: int) -> None:
@@ -388,13 +394,13 @@ class Session:
 
     async def pump(self) -> None:
         """Take what comes, until it ends or this side leaves. Broken; Lost."""
-        while await self.wire.more() and not self.over:
+        while await self.connection.more() and not self.over:
             self._take()
-            await self.wire.drain()
+            await self.connection.drain()
 
     def _take(self) -> None:
-        data = bytes(self.wire.buffer)
-        self.wire.buffer.clear()
+        data = bytes(self.connection.buffer)
+        self.connection.buffer.clear()
         try:
             for piece in self._frames.feed(data):
                 if isinstance(piece, GoAway):
@@ -414,7 +420,7 @@ class Session:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, RequestReceived):
-            stream = StreamWire(self, number=event.stream_id)
+            stream = H2Stream(self, number=event.stream_id)
             self._numbered[event.stream_id] = stream
             self.streams.add(stream)
             assert self._opened is not None
@@ -456,9 +462,9 @@ class Session:
 
     # -- what goes -----------------------------------------------------------------------------------------------------
 
-    def open(self) -> StreamWire:
+    def open(self) -> H2Stream:
         """A stream of this side, which is begun with its first bytes."""
-        stream = StreamWire(self, number=None)
+        stream = H2Stream(self, number=None)
         self.streams.add(stream)
         return stream
 
@@ -466,12 +472,12 @@ class Session:
     def full(self) -> bool:
         return len(self.streams) >= min(MOST_STREAMS, self.engine.remote_settings.max_concurrent_streams)
 
-    def number(self, stream: StreamWire) -> int:
+    def number(self, stream: H2Stream) -> int:
         number = self.engine.get_next_available_stream_id()
         self._numbered[number] = stream
         return number
 
-    def wait(self, stream: StreamWire) -> None:
+    def wait(self, stream: H2Stream) -> None:
         """It has something to send."""
         self._waiting[stream] = None
 
@@ -486,23 +492,23 @@ class Session:
         self.flush()
 
     def flush(self) -> None:
-        """Sends what may be sent, in turns, while the wire takes it."""
-        waiting, wire = self._waiting, self.wire
-        while waiting and not wire.full and not self.over:
+        """Sends what may be sent, in turns, while the connection takes it."""
+        waiting, connection = self._waiting, self.connection
+        while waiting and not connection.full and not self.over:
             budget = max(_TURN_BYTES // len(waiting), self.engine.max_outbound_frame_size)
             went_on = False
             for stream in list(waiting):
                 went_on = stream.turn(budget) or went_on
                 if not stream.backlog:
                     waiting.pop(stream, None)
-            wire.write(self.engine.data_to_send())
+            connection.write(self.engine.data_to_send())
             if not went_on:
                 return
-        wire.write(self.engine.data_to_send())
+        connection.write(self.engine.data_to_send())
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
-    def drop(self, stream: StreamWire) -> None:
+    def drop(self, stream: H2Stream) -> None:
         self.streams.discard(stream)
         self._waiting.pop(stream, None)
         if stream.number is not None:
@@ -513,10 +519,10 @@ class Session:
         if not self.over:
             self.engine.close_connection(error_code=ErrorCodes.NO_ERROR)
         self.over = True
-        self.wire.write(self.engine.data_to_send())
+        self.connection.write(self.engine.data_to_send())
 
     def lose(self, error: Exception) -> None:
-        """The wire is lost, and all streams with it."""
-        self.wire.on_room, self.over = None, True
+        """The connection is lost, and all streams with it."""
+        self.connection.on_room, self.over = None, True
         for stream in list(self.streams):
             stream.vanish(error)

@@ -39,7 +39,7 @@ from paddock.policy.network import Snapshot
 
 from .connection import Connection
 from .pool import Pool
-from .stream import Lost, Wire
+from .stream import Lost, ProxyStream
 from .upstream import Check, Upstream
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _Serve = Callable[[Connection, socket.socket], Coroutine[Any, Any, None]]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one door, in seconds but for `connections`, `streams` (of HTTP/2) and `names_per_second` (new ones, of its
+    """Of one network, in seconds but for `connections`, `streams` (of HTTP/2) and `names_per_second` (new ones, of its
     resolver)."""
 
     connections: int = 512
@@ -79,7 +79,7 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(eq=False, kw_only=True)
-class Door:
+class SandboxNetwork:
     """The exits of one sandbox in one incarnation. The sockets listen in its network namespace; `Gateway.open` takes
     them over. `policy` is what holds now; without `diag` nobody is told who makes connections. `first` is its pid 1:
     pid and start time."""
@@ -94,7 +94,7 @@ class Door:
     authority: Authority
     secrets: SecretBook
     approvals: Approvals
-    journal: AuditLog
+    audit_log: AuditLog
     diag: socket.socket | None = None
     first: First = (0, 0)
 
@@ -106,7 +106,7 @@ class Door:
         self.mocks = Mocks(gateway.handlers, lambda: self.secrets)
         self.recorder: Recorder | None = None
         self.live: set[Connection] = set()
-        self.origins: dict[int, asyncio.Task[dict[str, Any]]] = {}
+        self.owners: dict[int, asyncio.Task[dict[str, Any]]] = {}
         """By flow, the question who made it, of those that nothing was decided on yet."""
         self.refused = self._told = 0
         """Connections that were over the limit; they are recorded together, every now and then."""
@@ -142,9 +142,9 @@ class Door:
         await self._watch(audit is not None and audit.processes)
 
     async def _watch(self, wanted: bool) -> None:
-        if self.gateway.origins is not None and wanted != self._watched:
+        if self.gateway.owners is not None and wanted != self._watched:
             self._watched = wanted
-            await self.gateway.origins.watch(self.sandbox, self.incarnation, self.first if wanted else None)
+            await self.gateway.owners.watch(self.sandbox, self.incarnation, self.first if wanted else None)
 
     def record(self, on: bool) -> Recording | None:
         """Begin to record anew, or return what was recorded; None: nothing was."""
@@ -163,7 +163,7 @@ class Door:
         if not untold:
             return
         with suppress(Unrecorded):  # nothing passes then; they are told of when it can be written again
-            self.journal.event("egress.crowded", sandbox=self.sandbox, incarnation=self.incarnation, refused=untold)
+            self.audit_log.event("egress.crowded", sandbox=self.sandbox, incarnation=self.incarnation, refused=untold)
             self._told, self._tell_at = self.refused, self.loop.time() + _TELL_SECONDS
 
     async def close(self) -> None:
@@ -204,8 +204,8 @@ class Door:
                 continue
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                origin = ("", 53) if listener is self.dns_tcp else gateway.origin(sock)
-                connection = Connection(self, Wire(self.loop, gateway.scratch), origin)
+                destination = ("", 53) if listener is self.dns_tcp else gateway.destination(sock)
+                connection = Connection(self, ProxyStream(self.loop, gateway.scratch), destination)
             except OSError:
                 _reset(sock)
                 continue
@@ -213,27 +213,27 @@ class Door:
             gateway.start(serve(connection, sock))
 
     def _listen_again(self, listener: socket.socket, serve: _Serve) -> None:
-        if self.gateway.doors.get(self.sandbox) is self:
+        if self.gateway.networks.get(self.sandbox) is self:
             self._listen(listener, serve)
 
     async def _serve(self, connection: Connection, sock: socket.socket) -> None:
         try:
-            await connection.wire.attach(sock)
+            await connection.client.attach(sock)
             await self._ask_who(connection, sock)
             await connection.run()
         finally:
             self.live.discard(connection)
-            self.origins.pop(connection.flow, None)
+            self.owners.pop(connection.flow, None)
 
     async def _ask_who(self, connection: Connection, sock: socket.socket) -> None:
         """Begin to ask who made the connection. Return when that is known, or has taken long.
 
         A program that waits for an answer is still there when it is looked for: it gets none before this returns.
         """
-        origins = self.gateway.origins
-        if self.diag is not None and origins is not None:
-            asking = origins.who(self.diag, sock, connection.origin, self.sandbox, self.first)
-            self.origins[connection.flow] = task = self.loop.create_task(asking)
+        owners = self.gateway.owners
+        if self.diag is not None and owners is not None:
+            asking = owners.who(self.diag, sock, connection.destination, self.sandbox, self.first)
+            self.owners[connection.flow] = task = self.loop.create_task(asking)
             await asyncio.wait([task], timeout=PATIENCE_SECONDS)
 
     def next_flow(self) -> int:
@@ -251,7 +251,7 @@ class Door:
         """
         detail = {name: value for name, value in about.items() if value is not None}
         detail |= {"incarnation": self.incarnation, "flow": flow, "host": target.host, "port": target.port}
-        number = self.journal.verdict(
+        number = self.audit_log.verdict(
             f"egress.{kind}",
             allowed=verdict.allowed,
             rule=verdict.rule,
@@ -259,27 +259,27 @@ class Door:
             sandbox=self.sandbox,
             detail={**detail, "revision": verdict.revision},
         )
-        asked = self.origins.pop(flow, None)
+        asked = self.owners.pop(flow, None)
         if asked is not None and asked.done():
-            self._record_origin(flow, number, asked)
+            self._record_owner(flow, number, asked)
         elif asked is not None:
-            asked.add_done_callback(partial(self._record_late_origin, flow, number))
+            asked.add_done_callback(partial(self._record_late_owner, flow, number))
         return number
 
-    def _record_origin(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
+    def _record_owner(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
         about = {"incarnation": self.incarnation, "flow": flow, "decision": number}
-        self.journal.event("egress.origin", sandbox=self.sandbox, **about, **without_secrets(asked.result()))
+        self.audit_log.event("egress.origin", sandbox=self.sandbox, **about, **without_secrets(asked.result()))
 
-    def _record_late_origin(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
+    def _record_late_owner(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
         if not asked.cancelled():
             with suppress(Unrecorded):
-                self._record_origin(flow, number, asked)
+                self._record_owner(flow, number, asked)
 
     def outcome(self, number: int, *, sent: int, received: int, error: str | None, **about: Any) -> None:
         """Record what came of decision `number`: bytes as the sandbox saw them, and `about` the package cache: what it
         did (`cache`), `url` and `digest` of the file that the sandbox had. Unrecorded."""
         detail: dict[str, object] = {"sent": sent, "received": received, **about}
-        self.journal.outcome(number, "egress", ok=error is None, error=error, detail=detail)
+        self.audit_log.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
         """Refused."""
@@ -289,7 +289,7 @@ class Door:
         )
         policy = self.policy
         if policy.revision != before and not policy.address(target, upstream.address).allowed:
-            upstream.wire.reset("revised")
+            upstream.stream.reset("revised")
             raise Refused("the policy has changed meanwhile", rule="address")
         return upstream
 
@@ -350,21 +350,21 @@ class Door:
                 continue  # of one client: it has gone
 
     async def _serve_names(self, connection: Connection, sock: socket.socket) -> None:
-        wire = connection.wire
+        client = connection.client
         connection.limit(self.limits.first_byte)
         try:
-            await wire.attach(sock)
-            while await wire.more():
-                for query in take_queries(wire.buffer):
+            await client.attach(sock)
+            while await client.more():
+                for query in take_queries(client.buffer):
                     reply = answer(query, self.lookup, udp=False)
                     if reply is None:
                         return
-                    wire.write(frame(reply))
-                await wire.drain()
+                    client.write(frame(reply))
+                await client.drain()
         except (ValueError, Lost):
-            wire.reset()
+            client.reset()
         finally:
-            wire.close()
+            client.close()
             self.live.discard(connection)
 
 

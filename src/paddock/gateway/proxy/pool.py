@@ -22,7 +22,7 @@ class Link:
 
     def __init__(self, upstream: Upstream, loop: asyncio.AbstractEventLoop) -> None:
         self._upstream, self._loop = upstream, loop
-        self._session = Session(upstream.wire, loop, opened=None, window=_WINDOW, streams_window=_STREAMS_WINDOW)
+        self._session = Session(upstream.stream, loop, opened=None, window=_WINDOW, streams_window=_STREAMS_WINDOW)
         self.retired = False
         self._used = False
         self.idle_since = loop.time()
@@ -43,7 +43,7 @@ class Link:
         return stream
 
     async def _pump(self) -> None:
-        wire, why = self._upstream.wire, ConnectionResetError("the server has left")
+        connection, why = self._upstream.stream, ConnectionResetError("the server has left")
         try:
             await self._session.pump()
         except (Lost, Broken) as error:
@@ -54,18 +54,18 @@ class Link:
         finally:
             self.retired = True
             self._session.lose(why)
-            wire.close()
+            connection.close()
 
     def close(self) -> None:
         """It tells the server so."""
         self.retired = True
         self._session.leave()
         self._session.lose(ConnectionResetError("closed"))
-        self._upstream.wire.close()
+        self._upstream.stream.close()
 
     def reset(self, why: str) -> None:
         self.retired = True
-        self._upstream.wire.reset(why)
+        self._upstream.stream.reset(why)
 
 
 class Pool:
@@ -87,22 +87,22 @@ class Pool:
         while idle:
             upstream = idle.pop()
             self._count -= 1
-            upstream.wire.watch(False)
+            upstream.stream.watch(False)
             age = self._loop.time() - upstream.idle_since
-            if upstream.wire.idle and age < (_IDLE_SECONDS if repeatable else _FRESH_SECONDS):
+            if upstream.stream.idle and age < (_IDLE_SECONDS if repeatable else _FRESH_SECONDS):
                 upstream.reused = True
                 return upstream
-            upstream.wire.close()
+            upstream.stream.close()
         return None
 
     def give(self, upstream: Upstream, *, tls: bool) -> None:
-        if upstream.shared or self._count >= _MOST_IDLE or not upstream.wire.idle:
-            upstream.wire.close()
+        if upstream.shared or self._count >= _MOST_IDLE or not upstream.stream.idle:
+            upstream.stream.close()
             return
         upstream.idle_since = self._loop.time()
         self._idle.setdefault((upstream.target, tls), []).append(upstream)
         self._count += 1
-        upstream.wire.watch(True)
+        upstream.stream.watch(True)
 
     def stream(self, target: Target) -> Upstream | None:
         """A stream of a connection of HTTP/2."""
@@ -132,7 +132,7 @@ class Pool:
         outcome: Refused | None = None
         try:
             upstream = await dial()
-            if upstream.wire.protocol != "h2":
+            if upstream.stream.protocol != "h2":
                 if len(self._plain) >= _MOST_PLAIN:
                     del self._plain[next(iter(self._plain))]
                 self._plain[target] = None
@@ -153,10 +153,10 @@ class Pool:
         """Close what is idle for too long, has ended, or is too much. `everything`: nothing is used again."""
         now, idle_links = self._loop.time(), 0
         for key, idle in list(self._idle.items()):
-            kept = [] if everything else [u for u in idle if u.wire.idle and now - u.idle_since < _IDLE_SECONDS]
+            kept = [] if everything else [u for u in idle if u.stream.idle and now - u.idle_since < _IDLE_SECONDS]
             for upstream in idle:
                 if upstream not in kept:
-                    upstream.wire.close()
+                    upstream.stream.close()
             self._count -= len(idle) - len(kept)
             if kept:
                 self._idle[key] = kept

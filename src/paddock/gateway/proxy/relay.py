@@ -1,4 +1,4 @@
-"""One judged request to its server, and the answer back. Bodies stream, in bounded memory; placeholders of secrets
+"""One authorized request to its server, and the answer back. Bodies stream, in bounded memory; placeholders of secrets
 become values on the way there, and values placeholders on the way back."""
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import msgspec
 
 from paddock.gateway.mocks.recorder import Exchanged
 from paddock.gateway.protocols.gzip import Undecodable
-from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Body, Fields, Http, Request, Response, Stream
+from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Body, BodyStream, Fields, Http, Request, Response
 from paddock.gateway.protocols.refusal import Refused
 from paddock.gateway.protocols.replacer import Both, Filter
 from paddock.gateway.registries.package_cache import Broken, Packaged, whole
-from paddock.gateway.rules.authorization import Judged
+from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.gateway.rules.overrides import FormWatch
 from paddock.gateway.rules.redaction import Returned, redacted
 from paddock.gateway.rules.substitution import BUFFERED_BYTES, Swap
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
 _ASKED = CONDITIONS | {b"accept"}
-"""Fields that a judged registry is sent."""
+"""Fields that a authorized registry is sent."""
 _MOST_ASKED_BYTES = 256
 
 
@@ -46,10 +46,15 @@ class _Stale(Exception):
 
 
 class Relay:
-    def __init__(self, connection: Connection, judged: Judged, *, silent: bool = False) -> None:
+    def __init__(self, connection: Connection, authorized: AuthorizedRequest, *, silent: bool = False) -> None:
         """`silent`: a page is read for what it says of files; nobody inside has asked for it."""
-        self._connection, self._door, self._wire, self._judged = connection, connection.door, connection.wire, judged
-        self._request, self._target, self._scheme = judged.request, judged.target, judged.scheme
+        self._connection, self._network, self._client, self._authorized = (
+            connection,
+            connection.network,
+            connection.client,
+            authorized,
+        )
+        self._request, self._target, self._scheme = authorized.request, authorized.target, authorized.scheme
         self._http, self._held = connection.http, 0
         self._body, self._begun = self._http.body(self._request), bytearray()
         """What was read of the body before it is sent on."""
@@ -61,7 +66,7 @@ class Relay:
         self.watch: FormWatch | None = None
         """Looks at the request's body before it is sent. Raises Refused."""
         self.anew = False
-        """The request goes to a judged registry: in the gateway's own words."""
+        """The request goes to a authorized registry: in the gateway's own words."""
         self.admit: Callable[[Response], None] | None = None
         """Looks at the answer's head before anything of it is passed on. Raises Refused."""
         self.exchanged: Exchanged | None = None
@@ -72,7 +77,7 @@ class Relay:
 
     def close(self) -> None:
         """The request is over."""
-        self._door.hold(-self._held)
+        self._network.hold(-self._held)
         if self.file is not None:
             self.file.close()
 
@@ -89,7 +94,7 @@ class Relay:
 
         await self.begin(enough)
         content = bytes(self._begun)
-        self._wire.buffer[:0] = content
+        self._client.buffer[:0] = content
         if request.chunked or request.length is not None:
             request.chunked, request.length = False, len(content)
         self._body, self._begun = Body(self._request), bytearray()
@@ -103,51 +108,51 @@ class Relay:
     async def begin(self, enough: Callable[[bytes], bool]) -> bool:
         """Takes the body up to where `enough`, which is given each new piece of it, says so, or to its end: then it is
         False. What was taken is sent on with the rest."""
-        request, wire, body = self._request, self._wire, self._body
+        request, client, body = self._request, self._client, self._body
         if request.expects and not body.done:
             self._http.respond(Response(status=100, phrase=b"Continue", fields=[]), keep_alive=True)
             self._http.send(b"")
             request.expects = False
             request.fields = [field for field in request.fields if field[0].lower() != b"expect"]
         while True:
-            piece = body.take(wire.buffer)
-            self._door.hold(len(piece))
+            piece = body.take(client.buffer)
+            self._network.hold(len(piece))
             self._held += len(piece)
             self._begun += piece
             if enough(piece):
                 return True
             if body.done:
                 return False
-            if not await wire.more():
+            if not await client.more():
                 body.end()
 
     async def forward(self) -> bool:
         """Whether the connection can go on. Refused: nothing came back, and what was sent was not all."""
-        request, wire = self._request, self._wire
+        request, client = self._request, self._client
         swap = Swap(
-            self._door.secrets,
+            self._network.secrets,
             self._target,
             scheme=self._scheme,
             method=request.method,
-            allowed=self._judged.verdict.secrets,
+            allowed=self._authorized.verdict.secrets,
         )
         self._swap = swap
-        path, request.fields = swap.target(self._judged.path), swap.fields(request.fields)
-        if request.upgrade is not None and self._door.secrets:
+        path, request.fields = swap.target(self._authorized.path), swap.fields(request.fields)
+        if request.upgrade is not None and self._network.secrets:
             request.fields = [field for field in request.fields if field[0].lower() != EXTENSIONS]
         filter = swap.body(request.fields)
         rewrites = filter is not None and filter.rewrites
         if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
             await self.collect()
         begun, watch = bytes(self._begun), None if self.watch is None else self.watch.feed
-        stream = Stream(self._body, filter=filter, trailers=swap.trailers, begun=begun, watch=watch)
-        content = stream.take(wire.buffer)
+        stream = BodyStream(self._body, filter=filter, trailers=swap.trailers, begun=begun, watch=watch)
+        content = stream.take(client.buffer)
         if rewrites and (request.chunked or request.length is not None):
             request.chunked, request.length = not stream.done, len(content) if stream.done else None
         sent, last = self._written_anew(swap) if self.anew else request, stream.last
 
         def begin(http: Http) -> None:
-            http.ask(sent, path, self._judged.host)
+            http.ask(sent, path, self._authorized.host)
             http.send(content, last)
 
         return await self._send_to_one(stream, begin)
@@ -162,7 +167,7 @@ class Relay:
                 fields.append((name, value))
         return msgspec.structs.replace(self._request, fields=fields)
 
-    async def _send_to_one(self, stream: Stream, begin: Callable[[Http], None]) -> bool:
+    async def _send_to_one(self, stream: BodyStream, begin: Callable[[Http], None]) -> bool:
         """`begin` sends what there is of the request: once more if the server ended a connection that was kept."""
         connection, target, tls = self._connection, self._target, self._scheme == "https"
         if self.file is not None and (goes_on := await self.file.answer(self._request, self)) is not None:
@@ -183,64 +188,64 @@ class Relay:
                     raise Refused(
                         f"{target.host} ended the connection without an answer", status=502, rule="upstream"
                     ) from None
-                upstream.wire.close()
+                upstream.stream.close()
                 upstream = None
 
     def _kept(self, *, tls: bool, repeatable: bool) -> Upstream | None:
         connection, target = self._connection, self._target
-        shared = self._door.pool.stream(target) if tls and connection.is_stream else None
+        shared = self._network.pool.stream(target) if tls and connection.is_stream else None
         if shared is not None or connection.is_grpc:
             return shared
-        return self._door.pool.take(target, tls=tls, repeatable=repeatable)
+        return self._network.pool.take(target, tls=tls, repeatable=repeatable)
 
     async def _dial(self, *, tls: bool) -> Upstream:
         """What speaks HTTP/2 with us is spoken to so, if the server does too."""
-        connection, target, door = self._connection, self._target, self._door
+        connection, target, network = self._connection, self._target, self._network
         if not (tls and connection.is_stream):
-            return await door.dial(connection.flow, target, literal=connection.literal, tls=tls)
-        upstream = await door.pool.reach(
-            target, lambda: door.dial(connection.flow, target, literal=connection.literal, tls=tls, h2=True)
+            return await network.dial(connection.flow, target, literal=connection.literal, tls=tls)
+        upstream = await network.pool.reach(
+            target, lambda: network.dial(connection.flow, target, literal=connection.literal, tls=tls, h2=True)
         )
         if connection.is_grpc and not upstream.shared:
-            upstream.wire.close()
+            upstream.stream.close()
             raise Refused(
                 f"{target.host} does not speak HTTP/2, without which gRPC does not work", status=502, rule="upstream"
             )
         return upstream
 
-    async def _converse(self, stream: Stream, upstream: Upstream, begin: Callable[[Http], None]) -> bool:
-        wire, server, before = self._wire, upstream.wire, upstream.wire.received
-        wire.guard(server)
+    async def _converse(self, stream: BodyStream, upstream: Upstream, begin: Callable[[Http], None]) -> bool:
+        client, server, before = self._client, upstream.stream, upstream.stream.received
+        client.guard(server)
         begin(upstream.http)
         sender: asyncio.Task[None] | None = None
         if stream.done:
-            wire.watch(True)
+            client.watch(True)
         else:
-            sender = self._door.loop.create_task(self._send_rest(stream, upstream))
+            sender = self._network.loop.create_task(self._send_rest(stream, upstream))
         try:
             response = await self._answer(upstream, before)
             goes_on = await self._receive(response, upstream)
         finally:
-            wire.guard(None)
+            client.guard(None)
             if sender is not None:
                 await _settle(sender)
-            wire.watch(False)
+            client.watch(False)
         self._connection.upstream = None
         if stream.done and response.keep_alive:
-            self._door.pool.give(upstream, tls=self._scheme == "https")
+            self._network.pool.give(upstream, tls=self._scheme == "https")
         else:
             server.close()
         return goes_on and stream.done
 
-    async def _send_rest(self, stream: Stream, upstream: Upstream) -> None:
-        wire, server = self._wire, upstream.wire
+    async def _send_rest(self, stream: BodyStream, upstream: Upstream) -> None:
+        client, server = self._client, upstream.stream
         try:
             while not stream.done:
-                if not await wire.more():
+                if not await client.more():
                     stream.end()
-                upstream.http.send(stream.take(wire.buffer), stream.last)
+                upstream.http.send(stream.take(client.buffer), stream.last)
                 await server.drain()
-            wire.watch(True)
+            client.watch(True)
         except BadMessage as error:
             self._broken = Refused(str(error), status=400, rule="http")
             server.reset("the request is malformed")
@@ -254,8 +259,8 @@ class Relay:
 
     async def _answer(self, upstream: Upstream, before: int) -> Response:
         """The final response's head; interim ones are passed on. `before`: bytes that it had sent before."""
-        server = upstream.wire
-        self._connection.limit(self._door.limits.response, server)
+        server = upstream.stream
+        self._connection.limit(self._network.limits.response, server)
         for _ in range(_MOST_INTERIM):
             try:
                 response = await upstream.http.response(self._request.method)
@@ -264,7 +269,7 @@ class Relay:
             except BadMessage as error:
                 server.reset()
                 raise Refused(f"the server's answer is malformed: {error}", status=502, rule="upstream") from None
-            book = self._door.secrets
+            book = self._network.secrets
             if book:
                 response.phrase = book.redaction(keep_length=True).whole(response.phrase)
             if response.status >= 200 or response.status == 101:
@@ -275,12 +280,12 @@ class Relay:
             if self._request.minor and not self._silent:
                 self._http.respond(response, keep_alive=True)
                 self._http.send(b"")
-                await self._wire.drain()
+                await self._client.drain()
         server.reset()
         raise Refused("the server does not come to an answer", status=502, rule="upstream")
 
     def _unanswered(self, lost: Lost, *, begun: bool) -> Exception:
-        if self._wire.error is not None:
+        if self._client.error is not None:
             return lost
         if self._broken is not None:
             return self._broken
@@ -292,9 +297,9 @@ class Relay:
         return _Stale(untouched=failed is not None)
 
     async def _receive(self, response: Response, upstream: Upstream) -> bool:
-        request, wire, server = self._request, self._wire, upstream.wire
+        request, client, server = self._request, self._client, upstream.stream
         if response.status == 101:
-            return await switch(request, response, wire, server, self._door, self._swap)
+            return await switch(request, response, client, server, self._network, self._swap)
         if self.look is not None:
             return await self._look_through(self.look, response, upstream)
         if self.admit is not None:
@@ -319,16 +324,16 @@ class Relay:
                     begun = True
                 if stream.done:
                     break
-                await wire.drain()
+                await client.drain()
                 if not await server.more():
                     stream.end()
         except (Lost, BadMessage, Undecodable, Broken) as error:
             server.reset()
-            if not begun and wire.error is None:
+            if not begun and client.error is None:
                 raise Refused(str(error), status=502, rule="cache") from None
-            wire.reset()  # half of it is there: that it is half must be seen
+            client.reset()  # half of it is there: that it is half must be seen
             raise Lost(f"the answer was cut off: {error}") from None
-        await wire.drain()
+        await client.drain()
         if kept is not None:
             kept.gave()
         return goes_on
@@ -346,8 +351,8 @@ class Relay:
 
     async def _look_through(self, look: Look, response: Response, upstream: Upstream) -> bool:
         """A page is passed on when all of it is there, and has been written anew."""
-        server, look.address = upstream.wire, upstream.address
-        self._connection.limit(self._door.limits.response, server)
+        server, look.address = upstream.stream, upstream.address
+        self._connection.limit(self._network.limits.response, server)
         try:
             body = await look.read(response, upstream)
         except Lost as lost:
@@ -360,7 +365,7 @@ class Relay:
         return await self._give_page(response, body)
 
     async def _give_page(self, response: Response, body: bytes) -> bool:
-        request, wire, book = self._request, self._wire, self._door.secrets
+        request, client, book = self._request, self._client, self._network.secrets
         if self._silent:
             return request.keep_alive
         if book:
@@ -370,7 +375,7 @@ class Relay:
         keep_alive = request.keep_alive
         self.respond(response, keep_alive=keep_alive)
         self.send(body, [])
-        await wire.drain()
+        await client.drain()
         return keep_alive
 
     def respond(self, response: Response, *, keep_alive: bool) -> None:
@@ -383,24 +388,26 @@ class Relay:
             self.exchanged.take(data)
         self._http.send(data, last)
 
-    def returning(self, response: Response, upstream: Upstream | None = None, kept: Packaged | None = None) -> Stream:
+    def returning(
+        self, response: Response, upstream: Upstream | None = None, kept: Packaged | None = None
+    ) -> BodyStream:
         """The answer's body; its head has lost what must not come back. `kept` looks at it first."""
-        book = self._door.secrets
+        book = self._network.secrets
         body = Body(response) if upstream is None else upstream.http.body(response)
         if not book:
-            return Stream(body, filter=kept, trailers=lambda fields: fields)
+            return BodyStream(body, filter=kept, trailers=lambda fields: fields)
         redaction = book.redaction(keep_length=True)
         try:
             returned = Returned(redaction, response.fields)
         except Undecodable as error:
             if upstream is not None:
-                upstream.wire.reset()
+                upstream.stream.reset()
             raise Refused(f"the answer can't be looked into: {error}", status=502, rule="secret") from None
         response.fields = returned.fields
         if returned.rewrites:
             response.length = None
         filter: Filter = returned if kept is None else Both(kept, returned)
-        return Stream(body, filter=filter, trailers=redaction.fields)
+        return BodyStream(body, filter=filter, trailers=redaction.fields)
 
 
 async def _settle(task: asyncio.Task[None]) -> None:

@@ -21,12 +21,12 @@ class Lost(Exception):
     """The connection broke, or was broken off by us."""
 
 
-class Wire(asyncio.BufferedProtocol):
+class ProxyStream(asyncio.BufferedProtocol):
     """`buffer` holds what came and was not taken; whoever takes from it calls `more` for the next. `received` and
     `sent` count the bytes on the connection itself."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, scratch: memoryview) -> None:
-        """`scratch` is where the kernel puts what came, for a moment only: all wires of a loop share it."""
+        """`scratch` is where the kernel puts what came, for a moment only: all streams of a loop share it."""
         self._loop, self._scratch = loop, scratch
         self.buffer = bytearray()
         self.ended = False
@@ -35,9 +35,9 @@ class Wire(asyncio.BufferedProtocol):
         """Called when what was full takes more."""
         self.received = self.sent = 0
         self._transport: asyncio.Transport | None = None
-        self._sink: Wire | None = None
-        self._source: Wire | None = None
-        self._guarded: Wire | None = None
+        self._sink: ProxyStream | None = None
+        self._source: ProxyStream | None = None
+        self._guarded: ProxyStream | None = None
         self._more: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._held = self._full = self.discards = self._alone = self._news = False
@@ -206,7 +206,7 @@ class Wire(asyncio.BufferedProtocol):
 
     # -- passing on ----------------------------------------------------------------------------------------------------
 
-    def pipe(self, sink: Wire) -> None:
+    def pipe(self, sink: ProxyStream) -> None:
         """From now on what comes goes to `sink`, its end too."""
         if self._sink is None:
             self._sink, sink._source = sink, self
@@ -218,17 +218,17 @@ class Wire(asyncio.BufferedProtocol):
             elif not sink._full:
                 self._flow_on()
 
-    async def join(self, other: Wire) -> None:
+    async def join(self, other: ProxyStream) -> None:
         """Passes what comes from either to the other until both have ended. Lost: one of them broke."""
         self.pipe(other)
         other.pipe(self)
-        for wire in (self, other):
-            while await wire.more():
+        for stream in (self, other):
+            while await stream.more():
                 pass
         await self.drain()
         await other.drain()
 
-    def guard(self, other: Wire | None) -> None:
+    def guard(self, other: ProxyStream | None) -> None:
         """If this one breaks, `other` is broken off."""
         self._guarded = other
 

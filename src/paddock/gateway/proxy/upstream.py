@@ -15,7 +15,7 @@ from paddock.gateway.protocols.http1 import Http, Http1
 from paddock.gateway.protocols.refusal import Refused
 from paddock.model.egress import Target, Verdict
 
-from .stream import Lost, Wire
+from .stream import Lost, ProxyStream
 
 DIAL_SECONDS = 10.0
 MOST_ADDRESSES = 8
@@ -60,9 +60,9 @@ def _in_hosts_file(name: str) -> list[str]:
 class Upstream:
     """A connection to `target`, of which `address` was checked."""
 
-    def __init__(self, wire: Wire, target: Target, address: str, http: Http | None = None) -> None:
-        self.wire, self.target, self.address = wire, target, address
-        self.http = http or Http1(wire)
+    def __init__(self, stream: ProxyStream, target: Target, address: str, http: Http | None = None) -> None:
+        self.stream, self.target, self.address = stream, target, address
+        self.http = http or Http1(stream)
         self.reused = False
         self.shared = False
         """Whether it is a stream of a connection of HTTP/2."""
@@ -106,14 +106,14 @@ class Dialer:
                 if not allowed:
                     why = next(iter(verdicts.values())).reason if verdicts else "it has none"
                     raise Refused(f"no address of {target.host} may be connected to: {why}", rule="address")
-                wire, address = await self._connect(allowed, target)
+                stream, address = await self._connect(allowed, target)
                 if tls:
-                    await self._shake(wire, target, h2=h2)
+                    await self._shake(stream, target, h2=h2)
         except TimeoutError:
             raise Refused(
                 f"{target.host}:{target.port} did not answer within {DIAL_SECONDS:.0f} s", status=504, rule="upstream"
             ) from None
-        return Upstream(wire, target, address)
+        return Upstream(stream, target, address)
 
     async def _resolve(self, name: str) -> list[str]:
         try:
@@ -121,15 +121,15 @@ class Dialer:
         except (OSError, UnicodeError) as error:
             raise Refused(f"{name} can't be resolved: {_words(error)}", status=502, rule="upstream") from None
 
-    async def _connect(self, addresses: list[str], target: Target) -> tuple[Wire, str]:
+    async def _connect(self, addresses: list[str], target: Target) -> tuple[ProxyStream, str]:
         why: OSError | None = None
         for address in addresses:
             sock: socket.socket | None = None
             try:
                 sock = await self._reach(address, target.port)
-                wire = Wire(self._loop, self._scratch)
-                await wire.attach(sock)
-                return wire, address
+                stream = ProxyStream(self._loop, self._scratch)
+                await stream.attach(sock)
+                return stream, address
             except BaseException as error:
                 if sock is not None:
                     sock.close()
@@ -140,19 +140,19 @@ class Dialer:
             f"{target.host}:{target.port} can't be reached: {_words(why)}", status=502, rule="upstream"
         ) from None
 
-    async def _shake(self, wire: Wire, target: Target, *, h2: bool) -> None:
+    async def _shake(self, stream: ProxyStream, target: Target, *, h2: bool) -> None:
         if h2 not in self._trust:
             self._trust[h2] = self._make_trust()
             self._trust[h2].set_alpn_protocols(["h2", "http/1.1"] if h2 else ["http/1.1"])
         try:
-            await wire.shake(self._trust[h2], name=target.host)
+            await stream.shake(self._trust[h2], name=target.host)
         except (ssl.SSLError, Lost) as error:
-            wire.reset()
+            stream.reset()
             raise Refused(
                 f"TLS with {target.host}:{target.port} failed: {_words(error)}", status=502, rule="upstream"
             ) from None
         except BaseException:
-            wire.reset()
+            stream.reset()
             raise
 
 

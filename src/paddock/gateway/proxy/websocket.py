@@ -15,10 +15,10 @@ from paddock.gateway.protocols.refusal import Refused
 from paddock.gateway.protocols.replacer import Filter
 from paddock.gateway.rules.substitution import Swap
 
-from .stream import Lost, Wire
+from .stream import Lost, ProxyStream
 
 if TYPE_CHECKING:
-    from .network import Door
+    from .network import SandboxNetwork
 
 PIECE_BYTES = 64 << 10
 _MOST_REASON = 120
@@ -119,7 +119,7 @@ def _shown(reason: bytes) -> str:
 
 
 async def converse(
-    client: Wire, server: Wire, outwards: Messages, inwards: Messages, loop: asyncio.AbstractEventLoop
+    client: ProxyStream, server: ProxyStream, outwards: Messages, inwards: Messages, loop: asyncio.AbstractEventLoop
 ) -> None:
     """Until both sides have ended. Lost: one broke, or said what may not go on; both were told."""
     ways = {loop.create_task(_pass_on(client, server, outwards)), loop.create_task(_pass_on(server, client, inwards))}
@@ -140,7 +140,7 @@ async def converse(
             raise result
 
 
-async def _pass_on(source: Wire, sink: Wire, messages: Messages) -> None:
+async def _pass_on(source: ProxyStream, sink: ProxyStream, messages: Messages) -> None:
     goes_on = True
     while goes_on:
         if source.buffer:
@@ -155,21 +155,28 @@ async def _pass_on(source: Wire, sink: Wire, messages: Messages) -> None:
 EXTENSIONS = b"sec-websocket-extensions"
 
 
-async def switch(request: Request, response: Response, wire: Wire, server: Wire, door: Door, swap: Swap | None) -> bool:
+async def switch(
+    request: Request,
+    response: Response,
+    client: ProxyStream,
+    server: ProxyStream,
+    network: SandboxNetwork,
+    swap: Swap | None,
+) -> bool:
     """Passes on what both say, until one ends. False: the connection can't go on. Refused: 101, and nobody asked."""
     if request.upgrade != b"websocket" or response.upgrade != b"websocket":
         server.reset()
         raise Refused("the server switched protocols, unasked", status=502, rule="upstream")
-    book = door.secrets
+    book = network.secrets
     if book:
         if response.get(EXTENSIONS) is not None:
             server.reset()
             raise Refused("the server extends the WebSocket, unasked", status=502, rule="upstream")
         redaction = book.redaction(keep_length=True)
         response.fields = redaction.fields(response.fields)
-    wire.write(write_response(response, keep_alive=True))
-    wire.watch(False)
-    server.guard(wire)
+    client.write(write_response(response, keep_alive=True))
+    client.watch(False)
+    server.guard(client)
     if book and swap is not None:
         outwards = Messages(outwards=True, filter=swap.message, control=swap.control)
         inwards = Messages(
@@ -177,8 +184,8 @@ async def switch(request: Request, response: Response, wire: Wire, server: Wire,
             filter=lambda _: book.redaction(keep_length=True).stream(),
             control=lambda data: book.redaction(keep_length=True).whole(data),
         )
-        await converse(wire, server, outwards, inwards, door.loop)
+        await converse(client, server, outwards, inwards, network.loop)
     else:
-        await wire.join(server)
+        await client.join(server)
     server.guard(None)
     return False

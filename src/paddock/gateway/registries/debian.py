@@ -1,4 +1,6 @@
-"""A Debian archive: its indexes are signed and pass as they are, its files are judged by their place in the pool. Pure.
+"""Recognize the indexes and files of a Debian archive. Pure.
+
+Indexes are signed and pass as they are. A file is authorized by its place in the pool.
 
 The layout: https://wiki.debian.org/DebianRepository/Format.
 """

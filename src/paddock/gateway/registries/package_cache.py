@@ -1,8 +1,8 @@
-"""Files and pages of registries that one sandbox has fetched, for the next one: see docs/design/package-cache.md.
+"""Keep files and pages of registries for the next sandbox: see docs/design/package-cache.md.
 
-Files are found by their URL and by the digest that a page said. Whoever asks here was judged already. What is given out
-has the right digest when its last bytes are. On the disk entries are there as a whole or not at all. Pages are kept as
-they were read, for whoever asks next by the same rule.
+Files are found by their URL and by the digest that a page said. Every request was authorized before it comes here.
+The last bytes of a file leave only when its digest is right. On the disk an entry is whole or absent. Pages are kept
+as they were read, for the next request under the same rule.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 
 from paddock.gateway.protocols.http1 import CONDITIONS, Fields, Request, Response
 from paddock.gateway.proxy.stream import Lost
-from paddock.gateway.rules.authorization import Judged
+from paddock.gateway.rules.authorization import AuthorizedRequest
 
 from .page import Page
 from .protocols import Answer
@@ -283,7 +283,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     content: bytes
     etag: bytes | None
-    judged_at: float
+    checked_at: float
     until: float
     answer: Answer
 
@@ -310,7 +310,7 @@ def find_page(store: PackageStore, page: Page) -> Remembered | None:
         return None  # of another version
     finally:
         copy.close()
-    age = store.clock() - read.judged_at
+    age = store.clock() - read.checked_at
     if age < 0 or (page.rule.cooldown_days is not None and age > JUDGED_SECONDS):
         return None
     return Remembered(read, content[end:], copy.entry.address)
@@ -361,15 +361,15 @@ class Broken(Exception):
     """A file can't be read to its end; why."""
 
 
-def wanted(judged: Judged, digest: str | None) -> tuple[str, str] | None:
+def wanted(authorized: AuthorizedRequest, digest: str | None) -> tuple[str, str] | None:
     """The URL of a file, and the digest that its bytes have to have. None: the cache has no part in it. Whose answer
     could depend on who asks is nobody else's."""
-    request, target = judged.request, judged.target
-    if digest is None or not _DIGEST.fullmatch(digest) or judged.verdict.mock or request.chunked or request.length:
+    request, target = authorized.request, authorized.target
+    if digest is None or not _DIGEST.fullmatch(digest) or authorized.verdict.mock or request.chunked or request.length:
         return None
-    if judged.depends_on_who_asks(_PERSONAL):
+    if authorized.depends_on_who_asks(_PERSONAL):
         return None
-    return f"https://{target.host}:{target.port}{judged.path}", digest
+    return f"https://{target.host}:{target.port}{authorized.path}", digest
 
 
 class Packaged:
@@ -404,19 +404,19 @@ class Packaged:
         if copy is None:
             return None
         try:
-            if connection.target is None or not connection.door.may_dial(connection.target, copy.entry.address):
+            if connection.target is None or not connection.network.may_dial(connection.target, copy.entry.address):
                 return None
             self.how, connection.source = "hit", copy.entry.address
-            connection.wire.watch(True)
+            connection.client.watch(True)
             return await self._read_out(copy, request, relay)
         finally:
             copy.close()
-            connection.wire.watch(False)
+            connection.client.watch(False)
             connection.source = None
 
     async def _read_out(self, copy: Copy, request: Request, relay: Relay) -> bool | None:
         """None: it broke, and nothing was said yet."""
-        wire, entry, sent, buffer = self._connection.wire, copy.entry, self._connection.wire.sent, bytearray()
+        client, entry, sent, buffer = self._connection.client, copy.entry, self._connection.client.sent, bytearray()
         response = whole(entry.fields, entry.size)
         stream = relay.returning(response)
         if response.length is None:
@@ -427,12 +427,12 @@ class Packaged:
             for piece in _pieces(copy):
                 buffer += piece
                 relay.send(stream.take(buffer), stream.last)
-                await wire.drain()
+                await client.drain()
         except Broken as broken:
             self._store.drop(entry.key)
-            if wire.sent == sent:
+            if client.sent == sent:
                 return None
-            wire.reset()
+            client.reset()
             raise Lost(f"the answer was cut off: {broken}") from None
         self.gave()
         return goes_on

@@ -15,7 +15,7 @@ from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Request, Res
 from paddock.gateway.protocols.refusal import Refused
 from paddock.gateway.proxy.relay import Relay
 from paddock.gateway.proxy.upstream import Upstream
-from paddock.gateway.rules.authorization import Judged
+from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.model import Allow
 from paddock.model.egress import Target, Verdict
 
@@ -61,9 +61,9 @@ class Shelf:
         """Bytes of pages that are being read."""
         self.turn = asyncio.Semaphore(_PAGES_AT_ONCE)
 
-    def judge(self, rule: Allow, judged: Judged) -> Page | Kept | Unread | None:
+    def judge(self, rule: Allow, authorized: AuthorizedRequest) -> Page | Kept | Unread | None:
         """What it is; None: an index that passes as it is. Refused."""
-        verdict, target, path = judged.verdict, judged.target, judged.path
+        verdict, target, path = authorized.verdict, authorized.target, authorized.path
         if self._revision != verdict.revision:
             self._files.clear()
             self._downloads.clear()
@@ -84,7 +84,7 @@ class Shelf:
                 return Unread("", f"{base[3]}{crates.CONFIG}")
             downloads = self._downloads[base]
         return Page(
-            scheme=judged.scheme,
+            scheme=authorized.scheme,
             host=target.host,
             port=target.port,
             path=path,
@@ -94,7 +94,7 @@ class Shelf:
             known=self.known(rule, package),
             downloads=downloads,
             item=item,
-            accept=(judged.request.get(b"accept") or b"").decode("latin-1").lower(),
+            accept=(authorized.request.get(b"accept") or b"").decode("latin-1").lower(),
         )
 
     def known(self, rule: Allow, package: str) -> tuple[Malicious, ...]:
@@ -131,7 +131,7 @@ class Shelf:
             return None
         kept = debian.file_of(path)
         if kept is None:
-            hint = "an archive with a pool is judged by the names in it; allow another by `host`, without filters"
+            hint = "an archive with a pool is authorized by the names in it; allow another by `host`, without filters"
             raise Refused("this is no index of a Debian archive, and no file of its pool", rule="registry", hint=hint)
         self._check_listed(rule, kept.package)
         return self._check_known(rule, kept)
@@ -180,24 +180,29 @@ def _refused(kept: Kept, why: str) -> Refused:
     return Refused(f"{kept.package} {kept.version} is held back: it is {why}", rule="registry")
 
 
-class RegistryGate:
+class RegistryFilter:
     """For one request of `connection`."""
 
-    def __init__(self, connection: Connection, judged: Judged) -> None:
-        self._connection, self.door, self.judged, self._verdict = connection, connection.door, judged, judged.verdict
+    def __init__(self, connection: Connection, authorized: AuthorizedRequest) -> None:
+        self._connection, self.network, self.authorized, self._verdict = (
+            connection,
+            connection.network,
+            authorized,
+            authorized.verdict,
+        )
         self._asker = b""
-        self._rule = connection.door.policy.registry(judged.verdict.item or 0)
+        self._rule = connection.network.policy.registry(authorized.verdict.item or 0)
 
     def is_silent(self) -> bool:
         """Whether who asks says nothing of a page that is refused, but of one that is no page."""
-        page = self._rule.registry == "pypi" and pypi.package_of(self.judged.path) is not None
+        page = self._rule.registry == "pypi" and pypi.package_of(self.authorized.path) is not None
         return page and self._asker.startswith(b"pip/")
 
     async def judge(self, relay: Relay) -> None:
         """`relay` looks through the page, or fetches the file. Refused, recorded."""
-        request = self.judged.request
+        request = self.authorized.request
         if request.chunked or request.length:
-            raise Refused("a request to a judged registry has no body", status=400, rule=self._verdict.rule)
+            raise Refused("a request to a authorized registry has no body", status=400, rule=self._verdict.rule)
         request.upgrade, relay.anew = None, True
         self._asker = (request.get(b"user-agent") or b"").lower()
         try:
@@ -217,17 +222,17 @@ class RegistryGate:
     async def _find(self) -> Page | Kept | Unread | None:
         """Read what should lead to it first, if nobody has: a file's page; for a page of crates, the index's own, which
         says where files are."""
-        found = self.door.shelf.judge(self._rule, self.judged)
+        found = self.network.shelf.judge(self._rule, self.authorized)
         if isinstance(found, Unread):
             await self._read_page(found)
-            found = self.door.shelf.judge(self._rule, self.judged)
+            found = self.network.shelf.judge(self._rule, self.authorized)
         return found
 
     def _fetch(self, kept: Kept, relay: Relay) -> None:
-        packages, file = self.door.pages.packages, wanted(self.judged, kept.digest)
+        packages, file = self.network.pages.packages, wanted(self.authorized, kept.digest)
         if packages is not None and file is not None:
             relay.file = Packaged(self._connection, packages, file)
-        rule, shelf = self._rule, self.door.shelf
+        rule, shelf = self._rule, self.network.shelf
         if rule.registry != "debian" or (rule.cooldown_days is None and rule.unknown_age is None):
             self.record(None, kept=kept)
             return
@@ -245,21 +250,21 @@ class RegistryGate:
 
     async def _read_page(self, wanted: Unread) -> None:
         """A lock file names files: what leads to one is asked for here then. Where that fails, it stays unread."""
-        here, door, policy = self.judged.target, self.door, self.door.policy
+        here, network, policy = self.authorized.target, self.network, self.network.policy
         host = next(iter(self._rule.hosts or ())) if wanted.package else here.host
         target = here if host == here.host else Target(host, _PORT)
-        scheme = self.judged.scheme if target == here else "https"
+        scheme = self.authorized.scheme if target == here else "https"
         verdict = policy.request(target, scheme, "GET", wanted.path)
         if not (verdict.allowed and verdict.filtered and verdict.item == self._verdict.item):
             return
         if verdict.approve is not None or not policy.connect(target).allowed:
             return
         digest = hashlib.sha256(wanted.path.encode()).hexdigest()[:16]
-        number = door.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
-        own = [one for one in self.judged.request.fields if one[0].lower() == b"authorization" and target == here]
+        number = network.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
+        own = [one for one in self.authorized.request.fields if one[0].lower() == b"authorization" and target == here]
         asked = Request(method="GET", target=wanted.path, fields=own)
-        inner = RegistryGate(self._connection, Judged(asked, target, scheme, wanted.path, verdict))
-        relay = Relay(self._connection, inner.judged, silent=True)
+        inner = RegistryFilter(self._connection, AuthorizedRequest(asked, target, scheme, wanted.path, verdict))
+        relay = Relay(self._connection, inner.authorized, silent=True)
         error = None
         try:
             found = await inner._find()
@@ -272,36 +277,36 @@ class RegistryGate:
                 raise
         finally:
             relay.close()
-            door.outcome(number, sent=0, received=0, error=error)
+            network.outcome(number, sent=0, received=0, error=error)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
     def record(self, refused: str | None, *, kept: Kept | None = None, held: str = "") -> int:
-        verdict, door = self._verdict, self.door
+        verdict, network = self._verdict, self.network
         reason = refused or (f"{verdict.reason}; held back: {held}" if held else verdict.reason)
-        judged = Verdict(allowed=refused is None, rule=verdict.rule, reason=reason, revision=verdict.revision)
+        authorized = Verdict(allowed=refused is None, rule=verdict.rule, reason=reason, revision=verdict.revision)
         what = None if kept is None else kept.package
         if kept is not None and kept.version:
             what = f"{kept.package} {kept.version}"
-        return door.decide(
+        return network.decide(
             "registry",
             self._connection.flow,
-            self.judged.target,
-            judged,
+            self.authorized.target,
+            authorized,
             package=what,
             digest=None if kept is None else kept.digest,
-            malware=door.shelf.digest(self._rule),
+            malware=network.shelf.digest(self._rule),
         )
 
 
 class Look:
     """At one page. Made before it is asked for: the request asks for what can be looked through."""
 
-    def __init__(self, gate: RegistryGate, page: Page) -> None:
-        self._gate, self._page, self._judged = gate, page, gate.judged
-        self._door, self._verdict, request = gate.door, gate.judged.verdict, gate.judged.request
-        packages = self._door.pages.packages
-        anybodys = packages is not None and not gate.judged.depends_on_who_asks(OF_SOMEBODY)
+    def __init__(self, gate: RegistryFilter, page: Page) -> None:
+        self._gate, self._page, self._authorized = gate, page, gate.authorized
+        self._network, self._verdict, request = gate.network, gate.authorized.verdict, gate.authorized.request
+        packages = self._network.pages.packages
+        anybodys = packages is not None and not gate.authorized.depends_on_who_asks(OF_SOMEBODY)
         self._store = packages if anybodys else None
         self._found = None if self._store is None else find_page(self._store, page)
         self.address = ""
@@ -317,9 +322,9 @@ class Look:
     def recall(self, response: Response) -> bytes | None:
         """The body of a page that need not be asked for, with `response` made its head. Refused."""
         store, found = self._store, self._found
-        if store is None or found is None or not found.read.judged_at <= store.clock() <= found.read.until:
+        if store is None or found is None or not found.read.checked_at <= store.clock() <= found.read.until:
             return None
-        if not self._door.may_dial(self._judged.target, found.address):
+        if not self._network.may_dial(self._authorized.target, found.address):
             return None
         self.how = "page"
         return self._written(response, found.read.answer, found.body)
@@ -347,7 +352,7 @@ class Look:
         return self._written(response, found.read.answer, found.body)
 
     def _check_revision(self) -> None:
-        if self._door.policy.revision != self._verdict.revision:
+        if self._network.policy.revision != self._verdict.revision:
             raise Refused("the policy has changed meanwhile", rule=self._verdict.rule, hint="try again")
 
     def _keep(self, response: Response, read: Read, body: bytes) -> None:
@@ -364,7 +369,7 @@ class Look:
         return body
 
     async def _look(self, response: Response, content: bytes) -> tuple[Answer, bytes]:
-        reader = self._door.pages.reader
+        reader = self._network.pages.reader
         if reader is None:
             raise Refused("pages can't be read: there is no reader", status=503, rule="registry")
         coding = (response.get(b"content-encoding") or b"").strip().lower()
@@ -377,10 +382,10 @@ class Look:
             self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
             return found.read.answer, found.body
         job = Job(page=self._page, kind=kind, gzip=coding.endswith(b"gzip"))
-        answer, body = await reader.read(job, content, self._door.shelf.turn)
+        answer, body = await reader.read(job, content, self._network.shelf.turn)
         if answer.malformed is not None:
             raise self._refused(f"the index's page is malformed: {answer.malformed}")
-        read = Read(kind=kind, content=digest, etag=etag, judged_at=self._page.now, until=0.0, answer=answer)
+        read = Read(kind=kind, content=digest, etag=etag, checked_at=self._page.now, until=0.0, answer=answer)
         self._keep(response, read, body)
         return answer, body
 
@@ -388,8 +393,8 @@ class Look:
         """What was read holds from now on. Refused: there is nothing to be seen."""
         page = self._page
         if page.rule.registry == "crates" and not page.package:
-            self._door.shelf.add_downloads(page, answer.downloads)
-        self._door.shelf.add(answer.files, self._verdict.revision)
+            self._network.shelf.add_downloads(page, answer.downloads)
+        self._network.shelf.add(answer.files, self._verdict.revision)
         if status == 200 and page.package:
             number = self._gate.record(answer.nothing, kept=Kept(page.package, ""), held=answer.held)
             if answer.nothing is not None:
@@ -397,7 +402,7 @@ class Look:
 
     async def _collect(self, response: Response, upstream: Upstream) -> bytes:
         """All of it, as it came."""
-        server, body, content, shelf = upstream.wire, upstream.http.body(response), bytearray(), self._door.shelf
+        server, body, content, shelf = upstream.stream, upstream.http.body(response), bytearray(), self._network.shelf
         held = 0
         try:
             while True:

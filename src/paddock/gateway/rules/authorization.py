@@ -14,7 +14,7 @@ from paddock.model.approval import arguments_digest
 from paddock.model.egress import RequestVerdict, Target
 
 
-class Judged(msgspec.Struct):
+class AuthorizedRequest(msgspec.Struct):
     """`path` is in its normal form, with its query. `verdict` may become another when the body was looked at."""
 
     request: Request
@@ -51,29 +51,29 @@ _MOST_REFS = 8
 
 
 class Approvals(Protocol):
-    """What a `Door` has as `approvals`. Without an answer it is a no."""
+    """What a `SandboxNetwork` has as `approvals`. Without an answer it is a no."""
 
     async def claim(self, request: ApprovalRequest) -> ApprovalAnswer: ...
 
 
 def of_request(
-    judged: Judged, body: bytes, *, sandbox: str, incarnation: int, pushed: Sequence[str] = ()
+    authorized: AuthorizedRequest, body: bytes, *, sandbox: str, incarnation: int, pushed: Sequence[str] = ()
 ) -> ApprovalRequest:
     """Of a whole request as the sandbox sent it: with placeholders, and all of its `body`, or what it has `pushed`."""
-    method, target, kind = judged.request.method, judged.target, judged.verdict.approve or ""
-    fields = [(name.lower(), value) for name, value in judged.request.fields]
+    method, target, kind = authorized.request.method, authorized.target, authorized.verdict.approve or ""
+    fields = [(name.lower(), value) for name, value in authorized.request.fields]
     said = [part for field in sorted(fields) if field[0] not in _VOLATILE for part in field]
     changes = [change.encode() for change in pushed]
-    where = f"{judged.scheme}://{target.host}:{target.port}"
+    where = f"{authorized.scheme}://{target.host}:{target.port}"
     return ApprovalRequest(
         kind=kind,
         sandbox=sandbox,
         incarnation=incarnation,
-        revision=judged.verdict.revision,
+        revision=authorized.verdict.revision,
         digest=arguments_digest(
-            kind.encode(), method.encode(), where.encode(), judged.path.encode(), *said, b"", body, *changes
+            kind.encode(), method.encode(), where.encode(), authorized.path.encode(), *said, b"", body, *changes
         ),
-        summary=f"{method} {where}{judged.path}"[:_SUMMARY_CHARS]
+        summary=f"{method} {where}{authorized.path}"[:_SUMMARY_CHARS]
         + (f", with {len(body)} bytes" if body else "")
         + _changes(pushed),
     )

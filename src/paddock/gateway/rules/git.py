@@ -29,7 +29,7 @@ _NOT_IN_NAMES = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(?:/
 
 
 class BadPush(ValueError):
-    """Not the commands of a push as git writes them, or more than can be judged."""
+    """Not the commands of a push as git writes them, or more than can be authorized."""
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class PushReader:
         if _SHALLOW.fullmatch(line) and not self.updates:
             return
         if line.startswith(b"push-cert"):
-            raise BadPush("signed pushes are not judged")
+            raise BadPush("signed pushes are not authorized")
         match = _COMMAND.fullmatch(line)
         if match is None or len(match[1]) != len(match[2]):
             raise BadPush("a command is malformed")
@@ -112,9 +112,9 @@ class PushReader:
             raise BadPush("capabilities behind another than the first command")
         named = {word.partition(b"=")[0] for word in words.split()}
         if b"push-options" in named:
-            raise BadPush("push options are not judged: what they make the server do is not known here")
+            raise BadPush("push options are not authorized: what they make the server do is not known here")
         if b"push-cert" in named:
-            raise BadPush("signed pushes are not judged")
+            raise BadPush("signed pushes are not authorized")
 
 
 def _name(raw: bytes) -> str:

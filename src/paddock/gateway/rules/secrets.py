@@ -77,7 +77,7 @@ def from_bytes(data: bytes) -> tuple[Bound, ...]:
 
 
 class SecretBook:
-    """What a `Door` has as `secrets`."""
+    """What a `SandboxNetwork` has as `secrets`."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class SecretBook:
         return bound.value.data
 
     def bindings(self, name: str, target: Target, method: str) -> tuple[Binding, ...]:
-        """Those that say something about such a request. (Its path, the policy has judged.)"""
+        """Those that say something about such a request. (Its path, the policy has authorized.)"""
         bound = self._bound.get(name)
         return tuple(
             one
