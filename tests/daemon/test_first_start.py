@@ -24,7 +24,7 @@ from paddock.audit import verify
 from paddock.client import default_transport, stop_daemon
 from paddock.daemon.clock import boot_id
 from paddock.daemon.store.database import Store
-from paddock.errors import NotConfigured, SandboxDied
+from paddock.errors import NotConfiguredError, SandboxDiedError
 from paddock.model import (
     Action,
     ListApprovals,
@@ -154,7 +154,7 @@ def test_a_sandbox_that_an_older_paddock_left_running_is_recorded_as_ended_with_
         db.commit()
     transport = default_transport(old_state)
     assert Sandbox.list(transport=transport) == ()
-    with pytest.raises(SandboxDied, match=why):
+    with pytest.raises(SandboxDiedError, match=why):
         Sandbox.connect(id, transport=transport)
     with Sandbox.create(level="jail", workspace="idea", transport=transport) as box:
         assert box.exec("true").ok
@@ -189,7 +189,9 @@ def test_a_program_of_an_older_paddock_that_still_works_there_is_named(old_state
     ) as older:
         assert older.stdout is not None
         pid = int(older.stdout.readline())
-        with pytest.raises(NotConfigured, match=rf"older paddock \(pid {pid}\) still works in {old_state}") as refused:
+        with pytest.raises(
+            NotConfiguredError, match=rf"older paddock \(pid {pid}\) still works in {old_state}"
+        ) as refused:
             Sandbox.list(transport=default_transport(old_state))
         assert refused.value.hint is not None
         assert f"kill {pid}" in refused.value.hint

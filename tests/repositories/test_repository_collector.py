@@ -10,7 +10,7 @@ import pytest
 from paddock.daemon.clock import Clock
 from paddock.daemon.store.references import Need
 from paddock.daemon.workspaces.repositories import Repositories
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.storage.repositories import pins
 from tests.repositories.git_servers import Origin, address
 from tests.repositories.shelf import Shelf
@@ -41,7 +41,7 @@ async def test_one_goes_that_nothing_needs_and_that_was_not_used_just_now(
     pins.pin(shelf.path(acquired), "ws_1", acquired.commit)
     assert "ws_1" in (await kept() or "")
     (one,) = await collector.candidates()
-    with pytest.raises(InvalidState, match="ws_1"):  # asked again at the last moment
+    with pytest.raises(InvalidStateError, match="ws_1"):  # asked again at the last moment
         await one.take()
     assert shelf.path(acquired).exists()
     pins.unpin(shelf.path(acquired), "ws_1")

@@ -15,7 +15,7 @@ from service_world import ME
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.database import Row
 from paddock.daemon.store.trees import WorkspaceTree
-from paddock.errors import NotFound
+from paddock.errors import NotFoundError
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -52,7 +52,7 @@ class OverABase:
     @asynccontextmanager
     async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
         if reference != "task":
-            raise NotFound(reference)
+            raise NotFoundError(reference)
         yield self._tree
 
     def take(self, row: Row) -> None: ...

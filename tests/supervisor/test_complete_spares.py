@@ -14,7 +14,7 @@ import pytest
 
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import _spares
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.linux import proc
 from paddock.model import Limit, Limits, Mount, Noun, replace
 from paddock.supervisor._plan import PlanError
@@ -246,7 +246,7 @@ def test_the_supervisor_ends_those_of_a_connection_that_has_ended(state_dir: Pat
                 stock.spares.count = 0
                 id = stock.taken(plan).id
                 yard.backend.supervisor.close()
-                with pytest.raises(SandboxDied):
+                with pytest.raises(SandboxDiedError):
                     await yard.backend.supervisor.request("commit", id=id)
                 yard.pool.delete(id)
                 assert supervisor_pid(yard) == first
@@ -274,7 +274,7 @@ def test_one_that_was_taken_and_not_used_can_be_taken_again_or_forgotten(play: P
             again = stock.taken(plan)
             assert again.id == first.id
             await yard.backend.forget(again.id)
-            with pytest.raises(SandboxDied):
+            with pytest.raises(SandboxDiedError):
                 await yard.backend.supervisor.request("commit", id=again.id)
             yard.pool.delete(again.tree)
             await stock.tidied()

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Kind, NotSent, close_all
 from paddock.wire.duplex import Duplex
 
@@ -143,7 +143,7 @@ class AsyncPipe:
 
     def _open(self) -> int:
         if self._descriptor < 0:
-            raise InvalidState("this stream is closed")
+            raise InvalidStateError("this stream is closed")
         return self._descriptor
 
     async def _ready(self, add: Callable[..., object], remove: Callable[[int], object]) -> None:

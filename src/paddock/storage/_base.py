@@ -76,7 +76,7 @@ class Pool(ABC):
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
-        """Make an empty tree to be written over `layers` (`copy`: with their content). AlreadyExists,
+        """Make an empty tree to be written over `layers` (`copy`: with their content). AlreadyExistsError,
         ResourceExhausted."""
 
     @abstractmethod
@@ -87,13 +87,13 @@ class Pool(ABC):
         meanwhile).
 
         `at_rest`: nobody will write it, and what is needed for that is not made. `ours`: we read it ourselves; who
-        owns what may be lost. NotFound, AlreadyExists, ResourceExhausted.
+        owns what may be lost. NotFoundError, AlreadyExistsError, ResourceExhausted.
         """
 
     @abstractmethod
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         """Make a tree that begins with the content of `source`, which never changes again. Return the layers that it
-        needs below it from now on, `source` or none. NotFound, AlreadyExists, ResourceExhausted."""
+        needs below it from now on, `source` or none. NotFoundError, AlreadyExistsError, ResourceExhausted."""
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(name for name in names_in(self._fd) if NAME.fullmatch(name)))
@@ -110,7 +110,7 @@ class Pool(ABC):
         os.close(self.open(name))
 
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
-        """Rename in one step; with that ceiling, if one is given. NotFound, AlreadyExists."""
+        """Rename in one step; with that ceiling, if one is given. NotFoundError, AlreadyExists."""
         check_name(source)
         check_name(name)
         try:
@@ -127,7 +127,7 @@ class Pool(ABC):
 
     def exchange(self, one: str, other: str) -> None:
         """Give each the other's name, in one step; ceilings, and what has them mounted, stay with their content.
-        NotFound: one of them is not there. PlatformError: the file system can't."""
+        NotFoundError: one of them is not there. PlatformError: the file system can't."""
         check_name(one)
         check_name(other)
         try:
@@ -137,7 +137,7 @@ class Pool(ABC):
 
     @by_worker
     def add_mounts(self, name: str, mounts: int) -> None:
-        """Make for a tree what `create` makes for so many mounts. NotFound, AlreadyExists, ResourceExhausted."""
+        """Make for a tree what `create` makes for so many mounts. NotFoundError, AlreadyExistsError, ResourceExhausted."""
         with within(self, name, "lay mounts over") as tree:
             make_mount_parts(tree, self._base, mounts)
 
@@ -247,7 +247,7 @@ class Pool(ABC):
             raise tree_error(error, name, doing) from error
 
     def _check_room(self) -> None:
-        """ResourceExhausted if there is none for another tree."""
+        """ResourceExhaustedError if there is none for another tree."""
         self._disk.check()
 
     def _begin(self, making: str) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from paddock.daemon.context import Component
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfiguredError
 from paddock.model import Approval
 from paddock.storage._https import opener
 
@@ -40,7 +40,7 @@ class Webhook(Component):
         for pause in (*PAUSES, None):
             try:
                 problem = await asyncio.to_thread(self._post, body)
-            except NotConfigured as error:
+            except NotConfiguredError as error:
                 problem = error.message
                 break
             if not problem:
@@ -69,13 +69,13 @@ class Webhook(Component):
         url = self._config.approval_webhook or ""
         parts = urlsplit(url)
         if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL):
-            raise NotConfigured("approval_webhook is an https address, or http on this machine")
+            raise NotConfiguredError("approval_webhook is an https address, or http on this machine")
         try:
             key = Path(self._config.approval_webhook_key_file or "").read_bytes()[:_MOST_KEY].strip()
         except OSError as error:
-            raise NotConfigured(f"approval_webhook_key_file can't be read: {error.strerror}") from None
+            raise NotConfiguredError(f"approval_webhook_key_file can't be read: {error.strerror}") from None
         if len(key) < _LEAST_KEY:
-            raise NotConfigured(
+            raise NotConfiguredError(
                 f"approval_webhook_key_file has to have {_LEAST_KEY} characters or more: what is sent is signed with it"
             )
         return url, key

@@ -28,7 +28,7 @@ from paddock.daemon.upkeep.garbage import Garbage
 from paddock.daemon.workspaces.repositories import Repositories
 from paddock.daemon.workspaces.results import remove_quarantines
 from paddock.daemon.workspaces.workspaces import Workspaces
-from paddock.errors import PaddockError, Unrecorded
+from paddock.errors import PaddockError, UnrecordedError
 from paddock.model import SandboxId, State
 
 PERIOD_SECONDS = 30.0
@@ -168,7 +168,7 @@ class Recovery(Component):
             self._tell("recovery.failed", error, what)
 
     def _tell(self, event: str, error: Exception, *what: str) -> None:
-        with suppress(Unrecorded):  # a full disk: then nothing was done either
+        with suppress(UnrecordedError):  # a full disk: then nothing was done either
             self._audit.event(event, message=": ".join((*what, type(error).__name__, str(error)))[:1024])
 
 

@@ -39,7 +39,7 @@ from paddock.daemon.workspaces.mounts import MountResults
 from paddock.daemon.workspaces.repositories import Repositories
 from paddock.daemon.workspaces.results import Sources, WorkspaceResults
 from paddock.daemon.workspaces.workspaces import Workspaces
-from paddock.errors import InternalError, InvalidState, Unrecorded, exhaustion
+from paddock.errors import InternalError, InvalidStateError, UnrecordedError, exhaustion
 from paddock.model import Action, Principal, SandboxId, State
 from paddock.model.config import Config
 from paddock.policy import Policy
@@ -154,7 +154,7 @@ class Service:
     async def perform(self, action: Action[R], principal: Principal) -> R:
         """Does what `action` asks, if the policy lets `principal`, and returns what the action's type says.
 
-        Raises PolicyDenied, Unrecorded (then nothing was done), and what the handlers raise (`paddock.errors`).
+        Raises PolicyDeniedError, UnrecordedError (then nothing was done), and what the handlers raise (`paddock.errors`).
         """
         task = asyncio.current_task()
         assert task is not None
@@ -199,7 +199,7 @@ class Service:
     async def start(self) -> None:
         """Recover, and begin the sweeps in the loop that runs."""
         if self._closed:
-            raise InvalidState("this service was closed", hint="make another one")
+            raise InvalidStateError("this service was closed", hint="make another one")
         await self.secrets.fetch_keys()
         await self.recover()
         self._tasks.start(self.recovery.run(self.activity), name="sweep")
@@ -255,5 +255,5 @@ class Service:
     def _task_failed(self, name: str, error: BaseException) -> None:
         try:
             self._audit.event("task.failed", message=f"{name}: {type(error).__name__}: {error}"[:1024])
-        except Unrecorded:
+        except UnrecordedError:
             asyncio.get_running_loop().call_exception_handler({"message": f"task {name!r} failed", "exception": error})

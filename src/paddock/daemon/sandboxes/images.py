@@ -14,7 +14,7 @@ from paddock.daemon.context import Component, Context, Entry, handles
 from paddock.daemon.store.candidates import Candidate, discarded, measured
 from paddock.daemon.store.references import told
 from paddock.daemon.tasks import in_thread
-from paddock.errors import NotConfigured, PaddockError
+from paddock.errors import NotConfiguredError, PaddockError
 from paddock.model import Check, Image, ListImages, PullImage, RemoveImage
 
 if TYPE_CHECKING:
@@ -107,5 +107,5 @@ class ImageRoom(Component):
 
 def _source(context: Context) -> Images:
     if context.images is None:
-        raise NotConfigured("this service has no images")
+        raise NotConfiguredError("this service has no images")
     return context.images()

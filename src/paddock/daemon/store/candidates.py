@@ -9,7 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from paddock.daemon.tasks import in_thread
-from paddock.errors import NotFound
+from paddock.errors import NotFoundError
 from paddock.storage._base import Pool
 
 Take: TypeAlias = Callable[[], Awaitable[str | None]]
@@ -38,7 +38,7 @@ async def measured(pool: Pool, name: str) -> int | None:
     """Return the bytes of a tree. None: it was deleted meanwhile."""
     try:
         return await asyncio.to_thread(pool.measure, name)
-    except NotFound:
+    except NotFoundError:
         return None
 
 

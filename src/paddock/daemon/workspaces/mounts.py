@@ -17,7 +17,7 @@ from paddock.daemon.sandboxes.sandboxes import Sandboxes
 from paddock.daemon.sandboxes.snapshots import Snapshots
 from paddock.daemon.store.database import Row
 from paddock.daemon.tasks import in_thread
-from paddock.errors import InvalidArgument, PlatformError
+from paddock.errors import InvalidArgumentError, PlatformError
 from paddock.linux.descriptors import closing
 from paddock.model import Change, DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
 
@@ -201,9 +201,11 @@ def _mount(row: Row, target: str | None) -> tuple[int, Mount]:
         return found[0]
     there = ", ".join(m.target for _, m in mounts)
     if not mounts:
-        raise InvalidArgument(f"sandbox {row.id} has no copy-on-write mount", hint="paddock create --mount DIR")
+        raise InvalidArgumentError(f"sandbox {row.id} has no copy-on-write mount", hint="paddock create --mount DIR")
     what = "several copy-on-write mounts" if target is None else f"no copy-on-write mount at {target!r}"
-    raise InvalidArgument(f"sandbox {row.id} has {what}; there are: {there}", hint="--mount TARGET", field="target")
+    raise InvalidArgumentError(
+        f"sandbox {row.id} has {what}; there are: {there}", hint="--mount TARGET", field="target"
+    )
 
 
 def _recorded(mount: Mount, plan: Plan, digests: Mapping[bytes, str]) -> dict[str, object]:

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal
 
-from paddock.errors import Unrecorded
+from paddock.errors import UnrecordedError
 from paddock.gateway.protocols.dns import GATEWAY, is_synthetic
 from paddock.gateway.protocols.http1 import BadMessage, Fields, Http, Http1, answer
 from paddock.gateway.protocols.names import BadHost, canonical, is_address
@@ -142,7 +142,7 @@ class Connection:
             self.client.reset(error)
         except (Lost, ssl.SSLError) as lost:
             error = str(lost)
-        except Unrecorded as unrecorded:
+        except UnrecordedError as unrecorded:
             error = unrecorded.message
             self.client.reset("unrecorded")
         except Exception as fault:
@@ -163,7 +163,7 @@ class Connection:
         if self._decision is not None:
             try:
                 self.network.outcome(self._decision, sent=self.client.received, received=self.client.sent, error=error)
-            except Unrecorded:
+            except UnrecordedError:
                 self.client.reset("unrecorded")
 
     async def _serve(self) -> None:
