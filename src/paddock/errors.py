@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from paddock.model import ExecResult
 
 OUT_OF = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What the kernel answers when it is the machine that has no more: ResourceExhausted."""
+"""What the kernel answers when it is the machine that has no more: ResourceExhaustedError."""
 
 BY_CODE: dict[str, type[PaddockError]] = {}
 

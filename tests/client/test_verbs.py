@@ -141,6 +141,21 @@ def test_other_old_names_warn_where_they_are_used_and_work(rig: Rig) -> None:
     assert len(Path(_renamed.__file__).read_text().splitlines()) <= 150
 
 
+def test_errors_have_one_suffix_and_their_old_names_warn() -> None:
+    kinds = {
+        name for name, value in vars(paddock.errors).items() if isinstance(value, type) and not name.startswith("_")
+    }
+    assert {name for name in kinds if not name.endswith("Error")} == set()
+    with pytest.warns(DeprecationWarning, match=r"paddock\.errors\.NotFound is called NotFoundError now") as caught:
+        from paddock.errors import NotFound  # type: ignore[attr-defined]
+    assert NotFound is paddock.errors.NotFoundError
+    assert caught[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match="CommandFailedError"):
+        assert paddock.CommandFailed is paddock.CommandFailedError  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        paddock.errors.Nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_callbacks_get_each_line_and_an_exception_of_one_ends_the_command(rig: Rig) -> None:
     async def scenario() -> list[str]:
         lines: list[str] = []

@@ -280,7 +280,7 @@ def test_what_is_under_way_when_the_daemon_dies_or_leaves_is_said_to_be_unknown(
     old = daemon_pid(state_dir)
     ending = os.pidfd_open(old)
     os.kill(old, how)
-    assert waits.hears() == DaemonLost.code
+    assert waits.hears() == DaemonLostError.code
     assert select.select([ending], [], [], 60)[0], "it has not ended"
     os.close(ending)
     waits.tell()

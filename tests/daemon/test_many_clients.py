@@ -163,7 +163,7 @@ def test_while_too_many_descriptors_of_this_user_are_under_way_a_stream_is_refus
     done = subprocess.run(
         [sys.executable, "-c", _MANY_UNDER_WAY, tmp_path], capture_output=True, text=True, check=False
     )
-    refused = f"{ResourceExhausted.code} ETOOMANYREFS"
+    refused = f"{ResourceExhaustedError.code} ETOOMANYREFS"
     assert done.stdout.splitlines() == [refused, refused, refused, refused, "b'on\\n'", "0"], done.stderr
 
 

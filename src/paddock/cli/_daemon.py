@@ -52,7 +52,7 @@ def _stop(options: argparse.Namespace) -> int:
 @usage()
 def _restart(options: argparse.Namespace) -> int:
     """Replace the daemon, after a change of config.toml, of its environment or of paddock itself. Sandboxes and
-    background commands go on; calls under way are repeated where that is safe, or fail with DaemonLost."""
+    background commands go on; calls under way are repeated where that is safe, or fail with DaemonLostError."""
     client.stop_daemon(default_state_dir(), ends_sessions=False)
     client.default_transport().control("status")  # the first call starts one
     return _status.run(options)

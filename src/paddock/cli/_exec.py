@@ -110,7 +110,7 @@ def _take_out(sandbox: client.Sandbox, options: argparse.Namespace, code: int) -
 
 def _complete(options: argparse.Namespace) -> None:
     """Put the image's entrypoint before the command, or its own command in its place, as `docker run` does.
-    InvalidArgument."""
+    InvalidArgumentError."""
     if not options.template.startswith(_IMAGES):
         if options.entrypoint is not None:
             raise InvalidArgumentError(f"template {options.template!r} is no image, and has no entrypoint")
@@ -168,7 +168,7 @@ def _disposable(options: argparse.Namespace) -> client.Sandbox:
 
 
 def _checked(options: argparse.Namespace) -> list[str]:
-    """The command, before anything is made for it. InvalidArgument."""
+    """The command, before anything is made for it. InvalidArgumentError."""
     argv = command(options.command)
     if not argv:
         raise WrongUsage("no command was given", "paddock run -- COMMAND ...")

@@ -277,7 +277,7 @@ def verb_agent(options: argparse.Namespace) -> int:
 
 
 def _models(text: str, price: Price | None) -> Callable[[int], Model]:
-    """By the number of the attempt. InvalidArgumentError, NotConfigured."""
+    """By the number of the attempt. InvalidArgumentError, NotConfiguredError."""
     from paddock.agents import AnthropicModel, OpenAIModel, ScriptModel, read_script
 
     kind, _, name = text.partition(":")

@@ -173,7 +173,7 @@ def spec(options: argparse.Namespace, *more: Mount) -> dict[str, Any]:
 
 
 def mount(text: str) -> Mount:
-    """`DIR`, `DIR:TARGET`, either with `:ro` or `:rw` at its end. InvalidArgument."""
+    """`DIR`, `DIR:TARGET`, either with `:ro` or `:rw` at its end. InvalidArgumentError."""
     from paddock.errors import InvalidArgumentError
     from paddock.model import Mount, MountMode
 

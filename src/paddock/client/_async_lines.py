@@ -130,7 +130,7 @@ class AsyncPipe:
         return os.open(f"/proc/self/fd/{self._open()}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> bool:
-        """Whether it was open. Who waits for it is told InvalidState."""
+        """Whether it was open. Who waits for it is told InvalidStateError."""
         if self._descriptor < 0:
             return False
         for waiting, remove in tuple(self._waiting.items()):

@@ -227,7 +227,8 @@ def _kind(value: object) -> str:
 
 
 def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
-    """Raises CommandFailedError, or for 126 and 127 what a shell says by them; `details["result"]` is the whole result."""
+    """Raises CommandFailedError, or for 126 and 127 what a shell says by them; `details["result"]` is the whole
+    result."""
     if result.ok:
         return result
     what = command if isinstance(command, str) else " ".join(command)

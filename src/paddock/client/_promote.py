@@ -30,7 +30,8 @@ _KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_
 def promote(plan: PromotionPlan, layer: int, journal: int) -> None:
     """Write what `plan` says: from the directory `layer`, whose descriptor stays the caller's, and into `plan.source`.
 
-    Raises InvalidStateError, PlatformError or ResourceExhausted. A part of it is done then, and can be done again."""
+    Raises InvalidStateError, PlatformError or ResourceExhaustedError. A part of it is done then, and can be done
+    again."""
     if not plan.changes:
         return
     try:

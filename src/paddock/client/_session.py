@@ -215,7 +215,7 @@ _sessions: dict[str, Session] = {}
 
 
 def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
-    """This process's with the daemon of `state_dir`, or of the default one. NotConfigured."""
+    """This process's with the daemon of `state_dir`, or of the default one. NotConfiguredError."""
     if state_dir is None and os.environ.get("PADDOCK_URL"):
         raise NotConfiguredError(
             "PADDOCK_URL is set, and this paddock cannot use a server yet: servers come with a later version",
@@ -326,7 +326,7 @@ def tell(body: bytes) -> None:
 
 
 def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
-    """The REPLY with all its descriptors. Raises the daemon's error, or ResourceExhausted."""
+    """The REPLY with all its descriptors. Raises the daemon's error, or ResourceExhaustedError."""
     if frame.kind is Kind.ERROR:
         error = codec.decode_error(frame.body)
         raise as_os_error(error) if isinstance(error, PaddockError) else error

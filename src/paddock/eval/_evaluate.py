@@ -139,8 +139,8 @@ def evaluate(
     """Plays the scenarios of these names, or all. `policy`: the user's own; without one ours. `state_dir` is one that
     nobody else uses (default: `eval` in this machine's), whose log stays.
 
-    InvalidArgumentError (no such scenario), InvalidStateError (another evaluation is under way), PolicyInvalidError, and whatever
-    keeps sandboxes from being made.
+    InvalidArgumentError (no such scenario), InvalidStateError (another evaluation is under way), PolicyInvalidError,
+    and whatever keeps sandboxes from being made.
     """
     scenarios = choose(names)
     document = load(OWN if policy is None else policy).document

@@ -144,8 +144,8 @@ class AsyncSandbox:
             idempotency_key: The same key returns the sandbox of the first call.
             transport: `paddock.local(DIR)` is another state directory.
 
-        Raises LevelUnavailableError, NotFoundError (no such template), ImageInvalidError, AlreadyExistsError (the name), PolicyDeniedError,
-        PolicyInvalidError, ResourceExhaustedError, NotConfigured.
+        Raises LevelUnavailableError, NotFoundError (no such template), ImageInvalidError, AlreadyExistsError (the
+        name), PolicyDeniedError, PolicyInvalidError, ResourceExhaustedError, NotConfiguredError.
         """
         if old:
             from paddock import _renamed
@@ -177,7 +177,7 @@ class AsyncSandbox:
 
     @classmethod
     async def connect(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncSandbox:
-        """To a living one, by id, unique prefix of an id, or name. NotFoundError, SandboxDied."""
+        """To a living one, by id, unique prefix of an id, or name. NotFoundError, SandboxDiedError."""
         transport = transport or default_async_transport()
         info = await transport.perform(model.GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
@@ -266,7 +266,7 @@ class AsyncSandbox:
             on_stderr: The same of the other stream. Callbacks may run on another thread.
             capture_bytes: How much of each stream the result keeps: half from the start, half from the end. `output`
                 has the rest.
-            expect_revision: Run it only under this policy, else raise InvalidState.
+            expect_revision: Run it only under this policy, else raise InvalidStateError.
         """
         if old:
             from paddock import _renamed
@@ -350,14 +350,14 @@ class AsyncSandbox:
         return AsyncProcess(await self._transport.perform(action))
 
     async def attach(self, exec_id: str) -> AsyncProcess:
-        """To a background command: its output from the start, and what follows. NotFound."""
+        """To a background command: its output from the start, and what follows. NotFoundError."""
         from .process import AsyncProcess
 
         return AsyncProcess(await self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
 
     async def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> AsyncReader:
         """What is kept of a command's output until now: all of a background one's, and of one that `exec` ran to its
-        end what its result had no room for. NotFound."""
+        end what its result had no room for. NotFoundError."""
         from .process import AsyncReader
 
         return AsyncReader(
@@ -500,12 +500,12 @@ class AsyncSandbox:
         paddock keeps a paused sandbox for 30 days (`paused_retention_days` in `config.toml`): `info.kept_until` says
         until when, `info.left_seconds` how much of the TTL is left.
 
-        InvalidStateError names the commands that run in it, in the background too. With `force` they stand still with it,
-        and a caller who waits for one is told in the log and waits on. Streams stay open. Idempotent. UnsupportedError where
-        the level can't.
+        InvalidStateError names the commands that run in it, in the background too. With `force` they stand still with
+        it, and a caller who waits for one is told in the log and waits on. Streams stay open. Idempotent.
+        UnsupportedError where the level can't.
 
         With `to_disk` (a microVM) its memory is given back as well, and the next use wakes it where it stood. What
-        runs goes on then; but a caller who waits for a command, or has a stream open, loses it: SandboxDied.
+        runs goes on then; but a caller who waits for a command, or has a stream open, loses it: SandboxDiedError.
         """
         self._info = await self._transport.perform(model.PauseSandbox(sandbox=self.id, to_disk=to_disk, force=force))
 

@@ -74,7 +74,7 @@ class AsyncWorkspace:
 
     @classmethod
     async def get(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncWorkspace:
-        """By id, unique prefix of an id, or name. NotFound."""
+        """By id, unique prefix of an id, or name. NotFoundError."""
         transport = transport or default_async_transport()
         return cls(await transport.perform(model.GetWorkspace(workspace=id_or_name)), transport)
 
@@ -124,8 +124,8 @@ class AsyncWorkspace:
         """To where it came from, by a credential of the host. What is not committed becomes a commit with `message` by
         `author` (`Name <mail>`); the workspace stays as it is.
 
-        `branch` is the one pushed last, or `paddock/NAME`. InvalidStateError: others have pushed there, and no `force`; or,
-        with `epoch`, another sandbox has had it since.
+        `branch` is the one pushed last, or `paddock/NAME`. InvalidStateError: others have pushed there, and no
+        `force`; or, with `epoch`, another sandbox has had it since.
         """
         action = model.PushBranch(
             workspace=self.id, branch=branch, message=message, author=author, force=force, epoch=epoch
@@ -135,7 +135,8 @@ class AsyncWorkspace:
     async def pull_request(
         self, title: str, *, body: str = "", branch: str | None = None, base: str | None = None, draft: bool = False
     ) -> PullRequest:
-        """For the branch pushed last, or `branch`; the open one, if there is one. InvalidStateError: nothing was pushed."""
+        """For the branch pushed last, or `branch`; the open one, if there is one. InvalidStateError: nothing was
+        pushed."""
         action = model.OpenPullRequest(workspace=self.id, title=title, body=body, branch=branch, base=base, draft=draft)
         return await self._transport.perform(action)
 

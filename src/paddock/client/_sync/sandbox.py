@@ -145,8 +145,8 @@ class Sandbox:
             idempotency_key: The same key returns the sandbox of the first call.
             transport: `paddock.local(DIR)` is another state directory.
 
-        Raises LevelUnavailableError, NotFoundError (no such template), ImageInvalidError, AlreadyExistsError (the name), PolicyDeniedError,
-        PolicyInvalidError, ResourceExhaustedError, NotConfigured.
+        Raises LevelUnavailableError, NotFoundError (no such template), ImageInvalidError, AlreadyExistsError (the
+        name), PolicyDeniedError, PolicyInvalidError, ResourceExhaustedError, NotConfiguredError.
         """
         if old:
             from paddock import _renamed
@@ -178,7 +178,7 @@ class Sandbox:
 
     @classmethod
     def connect(cls, id_or_name: str, *, transport: Transport | None = None) -> Sandbox:
-        """To a living one, by id, unique prefix of an id, or name. NotFoundError, SandboxDied."""
+        """To a living one, by id, unique prefix of an id, or name. NotFoundError, SandboxDiedError."""
         transport = transport or default_transport()
         info = transport.perform(model.GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
@@ -267,7 +267,7 @@ class Sandbox:
             on_stderr: The same of the other stream. Callbacks may run on another thread.
             capture_bytes: How much of each stream the result keeps: half from the start, half from the end. `output`
                 has the rest.
-            expect_revision: Run it only under this policy, else raise InvalidState.
+            expect_revision: Run it only under this policy, else raise InvalidStateError.
         """
         if old:
             from paddock import _renamed
@@ -351,14 +351,14 @@ class Sandbox:
         return Process(self._transport.perform(action))
 
     def attach(self, exec_id: str) -> Process:
-        """To a background command: its output from the start, and what follows. NotFound."""
+        """To a background command: its output from the start, and what follows. NotFoundError."""
         from .process import Process
 
         return Process(self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
 
     def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> Reader:
         """What is kept of a command's output until now: all of a background one's, and of one that `exec` ran to its
-        end what its result had no room for. NotFound."""
+        end what its result had no room for. NotFoundError."""
         from .process import Reader
 
         return Reader(
@@ -501,12 +501,12 @@ class Sandbox:
         paddock keeps a paused sandbox for 30 days (`paused_retention_days` in `config.toml`): `info.kept_until` says
         until when, `info.left_seconds` how much of the TTL is left.
 
-        InvalidStateError names the commands that run in it, in the background too. With `force` they stand still with it,
-        and a caller who waits for one is told in the log and waits on. Streams stay open. Idempotent. UnsupportedError where
-        the level can't.
+        InvalidStateError names the commands that run in it, in the background too. With `force` they stand still with
+        it, and a caller who waits for one is told in the log and waits on. Streams stay open. Idempotent.
+        UnsupportedError where the level can't.
 
         With `to_disk` (a microVM) its memory is given back as well, and the next use wakes it where it stood. What
-        runs goes on then; but a caller who waits for a command, or has a stream open, loses it: SandboxDied.
+        runs goes on then; but a caller who waits for a command, or has a stream open, loses it: SandboxDiedError.
         """
         self._info = self._transport.perform(model.PauseSandbox(sandbox=self.id, to_disk=to_disk, force=force))
 

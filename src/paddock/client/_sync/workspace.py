@@ -75,7 +75,7 @@ class Workspace:
 
     @classmethod
     def get(cls, id_or_name: str, *, transport: Transport | None = None) -> Workspace:
-        """By id, unique prefix of an id, or name. NotFound."""
+        """By id, unique prefix of an id, or name. NotFoundError."""
         transport = transport or default_transport()
         return cls(transport.perform(model.GetWorkspace(workspace=id_or_name)), transport)
 
@@ -125,8 +125,8 @@ class Workspace:
         """To where it came from, by a credential of the host. What is not committed becomes a commit with `message` by
         `author` (`Name <mail>`); the workspace stays as it is.
 
-        `branch` is the one pushed last, or `paddock/NAME`. InvalidStateError: others have pushed there, and no `force`; or,
-        with `epoch`, another sandbox has had it since.
+        `branch` is the one pushed last, or `paddock/NAME`. InvalidStateError: others have pushed there, and no
+        `force`; or, with `epoch`, another sandbox has had it since.
         """
         action = model.PushBranch(
             workspace=self.id, branch=branch, message=message, author=author, force=force, epoch=epoch
@@ -136,7 +136,8 @@ class Workspace:
     def pull_request(
         self, title: str, *, body: str = "", branch: str | None = None, base: str | None = None, draft: bool = False
     ) -> PullRequest:
-        """For the branch pushed last, or `branch`; the open one, if there is one. InvalidStateError: nothing was pushed."""
+        """For the branch pushed last, or `branch`; the open one, if there is one. InvalidStateError: nothing was
+        pushed."""
         action = model.OpenPullRequest(workspace=self.id, title=title, body=body, branch=branch, base=base, draft=draft)
         return self._transport.perform(action)
 

@@ -195,8 +195,8 @@ def compare(
 ) -> Comparison:
     """The levels of these names, or all that this machine has and that isolate; weakest first.
 
-    InvalidArgumentError (no such level, rounds), LevelUnavailableError (one that was named), and whatever keeps sandboxes from
-    being made.
+    InvalidArgumentError (no such level, rounds), LevelUnavailableError (one that was named), and whatever keeps
+    sandboxes from being made.
     """
     if rounds < 1:
         raise InvalidArgumentError(f"rounds={rounds} must be 1 or more", field="rounds")
@@ -299,7 +299,7 @@ def as_markdown(found: Comparison) -> str:
 
 
 def write(found: Comparison, file: Path) -> None:
-    """JSON or Markdown, by its name. InvalidArgument."""
+    """JSON or Markdown, by its name. InvalidArgumentError."""
     file.write_text(as_json(found).decode() if check_name(file) == "json" else as_markdown(found))
 
 

@@ -75,7 +75,7 @@ class Snapshot:
 
     @staticmethod
     def from_bytes(data: bytes) -> Snapshot:
-        """Of what `to_bytes` gave, here or in another process. PolicyInvalid."""
+        """Of what `to_bytes` gave, here or in another process. PolicyInvalidError."""
         try:
             return Snapshot(_decode(data))
         except (msgspec.MsgspecError, UnicodeError) as error:
