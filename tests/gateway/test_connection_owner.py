@@ -1,4 +1,5 @@
-"""The gateway and its process resolver: who made a connection is recorded, or why that can't be told; and nobody waits long."""
+"""The gateway and its process resolver: who made a connection is recorded, or why that can't be told; and nobody waits
+long."""
 
 from __future__ import annotations
 

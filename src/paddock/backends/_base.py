@@ -193,7 +193,8 @@ class Instance(Protocol):
         ...
 
     async def take_up(self, exec: ExecId) -> Command:
-        """One that an earlier daemon kept; what it has read comes again. NotFoundError: it is not kept, or is forgotten."""
+        """One that an earlier daemon kept; what it has read comes again. NotFoundError: it is not kept, or is
+        forgotten."""
         ...
 
     async def output(self, exec: ExecId, stream: int) -> ByteReader:
@@ -233,7 +234,8 @@ class Instance(Protocol):
         ...
 
     def frozen(self) -> AbstractAsyncContextManager[None]:
-        """While the block lasts no process of it runs. Leaving it raises InvalidStateError if that did not hold throughout.
+        """While the block lasts no process of it runs. Leaving it raises InvalidStateError if that did not hold
+        throughout.
 
         Needs the capability `freeze`.
         """

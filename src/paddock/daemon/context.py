@@ -152,7 +152,8 @@ class Gate:
         self._open: dict[int, Entry] = {}
 
     def open(self, principal: Principal, action: Action[Any]) -> Entry:
-        """PolicyDeniedError if the policy says no. UnrecordedError if the decision cannot be kept: then nothing may happen."""
+        """PolicyDeniedError if the policy says no. UnrecordedError if the decision cannot be kept: then nothing may
+        happen."""
         verdict = self._policy.decide(principal, action)
         number = self.audit.decision(principal, action, verdict)
         if not verdict.allowed:

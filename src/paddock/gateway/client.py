@@ -60,7 +60,8 @@ class GatewayClient:
         )
 
     async def order(self, order: Order, descriptors: tuple[int, ...] = ()) -> bytes:
-        """`descriptors` are closed here. GatewayUnavailableError, NotConfiguredError, or what the gateway says is wrong."""
+        """`descriptors` are closed here. GatewayUnavailableError, NotConfiguredError, or what the gateway says is
+        wrong."""
         try:
             await self.connect()
             if self._line is None:

@@ -137,7 +137,8 @@ class Pool(ABC):
 
     @by_worker
     def add_mounts(self, name: str, mounts: int) -> None:
-        """Make for a tree what `create` makes for so many mounts. NotFoundError, AlreadyExistsError, ResourceExhausted."""
+        """Make for a tree what `create` makes for so many mounts. NotFoundError, AlreadyExistsError,
+        ResourceExhausted."""
         with within(self, name, "lay mounts over") as tree:
             make_mount_parts(tree, self._base, mounts)
 

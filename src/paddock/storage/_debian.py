@@ -35,7 +35,8 @@ _SECONDS_TO_CLEAN = 60
 
 
 def recipe(machine: Path) -> Recipe:
-    """NotConfiguredError: mmdebstrap is missing. UnsupportedError: the machine is no Debian, or we may not build one."""
+    """NotConfiguredError: mmdebstrap is missing. UnsupportedError: the machine is no Debian, or we may not build
+    one."""
     release = _os_release(machine)
     suite = release.get("VERSION_CODENAME", "")
     if release.get("ID") != "debian" or not re.fullmatch(r"[a-z]+", suite, re.ASCII):

@@ -44,7 +44,8 @@ class MountChanges:
         self._since, self._promoted = since, {**promoted, **comparison.same}
 
     def tell(self, *, patch: bool) -> tuple[tuple[Change, ...], bytes | None]:
-        """By path; with obstacles as they are for a promotion of all of it. InvalidStateError: too large for a patch."""
+        """By path; with obstacles as they are for a promotion of all of it. InvalidStateError: too large for a
+        patch."""
         obstacles = self._obstacles(self._differences)
         renames = self._comparison.renames(self._differences)
         moved = set(renames.values())
@@ -191,7 +192,8 @@ class MountChanges:
 @contextmanager
 def mount_changes(tree: int, number: int, source: str, paths: Sequence[str]) -> Generator[MountChanges]:
     """Of mount `number` of the sandbox whose tree `tree` is, or a copy of it that stands still; `source` is the
-    directory below. InvalidArgumentError, InvalidStateError if the directory is gone, PlatformError, ResourceExhausted."""
+    directory below. InvalidArgumentError, InvalidStateError if the directory is gone, PlatformError,
+    ResourceExhausted."""
     only = [relative(path) for path in paths]
     with closing(os.open(f"{MOUNT}{number}", DIRECTORY, dir_fd=tree)) as layer:
         try:

@@ -80,7 +80,8 @@ def prepare(
     half of what is free, 64 GiB at most. `whole`: an ordinary user's sandboxes are to have all the ids of a system, by
     his subordinate ids; by default as `config.toml` says.
 
-    NotConfiguredError: the forced driver does not work here. InvalidStateError: the trees are there already, on another one.
+    NotConfiguredError: the forced driver does not work here. InvalidStateError: the trees are there already, on another
+    one.
     """
     settings = read_config(state_dir)
     forced = _known(driver or settings.pool_driver)
@@ -219,7 +220,8 @@ def _format(path: Path, size: int) -> Reason | None:
 
 
 def _lost_image(state_dir: Path, config: PoolConfig) -> bool:
-    """True: the image that was decided on is gone, and with it all there was to keep. InvalidStateError: it is damaged."""
+    """True: the image that was decided on is gone, and with it all there was to keep. InvalidStateError: it is
+    damaged."""
     if config.image is None:
         return False
     image = state_dir / config.image

@@ -44,8 +44,8 @@ class Templates:
     def get(self, name: str, progress: Progress | None = None) -> Template:
         """The template, built if it is not there: up to minutes, so call it where waiting is allowed.
 
-        `progress` is told what goes on, in words. NotFoundError; NotConfiguredError: something is missing on this machine;
-        UnsupportedError; ResourceExhausted.
+        `progress` is told what goes on, in words. NotFoundError; NotConfiguredError: something is missing on this
+        machine; UnsupportedError; ResourceExhausted.
         """
         if (known := self._resolved.get(name)) is not None:
             return known

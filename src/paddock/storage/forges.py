@@ -251,7 +251,8 @@ class _Meta(msgspec.Struct):
 
 
 async def open_forge(remote: Remote, credential: Credential | None, dialect: str | None = None) -> Forge:
-    """`dialect=None`: the forge is asked. InvalidArgumentError, UnsupportedError: it is none that we know, PlatformError."""
+    """`dialect=None`: the forge is asked. InvalidArgumentError, UnsupportedError: it is none that we know,
+    PlatformError."""
     if remote.scheme not in ("https", "http"):
         raise UnsupportedError(f"{remote.url} is on no forge: it has no API over HTTP")
     if remote.sends_in_the_clear:

@@ -55,8 +55,8 @@ class AsyncToolbox:
         return tool_specs()
 
     async def call(self, name: str, arguments: str) -> Observation:
-        """`arguments` is JSON, as the model wrote it. SandboxDiedError, and errors of the platform, are raised; what else
-        goes wrong is an observation that `failed`."""
+        """`arguments` is JSON, as the model wrote it. SandboxDiedError, and errors of the platform, are raised; what
+        else goes wrong is an observation that `failed`."""
         return await self.observe(ToolCall(id="", name=name, arguments=arguments))
 
     async def observe(self, call: ToolCall, *, seconds_left: float | None = None) -> Observation:

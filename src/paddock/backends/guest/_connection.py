@@ -168,8 +168,8 @@ class Channel:
             return reply
 
     def attended(self, *, works: bool = False, progress: Callable[[], object] = lambda: None) -> Patience:
-        """In a `with`: whoever waits meanwhile gets GuestLostError when the guest falls silent, or does not come to an end
-        with what it `works` at, or else answers at once."""
+        """In a `with`: whoever waits meanwhile gets GuestLostError when the guest falls silent, or does not come to an
+        end with what it `works` at, or else answers at once."""
         seconds = self._connection.work_seconds if works else self._connection.answer_seconds
         return Patience(self._connection, self, seconds, progress)
 
@@ -377,8 +377,8 @@ class Channel:
 
 
 class Patience:
-    """While it is entered, `channel` is given up, with GuestLostError, when its guest is silent for `patience_seconds`, and
-    after `most_seconds` even if it is not.
+    """While it is entered, `channel` is given up, with GuestLostError, when its guest is silent for `patience_seconds`,
+    and after `most_seconds` even if it is not.
 
     Half of the first is for silence, the other half for the answer to a ping: work that takes long and says nothing
     goes on. Time in which the sandbox or this process stands still counts for neither, and both begin again when

@@ -118,8 +118,8 @@ class Approvals(Component):
         incarnation: int = 0,
         exact: Sequence[str] = (),
     ) -> None:
-        """Of an action at the door: ApprovalNeededError until a person has said yes to exactly this one; then once. `exact`:
-        what it is about at this moment, beyond its own arguments."""
+        """Of an action at the door: ApprovalNeededError until a person has said yes to exactly this one; then once.
+        `exact`: what it is about at this moment, beyond its own arguments."""
         request = ApprovalRequest(
             kind=kind,
             sandbox=about,

@@ -221,8 +221,9 @@ class Leases(Component):
         return self._store.every(_lease, sql, (owner, stored))
 
     async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule], origin: str | None = None) -> None:
-        """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailableError says which is
-        not, and why. Each has placeholders of its own. `origin`: the sandbox or snapshot that the policy came with."""
+        """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailableError says which
+        is not, and why. Each has placeholders of its own. `origin`: the sandbox or snapshot that the policy came
+        with."""
         if not rules:
             return
         for row in rows:

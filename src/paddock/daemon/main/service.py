@@ -154,7 +154,8 @@ class Service:
     async def perform(self, action: Action[R], principal: Principal) -> R:
         """Does what `action` asks, if the policy lets `principal`, and returns what the action's type says.
 
-        Raises PolicyDeniedError, UnrecordedError (then nothing was done), and what the handlers raise (`paddock.errors`).
+        Raises PolicyDeniedError, UnrecordedError (then nothing was done), and what the handlers raise
+        (`paddock.errors`).
         """
         task = asyncio.current_task()
         assert task is not None

@@ -57,8 +57,8 @@ class Remains(Component):
     def _record(self, row: Row, state: State, limit: Limit | None, reason: str) -> Row:
         """Record the end of a sandbox of which the audit log tells. On a full disk its row follows when there is room.
 
-        InvalidStateError: it has ended otherwise, or was made again since `row` was read. ResourceExhaustedError: it sleeps on
-        disk, or is being restored, so only its row says that it lives.
+        InvalidStateError: it has ended otherwise, or was made again since `row` was read. ResourceExhaustedError: it
+        sleeps on disk, or is being restored, so only its row says that it lives.
         """
         try:
             ended = self._store.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)

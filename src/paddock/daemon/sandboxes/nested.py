@@ -102,8 +102,8 @@ class Nested(Component):
         return max(1.0, outer.deadline - self._clock.boottime())
 
     def check(self, outer: Row, spec: SandboxSpec, count: int, *, forked: bool = False) -> None:
-        """InvalidArgumentError, InvalidStateError, ResourceExhaustedError: no child like that, or none now. The caller records the
-        children before anything else runs."""
+        """InvalidArgumentError, InvalidStateError, ResourceExhaustedError: no child like that, or none now. The caller
+        records the children before anything else runs."""
         most = outer.sandbox.spec.nested
         if not most:
             raise InvalidStateError(

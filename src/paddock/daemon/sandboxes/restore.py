@@ -225,8 +225,8 @@ class Restoring(Component):
         return await self._lie_down(taken, backend)
 
     async def awake(self, row: Row, entry: Entry) -> Row:
-        """Of one with a snapshot to come back from. SandboxDiedError; what keeps it from waking, as ResourceExhaustedError,
-        leaves it asleep."""
+        """Of one with a snapshot to come back from. SandboxDiedError; what keeps it from waking, as
+        ResourceExhaustedError, leaves it asleep."""
         row = await self.settled(row)
         if row.asleep:
             row = await self._live.check(row)  # its time may be over

@@ -199,8 +199,8 @@ class Live(Component):
             return row
 
     async def pause(self, row: Row, held: Held, *, force: bool = False) -> Row:
-        """Returns when it stands still. SandboxDiedError; InvalidStateError: commands run in it, and it is not to be done by
-        `force`."""
+        """Returns when it stands still. SandboxDiedError; InvalidStateError: commands run in it, and it is not to be
+        done by `force`."""
         held.backend.capabilities.require("pause", held.backend.name)
         if not force:
             await self.refuse_while_busy(row, held)

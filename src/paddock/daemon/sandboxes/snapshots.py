@@ -131,7 +131,8 @@ class Snapshots(Component):
             await asyncio.to_thread(_copies.flush, self._pool(), copies)
 
     def find(self, reference: str, owner: str) -> SnapshotRow:
-        """By id, name, or unique prefix of an id; whole ones only. NotFoundError, InvalidArgumentError, InvalidState."""
+        """By id, name, or unique prefix of an id; whole ones only. NotFoundError, InvalidArgumentError,
+        InvalidState."""
         found = self._rows.find(owner, reference)
         row = the_one(found, "snapshot", reference, hint="`paddock snapshot ls` lists them")
         if not row.is_whole:
@@ -165,8 +166,8 @@ class Snapshots(Component):
         )
 
     def fits(self, row: SnapshotRow, limits: Limits, backend: Backend) -> None:
-        """InvalidArgumentError if either is of a level that copies memory as well, and the other is not; or if that would
-        be of another size."""
+        """InvalidArgumentError if either is of a level that copies memory as well, and the other is not; or if that
+        would be of another size."""
         of, size = row.snapshot.spec.level, row.snapshot.spec.limits
         if backend.capabilities.memory and _size(limits) != _size(size):
             raise InvalidArgumentError(

@@ -270,8 +270,8 @@ class Store:
         """Record that the sandbox of `row` is `to` from now on, and return its row as it is then. Nothing else changes
         a state. `incarnation`: of the one that it is from now on.
 
-        InvalidStateError: that move is not legal from where the sandbox is now, or it was made again since `row` was read.
-        There is no await between the look and the write, so nothing comes between.
+        InvalidStateError: that move is not legal from where the sandbox is now, or it was made again since `row` was
+        read. There is no await between the look and the write, so nothing comes between.
         """
         now = self.get(row.id)
         if now is None:

@@ -111,8 +111,8 @@ class Repositories(Component):
 
         `home`: a repository named the URL, and no caller. Then it leads to public addresses, or to the origin `home`.
 
-        NotFoundError: no such repository, for this principal; or nothing of that name in it. InvalidArgumentError, PolicyDeniedError,
-        ResourceExhaustedError, PlatformError: it cannot be reached.
+        NotFoundError: no such repository, for this principal; or nothing of that name in it. InvalidArgumentError,
+        PolicyDeniedError, ResourceExhaustedError, PlatformError: it cannot be reached.
         """
         if math.isnan(max_age_seconds) or max_age_seconds < 0:
             raise InvalidArgumentError(f"max_age_seconds={max_age_seconds} is no age")
@@ -322,7 +322,8 @@ class Repositories(Component):
 
 
 async def _outside(remote: Remote, home: str) -> Remote:
-    """Look up a URL that a repository named. PolicyDeniedError: a person on this network could reach it, a stranger not."""
+    """Look up a URL that a repository named. PolicyDeniedError: a person on this network could reach it, a stranger
+    not."""
     remote = await _storage().located(remote)
     if not remote.public and remote.origin != home:
         raise PolicyDeniedError(

@@ -293,8 +293,8 @@ class Workspaces(Component):
         return ready
 
     async def evict(self, id: str) -> None:
-        """Its work is on the disk, outside of the pool, before its tree goes. InvalidStateError: it may not go. Any other
-        error: it could not be kept, and so it stays."""
+        """Its work is on the disk, outside of the pool, before its tree goes. InvalidStateError: it may not go. Any
+        other error: it could not be kept, and so it stays."""
         async with self._lanes.exclusive(id):
             row = self._rows.get(id)
             if row is None or row.state is WorkspaceState.EVICTED:

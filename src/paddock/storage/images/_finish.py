@@ -30,8 +30,8 @@ _NOWHERE = frozenset({"/nonexistent", "/dev/null", "/proc", "/sys", "/dev", "/tm
 def accounts(root: int, wanted: str, *, whole: bool) -> tuple[tuple[User, ...], User]:
     """Those of the image, root first, and the one that `wanted` (`USER[:GROUP]`, names or numbers) means.
 
-    Not `whole`: of all ids there is one, and so one user; what the image wants cannot be had. ImageInvalidError: it wants
-    somebody who is not there.
+    Not `whole`: of all ids there is one, and so one user; what the image wants cannot be had. ImageInvalidError: it
+    wants somebody who is not there.
     """
     tree = HostileTree(root)
     users = _users(_read(tree, b"etc/passwd"))

@@ -112,8 +112,8 @@ class Images:
         return self._make(reference, source, stamp, progress)
 
     def pull(self, text: str, progress: Progress) -> Record:
-        """Minutes, where much has to be fetched. InvalidArgumentError, NotFoundError, ImageInvalidError, UnsupportedError,
-        ResourceExhaustedError, PlatformError: it cannot be reached."""
+        """Minutes, where much has to be fetched. InvalidArgumentError, NotFoundError, ImageInvalidError,
+        UnsupportedError, ResourceExhaustedError, PlatformError: it cannot be reached."""
         reference = parse(text)
         source = self._source(reference)
         return self._make(reference, source, source.stamp(), progress)

@@ -152,7 +152,8 @@ class HostGit:
     ) -> None:
         """All branches and tags, those that are gone away; or the object or ref `only`, which is kept by a pin.
 
-        Needs the lock of the repository. Refused; NotFoundError, InvalidArgumentError, ResourceExhaustedError, PlatformError.
+        Needs the lock of the repository. Refused; NotFoundError, InvalidArgumentError, ResourceExhaustedError,
+        PlatformError.
         """
         refspecs = _ALL if only is None else (f"+{only}:{fetched(only)}",)
         arguments = [
