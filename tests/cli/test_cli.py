@@ -386,6 +386,12 @@ def test_what_people_type_is_what_they_mean(typed: str, meant: str) -> None:
     assert vars(parse(typed.split())) == vars(parse(meant.split()))
 
 
+def test_attempts_take_what_sandboxes_may_reach() -> None:
+    for verb in (["try", "p.patch"], ["agent", "task", "--model", "script:x"]):
+        options = parse([*verb, "--test", "true", "--network", "pypi,a.org", "--policy", "p.yaml"])
+        assert (options.network, options.policy) == (("pypi", "a.org"), "p.yaml")
+
+
 def test_help_and_version_are_words_too(capsys: pytest.CaptureFixture[str]) -> None:
     shown: list[str] = []
     for words in ("help", "--help", "help rm", "kill --help", "version", "--version"):
@@ -396,7 +402,7 @@ def test_help_and_version_are_words_too(capsys: pytest.CaptureFixture[str]) -> N
     assert (shown[0], shown[2], shown[4]) == (shown[1], shown[3], shown[5])
     assert all(f"\n  {verb} " in shown[0] for verb in VERBS)
     assert "examples:\n  paddock kill box" in shown[2]
-    assert max(map(len, shown[0].splitlines())) <= 110
+    assert max(map(len, shown[0].splitlines())) <= 80
 
 
 def test_wrong_usage_speaks_json_too(paddock: Paddock) -> None:
