@@ -68,6 +68,7 @@ ONCE = {
     "service": "disobedient egress_doors fork_workspaces over_guest",
     "storage": "kit memories templates",
     "style": "docs examples",
+    "tools": "package",
     "workspaces": "kept",
 }
 

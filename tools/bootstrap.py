@@ -359,7 +359,7 @@ def locked_requirements(lock: dict[str, Any]) -> str:
     """What `uv.lock` pins, as pip reads it: version, marker, hashes."""
     packages = {package["name"]: package for package in lock["package"]}
     markers: dict[str, set[str]] = {}
-    pending = [packages["paddock"]]
+    pending = [packages["paddock-sandbox"]]
     while pending:
         package = pending.pop()
         groups = package.get("dev-dependencies", {}).values()

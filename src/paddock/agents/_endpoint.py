@@ -18,7 +18,9 @@ _SAID_CHARS = 500
 
 
 def missing(extra: str) -> NotConfigured:
-    return NotConfigured(f"the SDK for {extra}-compatible endpoints is not installed", hint=f"pip install {extra}")
+    return NotConfigured(
+        f"the SDK for {extra}-compatible endpoints isn't installed", hint=f"pip install 'paddock-sandbox[{extra}]'"
+    )
 
 
 def unusable(extra: str, error: Exception | str, variable: str) -> NotConfigured:

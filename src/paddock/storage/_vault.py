@@ -145,7 +145,8 @@ def _keyring() -> Any:
         return import_module("keyring")
     except ImportError:
         raise NotConfigured(
-            "vault_keyring = true, and the package `keyring` is not installed", hint="pip install keyring"
+            "vault_keyring = true, and the package `keyring` isn't installed",
+            hint="pip install 'paddock-sandbox[keyring]'",
         ) from None
 
 

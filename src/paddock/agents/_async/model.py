@@ -97,8 +97,8 @@ class AsyncEndpoint:
 class AsyncOpenAIModel(AsyncEndpoint):
     """A model of OpenAI, or of what speaks its chat completions: vLLM, llama.cpp, Ollama, and most others.
 
-    Needs the SDK: `pip install openai`. Without `api_key` and `base_url` the SDK takes OPENAI_API_KEY and
-    OPENAI_BASE_URL. Retries are the SDK's. `options` are fields of each request: `{"temperature": 0.7}`.
+    Needs the SDK: `pip install 'paddock-sandbox[openai]'`. Without `api_key` and `base_url` the SDK takes
+    OPENAI_API_KEY and OPENAI_BASE_URL. Retries are the SDK's. `options` are fields of each request: `{"temperature": 0.7}`.
     NotConfigured: no SDK, or no key.
     """
 
@@ -126,8 +126,8 @@ class AsyncOpenAIModel(AsyncEndpoint):
 class AsyncAnthropicModel(AsyncEndpoint):
     """A model behind Anthropic's messages API.
 
-    Needs the SDK: `pip install anthropic`. Without `api_key` and `base_url` the SDK takes ANTHROPIC_API_KEY and
-    ANTHROPIC_BASE_URL. Retries are the SDK's. `options` are fields of each request. NotConfigured: no SDK, or no key.
+    Needs the SDK: `pip install 'paddock-sandbox[anthropic]'`. Without `api_key` and `base_url` the SDK takes
+    ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. Retries are the SDK's. `options` are fields of each request. NotConfigured: no SDK, or no key.
     """
 
     def _connect(self, **settings: Any) -> Any:
