@@ -44,7 +44,7 @@ class _Warm:
         project = Path(self.directory.name)
         (project / "task.py").write_text("def answer():\n    return 0\n")
         (project / "test_task.py").write_text(KINDS[kind])
-        self.sandbox = Sandbox.create("code-interpreter", ttl_seconds=900, mounts=[Mount(source=str(project))])
+        self.sandbox = Sandbox.create("code-interpreter", ttl=900, mounts=[Mount(source=str(project))])
         self.sandbox.exec("pytest --version", check=True)
 
     def close(self) -> None:

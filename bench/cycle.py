@@ -47,7 +47,7 @@ class Cycle:
         }
 
     def create(self) -> Sandbox:
-        return Sandbox.create(ttl_seconds=60)
+        return Sandbox.create(ttl=60)
 
     def close(self) -> None: ...
 

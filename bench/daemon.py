@@ -88,7 +88,7 @@ def _crowd(crowd: Crowd) -> Section:
     with tempfile.TemporaryDirectory(prefix="pb-", dir="/var/tmp") as directory:
         state = Path(directory)
         transport = default_transport(state)
-        boxes = [Sandbox.create(level="jail", ttl_seconds=3600, transport=transport) for _ in range(crowd.sandboxes)]
+        boxes = [Sandbox.create(level="jail", ttl=3600, transport=transport) for _ in range(crowd.sandboxes)]
         try:
             others, flooded = boxes[1:], boxes[0]
             errors: list[Exception] = []
@@ -162,7 +162,7 @@ def _in_threads(work: Sequence[Callable[[], None]]) -> None:
 def _outage(state: Path, box: Sandbox) -> float:
     os.kill(_pid(state), signal.SIGKILL)
     killed = time.monotonic()
-    box.filesystem.exists("/")
+    box.files.exists("/")
     return time.monotonic() - killed
 
 

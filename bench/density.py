@@ -78,7 +78,7 @@ def measure(state: Path, count: int, cycles: int) -> dict[str, float]:
 
 
 def make() -> Sandbox:
-    return Sandbox.create(ttl_seconds=3600, persistent=False)
+    return Sandbox.create(ttl=3600, persistent=False)
 
 
 def cycle_many(supervisor: Supervisor, cycles: int) -> dict[str, float]:

@@ -18,7 +18,7 @@ class Create:
 
     def __init__(self, policy: bool) -> None:
         self._policy = _POLICY if policy else None
-        self._neighbour = Sandbox.create(policy=self._policy, ttl_seconds=900)
+        self._neighbour = Sandbox.create(policy=self._policy, ttl=900)
 
     def once(self) -> dict[str, float]:
         start = time.perf_counter()

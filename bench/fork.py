@@ -54,7 +54,7 @@ class Fork:
     def __init__(self, files: int, workspace: bool = False, dirty_mib: int = 0) -> None:
         self._dirty_mib = dirty_mib
         name = Workspace.open("bench").name if workspace else None
-        self._parent = Sandbox.create(ttl_seconds=900, workspace=name)
+        self._parent = Sandbox.create(ttl=900, workspace=name)
         self._place = "/workspace" if workspace else None
         self._run("mkdir", "d")
         self._run("python3", "-c", _FILL, str(files))
@@ -96,7 +96,7 @@ class Children:
     """A hundred at once, until each has run a command."""
 
     def __init__(self) -> None:
-        self._parent = Sandbox.create(ttl_seconds=900)
+        self._parent = Sandbox.create(ttl=900)
         self._parent.exec("echo warm > file", check=True)
         self._callers = ThreadPoolExecutor(CALLERS)
 

@@ -135,7 +135,7 @@ class Sandboxes:
         self._packages = Path(os.environ["PADDOCK_STATE_DIR"], "packages")
 
     def once(self) -> dict[str, float]:
-        both = {name: Sandbox.create(policy=self._policy, ttl_seconds=1800) for name in ("first", "second")}
+        both = {name: Sandbox.create(policy=self._policy, ttl=1800) for name in ("first", "second")}
         found: dict[str, float] = {}
         try:
             for sandbox in both.values():
@@ -156,7 +156,7 @@ class Sandboxes:
             one.unlink()
 
     def _run(self, sandbox: Sandbox, command: list[str]) -> list[float]:
-        return [float(word) for word in sandbox.exec(command, check=True, timeout_seconds=1500).stdout.split()]
+        return [float(word) for word in sandbox.exec(command, check=True, timeout=1500).stdout.split()]
 
     def close(self) -> None: ...
 

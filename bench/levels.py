@@ -42,7 +42,7 @@ class LevelCycle(Cycle):
         super().__init__()
 
     def create(self) -> Sandbox:
-        return Sandbox.create(level=self._level, ttl_seconds=600)
+        return Sandbox.create(level=self._level, ttl=600)
 
 
 class WaitingCycle(LevelCycle):
@@ -91,7 +91,7 @@ class LevelFork:
     """Until a command has run in the child."""
 
     def __init__(self, level: str) -> None:
-        self._sandbox = Sandbox.create(level=level, ttl_seconds=1800)
+        self._sandbox = Sandbox.create(level=level, ttl=1800)
         self._sandbox.exec("true", check=True)
 
     def once(self) -> dict[str, float]:

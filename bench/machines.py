@@ -52,7 +52,7 @@ def main() -> int:
 
 def measure(state: Path, children: int, forks: int) -> dict[str, float]:
     limits = Limits(memory_mib=256, disk_mib=512)
-    with Sandbox.create(level="microvm", limits=limits, ttl_seconds=3600) as machine:
+    with Sandbox.create(level="microvm", limits=limits, ttl=3600) as machine:
         machine.exec("true", check=True)
         supervisor = Supervisor(state)
         (one,) = shares(supervisor).values()

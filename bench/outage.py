@@ -44,10 +44,10 @@ class Outage:
 
     def __init__(self) -> None:
         self._state = default_state_dir()
-        self._sandbox = Sandbox.create(policy=_POLICY, ttl_seconds=900)
+        self._sandbox = Sandbox.create(policy=_POLICY, ttl=900)
 
     def once(self) -> dict[str, float]:
-        with self._sandbox.start(("python3", "-c", _INSIDE), timeout_seconds=300) as process:
+        with self._sandbox.start(("python3", "-c", _INSIDE), timeout=300) as process:
             lines = process.stdout.lines()
             assert next(lines, "").strip() == "up", process.stderr.read()
             killed = _kill_gateway(self._state)

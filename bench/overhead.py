@@ -62,7 +62,7 @@ _CLOCK = "import time; start = time.perf_counter()\n{}\nprint(time.perf_counter(
 class Inside:
     def __init__(self, work: str) -> None:
         self._argv = _argv(work)
-        self._sandbox = Sandbox.create(ttl_seconds=900)
+        self._sandbox = Sandbox.create(ttl=900)
 
     def once(self) -> dict[str, float]:
         result = self._sandbox.exec(self._argv, cwd="/workspace", check=True)
@@ -83,7 +83,7 @@ class Outside:
             self._directory = tempfile.TemporaryDirectory(prefix="pb-", dir="/var/tmp")
             self._place = Path(self._directory.name)
             return
-        self._sandbox = Sandbox.create(ttl_seconds=900)
+        self._sandbox = Sandbox.create(ttl=900)
         state = Path(os.environ["PADDOCK_STATE_DIR"])
         # Only the supervisor has the pool mounted; root sees through its eyes.
         tree = Path(f"/proc/{supervisor_pid(state)}/root{state}/pool/{self._sandbox.id}")

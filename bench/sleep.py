@@ -15,7 +15,7 @@ class Wake:
     """A paused sandbox in which something would run all the time: until its first command has answered."""
 
     def __init__(self, idle: bool = False) -> None:
-        self._box = Sandbox.create(ttl_seconds=900, idle_seconds=600 if idle else None)
+        self._box = Sandbox.create(ttl=900, idle_timeout=600 if idle else None)
         self._box.start("while :; do sleep 0.01; done", background=True)
 
     def once(self) -> dict[str, float]:

@@ -30,8 +30,8 @@ class Streams:
     """Nothing is forced to the disk on any side: what is measured is the way, not the device."""
 
     def __init__(self) -> None:
-        self._sandbox = Sandbox.create(ttl_seconds=1800, limits=Limits(output_mib=4096, disk_mib=8192))
-        self._files = self._sandbox.filesystem
+        self._sandbox = Sandbox.create(ttl=1800, limits=Limits(output_mib=4096, disk_mib=8192))
+        self._files = self._sandbox.files
         assert self._sandbox.exec(dd("/workspace/out")).ok
 
     def once(self) -> dict[str, float]:
@@ -57,7 +57,7 @@ class Streams:
         assert (status.code, total) == (0, BYTES)
 
     def _out(self) -> None:
-        with self._files.open_read("/workspace/out") as reader:
+        with self._files.open("/workspace/out", "rb") as reader:
             total = 0
             while data := reader.read(CHUNK):
                 total += len(data)
@@ -65,7 +65,7 @@ class Streams:
 
     def _in(self) -> None:
         piece = bytes(CHUNK)
-        with self._files.open_write("/workspace/in") as writer:
+        with self._files.open("/workspace/in", "wb") as writer:
             for _ in range(BYTES // CHUNK):
                 writer.write(piece)
 

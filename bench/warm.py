@@ -20,7 +20,7 @@ REFERENCE = Contender("subprocess.run", "bench.warm:Subprocess")
 class Exec:
     def __init__(self, command: str | Sequence[str], level: str | None = None) -> None:
         self._command = command
-        self._sandbox = Sandbox.create(level=level, ttl_seconds=900)
+        self._sandbox = Sandbox.create(level=level, ttl=900)
 
     def once(self) -> dict[str, float]:
         start = time.perf_counter()

@@ -86,7 +86,7 @@ def demonstrate(*, quiet: bool = False) -> Run:
     with Host(SOURCE) as host, sandbox() as (main_sandbox, create_ms):
         run.level = str(main_sandbox.level)
         run.not_enforced = not_enforced(main_sandbox)
-        main_sandbox.filesystem.upload(SOURCE, REPOSITORY)
+        main_sandbox.files.upload(SOURCE, REPOSITORY)
         before = suite(main_sandbox, run, "pytest, before", create_ms)
         run.claim("the suite fails on the repository as it is", before.exit_code == 1, last_line(before.stdout))
         repair(main_sandbox, run, host, before, quiet=quiet)
@@ -151,7 +151,7 @@ def in_scratch(turn: Turn, run: Run, host: Host, main_sandbox: Sandbox) -> ExecR
 def sandbox() -> Generator[tuple[Sandbox, float]]:
     """A fresh one, and how many milliseconds it took to get."""
     started = time.perf_counter()
-    with Sandbox.create(template="code-interpreter", ttl_seconds=180, limits=LIMITS) as made:
+    with Sandbox.create(template="code-interpreter", ttl=180, limits=LIMITS) as made:
         yield made, (time.perf_counter() - started) * 1000
 
 
@@ -159,9 +159,9 @@ def execute(target: Sandbox, turn: Turn) -> tuple[ExecResult, float]:
     cwd = None if turn.scratch else REPOSITORY
     started = time.perf_counter()
     try:
-        result = target.exec(turn.command, cwd=cwd, user=turn.user, timeout_seconds=turn.timeout_seconds)
+        result = target.exec(turn.command, cwd=cwd, user=turn.user, timeout=turn.timeout_seconds)
     except Unsupported:  # no root inside, where the caller is an ordinary user without subordinate ids
-        result = target.exec(turn.command, cwd=cwd, timeout_seconds=turn.timeout_seconds)
+        result = target.exec(turn.command, cwd=cwd, timeout=turn.timeout_seconds)
     return result, (time.perf_counter() - started) * 1000
 
 

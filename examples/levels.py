@@ -16,10 +16,10 @@ print(os.uname().release)
 
 for level in ("container", "jail", "gvisor", "microvm"):
     try:
-        sandbox = Sandbox.create(level=level, ttl_seconds=120)
+        sandbox = Sandbox.create(level=level, ttl=120)
     except LevelUnavailable as refusal:
         print(f"{level}: {refusal}")
         continue
     with sandbox:
         result = sandbox.exec(["python3", "-c", PROGRAM], cwd="/workspace", check=True)
-        print(f"{level}: {sandbox.filesystem.read_text('/workspace/squares')} on Linux {result.stdout.strip()}")
+        print(f"{level}: {sandbox.files.read_text('/workspace/squares')} on Linux {result.stdout.strip()}")

@@ -20,11 +20,11 @@ COMMANDS = (
 
 
 def work_on(project: Path, result: Path) -> None:
-    with Sandbox.create(template="code-interpreter", ttl_seconds=120, mounts=[Mount(source=str(project))]) as sandbox:
+    with Sandbox.create(template="code-interpreter", ttl=120, mounts=[Mount(source=str(project))]) as sandbox:
         for command in COMMANDS:
-            print(sandbox.exec(command, timeout_seconds=60).observation(500))
+            print(sandbox.exec(command, timeout=60).observation(500))
         # It was a stranger's work: links that lead out are left out, and named.
-        report = sandbox.filesystem.download("/workspace", result, skip_unsafe=True)
+        report = sandbox.files.download("/workspace", result, skip_unsafe=True)
     print("taken out:", report.entries, "entries; left out:", list(report.skipped))
 
 

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from paddock.client import AsyncConnection as AsyncConnection
     from paddock.client import AsyncProcess as AsyncProcess
     from paddock.client import AsyncSandbox as AsyncSandbox
     from paddock.client import AsyncWorkspace as AsyncWorkspace
+    from paddock.client import Connection as Connection
+    from paddock.client import Forward as Forward
     from paddock.client import Process as Process
     from paddock.client import Sandbox as Sandbox
     from paddock.client import Workspace as Workspace
+    from paddock.client import approvals as approvals
+    from paddock.client import async_approvals as async_approvals
+    from paddock.client import async_secrets as async_secrets
     from paddock.client import local as local
     from paddock.client import local_async as local_async
+    from paddock.client import secrets as secrets
     from paddock.errors import CommandFailed as CommandFailed
     from paddock.errors import PaddockError as PaddockError
     from paddock.model import ExecResult as ExecResult
@@ -35,20 +42,26 @@ __version__ = "0.1.0.dev0"
 _HOMES = {
     name: module
     for module, names in {
-        "paddock.client": "AsyncProcess AsyncSandbox AsyncWorkspace Process Sandbox Workspace local local_async",
+        "paddock.client": (
+            "AsyncConnection AsyncProcess AsyncSandbox AsyncWorkspace Connection Forward Process Sandbox Workspace"
+            " approvals async_approvals async_secrets local local_async secrets"
+        ),
         "paddock.errors": "CommandFailed PaddockError",
         "paddock.model": "ExecResult ExitStatus FileInfo Level Limit Limits Mount MountMode PtySize State Usage",
     }.items()
     for name in names.split()
 }
 __all__ = [
+    "AsyncConnection",
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncWorkspace",
     "CommandFailed",
+    "Connection",
     "ExecResult",
     "ExitStatus",
     "FileInfo",
+    "Forward",
     "Level",
     "Limit",
     "Limits",
@@ -62,8 +75,12 @@ __all__ = [
     "Usage",
     "Workspace",
     "__version__",
+    "approvals",
+    "async_approvals",
+    "async_secrets",
     "local",
     "local_async",
+    "secrets",
 ]
 
 

@@ -46,6 +46,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import ClassVar
 
+    from paddock.model import ExecResult
+
 OUT_OF = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What the kernel answers when it is the machine that has no more: ResourceExhausted."""
 
@@ -67,7 +69,9 @@ class PaddockError(Exception):
         self.hint = hint
         self.details = details
 
-    def __init_subclass__(cls, *, code: str, status: int | None = None) -> None:
+    def __init_subclass__(cls, *, code: str | None = None, status: int | None = None) -> None:
+        if code is None:  # its base's: they are one on the wire
+            return
         if code in BY_CODE:
             raise TypeError(f"duplicate error code {code!r}")
         cls.code = code
@@ -85,7 +89,7 @@ class PaddockError(Exception):
 def _rebuild(code: str, message: str, hint: str | None, details: dict[str, object]) -> PaddockError:
     error = BY_CODE.get(code, PaddockError)(message, hint=hint)
     error.details = details
-    return error
+    return as_os_error(error)
 
 
 class RequestError(PaddockError, code="request", status=400): ...
@@ -132,10 +136,61 @@ class SandboxError(PaddockError, code="sandbox", status=502): ...
 
 
 class FileError(SandboxError, code="file", status=422):
-    """`details["errno"]` holds the kernel's symbolic name, such as "ENOENT"."""
+    """`details["errno"]` holds the kernel's symbolic name, such as "ENOENT".
+
+    The client raises the subclass that is also Python's own: `except FileNotFoundError` catches a missing file.
+    """
 
 
-class CommandFailed(SandboxError, code="command_failed", status=422): ...
+class FileMissingError(FileError, FileNotFoundError): ...
+
+
+class FilePermissionError(FileError, PermissionError): ...
+
+
+class FileIsDirectoryError(FileError, IsADirectoryError): ...
+
+
+class FileNotDirectoryError(FileError, NotADirectoryError): ...
+
+
+class FilePresentError(FileError, FileExistsError): ...
+
+
+_FILE_ERRORS = {
+    "EACCES": FilePermissionError,
+    "EEXIST": FilePresentError,
+    "EISDIR": FileIsDirectoryError,
+    "ENOENT": FileMissingError,
+    "ENOTDIR": FileNotDirectoryError,
+    "EPERM": FilePermissionError,
+}
+
+
+def as_os_error(error: PaddockError) -> PaddockError:
+    """Return the error that a program with files of its own would catch, with `errno`; others as they are.
+
+    Only the client does this: in the daemon an OSError is one of the machine.
+    """
+    name = str(error.details.get("errno"))
+    kind = _FILE_ERRORS.get(name)
+    if kind is None or type(error) is not FileError:
+        return error
+    made = kind(error.message, hint=error.hint)
+    made.details, made.errno = error.details, getattr(errno, name)
+    return made
+
+
+class CommandFailed(SandboxError, code="command_failed", status=422):
+    """`result` is the whole ExecResult where `exec` raised it with `check`."""
+
+    @property
+    def result(self) -> ExecResult | None:
+        return self.details.get("result")  # pyright: ignore[reportReturnType]
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self.result is None else self.result.exit_code
 
 
 class ProgramNotFoundError(CommandFailed, NotFound, code="program_not_found", status=422):
@@ -219,3 +274,13 @@ def exhaustion(error: OSError | RuntimeError) -> ResourceExhausted | None:
     name = errno.errorcode[number]
     what = "no process or thread can be made" if number == errno.EAGAIN else os.strerror(number)
     return ResourceExhausted(f"not done: {what}", hint=_HINTS[number], errno=name)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        import sys
+
+        from paddock import _renamed
+
+        return _renamed.error(name, sys.modules[__name__])

@@ -197,7 +197,7 @@ def test_an_extra_that_is_not_installed_is_named(name: str, model: type[Any], mo
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(NotConfigured) as refused:
         model("m-1", api_key=KEY)
-    assert refused.value.hint == f"pip install {name}"
+    assert refused.value.hint == f"pip install 'paddock-sandbox[{name}]'"
 
 
 @pytest.mark.parametrize(("name", "model"), [("OPENAI", OpenAIModel), ("ANTHROPIC", AnthropicModel)])

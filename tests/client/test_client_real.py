@@ -61,7 +61,7 @@ def test_streams_of_any_size_go_through_unchanged(sandbox: Make) -> None:
     assert box.files.write("big", blocks()).size_bytes == 64 << 20
     assert box.exec("sha256sum < big").stdout.split()[0] == digest.hexdigest()
     back = hashlib.sha256()
-    with box.files.open_read("big") as reader:
+    with box.files.open("big", "rb") as reader:
         for chunk in reader:
             back.update(chunk)
     assert back.digest() == digest.digest()

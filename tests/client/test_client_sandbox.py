@@ -68,9 +68,11 @@ def test_exec_gives_both_streams_the_code_and_the_signal(rig: Rig) -> None:
 def test_check_raises_with_the_whole_result(rig: Rig) -> None:
     with Sandbox.create(transport=rig.transport) as sandbox:
         assert sandbox.exec("true", check=True).ok
-        with pytest.raises(CommandFailed, match=r"'echo why >&2; exit 4' exited with 4 \(why\)") as caught:
+        with pytest.raises(CommandFailed, match=r"'echo why >&2; exit 4' exited with 4: why") as caught:
             sandbox.exec("echo why >&2; exit 4", check=True)
+    assert (caught.value.exit_code, caught.value.hint) == (4, None)
     copy = pickle.loads(pickle.dumps(caught.value))
+    assert copy.result.exit_code == 4
     assert copy.details["result"].exit_code == 4
 
 
@@ -81,7 +83,6 @@ def test_check_raises_with_the_whole_result(rig: Rig) -> None:
         {"command": ["a\0b"]},
         {"command": "true", "env": {"A": "\0"}},
         {"command": "true", "timeout_seconds": 0},
-        {"command": [1]},
     ],
 )
 def test_nonsense_is_refused_before_it_is_sent(rig: Rig, arguments: dict[str, Any]) -> None:
@@ -92,7 +93,7 @@ def test_nonsense_is_refused_before_it_is_sent(rig: Rig, arguments: dict[str, An
 
 
 def test_a_level_that_does_not_exist_is_named_with_those_that_do(rig: Rig) -> None:
-    with pytest.raises(InvalidArgument, match="no level 'strong': there are process"):
+    with pytest.raises(InvalidArgument, match="no level 'strong': there are jail, gvisor, microvm and container"):
         Sandbox.create(level="strong", transport=rig.transport)
     assert Sandbox.create(level="process", transport=rig.transport).info.spec.level is Level.PROCESS
 

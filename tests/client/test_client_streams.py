@@ -116,13 +116,13 @@ def test_a_write_that_fails_halfway_leaves_nothing(sandbox: Sandbox) -> None:
         sandbox.files.write("a", source())
 
     def fail(name: str) -> None:
-        with sandbox.files.open_write(name) as writer:
+        with sandbox.files.open(name, "wb") as writer:
             writer.write("half")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail("b")
-    with sandbox.files.open_write("c") as writer:
+    with sandbox.files.open("c", "wb") as writer:
         writer.write("whole")
     assert [sandbox.files.exists(name) for name in "abc"] == [False, False, True]
 

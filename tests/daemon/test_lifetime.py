@@ -426,7 +426,7 @@ def test_a_state_directory_may_have_a_path_longer_than_a_socket_s_and_no_socket_
     policy = {"egress": {"allow": [{"host": "example.com"}]}}
     with private_state(suffix="x" * 200) as state_dir:
         transport = default_transport(state_dir)
-        with Sandbox.create(level="jail", policy=policy, nested=1, transport=transport) as box:
+        with Sandbox.create(level="jail", policy=policy, max_children=1, transport=transport) as box:
             box.start(["python3", "-c", _SERVES], background=True)
             assert wait_until(lambda: _answers(transport, box.id))
             box.fork().kill()

@@ -100,7 +100,7 @@ def _still(transport: DaemonTransport, **idle: float) -> tuple[Sandbox, float]:
 def test_past_its_ttl_it_lives_with_what_was_left_whoever_was_killed(
     state_dir: Path, transport: DaemonTransport
 ) -> None:
-    (box, _), (idle, ends) = _still(transport), _still(transport, idle_seconds=1)
+    (box, _), (idle, ends) = _still(transport), _still(transport, idle_timeout=1)
     left = {one.id: one.refresh().left_seconds for one in (box, idle)}
     for pid in (daemon_pid(state_dir), *supervisors(state_dir)):
         os.kill(pid, signal.SIGKILL)

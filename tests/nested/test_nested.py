@@ -41,7 +41,7 @@ def refused(box: Sandbox, request: str) -> str:
 
 @pytest.fixture
 def outer(sandbox: Make) -> Sandbox:
-    return sandbox(nested=2, limits=LIMITS)
+    return sandbox(max_children=2, limits=LIMITS)
 
 
 def test_the_best_of_several_attempts_is_kept(outer: Sandbox) -> None:
@@ -87,7 +87,7 @@ def test_children_have_no_more_than_their_part(outer: Sandbox) -> None:
 
 
 def test_a_child_cannot_be_reached_from_elsewhere(sandbox: Make) -> None:
-    one, other = sandbox(nested=1), sandbox(nested=1)
+    one, other = sandbox(max_children=1), sandbox(max_children=1)
     child = inside(one, "print(Sandbox.create().id)").strip()
     assert (
         refused(
@@ -107,18 +107,18 @@ def test_a_child_cannot_be_reached_from_elsewhere(sandbox: Make) -> None:
 
 
 def test_children_have_no_children_and_need_to_be_allowed(sandbox: Make) -> None:
-    box = sandbox(nested=1)
+    box = sandbox(max_children=1)
     program = """
         child = Sandbox.current().fork()
         print(child.exec(["python3", "-c", "import paddock"]).exit_code, child.exec("echo door=$PADDOCK_DOOR").stdout)
     """
     assert inside(box, program) == "1 door=\n\n"
     with pytest.raises(InvalidArgument, match="nested"):
-        sandbox(nested=65)
+        sandbox(max_children=65)
 
 
 def test_everything_dies_with_the_outer_one(sandbox: Make) -> None:
-    box = sandbox(nested=2, limits=LIMITS)
+    box = sandbox(max_children=2, limits=LIMITS)
     ids = json.loads(inside(box, "print(json.dumps([child.id for child in Sandbox.current().fork(2)]))"))
     children = [Sandbox.connect(id) for id in ids]
     box.kill()
@@ -133,7 +133,7 @@ def test_everything_dies_with_the_outer_one(sandbox: Make) -> None:
 
 def test_a_program_inside_goes_on_when_the_daemon_dies(state_dir: Path) -> None:
     transport = default_transport(state_dir)
-    outer = Sandbox.create(level="jail", nested=2, limits=LIMITS, ttl_seconds=300, transport=transport)
+    outer = Sandbox.create(level="jail", max_children=2, limits=LIMITS, ttl_seconds=300, transport=transport)
     program = """
         from paddock import Sandbox
         print(Sandbox.create().exec("echo one").stdout, flush=True)
@@ -257,7 +257,7 @@ def test_slow_callers_hold_their_own_places_only(outer: Sandbox) -> None:
 
 
 def test_an_answer_has_bounds_and_nothing_of_the_host(sandbox: Make) -> None:
-    outer = sandbox(nested=2, limits=LIMITS, env={"TOKEN": "mine"}, labels={"of": "mine"})
+    outer = sandbox(max_children=2, limits=LIMITS, env={"TOKEN": "mine"}, labels={"of": "mine"})
     program = """
         import paddock
         child, = paddock._ask("sandbox.fork", sandbox=paddock._outer(), count=1)
@@ -288,7 +288,7 @@ def test_an_answer_has_bounds_and_nothing_of_the_host(sandbox: Make) -> None:
 
 def test_promotion_is_whole_or_not_at_all(sandbox: Make) -> None:
     # In /tmp, whose size is enforced everywhere.
-    outer = sandbox(nested=1, limits=LIMITS)
+    outer = sandbox(max_children=1, limits=LIMITS)
     outer.exec("mkdir /tmp/w; echo mine > /tmp/w/precious; head -c 40M /dev/zero > /tmp/filler", check=True)
     program = """
         child = Sandbox.create()

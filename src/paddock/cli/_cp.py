@@ -42,7 +42,7 @@ def verb_cp(options: argparse.Namespace) -> int:
 
 def _into(files: client.Filesystem, source: str, path: str, moved: Callable[[int], object]) -> tuple[str, ...]:
     if os.path.isdir(source):
-        return files.upload(source, path, moved=moved).skipped
+        return files.upload(source, path, on_progress=moved).skipped
     with open(source, "rb") as file:
         files.write(path, _chunks(file, moved), mode=os.fstat(file.fileno()).st_mode & 0o777)
     return ()
@@ -59,10 +59,10 @@ def _out_of(
 ) -> tuple[str, ...]:
 
     if files.stat(path, follow=True).kind is model.FileKind.DIRECTORY:
-        return files.download(path, target, skip_unsafe=skip_unsafe, moved=moved).skipped
+        return files.download(path, target, skip_unsafe=skip_unsafe, on_progress=moved).skipped
     if os.path.isdir(target):
         target = os.path.join(target, os.path.basename(path))
-    with files.open_read(path) as reader, open(target, "wb") as file:
+    with files.open(path, "rb") as reader, open(target, "wb") as file:
         for data in reader:
             file.write(data)
             moved(len(data))

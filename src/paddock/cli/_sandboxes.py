@@ -40,10 +40,10 @@ def verb_create(options: argparse.Namespace) -> int:
             **spec(options),
             name=options.name,
             persistent=True,
-            nested=options.nested,
+            max_children=options.nested,
             env=dict(options.env),
             labels=dict(options.label),
-            idle_seconds=options.idle,
+            idle_timeout=options.idle,
         )
     return answer(options, sandbox.info, lambda: _render.line(sandbox.id))
 

@@ -76,7 +76,7 @@ def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[
             persistent=True,
             env=dict(options.env),
             workspace=workspace.id,
-            idle_seconds=options.idle,
+            idle_timeout=options.idle,
         )
     except AlreadyExists:
         # Somebody was quicker; or a sandbox without a workspace has the name, which is then said.

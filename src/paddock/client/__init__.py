@@ -7,8 +7,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ._async import approvals as _async_approvals
+    from ._async import secrets as _async_secrets
     from ._async.calls import AsyncCalls as AsyncCalls
     from ._async.changes import AsyncChanges as AsyncChanges
+    from ._async.connection import AsyncConnection as AsyncConnection
     from ._async.daemon import AsyncDaemonTransport as AsyncDaemonTransport
     from ._async.daemon import default_async_transport as default_async_transport
     from ._async.filesystem import AsyncFilesystem as AsyncFilesystem
@@ -22,10 +25,14 @@ if TYPE_CHECKING:
     from ._control import daemon_log as daemon_log
     from ._control import daemon_status as daemon_status
     from ._control import stop_daemon as stop_daemon
+    from ._forward import Forward as Forward
     from ._session import Session as Session
     from ._session import session as session
+    from ._sync import approvals as approvals
+    from ._sync import secrets as secrets
     from ._sync.calls import Calls as Calls
     from ._sync.changes import Changes as Changes
+    from ._sync.connection import Connection as Connection
     from ._sync.daemon import DaemonTransport as DaemonTransport
     from ._sync.daemon import default_transport as default_transport
     from ._sync.filesystem import Filesystem as Filesystem
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
     from ._sync.workspace import Workspace as Workspace
     from ._transfer import TransferReport as TransferReport
 
+    async_approvals, async_secrets = _async_approvals, _async_secrets
     local, local_async = default_transport, default_async_transport
 
 HOMES = {
@@ -44,6 +52,7 @@ HOMES = {
     for module, names in {
         "._async.calls": "AsyncCalls",
         "._async.changes": "AsyncChanges",
+        "._async.connection": "AsyncConnection",
         "._async.daemon": "AsyncDaemonTransport default_async_transport",
         "._async.filesystem": "AsyncFilesystem",
         "._async.process": "AsyncProcess AsyncReader AsyncWriter",
@@ -52,9 +61,12 @@ HOMES = {
         "._async.workspace": "AsyncWorkspace",
         "._command": "absolute_template",
         "._control": "daemon_log daemon_status stop_daemon",
+        "._forward": "Forward",
         "._session": "Session session",
+        "._sync": "approvals secrets",
         "._sync.calls": "Calls",
         "._sync.changes": "Changes",
+        "._sync.connection": "Connection",
         "._sync.daemon": "DaemonTransport default_transport",
         "._sync.filesystem": "Filesystem",
         "._sync.process": "Process Reader Writer",
@@ -69,6 +81,10 @@ HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    if name in ("async_approvals", "async_secrets"):  # the modules that `approvals` and `secrets` are made from
+        module = name.removeprefix("async_")
+        value = globals()[name] = getattr(__import__(f"{__name__}._async", fromlist=(module,)), module)
+        return value
     source = {"local": "default_transport", "local_async": "default_async_transport"}.get(name, name)
     home = HOMES.get(source)
     if home is None:
@@ -78,4 +94,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *HOMES, "local", "local_async"})
+    return sorted({*globals(), *HOMES, "async_approvals", "async_secrets", "local", "local_async"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import BinaryIO, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 P = ParamSpec("P")
@@ -35,6 +35,43 @@ async def arun_whole(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         await asyncio.wait((running,))
+        raise
+
+
+def together(end: Callable[[], object], *works: Callable[[], object]) -> None:
+    """Run all at the same time, each but the last on a thread. The first that raises has `end` end the others."""
+    import threading
+
+    problems: list[BaseException] = []
+
+    def work(one: Callable[[], object]) -> None:
+        try:
+            one()
+        except BaseException as error:
+            problems.append(error)
+            if len(problems) == 1:
+                end()
+
+    threads = [threading.Thread(target=work, args=(one,), daemon=True) for one in works[:-1]]
+    for thread in threads:
+        thread.start()
+    work(works[-1])
+    for thread in threads:
+        thread.join()
+    if problems:
+        raise problems[0]
+
+
+async def atogether(end: Callable[[], Awaitable[object]], *works: Callable[[], Awaitable[object]]) -> None:
+    """The same as tasks."""
+    import asyncio
+
+    tasks = [asyncio.ensure_future(one()) for one in works]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        await end()
+        await asyncio.wait(tasks)
         raise
 
 

@@ -5,19 +5,54 @@ from __future__ import annotations
 import os
 
 from paddock.errors import CommandFailed, InvalidArgument, ProgramNotExecutableError, ProgramNotFoundError
-from paddock.model import ExecSpec, replace
+from paddock.model import ExecSpec, Limits, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import timedelta
     from typing import Any, TypeAlias
 
-    from paddock.model import ExecResult, Mount, PolicyDocument, PtySize
+    from paddock.model import ExecResult, Level, Mount, PolicyDocument, PtySize
+
+    Duration: TypeAlias = float | str | timedelta
+    """Seconds, a timedelta, or a text such as "90", "5m", "2h"."""
 
     PolicySource: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | PolicyDocument
     """A path to a `paddock.yaml`, its text (which has a line break), plain values, or a document."""
+    Network: TypeAlias = bool | Collection[str] | PolicySource | None
+    """False, names of hosts and registries, or a policy."""
 
 _BY_CODE = {126: ProgramNotExecutableError, 127: ProgramNotFoundError}
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(value: Duration | None, name: str) -> float | None:
+    """Return a duration in seconds: a number of them, a timedelta, or a text such as "90", "1.5s", "5m", "2h", "1d"."""
+    if value is None or type(value) is float or type(value) is int:
+        return value
+    if isinstance(value, str):
+        unit = _UNITS.get(value[-1:])
+        try:
+            return float(value if unit is None else value[:-1]) * (unit or 1.0)
+        except ValueError:
+            raise InvalidArgument(f"{name}={value!r} isn't a duration", hint=f'{name}=90, {name}="5m"') from None
+    if not isinstance(value, bool):
+        if isinstance(value, float | int):
+            return float(value)
+        if hasattr(value, "total_seconds"):
+            return value.total_seconds()
+    raise TypeError(f'{name} is {_kind(value)}: write seconds, a timedelta or a text such as "5m"')
+
+
+def required_seconds(value: Duration | None, name: str) -> float:
+    """As `seconds`, where None isn't a value."""
+    found = seconds(value, name)
+    if found is None:
+        raise TypeError(f'{name} is None: write seconds, a timedelta or a text such as "5m"')
+    return found
 
 
 def exec_spec(
@@ -26,27 +61,167 @@ def exec_spec(
     cwd: str | None,
     env: Mapping[str, str] | None,
     user: str | None,
-    timeout_seconds: float | None,
+    timeout: Duration | None,
     stdin: bool,
     pty: PtySize | None = None,
 ) -> ExecSpec:
-    """A text is a line for `/bin/sh -c`; a sequence is executed as it is. InvalidArgument."""
-    argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
-    if not argv or not all(isinstance(argument, str) for argument in argv):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument("a command is a text for the shell, or a sequence of at least one text", hint='["ls"]')
-    if any("\0" in text for text in (*argv, *(env or {}), *(env or {}).values())):
+    """Return the spec of a command: a text is a line for `/bin/sh -c`, a sequence is executed as it is.
+
+    Raise TypeError for what is neither, InvalidArgument for values that can't be.
+    """
+    if isinstance(command, str):
+        argv = ("/bin/sh", "-c", command)
+    elif isinstance(command, bytes) or not hasattr(command, "__iter__"):
+        raise TypeError(f'a command is a text for the shell or a list of texts, not {_kind(command)}: "ls -l", ["ls"]')
+    else:
+        argv = tuple(map(_argument, command))
+    if not argv:
+        raise InvalidArgument("a command is a text for the shell, or a list of at least one text", hint='["ls"]')
+    env = texts(env, "env")
+    if any("\0" in text for text in (*argv, *env, *env.values())):
         raise InvalidArgument("a command, its arguments and its environment cannot hold NUL")
-    if timeout_seconds is not None and not timeout_seconds > 0:
-        raise InvalidArgument(f"timeout_seconds is {timeout_seconds}: it must be more than 0, or None")
-    return ExecSpec(
-        argv=argv,
-        cwd=cwd,
-        env=dict(env or {}),
-        user=user,
-        timeout_seconds=timeout_seconds,
-        stdin=stdin,
-        pty=pty,
-    )
+    limit = seconds(timeout, "timeout")
+    if limit is not None and not limit > 0:
+        raise InvalidArgument(f"timeout={timeout!r}: it must be more than 0, or None")
+    return ExecSpec(argv=argv, cwd=cwd, env=env, user=user, timeout_seconds=limit, stdin=stdin, pty=pty)
+
+
+def _argument(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if hasattr(value, "__fspath__"):
+        return os.fsdecode(value)  # pyright: ignore[reportArgumentType]
+    raise TypeError(f"a command's arguments are texts, not {_kind(value)}: write {str(value)!r}")
+
+
+def texts(given: Mapping[str, str] | None, name: str) -> dict[str, str]:
+    """Return a copy of a mapping of texts. TypeError names what isn't one."""
+    if given is None:
+        return {}
+    if not hasattr(given, "items"):
+        raise TypeError(f'{name} is {_kind(given)}: write {{"NAME": "value"}}')
+    for key, value in given.items():
+        if not isinstance(key, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{name}[{key!r}] is {_kind(value)}: names and values are texts, so write {str(value)!r}")
+    return dict(given)
+
+
+def limits_of(given: Limits | Mapping[str, float] | None) -> Limits:
+    """Return Limits from themselves or from a dict of some of their fields."""
+    if given is None:
+        return Limits()
+    if isinstance(given, Limits):
+        return given
+    if not hasattr(given, "items"):
+        raise TypeError(f'limits is {_kind(given)}: write Limits(memory_mib=512) or {{"memory_mib": 512}}')
+    unknown = [name for name in given if name not in Limits.__fields__]
+    if unknown:
+        raise TypeError(f"limits has no {unknown[0]!r}: there are {', '.join(Limits.__fields__)}")
+    return Limits(**given)  # pyright: ignore[reportArgumentType]
+
+
+def mounts_of(given: Sequence[Mount | str] | Mapping[str, str]) -> tuple[Mount, ...]:
+    """Return mounts with absolute sources: from Mounts, directories, or a dict of directories to targets."""
+    from paddock.model import Mount, MountMode
+
+    if isinstance(given, str) or not hasattr(given, "__iter__"):
+        raise TypeError(f"mounts is {_kind(given)}: write [Mount(source={str(given)!r})] or [{str(given)!r}]")
+    found: list[Mount] = []
+    for one in given:
+        if hasattr(given, "items"):
+            one = Mount(source=os.fspath(one), target=given[one])  # pyright: ignore
+        if not isinstance(one, Mount):
+            if not isinstance(one, str) and not hasattr(one, "__fspath__"):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f'mounts holds {_kind(one)}: write Mount(source="./project") or "./project"')
+            one = Mount(source=os.fspath(one))
+        try:
+            mode = MountMode(one.mode)
+        except ValueError:
+            raise InvalidArgument(f"mode={one.mode!r} isn't a mode of mounts", hint="cow, ro or rw") from None
+        found.append(replace(one, source=os.path.abspath(one.source), mode=mode))
+    return tuple(found)
+
+
+def reference(given: object, name: str) -> str | None:
+    """Return the id or name of what was given by it or as an object."""
+    if given is None or isinstance(given, str):
+        return given
+    id = getattr(given, "id", None)
+    if not isinstance(id, str):
+        raise TypeError(f"{name} is {_kind(given)}: write an id, a name or the object")
+    return id
+
+
+def template_of(template: str | None, image: str | None) -> str:
+    """Return the template that `template` or `image` names. InvalidArgument for both."""
+    for name, value in (("template", template), ("image", image)):
+        if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{name} is {_kind(value)}: write a text")
+    if image is None:
+        return absolute_template(template or "host")
+    if template is not None:
+        raise InvalidArgument("template and image are two ways to say the same", hint="give one of them")
+    from paddock.model import is_image
+
+    return absolute_template(image if is_image(image) else f"docker://{image}")
+
+
+def network_of(network: Network, policy: PolicySource | None) -> PolicyDocument | None:
+    """Return the policy of `network` or `policy`. PolicyInvalid; InvalidArgument for both."""
+    if network is False or network is None:
+        return policy_document(policy)
+    if policy is not None:
+        raise InvalidArgument("network and policy both say what it may reach", hint="give one of them")
+    if network is True:
+        raise InvalidArgument(
+            "network=True would let it reach everything",
+            hint='name what it may reach: network=["pypi", "api.github.com"]',
+        )
+    if isinstance(network, list | tuple | set | frozenset):
+        return policy_document({"egress": {"allow": [_rule(one) for one in network]}})
+    return policy_document(network)  # pyright: ignore[reportArgumentType]
+
+
+_REGISTRIES = ("pypi", "npm", "crates", "debian")
+
+
+def _rule(name: object) -> dict[str, object]:
+    if not isinstance(name, str):
+        raise TypeError(f'network holds {_kind(name)}: write names, as in ["pypi", "api.github.com"]')
+    if name in _REGISTRIES:
+        return {"registry": name}
+    host, colon, port = name.rpartition(":")
+    if colon and port.isdecimal():
+        return {"host": host, "ports": [int(port)]}
+    if "/" in name:
+        raise InvalidArgument(
+            f"network holds {name!r}, which isn't the name of a host", hint="write the host alone; a policy has paths"
+        )
+    return {"host": name}
+
+
+def level_of(level: Level | str | None) -> Level | None:
+    """Return the level of that name. InvalidArgument suggests one for a word that others use."""
+    if level is None:
+        return None
+    from paddock.model import Level
+
+    meant = {"docker": "container", "podman": "container", "vm": "microvm", "firecracker": "microvm", "runsc": "gvisor"}
+    try:
+        return Level(level)
+    except ValueError:
+        near = meant.get(str(level).lower())
+        hint = f'level="{near}"' if near else "paddock doctor"
+        raise InvalidArgument(f"no level {level!r}: there are jail, gvisor, microvm and container", hint=hint) from None
+
+
+def _kind(value: object) -> str:
+    """Return what a value is, for a TypeError: `the int 5`, `None`, `a dict`."""
+    if value is None:
+        return "None"
+    if isinstance(value, bool | int | float):
+        return f"the {type(value).__name__} {value}"
+    return f"a {type(value).__name__}"
 
 
 def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
@@ -62,12 +237,8 @@ def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
         ending = f"exited with {result.exit_code}"
     said = result.err.tail[-500:] or result.err.head[-500:] or result.out.tail[-500:] or result.out.head[-500:]
     kind = _BY_CODE.get(result.exit_code, CommandFailed)
-    raise kind(f"{what[:200]!r} {ending}", hint=said.decode("utf-8", "replace").strip() or None, result=result)
-
-
-def absolute(mount: Mount) -> Mount:
-    """Its source, which may be relative to this program's directory, as the service needs it."""
-    return replace(mount, source=os.path.abspath(mount.source))
+    text = said.decode("utf-8", "replace").strip()
+    raise kind(f"{what[:200]!r} {ending}{': ' + text if text else ''}", result=result)
 
 
 def absolute_template(template: str) -> str:

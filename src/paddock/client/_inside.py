@@ -93,12 +93,21 @@ class Sandbox:
     def create(
         cls,
         name: str | None = None,
-        ttl_seconds: float | None = None,
+        ttl: float | None = None,
         limits: dict[str, float] | None = None,
         env: dict[str, str] | None = None,
+        ttl_seconds: float | None = None,
     ) -> Sandbox:
-        """An empty one, on the template of this one. `limits` is a dict; what each child may have, if left out."""
-        spec: dict[str, Any] = {"name": name, "ttl_seconds": ttl_seconds, "limits": limits, "env": env}
+        """Create an empty one, on the template of this one. Without `limits` it has what each child may have.
+
+        `ttl` is in seconds; `ttl_seconds` is its old name.
+        """
+        spec: dict[str, Any] = {
+            "name": name,
+            "ttl_seconds": ttl_seconds if ttl is None else ttl,
+            "limits": limits,
+            "env": env,
+        }
         return cls(_ask("sandbox.create", spec={key: value for key, value in spec.items() if value is not None}))
 
     @classmethod
@@ -111,14 +120,19 @@ class Sandbox:
         cwd: str | None = None,
         env: dict[str, str] | None = None,
         user: str | None = None,
-        timeout_seconds: float | None = None,
+        timeout: float | None = None,
         input: str | bytes | None = None,
         check: bool = False,
+        timeout_seconds: float | None = None,
     ) -> ExecResult:
-        """A text is a line for `/bin/sh -c`; a sequence is executed as it is."""
+        """Run a command to its end. A text is a line for `/bin/sh -c`; a sequence is executed as it is.
+
+        `timeout` is in seconds; `timeout_seconds` is its old name.
+        """
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [os.fspath(part) for part in command]
         data = input.encode() if isinstance(input, str) else input
-        spec = {"argv": argv, "cwd": cwd, "env": env or {}, "user": user, "timeout_seconds": timeout_seconds}
+        spec: dict[str, Any] = {"argv": argv, "cwd": cwd, "env": env or {}, "user": user}
+        spec["timeout_seconds"] = timeout_seconds if timeout is None else timeout
         given = None if data is None else base64.b64encode(data).decode()
         result = ExecResult(_ask("exec.run", sandbox=self.id, spec=spec, input=given))
         if check and not result.ok:
@@ -202,7 +216,7 @@ def _connected() -> Connection:
         connection.close()
     door = os.environ.get("PADDOCK_DOOR", "")
     if not door:
-        raise PaddockError("not_configured", "this sandbox may have no children", "make it with nested=N")
+        raise PaddockError("not_configured", "this sandbox may have no children", "make it with max_children=N")
     give_up = time.monotonic() + _RETRY_SECONDS
     while True:
         stream = socket.socket(socket.AF_UNIX)

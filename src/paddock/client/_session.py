@@ -9,7 +9,15 @@ import sys
 from _thread import allocate_lock
 
 from paddock import __version__
-from paddock.errors import DaemonLost, DaemonUnavailable, InvalidArgument, NotConfigured, exhaustion
+from paddock.errors import (
+    DaemonLost,
+    DaemonUnavailable,
+    InvalidArgument,
+    NotConfigured,
+    PaddockError,
+    as_os_error,
+    exhaustion,
+)
 from paddock.model import (
     Action,
     AttachExec,
@@ -318,7 +326,8 @@ def tell(body: bytes) -> None:
 def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
     """The REPLY with all its descriptors. Raises the daemon's error, or ResourceExhausted."""
     if frame.kind is Kind.ERROR:
-        raise codec.decode_error(frame.body)
+        error = codec.decode_error(frame.body)
+        raise as_os_error(error) if isinstance(error, PaddockError) else error
     if frame.lost:
         close_all(frame.descriptors)
         give_up(_let_go(frame))

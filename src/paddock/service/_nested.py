@@ -75,8 +75,8 @@ class Request(Value, forbid_unknown_fields=True):
 
 
 class Nested(Component):
-    """The children of sandboxes. `nested=N` cuts what a sandbox may have into N equal parts, which N children may have
-    beside it."""
+    """The children of sandboxes. `max_children=N` cuts what a sandbox may have into N equal parts. N children may have
+    them beside it."""
 
     def outer(self, principal: Principal) -> Row | None:
         """The sandbox inside which it is asked, if that is so. SandboxDied."""
@@ -107,7 +107,7 @@ class Nested(Component):
         most = outer.sandbox.spec.nested
         if not most:
             raise InvalidState(
-                f"sandbox {outer.id} may have no children", hint="make it with nested=N", sandbox=outer.id
+                f"sandbox {outer.id} may have no children", hint="make it with max_children=N", sandbox=outer.id
             )
         part = share(outer.sandbox.spec)
         for name in _SHARED:

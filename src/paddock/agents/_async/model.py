@@ -98,8 +98,8 @@ class AsyncOpenAIModel(AsyncEndpoint):
     """A model of OpenAI, or of what speaks its chat completions: vLLM, llama.cpp, Ollama, and most others.
 
     Needs the SDK: `pip install 'paddock-sandbox[openai]'`. Without `api_key` and `base_url` the SDK takes
-    OPENAI_API_KEY and OPENAI_BASE_URL. Retries are the SDK's. `options` are fields of each request: `{"temperature": 0.7}`.
-    NotConfigured: no SDK, or no key.
+    OPENAI_API_KEY and OPENAI_BASE_URL. Retries are the SDK's. `options` are fields of each request:
+    `{"temperature": 0.7}`. NotConfigured: no SDK, or no key.
     """
 
     def _connect(self, **settings: Any) -> Any:
@@ -127,7 +127,8 @@ class AsyncAnthropicModel(AsyncEndpoint):
     """A model behind Anthropic's messages API.
 
     Needs the SDK: `pip install 'paddock-sandbox[anthropic]'`. Without `api_key` and `base_url` the SDK takes
-    ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. Retries are the SDK's. `options` are fields of each request. NotConfigured: no SDK, or no key.
+    ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. Retries are the SDK's. `options` are fields of each request.
+    NotConfigured: no SDK, or no key.
     """
 
     def _connect(self, **settings: Any) -> Any:

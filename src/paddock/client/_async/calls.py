@@ -26,6 +26,7 @@ class AsyncCalls:
 
     def __init__(self, session: Session) -> None:
         self._lines = AsyncLines(session)
+        self.session = session
         self.give_up, self.state_dir = session.give_up, session.state_dir
 
     async def call(
@@ -65,7 +66,6 @@ class AsyncCalls:
                 break
             try:
                 frame = await line.perform(body, descriptors, cancels=cancels, undo=undo, flags=flags)
-                return answered(frame, self.give_up)
             except NotSent as error:
                 problem = str(error)
                 continue
@@ -73,8 +73,11 @@ class AsyncCalls:
                 if (refused := too_many_under_way(error)) is not None:
                     raise refused from None
                 problem = str(error)
-            except DaemonLost as error:  # it leaves, or it is the next one
-                problem, again = error.message, again and repeatable and "unknown" not in error.details
+            else:
+                try:  # the answer may be an OSError too, such as that of a file
+                    return answered(frame, self.give_up)
+                except DaemonLost as error:  # it leaves, or it is the next one
+                    problem, again = error.message, again and repeatable and "unknown" not in error.details
             flags = AGAIN
             if not again:
                 break

@@ -57,6 +57,13 @@ class AsyncDaemonTransport:
             case _:
                 return codec.decode_result(frame.body, type(action))
 
+    def blocking(self) -> object:
+        """Return the transport of the same session for threads."""
+        from paddock.client._sync.calls import Calls
+        from paddock.client._sync.daemon import DaemonTransport
+
+        return DaemonTransport(Calls(self._calls.session))
+
     async def control(self, what: str) -> bytes:
         """`status`, `stop` or `restart` of the daemon itself."""
         body = codec.encode(codec.Request(control=what))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal, overload
 
 from paddock import model
 from paddock.client._blocking import CHUNK_BYTES, AsyncContent, achunks, arun_blocking, open_local
 from paddock.client._transfer import TransferReport
-from paddock.errors import FileError, InternalError
+from paddock.errors import FileError, InternalError, InvalidArgument
 from paddock.model import FileInfo, GrepMatch
 
 from .changes import AsyncChanges
@@ -16,16 +16,19 @@ from .process import AsyncReader, AsyncWriter
 from .transport import AsyncTransport
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from paddock._renamed import OldProgress
     from paddock.client._transfer import Moved
 
 Path = str | os.PathLike[str]
 
 
 class AsyncFilesystem:
-    """`sandbox.filesystem`. Paths are those inside; relative ones start at the template's working directory.
+    """`sandbox.files`. Paths are those inside; relative ones start at the template's working directory.
 
-    Everything is done inside the sandbox by one of its users, so that no name in there leads anywhere else.
-    A refusal is a FileError whose `details["errno"]` is the kernel's name for it.
+    A user of the sandbox does everything inside it, so that no name in there leads anywhere else.
+    A refusal is a FileError. It is also Python's own: FileNotFoundError, PermissionError, IsADirectoryError.
     """
 
     def __init__(self, sandbox: str, transport: AsyncTransport, user: str | None = None) -> None:
@@ -41,7 +44,7 @@ class AsyncFilesystem:
         """The whole file. FileError with EFBIG if it holds more than `max_bytes`: it is a stranger's."""
         parts: list[bytes] = []
         left = max_bytes
-        async with await self.open_read(path, length=max_bytes + 1) as reader:
+        async with await self.open(path, "rb", length=max_bytes + 1) as reader:
             async for chunk in reader:
                 left -= len(chunk)
                 if left < 0:
@@ -62,17 +65,46 @@ class AsyncFilesystem:
             with await arun_blocking(open_local, target, "wb") as file:
                 return await self.read_to(path, file)
         total = 0
-        async with await self.open_read(path) as reader:
+        async with await self.open(path, "rb") as reader:
             async for chunk in reader:
                 await arun_blocking(target.write, chunk)
                 total += len(chunk)
         return total
 
-    async def open_read(self, path: Path, *, offset: int = 0, length: int | None = None) -> AsyncReader:
-        action = model.ReadFile(
+    @overload
+    async def open(
+        self, path: Path, mode: Literal["rb"] = "rb", *, offset: int = 0, length: int | None = None
+    ) -> AsyncReader: ...
+    @overload
+    async def open(self, path: Path, mode: Literal["wb", "ab"], *, permissions: int | None = None) -> AsyncWriter: ...
+    async def open(
+        self,
+        path: Path,
+        mode: str = "rb",
+        *,
+        offset: int = 0,
+        length: int | None = None,
+        permissions: int | None = None,
+    ) -> AsyncReader | AsyncWriter:
+        """Open a file to read (`rb`), write (`wb`) or append (`ab`) in constant memory.
+
+        Leave it open in a `with` block. A file that is written is put in place at the end of the block, unless that
+        raises. `offset` and `length` say which part is read, `permissions` is the mode of a new file.
+        """
+        if mode in ("wb", "ab"):
+            action = model.WriteFile(
+                sandbox=self._sandbox, path=os.fspath(path), mode=permissions, append=mode == "ab", user=self._user
+            )
+            return AsyncWriter(await self._transport.perform(action))
+        if mode != "rb":
+            raise InvalidArgument(
+                f"mode={mode!r}: files are opened as 'rb', 'wb' or 'ab'",
+                hint="read_text() reads text, write() takes it",
+            )
+        source = model.ReadFile(
             sandbox=self._sandbox, path=os.fspath(path), offset=offset, length=length, user=self._user
         )
-        return AsyncReader(await self._transport.perform(action))
+        return AsyncReader(await self._transport.perform(source))
 
     async def write(self, path: Path, data: AsyncContent, *, mode: int | None = None, append: bool = False) -> FileInfo:
         """Text (as UTF-8), bytes, a file object or an iterable of bytes, in constant memory.
@@ -96,11 +128,6 @@ class AsyncFilesystem:
         """From a local file, in constant memory."""
         with await arun_blocking(open_local, source, "rb") as file:
             return await self.write(path, file, mode=mode)
-
-    async def open_write(self, path: Path, *, mode: int | None = None, append: bool = False) -> AsyncWriter:
-        """As a context manager the file is put in place at the end of the block, unless that raises."""
-        action = model.WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
-        return AsyncWriter(await self._transport.perform(action))
 
     async def list(self, path: Path = ".", *, depth: int = 1) -> tuple[FileInfo, ...]:
         """Sorted by name. `depth=1` is the directory itself."""
@@ -196,13 +223,24 @@ class AsyncFilesystem:
         return AsyncChanges(await self._transport.perform(action))
 
     async def upload(
-        self, local_dir: Path, path: Path, *, exclude: tuple[str, ...] = (), moved: Moved | None = None
+        self,
+        local_dir: Path,
+        path: Path,
+        *,
+        exclude: tuple[str, ...] = (),
+        on_progress: Moved | None = None,
+        **old: Unpack[OldProgress],
     ) -> TransferReport:
         """A local directory's content to below `path`, in constant memory.
 
         Symbolic links go as links; sockets, pipes and devices are left out and reported. `exclude` are shell
-        patterns of names that are passed over, with what is below them. `moved` is called with the bytes of each step.
+        patterns of names that are passed over, with what is below them. `on_progress` is called with
+        the bytes of each step.
         """
+        if old:
+            from paddock import _renamed
+
+            (on_progress,) = _renamed.keywords("upload", old, on_progress=(on_progress, None))
         from paddock.client._pack import Packer
 
         packer = await arun_blocking(Packer, local_dir, exclude=exclude)
@@ -212,8 +250,8 @@ class AsyncFilesystem:
         try:
             async for chunk in achunks(packer):
                 await handle.write(chunk)
-                if moved is not None:
-                    moved(len(chunk))
+                if on_progress is not None:
+                    on_progress(len(chunk))
             await handle.aclose()
         except BaseException:
             await handle.abort()
@@ -228,15 +266,20 @@ class AsyncFilesystem:
         max_bytes: int = 4 << 30,
         max_files: int = 100_000,
         skip_unsafe: bool = False,
-        moved: Moved | None = None,
+        on_progress: Moved | None = None,
+        **old: Unpack[OldProgress],
     ) -> TransferReport:
         """What is below `path`, into a new local directory, in constant memory.
 
         The sandbox is not trusted: names and links that lead out, devices, and more than `max_bytes` or
         `max_files` raise GuestProtocolError, and nothing is left; with `skip_unsafe` such entries (but not the
         bounds) are passed over and reported. Owners and setuid bits are dropped. AlreadyExists if `local_dir`
-        holds anything. `moved` is called with the bytes of each step.
+        holds anything. `on_progress` is called with the bytes of each step.
         """
+        if old:
+            from paddock import _renamed
+
+            (on_progress,) = _renamed.keywords("download", old, on_progress=(on_progress, None))
         from paddock.client._unpack import Unpacker
 
         action = model.DownloadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user)
@@ -247,11 +290,18 @@ class AsyncFilesystem:
             async with AsyncReader(await self._transport.perform(action)) as reader:
                 while not unpacker.complete and (data := await reader.read(CHUNK_BYTES)):
                     await arun_blocking(unpacker.feed, data)
-                    if moved is not None:
-                        moved(len(data))
+                    if on_progress is not None:
+                        on_progress(len(data))
             return await arun_blocking(unpacker.finish)
         finally:
             await arun_blocking(unpacker.close)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            from paddock import _renamed
+
+            return _renamed.method(self, name)
 
     def __repr__(self) -> str:
         user = f" as {self._user}" if self._user else ""

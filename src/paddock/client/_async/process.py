@@ -31,14 +31,19 @@ class AsyncReader:
     def __init__(self, handle: ByteReader) -> None:
         self._handle = handle
 
-    async def read(self, size: int = CHUNK_BYTES) -> bytes:
-        """At most `size` bytes as soon as any are there; b"" at the end."""
-        return await self._handle.read(size)
+    async def read(self, size: int = -1) -> bytes:
+        """Read to the end; with `size`, at most so many bytes, as soon as any are there, and b"" at the end."""
+        if size >= 0:
+            return await self._handle.read(size)
+        parts: list[bytes] = []
+        while data := await self._handle.read(CHUNK_BYTES):
+            parts.append(data)
+        return b"".join(parts)
 
     async def lines(self, *, encoding: str = "utf-8", max_line_bytes: int = CHUNK_BYTES) -> AsyncIterator[str]:
         """Lines without their ends. A longer one comes in pieces; what is invalid is replaced."""
         rest = b""
-        while data := await self.read():
+        while data := await self.read(CHUNK_BYTES):
             *whole, rest = (rest + data).split(b"\n")
             for line in whole:
                 for start in range(0, len(line) or 1, max_line_bytes):
@@ -56,7 +61,7 @@ class AsyncReader:
         return self
 
     async def __anext__(self) -> bytes:
-        data = await self.read()
+        data = await self.read(CHUNK_BYTES)
         if not data:
             raise StopAsyncIteration
         return data
@@ -147,7 +152,13 @@ class AsyncProcess:
         """How it ended, once `wait` has said so."""
         return self._status
 
+    @property
+    def exit_code(self) -> int | None:
+        """The code, or 128 + signal, once `wait` has said so."""
+        return None if self._status is None else self._status.exit_code
+
     async def wait(self) -> ExitStatus:
+        """Wait until it has ended, and return how."""
         self._status = await self._handle.wait()
         return self._status
 

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+
 from paddock import model
-from paddock.client._command import absolute, absolute_template, checked, exec_spec, policy_document
+from paddock.client._command import (
+    checked,
+    exec_spec,
+    level_of,
+    limits_of,
+    mounts_of,
+    network_of,
+    policy_document,
+    reference,
+    required_seconds,
+    seconds,
+    template_of,
+    texts,
+)
 from paddock.errors import InvalidArgument, SandboxDied
-from paddock.model import Level, Limits, State
+from paddock.model import State
 
 from .daemon import default_async_transport
 
@@ -16,92 +31,149 @@ if not TYPE_CHECKING:
         return function
 
 else:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-    from typing import Literal, Self, overload
+    from typing import Literal, NoReturn, Self, overload
 
-    from paddock.client._command import PolicySource
-    from paddock.model import ExecInfo, ExecResult, Mount, MountDiff, Promotion, PtySize, Usage
+    from typing_extensions import Unpack
+
+    from paddock._renamed import OldCreate, OldTimeout, OldTtl
+    from paddock.client._command import Duration, Network, PolicySource
+    from paddock.client._forward import Forward
+    from paddock.model import (
+        AuditRecord,
+        ExecInfo,
+        ExecResult,
+        Level,
+        Limits,
+        Mount,
+        MountDiff,
+        Promotion,
+        PtySize,
+        Usage,
+    )
     from paddock.model import Sandbox as SandboxInfo
     from paddock.model import Snapshot as SnapshotInfo
+    from paddock.model import Workspace as WorkspaceInfo
 
+    from .connection import AsyncConnection
     from .filesystem import AsyncFilesystem
     from .process import AsyncProcess, AsyncReader
     from .transport import AsyncTransport
+    from .workspace import AsyncWorkspace
+
+
+_INTERPRETERS = {
+    "bash": ("bash", "-s"),
+    "javascript": ("node", "-"),
+    "perl": ("perl", "-"),
+    "python": ("python3", "-"),
+    "ruby": ("ruby", "-"),
+    "sh": ("sh", "-s"),
+}
 
 
 class AsyncSandbox:
-    """A disposable computer, dead at the end of its `with` block, on success and on exception.
+    """A disposable computer. Its `with` block ends it, on success and on exception.
 
     ```python
-    async with await AsyncSandbox.create(ttl_seconds=120) as sandbox:
-        await sandbox.filesystem.write("/workspace/cell.py", code)
-        result = await sandbox.exec("python3 /workspace/cell.py", timeout_seconds=30)
+    async with await AsyncSandbox.create(ttl="2m") as sandbox:
+        await sandbox.files.write("/workspace/cell.py", code)
+        result = await sandbox.exec("python3 /workspace/cell.py", timeout=30)
         print(result.exit_code, result.stdout)
     ```
 
-    Made by `create`, found again by `connect` and `list`.
+    `create` makes one; `connect` and `list` find those that live.
     """
+
+    _warns = False
+    """Whether dropping this object leaves a sandbox behind that only its TTL ends."""
 
     def __init__(self, info: SandboxInfo, transport: AsyncTransport) -> None:
         self._info = info
         self._transport = transport
+        self._forwards: list[Forward] = []
 
     @classmethod
     async def create(
         cls,
-        template: str = "host",
+        template: str | None = None,
         *,
+        image: str | None = None,
         level: Level | str | None = None,
         name: str | None = None,
-        ttl_seconds: float = 300.0,
+        ttl: Duration = 300.0,
+        idle_timeout: Duration | None = None,
         persistent: bool = False,
-        limits: Limits | None = None,
+        limits: Limits | Mapping[str, float] | None = None,
         env: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
-        mounts: Sequence[Mount] = (),
+        mounts: Sequence[Mount | str] | Mapping[str, str] = (),
         snapshot: str | SnapshotInfo | None = None,
-        workspace: str | None = None,
-        nested: int = 0,
+        workspace: str | AsyncWorkspace | WorkspaceInfo | None = None,
+        network: Network = False,
         policy: PolicySource | None = None,
-        idle_seconds: float | None = None,
+        max_children: int = 0,
         idempotency_key: str | None = None,
         transport: AsyncTransport | None = None,
+        **old: Unpack[OldCreate],
     ) -> AsyncSandbox:
-        """A new sandbox, ready to be used.
+        """Create a sandbox and return when it can be used.
 
-        `level=None` is `jail`, or what `config.toml` says; a named one is that one or an error. It dies
-        after `ttl_seconds` whatever happens to this program. A `persistent` one outlives this program; another
-        finds it by id or name. The same `idempotency_key` returns the sandbox of the first call. Of `mounts`, a
-        `source` may be relative to this program's directory. With `snapshot` it starts with those files. With
-        `workspace` (an id or a name) that one is at `/workspace`; no other living sandbox may write it.
-        Programs inside may have `nested` children of it at a time (`from paddock import Sandbox` in there).
-        A `template` may be an OCI image: `oci:DIR[:TAG]`, `oci-archive:FILE`, `docker-archive:FILE` or
-        `docker://HOST/NAME:TAG`; a path may be relative to this program's directory.
-        Without `policy` it has no network: a path to a `paddock.yaml`, its text, plain values, or a PolicyDocument.
-        When nobody has used it for `idle_seconds` it is paused, and the next use wakes it: see `pause`.
+        Args:
+            template: `host` (the default), `code-interpreter`, `debian`, or an image by `oci:DIR[:TAG]`,
+                `oci-archive:FILE`, `docker-archive:FILE` or `docker://HOST/NAME:TAG`.
+            image: An image as Docker names it, such as `python:3.12`, in place of `template`.
+            level: `jail`, `gvisor`, `microvm` or `container`: that level or an error. None is the default level of
+                this machine.
+            name: Another way to say which. It is unique among the sandboxes that live.
+            ttl: How long it lives, whatever happens to this program: seconds, a timedelta, or a text such as `"5m"`.
+            idle_timeout: paddock pauses it when it hasn't been used for so long. The next use wakes it: see `pause`.
+            persistent: It outlives this program. Another one finds it by id or name.
+            limits: `Limits(memory_mib=512)`, or a dict of some of its fields.
+            env: Variables of its commands.
+            labels: Texts that `info.spec.labels` repeats.
+            mounts: Directories of the host: `["./project"]`, `{"./project": "/workspace"}` or Mounts.
+            snapshot: It starts with the files of this snapshot: an id, a name, or what `snapshot` returned.
+            workspace: This workspace is at `/workspace`: an id, a name, or a Workspace. One living sandbox may
+                write it.
+            network: False is no network. A list names hosts and registries: `["pypi", "api.github.com"]`. A policy
+                says more, as `policy` does.
+            policy: A path to a `paddock.yaml`, its text, plain values, or a PolicyDocument.
+            max_children: How many sandboxes programs inside may have at a time.
+            idempotency_key: The same key returns the sandbox of the first call.
+            transport: `paddock.local(DIR)` is another state directory.
 
         Raises LevelUnavailable, NotFound (no such template), ImageInvalid, AlreadyExists (the name), PolicyDenied,
         PolicyInvalid, ResourceExhausted, NotConfigured.
         """
+        if old:
+            from paddock import _renamed
+
+            ttl, idle_timeout, max_children = _renamed.keywords(
+                "create", old, ttl=(ttl, 300.0), idle_timeout=(idle_timeout, None), max_children=(max_children, 0)
+            )
         spec = model.SandboxSpec(
-            template=absolute_template(template),
-            level=_level(level),
+            template=template_of(template, image),
+            level=level_of(level),
             name=name,
-            ttl_seconds=ttl_seconds,
+            ttl_seconds=required_seconds(ttl, "ttl"),
             persistent=persistent,
-            limits=limits or Limits(),
-            env=dict(env or {}),
-            labels=dict(labels or {}),
-            mounts=tuple(map(absolute, mounts)),
-            snapshot=snapshot if snapshot is None or isinstance(snapshot, str) else snapshot.id,
-            workspace=workspace,
-            nested=nested,
-            policy=policy_document(policy),
-            idle_seconds=idle_seconds,
+            limits=limits_of(limits),
+            env=texts(env, "env"),
+            labels=texts(labels, "labels"),
+            mounts=mounts_of(mounts) if mounts else (),
+            snapshot=reference(snapshot, "snapshot"),
+            workspace=reference(workspace, "workspace"),
+            nested=max_children,
+            policy=network_of(network, policy),
+            idle_seconds=seconds(idle_timeout, "idle_timeout"),
         )
         transport = transport or default_async_transport()
-        return cls(await transport.perform(model.CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)
+        info = await transport.perform(model.CreateSandbox(spec=spec, idempotency_key=idempotency_key))
+        made = cls(info, transport)
+        made._warns = not persistent
+        return made
 
     @classmethod
     async def connect(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncSandbox:
@@ -150,15 +222,16 @@ class AsyncSandbox:
         return self._info.policy
 
     @property
-    def filesystem(self) -> AsyncFilesystem:
+    def files(self) -> AsyncFilesystem:
+        """Its files: read, write, list, upload, download."""
         from .filesystem import AsyncFilesystem
 
         return AsyncFilesystem(self.id, self._transport)
 
     @property
-    def files(self) -> AsyncFilesystem:
-        """The same as `filesystem`."""
-        return self.filesystem
+    def filesystem(self) -> AsyncFilesystem:
+        """The same as `files`, by the name of before 1.0."""
+        return self.files
 
     async def exec(
         self,
@@ -167,28 +240,78 @@ class AsyncSandbox:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
-        timeout_seconds: float | None = None,
+        timeout: Duration | None = None,
         input: str | bytes | None = None,
         check: bool = False,
+        on_stdout: Callable[[str], object] | None = None,
+        on_stderr: Callable[[str], object] | None = None,
         capture_bytes: int = 1 << 20,
         expect_revision: str | None = None,
+        **old: Unpack[OldTimeout],
     ) -> ExecResult:
-        """Runs a command to its end.
+        """Run a command to its end and return how it ended.
 
-        A text is a line for `/bin/sh -c`; a sequence is executed as it is. A non-zero exit, a signal or a limit
-        that struck is a result and no exception, unless `check` asks for CommandFailed. At the timeout everything
-        that the command started is killed and `result.limit` is `"time"`. Of each stream `capture_bytes` are kept,
-        half from the start and half from the end; the sandbox's own records hold the rest. With `expect_revision`
-        it is not run (InvalidState) under another policy.
+        A non-zero exit, a signal or an exceeded limit is a result, not an exception.
+
+        Args:
+            command: A text is a line for `/bin/sh -c`. A list is executed as it is.
+            cwd: The directory, in place of the template's.
+            env: More variables.
+            user: A user of the sandbox, such as `root`.
+            timeout: Seconds, a timedelta or a text such as `"5m"`. Then paddock kills everything that the command
+                started, and `result.limit` is `"time"`.
+            input: What the command reads from stdin.
+            check: Raise CommandFailed unless the exit code is 0.
+            on_stdout: Called with each line as the command prints it, without its end. `print` is one.
+            on_stderr: The same of the other stream. Callbacks may run on another thread.
+            capture_bytes: How much of each stream the result keeps: half from the start, half from the end. `output`
+                has the rest.
+            expect_revision: Run it only under this policy, else raise InvalidState.
         """
-        spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout_seconds=timeout_seconds, stdin=input is not None)
+        if old:
+            from paddock import _renamed
+
+            (timeout,) = _renamed.keywords("exec", old, timeout=(timeout, None))
+        spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout=timeout, stdin=input is not None)
+        if not isinstance(input, str | bytes | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"input is a {type(input).__name__}: write a text or bytes")
         data = input.encode() if isinstance(input, str) else input
-        result = await self._transport.perform(
-            model.RunExec(
-                sandbox=self.id, spec=spec, input=data, capture_bytes=capture_bytes, expect_revision=expect_revision
+        if on_stdout is not None or on_stderr is not None:
+            from .watched import watched
+
+            action = model.StartExec(sandbox=self.id, spec=spec, expect_revision=expect_revision)
+            result = await watched(
+                await self._transport.perform(action), data, on_stdout, on_stderr, capture_bytes=capture_bytes
             )
-        )
+        else:
+            result = await self._transport.perform(
+                model.RunExec(
+                    sandbox=self.id, spec=spec, input=data, capture_bytes=capture_bytes, expect_revision=expect_revision
+                )
+            )
         return checked(result, command) if check else result
+
+    async def run_code(
+        self,
+        code: str,
+        language: str = "python",
+        *,
+        timeout: Duration | None = None,
+        check: bool = False,
+        on_stdout: Callable[[str], object] | None = None,
+        on_stderr: Callable[[str], object] | None = None,
+    ) -> ExecResult:
+        """Run a program from its text, and return how it ended: see `exec`.
+
+        `language` is python, bash, sh, javascript, ruby or perl. The template has to have its interpreter. Each call is
+        a process of its own.
+        """
+        argv = _INTERPRETERS.get(language)
+        if argv is None:
+            raise InvalidArgument(
+                f"no language {language!r}: there are {', '.join(_INTERPRETERS)}", hint="exec() runs any program"
+            )
+        return await self.exec(argv, input=code, timeout=timeout, check=check, on_stdout=on_stdout, on_stderr=on_stderr)
 
     async def start(
         self,
@@ -200,10 +323,11 @@ class AsyncSandbox:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
-        timeout_seconds: float | None = None,
+        timeout: Duration | None = None,
         expect_revision: str | None = None,
+        **old: Unpack[OldTimeout],
     ) -> AsyncProcess:
-        """Starts a command and returns while it runs.
+        """Start a command and return while it runs.
 
         ```python
         async with await sandbox.start("make test") as process:
@@ -212,10 +336,14 @@ class AsyncSandbox:
             status = await process.wait()
         ```
 
-        A `background` command outlives its handle: `processes` lists it and `attach` takes it up again.
-        `expect_revision`: as in `exec`.
+        A `background` command outlives its handle: `processes` lists it and `attach` connects to it again.
+        The other arguments are those of `exec`.
         """
-        spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout_seconds=timeout_seconds, stdin=stdin, pty=pty)
+        if old:
+            from paddock import _renamed
+
+            (timeout,) = _renamed.keywords("start", old, timeout=(timeout, None))
+        spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout=timeout, stdin=stdin, pty=pty)
         action = model.StartExec(sandbox=self.id, spec=spec, background=background, expect_revision=expect_revision)
         from .process import AsyncProcess
 
@@ -247,6 +375,46 @@ class AsyncSandbox:
     async def usage(self) -> Usage:
         return await self._transport.perform(model.GetUsage(sandbox=self.id))
 
+    async def audit(self, action: str | None = None, *, limit: int = 1000) -> tuple[AuditRecord, ...]:
+        """Return the last `limit` records of what it did and what was done with it, oldest first.
+
+        `action` is a kind of action, such as `exec.run`, or the beginning of one, such as `egress`.
+        """
+        return await self._transport.perform(model.ListAudit(sandbox=self.id, tag=action, limit=limit))
+
+    async def why(self, *, limit: int = 20) -> tuple[AuditRecord, ...]:
+        """Return the last `limit` records of what was refused, failed or exceeded a limit, oldest first.
+
+        Each has the `rule` and the `reason`. `paddock why ID` adds what to do.
+        """
+        return await self._transport.perform(model.ListAudit(sandbox=self.id, trouble=True, limit=limit))
+
+    async def dial(self, port: int) -> AsyncConnection:
+        """Connect to a port that a program inside listens on, on its loopback. ConnectionRefusedError."""
+        from .connection import AsyncConnection
+
+        return AsyncConnection(await self._transport.perform(model.ConnectPort(sandbox=self.id, port=port)))
+
+    async def forward(self, port: int, *, local_port: int = 0, host: str = "127.0.0.1") -> Forward:
+        """Have a port of this machine lead to one inside, and return its URL.
+
+        ```python
+        url = await sandbox.forward(8000)  # http://127.0.0.1:41234
+        ```
+
+        The URL is a text with `close()`. It ends with the sandbox, with this object, or as a `with` block.
+
+        Args:
+            port: The port inside.
+            local_port: The port here. 0 is any free one.
+            host: The address here. Programs of other machines reach any but a loopback one.
+        """
+        from paddock.client._forward import Forward, blocking
+
+        made = Forward.listen(blocking(self._transport), self.id, port, host, local_port)
+        self._forwards.append(made)
+        return made
+
     async def snapshot(self, name: str | None = None) -> SnapshotInfo:
         """Its files at this instant, kept until `delete_snapshot`. It goes on.
 
@@ -259,26 +427,37 @@ class AsyncSandbox:
         return await self._transport.perform(model.ListSnapshots(sandbox=self.id))
 
     async def delete_snapshot(self, snapshot: str | SnapshotInfo) -> None:
-        reference = snapshot if isinstance(snapshot, str) else snapshot.id
-        await self._transport.perform(model.DeleteSnapshot(snapshot=reference))
+        """Delete a snapshot of any sandbox, by id, name or object."""
+        id = reference(snapshot, "snapshot")
+        await self._transport.perform(model.DeleteSnapshot(snapshot=id or ""))
 
     async def rollback(self, snapshot: str | SnapshotInfo) -> None:
         """Ends all its processes; its files become those of the snapshot, and it runs on under its id."""
-        reference = snapshot if isinstance(snapshot, str) else snapshot.id
-        self._info = await self._transport.perform(model.RollbackSandbox(sandbox=self.id, snapshot=reference))
+        action = model.RollbackSandbox(sandbox=self.id, snapshot=reference(snapshot, "snapshot") or "")
+        self._info = await self._transport.perform(action)
 
     @overload
-    async def fork(self, count: None = None, *, ttl_seconds: float | None = None) -> Self: ...
+    async def fork(self, count: None = None, *, ttl: Duration | None = None, **old: Unpack[OldTtl]) -> Self: ...
     @overload
-    async def fork(self, count: int, *, ttl_seconds: float | None = None) -> Sequence[Self]: ...
-    async def fork(self, count: int | None = None, *, ttl_seconds: float | None = None) -> Self | Sequence[Self]:
-        """A new sandbox with the files of this one at this instant, or `count` of them; this one goes on. At level
-        `microvm`, and `gvisor` without a way out, what runs in it goes on in them, too.
+    async def fork(self, count: int, *, ttl: Duration | None = None, **old: Unpack[OldTtl]) -> Sequence[Self]: ...
+    async def fork(
+        self, count: int | None = None, *, ttl: Duration | None = None, **old: Unpack[OldTtl]
+    ) -> Self | Sequence[Self]:
+        """Create a sandbox with the files of this one at this instant, or a list of `count`. This one goes on.
 
-        They are sandboxes like any other, with a TTL of their own: the parent's, counted anew, if none is given.
+        At level `microvm`, and at `gvisor` without a network, what runs in it goes on in them, too. Each has a TTL of
+        its own: `ttl`, or the parent's, counted from now.
         """
-        action = model.ForkSandbox(sandbox=self.id, count=1 if count is None else count, ttl_seconds=ttl_seconds)
+        if old:
+            from paddock import _renamed
+
+            (ttl,) = _renamed.keywords("fork", old, ttl=(ttl, None))
+        action = model.ForkSandbox(
+            sandbox=self.id, count=1 if count is None else count, ttl_seconds=seconds(ttl, "ttl")
+        )
         children = [type(self)(info, self._transport) for info in await self._transport.perform(action)]
+        for child in children:
+            child._warns = not child.info.spec.persistent
         return children[0] if count is None else children
 
     async def diff_mount(self, *paths: str, target: str | None = None, patch: bool = False) -> MountDiff:
@@ -334,9 +513,14 @@ class AsyncSandbox:
         """Idempotent."""
         self._info = await self._transport.perform(model.ResumeSandbox(sandbox=self.id))
 
-    async def extend(self, ttl_seconds: float) -> None:
-        """It dies `ttl_seconds` from now."""
-        self._info = await self._transport.perform(model.ExtendSandbox(sandbox=self.id, ttl_seconds=ttl_seconds))
+    async def extend(self, ttl: Duration | None = None, **old: Unpack[OldTtl]) -> None:
+        """Have it live for `ttl` from now."""
+        if old:
+            from paddock import _renamed
+
+            (ttl,) = _renamed.keywords("extend", old, ttl=(ttl, None))
+        action = model.ExtendSandbox(sandbox=self.id, ttl_seconds=required_seconds(ttl, "ttl"))
+        self._info = await self._transport.perform(action)
 
     async def refresh(self) -> SandboxInfo:
         """Asks again what the records say; `info` and `state` follow."""
@@ -344,7 +528,10 @@ class AsyncSandbox:
         return self._info
 
     async def kill(self) -> None:
-        """Ends it and everything in it, at once and for good. Killing what is dead is not an error."""
+        """End it and everything in it, at once and for good. To kill a dead one isn't an error."""
+        self._warns = False
+        while self._forwards:
+            self._forwards.pop().close()
         self._info = await self._transport.perform(model.KillSandbox(sandbox=self.id))
 
     async def __aenter__(self) -> AsyncSandbox:
@@ -356,13 +543,22 @@ class AsyncSandbox:
         # A persistent one too: `persistent` is about the end of the program, a block is about this one's end.
         await self.kill()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} can't be pickled: send {self.id!r}, and have the other program connect to it"
+        )
+
+    def __del__(self) -> None:
+        if self._warns and not sys.is_finalizing() and self._info.state not in (State.KILLED, State.FAILED):
+            import warnings
+
+            warnings.warn(
+                f"sandbox {self._info.id} was never killed, and lives until its TTL ends: use a `with` block or kill()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         return f"<{type(self).__name__} {self.id}{name} {self.state} at level {self.level}>"
-
-
-def _level(level: Level | str | None) -> Level | None:
-    try:
-        return None if level is None else Level(level)
-    except ValueError:
-        raise InvalidArgument(f"no level {level!r}: there are {', '.join(Level)}", hint="paddock doctor") from None

@@ -27,6 +27,7 @@ class Calls:
 
     def __init__(self, session: Session) -> None:
         self._lines = Lines(session)
+        self.session = session
         self.give_up, self.state_dir = session.give_up, session.state_dir
 
     def call(
@@ -66,7 +67,6 @@ class Calls:
                 break
             try:
                 frame = line.perform(body, descriptors, cancels=cancels, undo=undo, flags=flags)
-                return answered(frame, self.give_up)
             except NotSent as error:
                 problem = str(error)
                 continue
@@ -74,8 +74,11 @@ class Calls:
                 if (refused := too_many_under_way(error)) is not None:
                     raise refused from None
                 problem = str(error)
-            except DaemonLost as error:  # it leaves, or it is the next one
-                problem, again = error.message, again and repeatable and "unknown" not in error.details
+            else:
+                try:  # the answer may be an OSError too, such as that of a file
+                    return answered(frame, self.give_up)
+                except DaemonLost as error:  # it leaves, or it is the next one
+                    problem, again = error.message, again and repeatable and "unknown" not in error.details
             flags = AGAIN
             if not again:
                 break

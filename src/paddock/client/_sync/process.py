@@ -32,14 +32,19 @@ class Reader:
     def __init__(self, handle: ByteReader) -> None:
         self._handle = handle
 
-    def read(self, size: int = CHUNK_BYTES) -> bytes:
-        """At most `size` bytes as soon as any are there; b"" at the end."""
-        return self._handle.read(size)
+    def read(self, size: int = -1) -> bytes:
+        """Read to the end; with `size`, at most so many bytes, as soon as any are there, and b"" at the end."""
+        if size >= 0:
+            return self._handle.read(size)
+        parts: list[bytes] = []
+        while data := self._handle.read(CHUNK_BYTES):
+            parts.append(data)
+        return b"".join(parts)
 
     def lines(self, *, encoding: str = "utf-8", max_line_bytes: int = CHUNK_BYTES) -> Iterator[str]:
         """Lines without their ends. A longer one comes in pieces; what is invalid is replaced."""
         rest = b""
-        while data := self.read():
+        while data := self.read(CHUNK_BYTES):
             *whole, rest = (rest + data).split(b"\n")
             for line in whole:
                 for start in range(0, len(line) or 1, max_line_bytes):
@@ -57,7 +62,7 @@ class Reader:
         return self
 
     def __next__(self) -> bytes:
-        data = self.read()
+        data = self.read(CHUNK_BYTES)
         if not data:
             raise StopIteration
         return data
@@ -148,7 +153,13 @@ class Process:
         """How it ended, once `wait` has said so."""
         return self._status
 
+    @property
+    def exit_code(self) -> int | None:
+        """The code, or 128 + signal, once `wait` has said so."""
+        return None if self._status is None else self._status.exit_code
+
     def wait(self) -> ExitStatus:
+        """Wait until it has ended, and return how."""
         self._status = self._handle.wait()
         return self._status
 

@@ -3,10 +3,25 @@
 
 from __future__ import annotations
 
+import sys
+
 from paddock import model
-from paddock.client._command import absolute, absolute_template, checked, exec_spec, policy_document
+from paddock.client._command import (
+    checked,
+    exec_spec,
+    level_of,
+    limits_of,
+    mounts_of,
+    network_of,
+    policy_document,
+    reference,
+    required_seconds,
+    seconds,
+    template_of,
+    texts,
+)
 from paddock.errors import InvalidArgument, SandboxDied
-from paddock.model import Level, Limits, State
+from paddock.model import State
 
 from .daemon import default_transport
 
@@ -17,92 +32,149 @@ if not TYPE_CHECKING:
         return function
 
 else:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-    from typing import Literal, Self, overload
+    from typing import Literal, NoReturn, Self, overload
 
-    from paddock.client._command import PolicySource
-    from paddock.model import ExecInfo, ExecResult, Mount, MountDiff, Promotion, PtySize, Usage
+    from typing_extensions import Unpack
+
+    from paddock._renamed import OldCreate, OldTimeout, OldTtl
+    from paddock.client._command import Duration, Network, PolicySource
+    from paddock.client._forward import Forward
+    from paddock.model import (
+        AuditRecord,
+        ExecInfo,
+        ExecResult,
+        Level,
+        Limits,
+        Mount,
+        MountDiff,
+        Promotion,
+        PtySize,
+        Usage,
+    )
     from paddock.model import Sandbox as SandboxInfo
     from paddock.model import Snapshot as SnapshotInfo
+    from paddock.model import Workspace as WorkspaceInfo
 
+    from .connection import Connection
     from .filesystem import Filesystem
     from .process import Process, Reader
     from .transport import Transport
+    from .workspace import Workspace
+
+
+_INTERPRETERS = {
+    "bash": ("bash", "-s"),
+    "javascript": ("node", "-"),
+    "perl": ("perl", "-"),
+    "python": ("python3", "-"),
+    "ruby": ("ruby", "-"),
+    "sh": ("sh", "-s"),
+}
 
 
 class Sandbox:
-    """A disposable computer, dead at the end of its `with` block, on success and on exception.
+    """A disposable computer. Its `with` block ends it, on success and on exception.
 
     ```python
-    with Sandbox.create(ttl_seconds=120) as sandbox:
-        sandbox.filesystem.write("/workspace/cell.py", code)
-        result = sandbox.exec("python3 /workspace/cell.py", timeout_seconds=30)
+    with Sandbox.create(ttl="2m") as sandbox:
+        sandbox.files.write("/workspace/cell.py", code)
+        result = sandbox.exec("python3 /workspace/cell.py", timeout=30)
         print(result.exit_code, result.stdout)
     ```
 
-    Made by `create`, found again by `connect` and `list`.
+    `create` makes one; `connect` and `list` find those that live.
     """
+
+    _warns = False
+    """Whether dropping this object leaves a sandbox behind that only its TTL ends."""
 
     def __init__(self, info: SandboxInfo, transport: Transport) -> None:
         self._info = info
         self._transport = transport
+        self._forwards: list[Forward] = []
 
     @classmethod
     def create(
         cls,
-        template: str = "host",
+        template: str | None = None,
         *,
+        image: str | None = None,
         level: Level | str | None = None,
         name: str | None = None,
-        ttl_seconds: float = 300.0,
+        ttl: Duration = 300.0,
+        idle_timeout: Duration | None = None,
         persistent: bool = False,
-        limits: Limits | None = None,
+        limits: Limits | Mapping[str, float] | None = None,
         env: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
-        mounts: Sequence[Mount] = (),
+        mounts: Sequence[Mount | str] | Mapping[str, str] = (),
         snapshot: str | SnapshotInfo | None = None,
-        workspace: str | None = None,
-        nested: int = 0,
+        workspace: str | Workspace | WorkspaceInfo | None = None,
+        network: Network = False,
         policy: PolicySource | None = None,
-        idle_seconds: float | None = None,
+        max_children: int = 0,
         idempotency_key: str | None = None,
         transport: Transport | None = None,
+        **old: Unpack[OldCreate],
     ) -> Sandbox:
-        """A new sandbox, ready to be used.
+        """Create a sandbox and return when it can be used.
 
-        `level=None` is `jail`, or what `config.toml` says; a named one is that one or an error. It dies
-        after `ttl_seconds` whatever happens to this program. A `persistent` one outlives this program; another
-        finds it by id or name. The same `idempotency_key` returns the sandbox of the first call. Of `mounts`, a
-        `source` may be relative to this program's directory. With `snapshot` it starts with those files. With
-        `workspace` (an id or a name) that one is at `/workspace`; no other living sandbox may write it.
-        Programs inside may have `nested` children of it at a time (`from paddock import Sandbox` in there).
-        A `template` may be an OCI image: `oci:DIR[:TAG]`, `oci-archive:FILE`, `docker-archive:FILE` or
-        `docker://HOST/NAME:TAG`; a path may be relative to this program's directory.
-        Without `policy` it has no network: a path to a `paddock.yaml`, its text, plain values, or a PolicyDocument.
-        When nobody has used it for `idle_seconds` it is paused, and the next use wakes it: see `pause`.
+        Args:
+            template: `host` (the default), `code-interpreter`, `debian`, or an image by `oci:DIR[:TAG]`,
+                `oci-archive:FILE`, `docker-archive:FILE` or `docker://HOST/NAME:TAG`.
+            image: An image as Docker names it, such as `python:3.12`, in place of `template`.
+            level: `jail`, `gvisor`, `microvm` or `container`: that level or an error. None is the default level of
+                this machine.
+            name: Another way to say which. It is unique among the sandboxes that live.
+            ttl: How long it lives, whatever happens to this program: seconds, a timedelta, or a text such as `"5m"`.
+            idle_timeout: paddock pauses it when it hasn't been used for so long. The next use wakes it: see `pause`.
+            persistent: It outlives this program. Another one finds it by id or name.
+            limits: `Limits(memory_mib=512)`, or a dict of some of its fields.
+            env: Variables of its commands.
+            labels: Texts that `info.spec.labels` repeats.
+            mounts: Directories of the host: `["./project"]`, `{"./project": "/workspace"}` or Mounts.
+            snapshot: It starts with the files of this snapshot: an id, a name, or what `snapshot` returned.
+            workspace: This workspace is at `/workspace`: an id, a name, or a Workspace. One living sandbox may
+                write it.
+            network: False is no network. A list names hosts and registries: `["pypi", "api.github.com"]`. A policy
+                says more, as `policy` does.
+            policy: A path to a `paddock.yaml`, its text, plain values, or a PolicyDocument.
+            max_children: How many sandboxes programs inside may have at a time.
+            idempotency_key: The same key returns the sandbox of the first call.
+            transport: `paddock.local(DIR)` is another state directory.
 
         Raises LevelUnavailable, NotFound (no such template), ImageInvalid, AlreadyExists (the name), PolicyDenied,
         PolicyInvalid, ResourceExhausted, NotConfigured.
         """
+        if old:
+            from paddock import _renamed
+
+            ttl, idle_timeout, max_children = _renamed.keywords(
+                "create", old, ttl=(ttl, 300.0), idle_timeout=(idle_timeout, None), max_children=(max_children, 0)
+            )
         spec = model.SandboxSpec(
-            template=absolute_template(template),
-            level=_level(level),
+            template=template_of(template, image),
+            level=level_of(level),
             name=name,
-            ttl_seconds=ttl_seconds,
+            ttl_seconds=required_seconds(ttl, "ttl"),
             persistent=persistent,
-            limits=limits or Limits(),
-            env=dict(env or {}),
-            labels=dict(labels or {}),
-            mounts=tuple(map(absolute, mounts)),
-            snapshot=snapshot if snapshot is None or isinstance(snapshot, str) else snapshot.id,
-            workspace=workspace,
-            nested=nested,
-            policy=policy_document(policy),
-            idle_seconds=idle_seconds,
+            limits=limits_of(limits),
+            env=texts(env, "env"),
+            labels=texts(labels, "labels"),
+            mounts=mounts_of(mounts) if mounts else (),
+            snapshot=reference(snapshot, "snapshot"),
+            workspace=reference(workspace, "workspace"),
+            nested=max_children,
+            policy=network_of(network, policy),
+            idle_seconds=seconds(idle_timeout, "idle_timeout"),
         )
         transport = transport or default_transport()
-        return cls(transport.perform(model.CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)
+        info = transport.perform(model.CreateSandbox(spec=spec, idempotency_key=idempotency_key))
+        made = cls(info, transport)
+        made._warns = not persistent
+        return made
 
     @classmethod
     def connect(cls, id_or_name: str, *, transport: Transport | None = None) -> Sandbox:
@@ -151,15 +223,16 @@ class Sandbox:
         return self._info.policy
 
     @property
-    def filesystem(self) -> Filesystem:
+    def files(self) -> Filesystem:
+        """Its files: read, write, list, upload, download."""
         from .filesystem import Filesystem
 
         return Filesystem(self.id, self._transport)
 
     @property
-    def files(self) -> Filesystem:
-        """The same as `filesystem`."""
-        return self.filesystem
+    def filesystem(self) -> Filesystem:
+        """The same as `files`, by the name of before 1.0."""
+        return self.files
 
     def exec(
         self,
@@ -168,28 +241,78 @@ class Sandbox:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
-        timeout_seconds: float | None = None,
+        timeout: Duration | None = None,
         input: str | bytes | None = None,
         check: bool = False,
+        on_stdout: Callable[[str], object] | None = None,
+        on_stderr: Callable[[str], object] | None = None,
         capture_bytes: int = 1 << 20,
         expect_revision: str | None = None,
+        **old: Unpack[OldTimeout],
     ) -> ExecResult:
-        """Runs a command to its end.
+        """Run a command to its end and return how it ended.
 
-        A text is a line for `/bin/sh -c`; a sequence is executed as it is. A non-zero exit, a signal or a limit
-        that struck is a result and no exception, unless `check` asks for CommandFailed. At the timeout everything
-        that the command started is killed and `result.limit` is `"time"`. Of each stream `capture_bytes` are kept,
-        half from the start and half from the end; the sandbox's own records hold the rest. With `expect_revision`
-        it is not run (InvalidState) under another policy.
+        A non-zero exit, a signal or an exceeded limit is a result, not an exception.
+
+        Args:
+            command: A text is a line for `/bin/sh -c`. A list is executed as it is.
+            cwd: The directory, in place of the template's.
+            env: More variables.
+            user: A user of the sandbox, such as `root`.
+            timeout: Seconds, a timedelta or a text such as `"5m"`. Then paddock kills everything that the command
+                started, and `result.limit` is `"time"`.
+            input: What the command reads from stdin.
+            check: Raise CommandFailed unless the exit code is 0.
+            on_stdout: Called with each line as the command prints it, without its end. `print` is one.
+            on_stderr: The same of the other stream. Callbacks may run on another thread.
+            capture_bytes: How much of each stream the result keeps: half from the start, half from the end. `output`
+                has the rest.
+            expect_revision: Run it only under this policy, else raise InvalidState.
         """
-        spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout_seconds=timeout_seconds, stdin=input is not None)
+        if old:
+            from paddock import _renamed
+
+            (timeout,) = _renamed.keywords("exec", old, timeout=(timeout, None))
+        spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout=timeout, stdin=input is not None)
+        if not isinstance(input, str | bytes | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"input is a {type(input).__name__}: write a text or bytes")
         data = input.encode() if isinstance(input, str) else input
-        result = self._transport.perform(
-            model.RunExec(
-                sandbox=self.id, spec=spec, input=data, capture_bytes=capture_bytes, expect_revision=expect_revision
+        if on_stdout is not None or on_stderr is not None:
+            from .watched import watched
+
+            action = model.StartExec(sandbox=self.id, spec=spec, expect_revision=expect_revision)
+            result = watched(
+                self._transport.perform(action), data, on_stdout, on_stderr, capture_bytes=capture_bytes
             )
-        )
+        else:
+            result = self._transport.perform(
+                model.RunExec(
+                    sandbox=self.id, spec=spec, input=data, capture_bytes=capture_bytes, expect_revision=expect_revision
+                )
+            )
         return checked(result, command) if check else result
+
+    def run_code(
+        self,
+        code: str,
+        language: str = "python",
+        *,
+        timeout: Duration | None = None,
+        check: bool = False,
+        on_stdout: Callable[[str], object] | None = None,
+        on_stderr: Callable[[str], object] | None = None,
+    ) -> ExecResult:
+        """Run a program from its text, and return how it ended: see `exec`.
+
+        `language` is python, bash, sh, javascript, ruby or perl. The template has to have its interpreter. Each call is
+        a process of its own.
+        """
+        argv = _INTERPRETERS.get(language)
+        if argv is None:
+            raise InvalidArgument(
+                f"no language {language!r}: there are {', '.join(_INTERPRETERS)}", hint="exec() runs any program"
+            )
+        return self.exec(argv, input=code, timeout=timeout, check=check, on_stdout=on_stdout, on_stderr=on_stderr)
 
     def start(
         self,
@@ -201,10 +324,11 @@ class Sandbox:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
-        timeout_seconds: float | None = None,
+        timeout: Duration | None = None,
         expect_revision: str | None = None,
+        **old: Unpack[OldTimeout],
     ) -> Process:
-        """Starts a command and returns while it runs.
+        """Start a command and return while it runs.
 
         ```python
         with sandbox.start("make test") as process:
@@ -213,10 +337,14 @@ class Sandbox:
             status = process.wait()
         ```
 
-        A `background` command outlives its handle: `processes` lists it and `attach` takes it up again.
-        `expect_revision`: as in `exec`.
+        A `background` command outlives its handle: `processes` lists it and `attach` connects to it again.
+        The other arguments are those of `exec`.
         """
-        spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout_seconds=timeout_seconds, stdin=stdin, pty=pty)
+        if old:
+            from paddock import _renamed
+
+            (timeout,) = _renamed.keywords("start", old, timeout=(timeout, None))
+        spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout=timeout, stdin=stdin, pty=pty)
         action = model.StartExec(sandbox=self.id, spec=spec, background=background, expect_revision=expect_revision)
         from .process import Process
 
@@ -248,6 +376,46 @@ class Sandbox:
     def usage(self) -> Usage:
         return self._transport.perform(model.GetUsage(sandbox=self.id))
 
+    def audit(self, action: str | None = None, *, limit: int = 1000) -> tuple[AuditRecord, ...]:
+        """Return the last `limit` records of what it did and what was done with it, oldest first.
+
+        `action` is a kind of action, such as `exec.run`, or the beginning of one, such as `egress`.
+        """
+        return self._transport.perform(model.ListAudit(sandbox=self.id, tag=action, limit=limit))
+
+    def why(self, *, limit: int = 20) -> tuple[AuditRecord, ...]:
+        """Return the last `limit` records of what was refused, failed or exceeded a limit, oldest first.
+
+        Each has the `rule` and the `reason`. `paddock why ID` adds what to do.
+        """
+        return self._transport.perform(model.ListAudit(sandbox=self.id, trouble=True, limit=limit))
+
+    def dial(self, port: int) -> Connection:
+        """Connect to a port that a program inside listens on, on its loopback. ConnectionRefusedError."""
+        from .connection import Connection
+
+        return Connection(self._transport.perform(model.ConnectPort(sandbox=self.id, port=port)))
+
+    def forward(self, port: int, *, local_port: int = 0, host: str = "127.0.0.1") -> Forward:
+        """Have a port of this machine lead to one inside, and return its URL.
+
+        ```python
+        url = sandbox.forward(8000)  # http://127.0.0.1:41234
+        ```
+
+        The URL is a text with `close()`. It ends with the sandbox, with this object, or as a `with` block.
+
+        Args:
+            port: The port inside.
+            local_port: The port here. 0 is any free one.
+            host: The address here. Programs of other machines reach any but a loopback one.
+        """
+        from paddock.client._forward import Forward, blocking
+
+        made = Forward.listen(blocking(self._transport), self.id, port, host, local_port)
+        self._forwards.append(made)
+        return made
+
     def snapshot(self, name: str | None = None) -> SnapshotInfo:
         """Its files at this instant, kept until `delete_snapshot`. It goes on.
 
@@ -260,26 +428,37 @@ class Sandbox:
         return self._transport.perform(model.ListSnapshots(sandbox=self.id))
 
     def delete_snapshot(self, snapshot: str | SnapshotInfo) -> None:
-        reference = snapshot if isinstance(snapshot, str) else snapshot.id
-        self._transport.perform(model.DeleteSnapshot(snapshot=reference))
+        """Delete a snapshot of any sandbox, by id, name or object."""
+        id = reference(snapshot, "snapshot")
+        self._transport.perform(model.DeleteSnapshot(snapshot=id or ""))
 
     def rollback(self, snapshot: str | SnapshotInfo) -> None:
         """Ends all its processes; its files become those of the snapshot, and it runs on under its id."""
-        reference = snapshot if isinstance(snapshot, str) else snapshot.id
-        self._info = self._transport.perform(model.RollbackSandbox(sandbox=self.id, snapshot=reference))
+        action = model.RollbackSandbox(sandbox=self.id, snapshot=reference(snapshot, "snapshot") or "")
+        self._info = self._transport.perform(action)
 
     @overload
-    def fork(self, count: None = None, *, ttl_seconds: float | None = None) -> Self: ...
+    def fork(self, count: None = None, *, ttl: Duration | None = None, **old: Unpack[OldTtl]) -> Self: ...
     @overload
-    def fork(self, count: int, *, ttl_seconds: float | None = None) -> Sequence[Self]: ...
-    def fork(self, count: int | None = None, *, ttl_seconds: float | None = None) -> Self | Sequence[Self]:
-        """A new sandbox with the files of this one at this instant, or `count` of them; this one goes on. At level
-        `microvm`, and `gvisor` without a way out, what runs in it goes on in them, too.
+    def fork(self, count: int, *, ttl: Duration | None = None, **old: Unpack[OldTtl]) -> Sequence[Self]: ...
+    def fork(
+        self, count: int | None = None, *, ttl: Duration | None = None, **old: Unpack[OldTtl]
+    ) -> Self | Sequence[Self]:
+        """Create a sandbox with the files of this one at this instant, or a list of `count`. This one goes on.
 
-        They are sandboxes like any other, with a TTL of their own: the parent's, counted anew, if none is given.
+        At level `microvm`, and at `gvisor` without a network, what runs in it goes on in them, too. Each has a TTL of
+        its own: `ttl`, or the parent's, counted from now.
         """
-        action = model.ForkSandbox(sandbox=self.id, count=1 if count is None else count, ttl_seconds=ttl_seconds)
+        if old:
+            from paddock import _renamed
+
+            (ttl,) = _renamed.keywords("fork", old, ttl=(ttl, None))
+        action = model.ForkSandbox(
+            sandbox=self.id, count=1 if count is None else count, ttl_seconds=seconds(ttl, "ttl")
+        )
         children = [type(self)(info, self._transport) for info in self._transport.perform(action)]
+        for child in children:
+            child._warns = not child.info.spec.persistent
         return children[0] if count is None else children
 
     def diff_mount(self, *paths: str, target: str | None = None, patch: bool = False) -> MountDiff:
@@ -335,9 +514,14 @@ class Sandbox:
         """Idempotent."""
         self._info = self._transport.perform(model.ResumeSandbox(sandbox=self.id))
 
-    def extend(self, ttl_seconds: float) -> None:
-        """It dies `ttl_seconds` from now."""
-        self._info = self._transport.perform(model.ExtendSandbox(sandbox=self.id, ttl_seconds=ttl_seconds))
+    def extend(self, ttl: Duration | None = None, **old: Unpack[OldTtl]) -> None:
+        """Have it live for `ttl` from now."""
+        if old:
+            from paddock import _renamed
+
+            (ttl,) = _renamed.keywords("extend", old, ttl=(ttl, None))
+        action = model.ExtendSandbox(sandbox=self.id, ttl_seconds=required_seconds(ttl, "ttl"))
+        self._info = self._transport.perform(action)
 
     def refresh(self) -> SandboxInfo:
         """Asks again what the records say; `info` and `state` follow."""
@@ -345,7 +529,10 @@ class Sandbox:
         return self._info
 
     def kill(self) -> None:
-        """Ends it and everything in it, at once and for good. Killing what is dead is not an error."""
+        """End it and everything in it, at once and for good. To kill a dead one isn't an error."""
+        self._warns = False
+        while self._forwards:
+            self._forwards.pop().close()
         self._info = self._transport.perform(model.KillSandbox(sandbox=self.id))
 
     def __enter__(self) -> Sandbox:
@@ -357,13 +544,22 @@ class Sandbox:
         # A persistent one too: `persistent` is about the end of the program, a block is about this one's end.
         self.kill()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} can't be pickled: send {self.id!r}, and have the other program connect to it"
+        )
+
+    def __del__(self) -> None:
+        if self._warns and not sys.is_finalizing() and self._info.state not in (State.KILLED, State.FAILED):
+            import warnings
+
+            warnings.warn(
+                f"sandbox {self._info.id} was never killed, and lives until its TTL ends: use a `with` block or kill()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         return f"<{type(self).__name__} {self.id}{name} {self.state} at level {self.level}>"
-
-
-def _level(level: Level | str | None) -> Level | None:
-    try:
-        return None if level is None else Level(level)
-    except ValueError:
-        raise InvalidArgument(f"no level {level!r}: there are {', '.join(Level)}", hint="paddock doctor") from None
