@@ -11,8 +11,9 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +29,7 @@ class Page(NamedTuple):
     title: str
     intro: str
     classes: dict[str, tuple[str, ...]]
-    modules: dict[str, str] = {}
+    modules: Mapping[str, str] = MappingProxyType({})
 
 
 PAGES = {
@@ -134,9 +135,10 @@ def class_parts(node: ast.ClassDef) -> Iterator[str]:
     if rows := [*fields(node)]:
         yield "\n".join(["| field | type | default | |", "|---|---|---|---|", *rows])
     for item in node.body:
-        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and not item.name.startswith("_"):
-            if not any(ast.unparse(one) == "overload" for one in item.decorator_list):
-                yield from method_parts(item)
+        if not isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) or item.name.startswith("_"):
+            continue
+        if not any(ast.unparse(one) == "overload" for one in item.decorator_list):
+            yield from method_parts(item)
 
 
 def fields(node: ast.ClassDef) -> Iterator[str]:

@@ -78,9 +78,7 @@ def test_wrong_usage_is_2(paddock: Paddock, arguments: tuple[str, ...]) -> None:
         ("run echo hi --policy nope.yaml -- true", "paddock run --policy nope.yaml -- echo hi -- true"),
         ("run --ttl 5m ls --level=microvm /", "paddock run --level=microvm --ttl 5m -- ls /"),
         ("run ls --json", "paddock run --json -- ls"),
-        ("exec box -i -- python3 -", "paddock exec -i box -- python3 -"),
         ("exec box -it python3 -", "paddock exec -it box -- python3 -"),
-        ("exec box --json -- true", "paddock exec --json box -- true"),
         ("exec box --user root id", "paddock exec --user root box -- id"),
         ("run ls 'a b' --cwd", "paddock run --cwd -- ls 'a b'"),
     ],
@@ -100,7 +98,7 @@ def test_what_comes_after_two_dashes_or_is_no_option_of_ours_is_the_commands(pad
 
 def test_run_without_a_command_says_so_and_leaves_nothing(paddock: Paddock) -> None:
     done = paddock("run")
-    assert (done.returncode, done.stdout) == (125, b"")
+    assert (done.returncode, done.stdout) == (2, b"")
     assert b"no command was given" in done.stderr
 
 
@@ -129,9 +127,13 @@ def test_json_is_one_document_whatever_happens(paddock: Paddock, arguments: tupl
 
 
 def test_doctor_and_audit_return_1_where_nothing_can_be_relied_on(paddock: Paddock, tmp_path: Path) -> None:
-    assert (paddock("doctor").returncode, paddock("audit", "verify").returncode) == (0, 0)
+    good = paddock("doctor")
+    assert (good.returncode, paddock("audit", "verify").returncode) == (0, 0)
+    assert good.stdout.startswith(b"Ready: the default level jail works; 1 of 1 levels are available.\n\n")
     (tmp_path / "useless").touch()
-    assert (paddock("doctor").returncode, paddock("audit", "verify").returncode) == (1, 1)
+    bad = paddock("doctor")
+    assert (bad.returncode, paddock("audit", "verify").returncode) == (1, 1)
+    assert bad.stdout.startswith(b"Not ready: the default level jail fails; 0 of 1 levels are available.\n\n")
 
 
 def test_nothing_that_is_shown_in_a_table_can_steer_a_terminal(paddock: Paddock, tmp_path: Path) -> None:
@@ -348,12 +350,53 @@ def parts(one: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
         (("run", "--memroy", "5", "--", "true"), "paddock run --memory"),
         (("kill",), "paddock kill --help"),
         ((), "paddock --help"),
+        (("frobnicate",), "paddock --help"),
+        (("run", "-v", "/a:/b", "--", "true"), "paddock run --mount DIR:TARGET"),
+        (("run", "-p", "80:80", "--", "true"), "paddock forward ID PORT"),
+        (("run", "--net", "host", "--", "true"), "paddock run --network"),
+        (("run", "--rm", "--", "true"), "leave it out: `paddock run` deletes its sandbox"),
+        (("--bogus", "ls"), "paddock ls --help"),
+        (("run", "--diff", "--", "true"), "paddock run --mount . --diff"),
     ],
 )
 def test_a_slip_is_answered_with_what_was_meant(paddock: Paddock, words: tuple[str, ...], hint: str) -> None:
     done = paddock(*words)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.splitlines()[-1].decode() == f"  try: {hint}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("rm box", "kill box"),
+        ("stop box", "kill box"),
+        ("ssh box", "sh box"),
+        ("list --all", "ls --all"),
+        ("snapshot box --name n", "snapshot create box --name n"),
+        ("snapshots box", "snapshot ls box"),
+        ("snapshots --delete a b", "snapshot rm a b"),
+        ("workspaces", "workspace ls"),
+        ("workspaces --delete T --discard", "workspace rm T --discard"),
+        ("workspaces --pin T --for 1h", "workspace pin T --for 1h"),
+        ("exec box -i --env A=1 -- python3 -", "exec -i --env A=1 box -- python3 -"),
+        ("exec box --json -- true --json", "exec --json box -- true --json"),
+    ],
+)
+def test_what_people_type_is_what_they_mean(typed: str, meant: str) -> None:
+    assert vars(parse(typed.split())) == vars(parse(meant.split()))
+
+
+def test_help_and_version_are_words_too(capsys: pytest.CaptureFixture[str]) -> None:
+    shown: list[str] = []
+    for words in ("help", "--help", "help rm", "kill --help", "version", "--version"):
+        with pytest.raises(SystemExit) as ended:
+            parse(words.split())
+        assert ended.value.code == 0
+        shown.append(capsys.readouterr().out)
+    assert (shown[0], shown[2], shown[4]) == (shown[1], shown[3], shown[5])
+    assert all(f"\n  {verb} " in shown[0] for verb in VERBS)
+    assert "examples:\n  paddock kill box" in shown[2]
+    assert max(map(len, shown[0].splitlines())) <= 110
 
 
 def test_wrong_usage_speaks_json_too(paddock: Paddock) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -215,7 +216,49 @@ def test_up_at_another_level_than_that_of_the_living_sandbox_is_refused(paddock:
         assert paddock("up", "--task", "stays").returncode == 0
     finally:
         paddock("kill", "stays")
-        paddock("workspaces", "--delete", "stays")
+        assert paddock("workspace", "rm", "stays").returncode == 0
+
+
+def test_a_run_over_a_directory_gives_what_changed(paddock: Paddock, sandbox: SandboxFactory, tmp_path: Path) -> None:
+    sandbox()
+    (tmp_path / "a").write_text("one\n")
+    where, script = ("--mount", str(tmp_path)), "echo two >>a; touch new"
+    shown = paddock("run", *where, "--diff", "--", "sh", "-c", f"{script}; exit 3")
+    assert (shown.returncode, shown.stderr) == (3, "paddock: modified a\npaddock: added new\n")
+    assert paddock("run", *where, "--patch", str(tmp_path / "p"), "--", "sh", "-c", script).returncode == 0
+    assert "+two\n" in (tmp_path / "p").read_text()
+    refused = paddock("run", *where, "--promote", "--", "sh", "-c", f"{script}; false")
+    assert (refused.returncode, (tmp_path / "a").read_text()) == (1, "one\n")
+    assert "nothing was promoted: the command ended with exit code 1" in refused.stderr
+    assert paddock("run", *where, "--promote", "--", "sh", "-c", script).returncode == 0
+    assert (tmp_path / "a").read_text() == "one\ntwo\n"
+
+
+def test_what_was_refused_is_said_once_and_why_knows_it(paddock: Paddock, sandbox: SandboxFactory) -> None:
+    sandbox()
+    ask = "import socket; socket.create_connection(('198.51.100.7', 80)).recv(1)"
+    done = paddock("run", "--network", "api.github.com,pypi", "--", "python3", "-c", ask)
+    said = re.search(
+        r"^paddock: (\d+) requests? (?:was|were) refused: paddock why (sb_\w+)$", done.stderr, re.MULTILINE
+    )
+    assert said is not None, done.stderr
+    assert "198.51.100.7" in paddock("why", said[2]).stdout
+    assert "refused" not in paddock("run", "--network", "pypi", "--", "true").stderr
+
+
+def test_a_port_of_this_machine_leads_inside(paddock: Paddock, sandbox: SandboxFactory) -> None:
+    box = sandbox()
+    server = box.start("echo there >index.html; exec python3 -u -m http.server 8000", background=True)
+    next(server.stdout.lines())  # it listens
+    server.close()
+    argv = [sys.executable, "-u", "-m", "paddock", "forward", box.id, "8000"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as forward:
+        assert forward.stdout is not None
+        url = forward.stdout.readline().strip()
+        with urllib.request.urlopen(url) as answer:
+            assert answer.read() == b"there\n"
+        forward.send_signal(signal.SIGINT)
+        assert forward.wait(10) == 130
 
 
 def test_what_the_owner_has_set_is_read_at_the_first_use_and_a_mistake_in_it_is_refused(

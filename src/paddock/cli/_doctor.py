@@ -42,6 +42,7 @@ def verb_doctor(options: argparse.Namespace) -> int:
     if options.json:
         _render.document(diagnosis)
     else:
+        _verdict(diagnosis)
         _levels([one for one in diagnosis.levels if one.level in (options.level or [one.level])])
         _table([check for check in diagnosis.checks if check.area != "process"])  # that level is for tests
         _render.line()
@@ -51,6 +52,16 @@ def verb_doctor(options: argparse.Namespace) -> int:
             _render.line(f"  {key} = {value}")
     usable = {one.level for one in diagnosis.levels if one.status != "missing"}
     return 0 if usable.issuperset(options.level or [diagnosis.default_level]) else 1
+
+
+def _verdict(found: model.Diagnosis) -> None:
+    usable = [one.level for one in found.levels if one.status != "missing"]
+    ready = found.default_level in usable
+    _render.plain(
+        f"{'Ready' if ready else 'Not ready'}: the default level {found.default_level} {'works' if ready else 'fails'};"
+        f" {len(usable)} of {len(found.levels)} levels are available."
+    )
+    _render.line()
 
 
 def _storage(options: argparse.Namespace) -> int:

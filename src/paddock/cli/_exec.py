@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import threading
+import time
 
 from paddock import client
 from paddock.errors import InvalidArgument, PaddockError, RequestError
@@ -18,8 +19,9 @@ from paddock.errors import InvalidArgument, PaddockError, RequestError
 from . import _render
 from ._answer import answer, perform
 from ._progress import progress
-from ._usage import argument, group, usage
+from ._usage import argument, exclusive, group, usage
 from ._values import COMMAND, HOW, SANDBOX, command, sandbox_spec, spec
+from ._verbs import WrongUsage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,6 +63,16 @@ def verb_exec(options: argparse.Namespace) -> int:
 
 @usage(
     argument("--entrypoint", metavar="PROGRAM", help="instead of the image's; '' runs the command as it is"),
+    group(
+        "afterwards, about the directory of --mount",
+        exclusive(
+            argument("--diff", action="store_true", help="list what changed in it, on stderr"),
+            argument("--patch", metavar="FILE", help="write what changed to FILE, for `git apply`"),
+            argument(
+                "--promote", action="store_true", help="write what changed to the directory, if the exit code is 0"
+            ),
+        ),
+    ),
     sandbox_spec(),
     COMMAND,
 )
@@ -69,8 +81,31 @@ def verb_run(options: argparse.Namespace) -> int:
     command is what the image's entrypoint is given, and without one the image's own command runs."""
     _complete(options)
     argv = _checked(options)
+    asks = options.diff or options.patch or options.promote
+    if asks and not options.mount:
+        raise WrongUsage("--diff, --patch and --promote are about a mounted directory", "paddock run --mount . --diff")
     with _disposable(options) as sandbox:
-        return _run(sandbox, options, argv, ends=True)
+        code = _run(sandbox, options, argv, ends=not asks)
+        if asks:
+            _take_out(sandbox, options, code)
+        return code
+
+
+def _take_out(sandbox: client.Sandbox, options: argparse.Namespace, code: int) -> None:
+    """Do what --diff, --patch or --promote asks for."""
+    if options.promote and code:
+        return _render.note(f"nothing was promoted: the command ended with exit code {code}")
+    if options.promote:
+        return _render.note(f"{len(sandbox.promote_mount().applied)} changes promoted")
+    diff = sandbox.diff_mount(patch=options.patch is not None)
+    if options.patch is not None:
+        with open(options.patch, "wb") as file:
+            file.write(diff.patch or b"")
+    for change in diff.changes:
+        _render.note(f"{change.kind} {change.path}")
+    if not diff.changes:
+        _render.note("nothing changed")
+    return None
 
 
 def _complete(options: argparse.Namespace) -> None:
@@ -134,7 +169,7 @@ def _checked(options: argparse.Namespace) -> list[str]:
     """The command, before anything is made for it. InvalidArgument."""
     argv = command(options.command)
     if not argv:
-        raise InvalidArgument("no command was given", hint="paddock run -- COMMAND ...")
+        raise WrongUsage("no command was given", "paddock run -- COMMAND ...")
     if options.tty and options.json:
         raise InvalidArgument("a terminal has no JSON", hint="leave out -t or --json")
     if options.tty and not _is_terminal():
@@ -148,7 +183,7 @@ def _place(options: argparse.Namespace, env: dict[str, str] | None = None) -> di
         "cwd": options.cwd,
         "env": {**(env or {}), **dict(options.env)},
         "user": options.user,
-        "timeout_seconds": options.timeout,
+        "timeout": options.timeout,
     }
 
 
@@ -163,6 +198,7 @@ def _passes_stdin(options: argparse.Namespace) -> bool:
 
 def _run(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], *, ends: bool = False) -> int:
     """`ends`: the sandbox is killed next, and with it what the command has left behind."""
+    began = time.time()
     try:
         if options.json:
             return _as_json(sandbox, options, argv)
@@ -175,6 +211,21 @@ def _run(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], 
             raise
         _render.failure(error, as_json=options.json)
         return code
+    finally:
+        if sandbox.policy is not None and not options.json:
+            _tell_refused(sandbox, began)
+
+
+def _tell_refused(sandbox: client.Sandbox, since: float) -> None:
+    """Say how many requests of the sandbox its policy has refused."""
+    from paddock.model import ListAudit
+
+    with contextlib.suppress(PaddockError):  # the sandbox or the daemon has ended: the command's own error says so
+        records = perform(ListAudit(sandbox=sandbox.id, trouble=True, since=since))
+        count = sum(record.allowed is False and record.principal is None for record in records)
+        if count:
+            what = "1 request was" if count == 1 else f"{count} requests were"
+            _render.note(f"{what} refused: paddock why {sandbox.id}")
 
 
 def _on_terminal(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], *, leaves: bool = False) -> int:

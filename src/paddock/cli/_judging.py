@@ -44,7 +44,7 @@ def _judging(*parts: Part) -> Callable[[Run], Usage]:
             help="for each run of the tests (default: 600)",
         ),
         argument("--junit", metavar="PATH", help="a report that the tests write, below the directory"),
-        sandbox_spec(ttl_seconds=TTL_SECONDS, policy=False),
+        sandbox_spec(ttl_seconds=TTL_SECONDS),
         template="code-interpreter",
     )
 

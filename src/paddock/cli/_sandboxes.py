@@ -1,9 +1,10 @@
 """Sandboxes: `paddock create`, `kill`, `pause`, `resume`, `ls`, `ps`, `fork` and `inspect`; and their snapshots:
-`snapshot`, `snapshots` and `rollback`."""
+`snapshot` and `rollback`."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
 from paddock import client, model
@@ -11,7 +12,7 @@ from paddock.errors import PaddockError
 
 from . import _render
 from ._answer import answer, listing, perform
-from ._usage import argument, usage
+from ._usage import Verbs, argument, usage
 from ._values import ENV, IDLE, SANDBOX, pair, positive, sandbox_spec, seconds, spec
 
 TYPE_CHECKING = False
@@ -45,6 +46,8 @@ def verb_create(options: argparse.Namespace) -> int:
             labels=dict(options.label),
             idle_timeout=options.idle,
         )
+    if sys.stderr.isatty() and not options.json:
+        _render.note(f"it ends in {_render.span(options.ttl)}: --ttl TIME makes that longer, `paddock kill` shorter")
     return answer(options, sandbox.info, lambda: _render.line(sandbox.id))
 
 
@@ -221,22 +224,23 @@ def _of(used: int | None, most: int) -> str:
 
 
 @usage(SANDBOX, argument("--name", help="another way to say which; unique among snapshots"))
-def verb_snapshot(options: argparse.Namespace) -> int:
+def _make_snapshot(options: argparse.Namespace) -> int:
     """Keep the files of a sandbox as they are at this instant, and print the snapshot's id."""
     snapshot = perform(model.CreateSnapshot(sandbox=options.sandbox, name=options.name))
     return answer(options, snapshot, lambda: _render.line(snapshot.id))
 
 
-@usage(
-    argument("sandbox", nargs="?", metavar="ID", help="only those of this sandbox"),
-    argument("--delete", nargs="+", default=[], metavar="SNAPSHOT", help="id, unique prefix, or name"),
-)
-def verb_snapshots(options: argparse.Namespace) -> int:
-    """List snapshots, oldest first; with --delete, delete those that are named."""
-    for snapshot in options.delete:
+@usage(argument("snapshots", nargs="+", metavar="SNAPSHOT", help="id, unique prefix, or name"))
+def _remove_snapshots(options: argparse.Namespace) -> int:
+    """Delete snapshots."""
+    for snapshot in options.snapshots:
         perform(model.DeleteSnapshot(snapshot=snapshot))
-    if options.delete:
-        return 0
+    return answer(options, options.snapshots)
+
+
+@usage(argument("sandbox", nargs="?", metavar="ID", help="only those of this sandbox"))
+def _list_snapshots(options: argparse.Namespace) -> int:
+    """List snapshots, oldest first."""
     found = perform(model.ListSnapshots(sandbox=options.sandbox))
     headings = ("ID", "NAME", "OF", "TEMPLATE", "MADE")
     return listing(
@@ -245,6 +249,9 @@ def verb_snapshots(options: argparse.Namespace) -> int:
         headings,
         lambda one: (one.id, one.name or "", one.source, one.template, _render.when(one.created_at)),
     )
+
+
+verb_snapshot = Verbs(create=_make_snapshot, ls=_list_snapshots, rm=_remove_snapshots)
 
 
 @usage(SANDBOX, argument("snapshot", metavar="SNAPSHOT", help="id, unique prefix of one, or name"))

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from ._usage import Part
 
 _SIZE = re.compile(r"(\d+)(m|mib|g|gib)?", re.IGNORECASE)
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
 
 
 def mebibytes(text: str) -> int:
     """`512`, `512m`, `2g`."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 512, 512m or 2g (MiB if nothing is said)")
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a size: write 512 (MiB), 512m or 2g")
     return int(match[1]) * (1024 if (match[2] or "m").lower().startswith("g") else 1)
 
 
@@ -32,8 +32,8 @@ def seconds(text: str) -> float:
     """`90`, `1.5s`, `5m`, `2h`."""
     match = _TIME.fullmatch(text)
     if match is None or not float(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 90, 5m or 2h (seconds if nothing is said)")
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a duration: write 90 (seconds), 5m, 2h or 1d")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2] or "s"]
 
 
 def age(text: str) -> float:
@@ -68,6 +68,11 @@ def pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _names(text: str) -> tuple[str, ...]:
+    """`pypi,api.github.com`."""
+    return tuple(filter(None, text.split(",")))
+
+
 def command(words: list[str]) -> list[str]:
     """Without the `--` before it."""
     return words[1:] if words[:1] == ["--"] else words
@@ -77,13 +82,15 @@ SANDBOX = argument("sandbox", metavar="ID", help="id, unique prefix of one, or n
 
 
 WORKSPACE = argument("workspace", metavar="TASK", help="a workspace, or a sandbox with one: id, prefix, or name")
-ENV = argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
+ENV = argument(
+    "--env", type=pair, action="append", default=[], metavar="NAME=VALUE", help="a variable; may be given several times"
+)
 
 
 IDLE = argument("--idle", type=seconds, metavar="TIME", help="unused for so long it is paused, until it is used")
 
 
-def sandbox_spec(*, ttl_seconds: float = 300.0, files: bool = True, policy: bool = True) -> Part:
+def sandbox_spec(*, ttl_seconds: float = 300.0, files: bool = True) -> Part:
     """Return the part about what kind of sandbox it is to be; `files`: with what in it."""
     parts = [
         argument("--template", default="host", help="what it starts from (default: host)"),
@@ -93,17 +100,24 @@ def sandbox_spec(*, ttl_seconds: float = 300.0, files: bool = True, policy: bool
             " config.toml says (`paddock doctor` shows it)",
         ),
         argument(
-            "--ttl", type=seconds, default=ttl_seconds, metavar="TIME", help="dies after that (default: %(default)g)"
+            "--ttl",
+            type=seconds,
+            default=ttl_seconds,
+            metavar="TIME",
+            help=f"it ends after that: 90, 5m, 2h (default: {ttl_seconds / 60:g}m)",
         ),
-        argument("--memory", type=mebibytes, metavar="SIZE", help="MiB, or 2g"),
-        argument("--cpus", type=float, metavar="N", help="1.5 is one and a half cores"),
-        argument("--disk", type=mebibytes, metavar="SIZE", help="MiB, or 2g"),
-        argument("--processes", type=int, metavar="N"),
+        argument("--memory", type=mebibytes, metavar="SIZE", help="MiB, or 2g (default: 2g)"),
+        argument("--cpus", type=float, metavar="N", help="1.5 is one and a half cores (default: 2)"),
+        argument("--disk", type=mebibytes, metavar="SIZE", help="MiB, or 2g (default: 4g)"),
+        argument("--processes", type=int, metavar="N", help="how many at a time (default: 512)"),
+        argument(
+            "--network",
+            type=_names,
+            metavar="NAME,...",
+            help="what it may reach: hosts, or registries such as pypi (default: no network)",
+        ),
+        argument("--policy", metavar="FILE", help="what it may reach and do: a paddock.yaml, in place of --network"),
     ]
-    if policy:
-        parts.append(
-            argument("--policy", metavar="FILE", help="what it may reach: a paddock.yaml (default: no network)")
-        )
     if files:
         parts += [
             argument("--snapshot", metavar="SNAPSHOT", help="start with its files: id, unique prefix, or name"),
@@ -121,8 +135,8 @@ def sandbox_spec(*, ttl_seconds: float = 300.0, files: bool = True, policy: bool
 HOW = together(
     argument("--timeout", type=seconds, metavar="TIME", help="ends it with all that it started"),
     ENV,
-    argument("--user", metavar="NAME"),
-    argument("--cwd", metavar="PATH"),
+    argument("--user", metavar="NAME", help="a user of the sandbox, such as root"),
+    argument("--cwd", metavar="PATH", help="the directory (default: the template's, /workspace)"),
 )
 """How, where, as whom and with what a command runs."""
 COMMAND = together(
@@ -149,11 +163,12 @@ def spec(options: argparse.Namespace, *more: Mount) -> dict[str, Any]:
     return {
         "template": options.template,
         "level": options.level,
-        "ttl_seconds": options.ttl,
+        "ttl": options.ttl,
         "limits": Limits(**{name: value for name, value in limits.items() if value is not None}),
         "mounts": (*more, *map(mount, getattr(options, "mount", ()))),
         "snapshot": getattr(options, "snapshot", None),
-        "policy": getattr(options, "policy", None),
+        "network": options.network or False,
+        "policy": options.policy,
     }
 
 

@@ -16,61 +16,191 @@ if TYPE_CHECKING:
 
 class Verb:
     """`module` has `verb_<verb>`, a `Usage` or `Verbs`; `names` says whether completion offers ids and names of
-    sandboxes."""
+    sandboxes. `examples` stand below its help, one a line."""
 
-    def __init__(self, module: str, help: str, names: bool = False) -> None:
+    def __init__(self, module: str, help: str, names: bool = False, examples: str = "") -> None:
         self.module, self.help, self.names = module, help, names
+        self.examples = "".join(f"\n  {text}" for text in examples.splitlines())
 
 
-VERBS: dict[str, Verb] = {
-    "run": Verb("_exec", "a command in a new sandbox, which is gone afterwards"),
-    "create": Verb("_sandboxes", "a sandbox that stays until `kill` or its TTL; prints its id"),
-    "up": Verb("_workspaces", "the workspace of a task, and a sandbox over it"),
-    "exec": Verb("_exec", "a command in a sandbox that lives", names=True),
-    "sh": Verb("_exec", "a shell on this terminal, in a sandbox that lives or in a new one", names=True),
-    "cp": Verb("_cp", "a file or a directory into a sandbox or out of it", names=True),
-    "ls": Verb("_sandboxes", "the sandboxes of this machine"),
-    "ps": Verb("_sandboxes", "the processes inside, as the kernel shows them", names=True),
-    "logs": Verb("_logs", "what commands have printed", names=True),
-    "stats": Verb("_stats", "processor, memory, processes and disk, live", names=True),
-    "inspect": Verb("_sandboxes", "all that is known of a sandbox", names=True),
-    "why": Verb("_audit", "why a sandbox died, and what was refused", names=True),
-    "workspaces": Verb("_workspaces", "the workspaces there are; --delete, --pin"),
-    "status": Verb("_workspaces", "what a workspace holds that is nowhere else", names=True),
-    "fork": Verb("_sandboxes", "new sandboxes with the files of one that lives", names=True),
-    "snapshot": Verb("_sandboxes", "keep the files of a sandbox as they are now", names=True),
-    "snapshots": Verb("_sandboxes", "the snapshots there are; --delete", names=True),
-    "rollback": Verb("_sandboxes", "take a sandbox back to a snapshot", names=True),
-    "try": Verb("_judging", "patches side by side: each in a fork, judged by the tests; prints the best"),
-    "agent": Verb("_judging", "a model works on a task in forks, judged by the tests; prints the best diff"),
-    "repos": Verb("_repos", "repositories that are cached: list, fetch, remove"),
-    "image": Verb("_image", "OCI images as templates: pull, ls, rm"),
-    "template": Verb("_image", "what sandboxes can start from: ls"),
-    "diff": Verb("_changes", "what a workspace holds, or a sandbox has changed in a mounted directory", names=True),
-    "patch": Verb("_changes", "what a workspace holds, for `git apply`", names=True),
-    "branch": Verb("_changes", "push what a workspace holds to a branch of its remote", names=True),
-    "pr": Verb("_changes", "a pull request for that branch, on GitHub, Gitea or Forgejo", names=True),
-    "artifact": Verb("_artifact", "take files out by name, and keep them here"),
-    "approvals": Verb("_approvals", "what waits for a person's yes: ls, show, approve, deny"),
-    "secret": Verb("_secret", "values that sandboxes can use and never see: set, ls, rm"),
-    "promote": Verb("_changes", "take what a sandbox has changed in a mounted directory over into it", names=True),
-    "policy": Verb("_policy", "what sandboxes may reach and do: check, explain, diff, schema, set, show"),
-    "record": Verb("_record", "what a sandbox is answered from outside, as a cassette: start, take"),
-    "pause": Verb("_sandboxes", "have all that runs in a sandbox stand still until it is used", names=True),
-    "resume": Verb("_sandboxes", "have a paused sandbox go on", names=True),
-    "kill": Verb("_sandboxes", "end sandboxes at once and for good", names=True),
-    "gc": Verb("_doctor", "delete what nobody needs; --dry-run says what and why"),
-    "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
-    "daemon": Verb("_daemon", "the process that owns this state directory: status, stop, restart, logs"),
-    "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
-    "eval": Verb("_eval", "whether what is promised holds here: prompt injection, played"),
-    "bench": Verb("_eval", "what the levels of this machine cost and stop, side by side"),
-    "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish"),
+GROUPS: dict[str, dict[str, Verb]] = {
+    "sandboxes": {
+        "run": Verb(
+            "_exec",
+            "run a command in a new sandbox, and delete the sandbox",
+            examples="paddock run -- python3 -c 'print(6 * 7)'\n"
+            "paddock run --network pypi --mount . -- sh -c 'pip install -q . && pytest -q'\n"
+            "paddock run --mount . --diff -- ./untrusted.sh",
+        ),
+        "create": Verb(
+            "_sandboxes",
+            "make a sandbox that stays until `kill` or its TTL, and print its id",
+            examples="paddock create --name box --ttl 2h --memory 1g",
+        ),
+        "exec": Verb(
+            "_exec",
+            "run a command in a living sandbox",
+            True,
+            "paddock exec box -- pytest -q\npaddock exec box -i -- python3 - <cell.py\npaddock exec box -d -- ./server",
+        ),
+        "sh": Verb(
+            "_exec", "open a shell in a living sandbox or in a new one", True, "paddock sh box\npaddock sh --mount ."
+        ),
+        "cp": Verb(
+            "_cp", "copy a file or a directory in or out", True, "paddock cp main.py box:\npaddock cp box:out ./out"
+        ),
+        "forward": Verb(
+            "_forward",
+            "have a port of this machine lead to one inside",
+            True,
+            "paddock forward box 8000\npaddock forward box 8080:80",
+        ),
+        "ls": Verb("_sandboxes", "list sandboxes", examples="paddock ls --all"),
+        "ps": Verb("_sandboxes", "list the processes inside, as the kernel shows them", True, "paddock ps box"),
+        "logs": Verb("_logs", "print what commands have printed", True, "paddock logs -f box"),
+        "stats": Verb("_stats", "show processor, memory, processes and disk, live", True, "paddock stats box"),
+        "inspect": Verb("_sandboxes", "show all that is known of a sandbox", True, "paddock inspect box --json"),
+        "kill": Verb("_sandboxes", "end sandboxes at once and for good", True, "paddock kill box"),
+    },
+    "state": {
+        "fork": Verb("_sandboxes", "make sandboxes with the files of a living one", True, "paddock fork box -n 3"),
+        "snapshot": Verb(
+            "_sandboxes",
+            "keep the files of a sandbox as they are now: create, ls, rm",
+            True,
+            "paddock snapshot create box --name before\npaddock snapshot rm before",
+        ),
+        "rollback": Verb("_sandboxes", "take a sandbox back to a snapshot", True, "paddock rollback box before"),
+        "pause": Verb("_sandboxes", "stop all that runs in a sandbox until it is used", True, "paddock pause box"),
+        "resume": Verb("_sandboxes", "let a paused sandbox go on", True, "paddock resume box"),
+    },
+    "tasks": {
+        "up": Verb(
+            "_workspaces",
+            "open the workspace of a task, and a sandbox over it",
+            examples="paddock up https://example.org/app.git --branch fix --task T42\npaddock up --task T42",
+        ),
+        "workspace": Verb(
+            "_workspaces",
+            "workspaces: ls, status, pin, unpin, rm",
+            True,
+            "paddock workspace ls\npaddock workspace rm T42 --discard",
+        ),
+        "status": Verb("_workspaces", "show what a workspace holds that is nowhere else", True, "paddock status T42"),
+        "diff": Verb("_changes", "show what changed in a workspace or a mounted directory", True, "paddock diff T42"),
+        "patch": Verb("_changes", "print those changes for `git apply`", True, "paddock patch T42 | git apply"),
+        "promote": Verb(
+            "_changes", "write what changed in a mounted directory to it", True, "paddock promote box --dry-run"
+        ),
+        "branch": Verb("_changes", "push a workspace to a branch of its remote", True, "paddock branch T42 fix -m Fix"),
+        "pr": Verb("_changes", "open a pull request for that branch", True, "paddock pr T42 --title Fix"),
+        "artifact": Verb("_artifact", "keep files of a sandbox by name: add, get, list, rm"),
+        "repos": Verb("_repos", "cached repositories: ls, fetch, rm", examples="paddock repos ls"),
+    },
+    "agents": {
+        "try": Verb(
+            "_judging",
+            "try patches side by side in forks, and print the best",
+            examples='paddock try --test "pytest -q" patches/*.patch >best.patch',
+        ),
+        "agent": Verb(
+            "_judging",
+            "let a model work on a task in forks, and print the best diff",
+            examples='paddock agent "make the tests pass" --test "pytest -q" --best-of 5 --model anthropic:NAME',
+        ),
+        "eval": Verb(
+            "_eval", "play prompt injections against a policy", examples="paddock eval injection --policy p.yaml"
+        ),
+    },
+    "policy": {
+        "policy": Verb(
+            "_policy",
+            "what sandboxes may reach and do: check, explain, diff, schema, set, show",
+            examples="paddock policy check paddock.yaml\n"
+            "paddock policy explain paddock.yaml POST https://api.github.com/repos/acme/app",
+        ),
+        "secret": Verb(
+            "_secret",
+            "values that sandboxes can use and never see: set, ls, rm, rekey",
+            examples="paddock secret set GITHUB_TOKEN <token",
+        ),
+        "approvals": Verb(
+            "_approvals",
+            "what waits for your answer: ls, show, approve, deny",
+            examples="paddock approvals ls --watch\npaddock approvals approve ap_0tx7",
+        ),
+        "record": Verb("_record", "record what a sandbox is answered from outside: start, take"),
+        "why": Verb("_audit", "say why a sandbox ended, and what was refused", True, "paddock why box"),
+        "audit": Verb(
+            "_audit",
+            "the record of what was asked, decided and done: ls, tail, export, show, verify, key, statement",
+            True,
+            "paddock audit ls box --trouble\npaddock audit verify",
+        ),
+    },
+    "system": {
+        "doctor": Verb(
+            "_doctor", "say what this machine can do, and how to fix what it can't", examples="paddock doctor"
+        ),
+        "template": Verb("_image", "what sandboxes start from: ls", examples="paddock template ls"),
+        "image": Verb(
+            "_image", "OCI images as templates: pull, ls, rm", examples="paddock image pull docker://python:3.12"
+        ),
+        "daemon": Verb("_daemon", "the process that owns this state directory: status, stop, restart, logs"),
+        "gc": Verb("_doctor", "delete what nothing needs", examples="paddock gc --dry-run"),
+        "bench": Verb("_eval", "measure the levels of this machine, side by side", examples="paddock bench --levels"),
+        "completion": Verb(
+            "_completion", "completion for bash, zsh and fish", examples='eval "$(paddock completion bash)"'
+        ),
+    },
 }
+VERBS: dict[str, Verb] = {name: verb for group in GROUPS.values() for name, verb in group.items()}
+
+ALIASES = {
+    "approval": "approvals",
+    "artifacts": "artifact",
+    "delete": "kill",
+    "images": "image",
+    "list": "ls",
+    "repo": "repos",
+    "rm": "kill",
+    "secrets": "secret",
+    "shell": "sh",
+    "ssh": "sh",
+    "stop": "kill",
+    "templates": "template",
+}
+"""Words that people type, and the verbs that they mean."""
+_OLD_NOUNS = {"snapshots": "snapshot", "workspaces": "workspace"}
+"""Verbs of before 1.0: without options they list; `--delete` and its like were verbs."""
+_OLD_OPTIONS = {"--delete": "rm", "--pin": "pin", "--unpin": "unpin"}
+_MEANT = {
+    "--env-file": "--env NAME=VALUE",
+    "--image": "--template docker://IMAGE",
+    "--mem": "--memory",
+    "--net": "--network",
+    "--publish": "paddock forward ID PORT",
+    "--rm": "leave it out: `paddock run` deletes its sandbox",
+    "--volume": "--mount DIR:TARGET",
+    "--workdir": "--cwd PATH",
+    "-e": "--env NAME=VALUE",
+    "-it": "-t",
+    "-p": "paddock forward ID PORT",
+    "-v": "--mount DIR:TARGET",
+    "-w": "--cwd PATH",
+}
+"""Options that other programs have, and what they are here."""
 
 _EPILOG = """\
 ID is the id of a sandbox, a unique prefix of one, or a name.
-`paddock VERB --help` says more.
+
+examples:
+  paddock run -- python3 -c 'print(6 * 7)'
+  paddock create --name box --ttl 2h
+  paddock exec box -- pytest -q
+  paddock kill box
+
+`paddock help VERB` says more.
 Exit codes: the command's own; 125 paddock failed; 126 not executable; 127 not found; 2 wrong usage.
 """
 
@@ -89,9 +219,9 @@ class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
 
-
-class _RootFormatter(_Formatter, argparse.RawDescriptionHelpFormatter):
-    """Leaves the lines of the epilog as they are."""
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Leave the lines of an epilog as they are."""
+        return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 def _columns() -> int:
@@ -111,41 +241,55 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(*loaded: str) -> argparse.ArgumentParser:
-    """Of the verbs `loaded` with all that they take; without any, of all verbs by name and purpose."""
+    """Return the parser of the verbs `loaded`; without any, one whose help lists all verbs in groups."""
+    groups = "".join(
+        f"{title}:\n" + "".join(f"  {name:<12}{verb.help}\n" for name, verb in group.items()) + "\n"
+        for title, group in GROUPS.items()
+    )
     root = Parser(
         prog="paddock",
         usage=None if loaded else "paddock VERB ...",
-        description="Disposable computers for coding agents, on this machine.",
+        description="Run code that you don't trust, on this machine." + ("" if loaded else f"\n\n{groups.rstrip()}"),
         epilog=_EPILOG,
-        formatter_class=_RootFormatter,
+        formatter_class=_Formatter,
         allow_abbrev=False,
     )
     root.add_argument("--version", action="version", version=f"paddock {__version__}")
+    if not loaded:
+        return root
     verbs = root.add_subparsers(title="verbs", metavar="VERB", required=True, prog="paddock")
-    for name in loaded or VERBS:
+    for name in loaded:
+        verb = VERBS[name]
         one = verbs.add_parser(
             name,
-            help=VERBS[name].help,
-            description=VERBS[name].help,
+            help=verb.help,
+            description=verb.help,
+            epilog=f"examples:{verb.examples}" if verb.examples else None,
             formatter_class=_Formatter,
             allow_abbrev=False,
         )
-        if loaded:
-            getattr(import_module(f"{__package__}.{VERBS[name].module}"), f"verb_{name}").add_to(one)
+        getattr(import_module(f"{__package__}.{verb.module}"), f"verb_{name}").add_to(one)
     return root
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """WrongUsage; SystemExit after `--help` and `--version`."""
-    asked = arguments[0] if arguments else None
-    if asked is None:
+    if not arguments:
         raise WrongUsage("no verb was given", "paddock --help")
+    arguments = _as_written_today(list(arguments))
+    asked = arguments[0]
     if asked.startswith("-"):
-        return parser().parse_args(arguments)
+        options, unknown = parser().parse_known_args(arguments)
+        late = next((word for word in unknown if word in VERBS), None)
+        if late is not None:
+            raise WrongUsage(f"{asked} comes after the verb", f"paddock {late} --help")
+        raise WrongUsage(f"`paddock` has no option {asked!r}", "paddock --help")
     if asked not in VERBS:
         near = nearest(asked, VERBS)
         raise WrongUsage(f"there is no verb {asked!r}", f"paddock {near}" if near else "paddock --help")
     root = parser(asked)
+    if asked == "exec":
+        arguments = _options_first(verb_parser(root, asked), arguments)
     options, unknown = root.parse_known_args(arguments)
     if unknown and hasattr(options, "paths") and not any(word.startswith("-") for word in unknown):
         options.paths += unknown  # argparse takes them in one place only, before the options or after
@@ -154,6 +298,35 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if isinstance(getattr(options, "command", None), list) and options.command:
         _refuse_late_options(verb_parser(root, asked), arguments, options.command)
     return options
+
+
+def _as_written_today(words: list[str]) -> list[str]:
+    """Return a command line whose verb is one of VERBS, where it began with another word for it."""
+    verb, *rest = words
+    if verb == "version":
+        return ["--version"]
+    if verb == "help":
+        return [*_as_written_today(rest), "--help"] if rest else ["--help"]
+    if verb in _OLD_NOUNS:
+        old = next((word for word in rest if word in _OLD_OPTIONS), None)
+        rest = [word for word in rest if word != old]
+        return [_OLD_NOUNS[verb], "ls" if old is None else _OLD_OPTIONS[old], *rest]
+    if verb == "snapshot" and rest and rest[0] not in ("create", "ls", "rm", "-h", "--help"):
+        return [verb, "create", *rest]
+    return [ALIASES.get(verb, verb), *rest]
+
+
+def _options_first(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
+    """Return `exec OPTIONS ID -- COMMAND` for `exec ID OPTIONS -- COMMAND`."""
+    if "--" not in words:
+        return words
+    end = words.index("--")
+    head, options, others = words[1:end], list[str](), list[str]()
+    while head:
+        taken = _words_of_option(parser, head[0])
+        (options if taken else others).extend(head[: taken or 1])
+        del head[: taken or 1]
+    return [words[0], *options, *others, *words[end:]] if len(others) == 1 else words
 
 
 def _refuse_late_options(parser: argparse.ArgumentParser, arguments: Sequence[str], rest: Sequence[str]) -> None:
@@ -198,7 +371,7 @@ def nearest(word: str, known: Sequence[str] | dict[str, Verb]) -> str | None:
     """What was meant, perhaps."""
     from difflib import get_close_matches
 
-    return next(iter(get_close_matches(word, list(known), n=1, cutoff=0.5)), None)
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=0.7)), None)
 
 
 def verb_parser(root: argparse.ArgumentParser, verb: str) -> argparse.ArgumentParser:
@@ -222,6 +395,10 @@ def _unknown(root: argparse.ArgumentParser, verb: str, words: list[str]) -> Wron
     option = next((word for word in words if word.startswith("-")), None)
     if option is None:
         return WrongUsage(f"too many arguments: {' '.join(words)}", f"paddock {verb} --help")
-    near = nearest(option.partition("=")[0], option_names(verb_parser(root, verb)))
-    hint = f"paddock {verb} {near}" if near else f"paddock {verb} --help"
+    name, known = option.partition("=")[0], option_names(verb_parser(root, verb))
+    meant = _MEANT.get(name)
+    if meant is not None and meant.startswith("-") and meant.split()[0] not in known:
+        meant = None
+    near = meant or nearest(name, known)
+    hint = f"paddock {verb} {near}" if near and near.startswith("-") else near or f"paddock {verb} --help"
     return WrongUsage(f"`paddock {verb}` has no option {option!r}", hint)

@@ -1,4 +1,4 @@
-"""Workspaces, each of a task: `paddock up`, `workspaces` and `status`."""
+"""Workspaces, each of a task: `paddock up`, `workspace` and `status`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from paddock import client, model
 
 from . import _render
-from ._answer import listing
-from ._usage import argument, group, usage
+from ._answer import answer, listing
+from ._usage import Verbs, argument, group, usage
 from ._values import ENV, IDLE, age, mebibytes, sandbox_spec, seconds, spec
 
 _TTL_SECONDS = 8 * 3600.0
@@ -122,24 +122,42 @@ def task_of(url: str | None, branch: str | None) -> str:
     return name
 
 
+_TASK = argument("workspace", metavar="TASK", help="name, id, or unique prefix of one")
+
+
 @usage(
-    argument("--delete", nargs="+", default=[], metavar="TASK", help="id, unique prefix of one, or name"),
-    argument("--discard", action="store_true", help="with --delete: lose what is nowhere else"),
-    argument("--pin", metavar="TASK", help="keep this one from being evicted"),
-    argument("--for", type=seconds, default=86_400.0, dest="period", metavar="TIME", help="with --pin: 24h"),
-    argument("--unpin", metavar="TASK", help="let it be evicted again"),
+    argument("tasks", nargs="+", metavar="TASK", help="name, id, or unique prefix of one"),
+    argument("--discard", action="store_true", help="lose what is nowhere else"),
 )
-def verb_workspaces(options: argparse.Namespace) -> int:
-    """List workspaces, those used least recently first. With --delete, delete those that are named, if nothing is in
-    them that is nowhere else; --discard, even so."""
-    for reference in options.delete:
+def _remove(options: argparse.Namespace) -> int:
+    """Delete workspaces. One that holds what is nowhere else stays, without --discard."""
+    for reference in options.tasks:
         client.Workspace.get(reference).delete(discard=options.discard)
-    if options.pin is not None:
-        client.Workspace.get(options.pin).pin(options.period)
-    if options.unpin is not None:
-        client.Workspace.get(options.unpin).pin(0)
-    if options.delete or options.pin is not None or options.unpin is not None:
-        return 0
+    return answer(options, options.tasks)
+
+
+@usage(
+    _TASK,
+    argument("--for", type=seconds, default=86_400.0, dest="period", metavar="TIME", help="how long (default: 24h)"),
+)
+def _pin(options: argparse.Namespace) -> int:
+    """Keep a workspace from being evicted."""
+    workspace = client.Workspace.get(options.workspace)
+    workspace.pin(options.period)
+    return answer(options, workspace.info)
+
+
+@usage(_TASK)
+def _unpin(options: argparse.Namespace) -> int:
+    """Let a workspace be evicted again."""
+    workspace = client.Workspace.get(options.workspace)
+    workspace.pin(0)
+    return answer(options, workspace.info)
+
+
+@usage()
+def _list(options: argparse.Namespace) -> int:
+    """List workspaces, those used least recently first."""
     found = [workspace.info for workspace in client.Workspace.list()]
     return listing(options, found, ("TASK", "ID", "STATE", "SANDBOX", "REPOSITORY", "BRANCH", "COMMIT", "USED"), _row)
 
@@ -158,7 +176,7 @@ def _row(info: model.Workspace) -> tuple[str, ...]:
     )
 
 
-@usage(argument("workspace", metavar="TASK", help="name, id, or unique prefix of one"))
+@usage(_TASK)
 def verb_status(options: argparse.Namespace) -> int:
     """Show what the workspace of a task holds that is nowhere else: computed at this moment, in a sandbox of its
     own."""
@@ -194,3 +212,6 @@ def _facts(status: model.WorkspaceStatus) -> Iterator[tuple[str, str]]:
     yield "only here", status.only_here
     if status.unreadable:
         yield "unreadable", status.unreadable
+
+
+verb_workspace = Verbs(ls=_list, status=verb_status, pin=_pin, unpin=_unpin, rm=_remove)

@@ -373,7 +373,7 @@ def _look(what: Action[Any] | None) -> str:
     sandbox = getattr(what, "sandbox", None)
     if sandbox is None or isinstance(what, ForkSandbox):
         return "paddock ls"
-    return f"paddock snapshots {sandbox}" if isinstance(what, CreateSnapshot) else f"paddock inspect {sandbox}"
+    return f"paddock snapshot ls {sandbox}" if isinstance(what, CreateSnapshot) else f"paddock inspect {sandbox}"
 
 
 def _let_go(frame: Frame) -> bytes:

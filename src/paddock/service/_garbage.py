@@ -306,7 +306,7 @@ class Storage(Component):
             "records",
             lost,
             f"each of {number} living sandboxes, snapshots and workspaces has its trees",
-            fix="paddock kill, paddock snapshots --delete: what they name is lost",
+            fix="paddock kill, paddock snapshot rm: what they name is lost",
         )
 
     async def _lost(self, pool: Pool) -> tuple[list[str], int]:

@@ -133,7 +133,7 @@ class Snapshots(Component):
     def find(self, reference: str, owner: str) -> SnapshotRow:
         """By id, name, or unique prefix of an id; whole ones only. NotFound, InvalidArgument, InvalidState."""
         found = self._rows.find(owner, reference)
-        row = the_one(found, "snapshot", reference, hint="`paddock snapshots` lists them")
+        row = the_one(found, "snapshot", reference, hint="`paddock snapshot ls` lists them")
         if not row.is_whole:
             raise InvalidState(f"snapshot {row.id} is still being made", hint="wait until it is whole")
         return row

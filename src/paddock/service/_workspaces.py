@@ -95,7 +95,7 @@ class Workspaces(Component):
     def find(self, reference: str, owner: str) -> WorkspaceRow:
         """By id, name, or unique prefix of an id. NotFound, InvalidArgument."""
         found = self._rows.find(owner, reference)
-        return the_one(found, "workspace", reference, hint="`paddock workspaces` lists them")
+        return the_one(found, "workspace", reference, hint="`paddock workspace ls` lists them")
 
     @asynccontextmanager
     async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
@@ -412,7 +412,7 @@ def _refuse_loss(row: WorkspaceRow, status: WorkspaceStatus) -> None:
         name, some = row.workspace.name, ": " + ", ".join(status.paths[:5]) if status.paths else ""
         raise InvalidState(
             f"workspace {name!r} has what is nowhere else: {status.only_here}{some}",
-            hint=f"paddock status {name}; to lose it: paddock workspaces --delete {name} --discard",
+            hint=f"paddock status {name}; to lose it: paddock workspace rm {name} --discard",
             workspace=row.id,
         )
 
