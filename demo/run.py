@@ -18,7 +18,7 @@ from demo import report
 from demo.host import Host, free_mib
 from demo.model import PYTEST, REPOSITORY, ScriptedModel, Turn
 from paddock import ExecResult, Limits, PaddockError, Sandbox
-from paddock.errors import Unsupported
+from paddock.errors import UnsupportedError
 
 SOURCE = Path(__file__).parent / "repo"
 LIMITS = Limits(memory_mib=512, processes=64, disk_mib=256)
@@ -160,7 +160,7 @@ def execute(target: Sandbox, turn: Turn) -> tuple[ExecResult, float]:
     started = time.perf_counter()
     try:
         result = target.exec(turn.command, cwd=cwd, user=turn.user, timeout=turn.timeout_seconds)
-    except Unsupported:  # no root inside, where the caller is an ordinary user without subordinate ids
+    except UnsupportedError:  # no root inside, where the caller is an ordinary user without subordinate ids
         result = target.exec(turn.command, cwd=cwd, timeout=turn.timeout_seconds)
     return result, (time.perf_counter() - started) * 1000
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from paddock import Sandbox
-from paddock.errors import LevelUnavailable
+from paddock.errors import LevelUnavailableError
 
 PROGRAM = """
 import os, pathlib
@@ -17,7 +17,7 @@ print(os.uname().release)
 for level in ("container", "jail", "gvisor", "microvm"):
     try:
         sandbox = Sandbox.create(level=level, ttl=120)
-    except LevelUnavailable as refusal:
+    except LevelUnavailableError as refusal:
         print(f"{level}: {refusal}")
         continue
     with sandbox:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from paddock import Sandbox, Workspace
-from paddock.errors import LevelUnavailable, Unsupported
+from paddock.errors import LevelUnavailableError, UnsupportedError
 
 
 def main() -> None:
@@ -14,7 +14,7 @@ def main() -> None:
     for level in ("jail", "gvisor", "container", "microvm"):
         try:
             sandbox = Sandbox.create(level=level, workspace=workspace.name)
-        except (LevelUnavailable, Unsupported) as refusal:
+        except (LevelUnavailableError, UnsupportedError) as refusal:
             print(f"{level}: {refusal}")
             continue
         with sandbox:

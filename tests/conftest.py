@@ -25,7 +25,7 @@ import pytest
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu
 from paddock.client import session, stop_daemon
-from paddock.errors import SupervisorUnavailable
+from paddock.errors import SupervisorUnavailableError
 from paddock.linux import local_sockets
 from paddock.model.config import FILE
 from paddock.supervisor import layout
@@ -224,7 +224,7 @@ def succeed_supervisor(state_dir: Path) -> None:
     stop_supervisor(state_dir)
     left = Snapshot.take(state_dir)
     if live_sandboxes(state_dir) or left.cgroups or left.processes:
-        with contextlib.suppress(SupervisorUnavailable):  # a test has seen to that
+        with contextlib.suppress(SupervisorUnavailableError):  # a test has seen to that
             asyncio.run(_start_supervisor(state_dir))
         stop_supervisor(state_dir)
 
@@ -304,14 +304,14 @@ def sandbox(shared_state: Path) -> Generator[SandboxFactory]:
     Skips, with the platform's own reason, where this machine cannot give the level.
     """
     from paddock import Sandbox
-    from paddock.errors import LevelUnavailable
+    from paddock.errors import LevelUnavailableError
 
     with contextlib.ExitStack() as stack:
 
         def make(**arguments: object) -> Sandbox:
             try:
                 made = Sandbox.create(**arguments)  # type: ignore[arg-type]
-            except LevelUnavailable as error:
+            except LevelUnavailableError as error:
                 pytest.skip(str(error))
             stack.callback(made.kill)
             return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Protocol
 
-from paddock.errors import NotFound
+from paddock.errors import NotFoundError
 from paddock.model import Check, ExecId, ExecInfo, ExecSpec, ExitStatus, PoolSpace, Template, User
 from paddock.storage._base import TreeUsage
 from paddock.storage._config import PoolConfig
@@ -22,7 +22,7 @@ HOST = Template(
 class OneTemplate:
     def get(self, name: str, progress: object = None) -> Template:
         if name != "host":
-            raise NotFound(f"no template {name!r}")
+            raise NotFoundError(f"no template {name!r}")
         return HOST
 
     def names(self) -> tuple[str, ...]:

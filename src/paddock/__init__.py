@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from paddock.client import local as local
     from paddock.client import local_async as local_async
     from paddock.client import secrets as secrets
-    from paddock.errors import CommandFailed as CommandFailed
+    from paddock.errors import CommandFailedError as CommandFailedError
     from paddock.errors import PaddockError as PaddockError
     from paddock.model import ExecResult as ExecResult
     from paddock.model import ExitStatus as ExitStatus
@@ -46,7 +46,7 @@ _HOMES = {
             "AsyncConnection AsyncProcess AsyncSandbox AsyncWorkspace Connection Forward Process Sandbox Workspace"
             " approvals async_approvals async_secrets local local_async secrets"
         ),
-        "paddock.errors": "CommandFailed PaddockError",
+        "paddock.errors": "CommandFailedError PaddockError",
         "paddock.model": "ExecResult ExitStatus FileInfo Level Limit Limits Mount MountMode PtySize State Usage",
     }.items()
     for name in names.split()
@@ -56,7 +56,7 @@ __all__ = [
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncWorkspace",
-    "CommandFailed",
+    "CommandFailedError",
     "Connection",
     "ExecResult",
     "ExitStatus",
@@ -88,6 +88,8 @@ if not TYPE_CHECKING:  # to a type checker any name would be one, modules of the
 
     def __getattr__(name: str) -> object:
         home = _HOMES.get(name)
+        if home is None and f"{name}Error" in _HOMES:  # its name from before 1.0
+            return getattr(__import__("paddock.errors", fromlist=(name,)), name)
         if home is None:
             raise AttributeError(f"module 'paddock' has no attribute {name!r}")
         value = globals()[name] = getattr(__import__(home, fromlist=(name,)), name)

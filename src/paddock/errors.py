@@ -2,35 +2,35 @@
 
 * PaddockError
   + RequestError              the caller can fix it
-    - NotFound
-    - AlreadyExists
-    - InvalidArgument
-    - InvalidState
-    - PolicyDenied
-    - PolicyInvalid           a policy document that says nothing, or two things at once; with line and column
-    - Unsupported             this level or machine cannot do that
-    - LevelUnavailable        this machine cannot give the level that was asked for
-    - NotConfigured           something on this machine is missing; the message holds the command
-    - ApprovalNeeded          a person has to say yes first; details["approval"] is the id of the question
-    - SecretUnavailable       a secret has no value now: its source has none, it was revoked, its time is over
-    - ImageInvalid            an OCI image that is damaged, or holds what no sandbox may have
+    - NotFoundError
+    - AlreadyExistsError
+    - InvalidArgumentError
+    - InvalidStateError
+    - PolicyDeniedError
+    - PolicyInvalidError           a policy document that says nothing, or two things at once; with line and column
+    - UnsupportedError             this level or machine cannot do that
+    - LevelUnavailableError        this machine cannot give the level that was asked for
+    - NotConfiguredError           something on this machine is missing; the message holds the command
+    - ApprovalNeededError          a person has to say yes first; details["approval"] is the id of the question
+    - SecretUnavailableError       a secret has no value now: its source has none, it was revoked, its time is over
+    - ImageInvalidError            an OCI image that is damaged, or holds what no sandbox may have
   + SandboxError              the sandbox did it
     - FileError               a file operation was refused inside the sandbox
-    - CommandFailed           a command exited non-zero and `check=True` was asked
+    - CommandFailedError           a command exited non-zero and `check=True` was asked
       * ProgramNotFoundError       exit code 127: there is no such program, or it lacks its interpreter
       * ProgramNotExecutableError  exit code 126
-    - SandboxDied             it is gone: killed, expired, out of memory
-    - GuestLost               it lives; what serves it inside was killed or does not answer: try again
+    - SandboxDiedError             it is gone: killed, expired, out of memory
+    - GuestLostError               it lives; what serves it inside was killed or does not answer: try again
     - GuestProtocolError      what came from inside is not our protocol
-    - ErrandFailed            what paddock wanted done with files from inside could not be done
+    - ErrandFailedError            what paddock wanted done with files from inside could not be done
   + PlatformError             paddock or the machine did it
-    - Unrecorded              the audit log cannot be written, so nothing was done
-    - ResourceExhausted       the machine is out of disk, memory, descriptors, ids
-    - SupervisorUnavailable
-    - DaemonUnavailable       it does not start, or does not answer
-    - DaemonLost              it died before it answered, so the outcome is unknown; `id` is the command's
-    - GatewayUnavailable      it died before it answered; while a service lives another one is started
-    - ModelFailed             the endpoint of a language model gave no answer that can be used
+    - UnrecordedError              the audit log cannot be written, so nothing was done
+    - ResourceExhaustedError       the machine is out of disk, memory, descriptors, ids
+    - SupervisorUnavailableError
+    - DaemonUnavailableError       it does not start, or does not answer
+    - DaemonLostError              it died before it answered, so the outcome is unknown; `id` is the command's
+    - GatewayUnavailableError      it died before it answered; while a service lives another one is started
+    - ModelFailedError             the endpoint of a language model gave no answer that can be used
     - InternalError
 
 `code` is the name on the wire. A reply from a server or a guest picks a class from
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from paddock.model import ExecResult
 
 OUT_OF = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What the kernel answers when it is the machine that has no more: ResourceExhausted."""
+"""What the kernel answers when it is the machine that has no more: ResourceExhaustedError."""
 
 BY_CODE: dict[str, type[PaddockError]] = {}
 
@@ -95,41 +95,41 @@ def _rebuild(code: str, message: str, hint: str | None, details: dict[str, objec
 class RequestError(PaddockError, code="request", status=400): ...
 
 
-class NotFound(RequestError, code="not_found", status=404): ...
+class NotFoundError(RequestError, code="not_found", status=404): ...
 
 
-class AlreadyExists(RequestError, code="already_exists", status=409): ...
+class AlreadyExistsError(RequestError, code="already_exists", status=409): ...
 
 
-class InvalidArgument(RequestError, code="invalid_argument", status=422): ...
+class InvalidArgumentError(RequestError, code="invalid_argument", status=422): ...
 
 
-class InvalidState(RequestError, code="invalid_state", status=409): ...
+class InvalidStateError(RequestError, code="invalid_state", status=409): ...
 
 
-class PolicyDenied(RequestError, code="policy_denied", status=403): ...
+class PolicyDeniedError(RequestError, code="policy_denied", status=403): ...
 
 
-class PolicyInvalid(RequestError, code="policy_invalid", status=422):
+class PolicyInvalidError(RequestError, code="policy_invalid", status=422):
     """`details["at"]` is where in the document (`egress.allow[3].host`); with its text known, `line` and `column`."""
 
 
-class Unsupported(RequestError, code="unsupported", status=422): ...
+class UnsupportedError(RequestError, code="unsupported", status=422): ...
 
 
-class LevelUnavailable(RequestError, code="level_unavailable", status=422): ...
+class LevelUnavailableError(RequestError, code="level_unavailable", status=422): ...
 
 
-class NotConfigured(RequestError, code="not_configured", status=424): ...
+class NotConfiguredError(RequestError, code="not_configured", status=424): ...
 
 
-class ApprovalNeeded(RequestError, code="approval_needed", status=403): ...
+class ApprovalNeededError(RequestError, code="approval_needed", status=403): ...
 
 
-class SecretUnavailable(RequestError, code="secret_unavailable", status=424): ...
+class SecretUnavailableError(RequestError, code="secret_unavailable", status=424): ...
 
 
-class ImageInvalid(RequestError, code="image_invalid", status=422): ...
+class ImageInvalidError(RequestError, code="image_invalid", status=422): ...
 
 
 class SandboxError(PaddockError, code="sandbox", status=502): ...
@@ -181,7 +181,7 @@ def as_os_error(error: PaddockError) -> PaddockError:
     return made
 
 
-class CommandFailed(SandboxError, code="command_failed", status=422):
+class CommandFailedError(SandboxError, code="command_failed", status=422):
     """`result` is the whole ExecResult where `exec` raised it with `check`."""
 
     @property
@@ -193,47 +193,47 @@ class CommandFailed(SandboxError, code="command_failed", status=422):
         return None if self.result is None else self.result.exit_code
 
 
-class ProgramNotFoundError(CommandFailed, NotFound, code="program_not_found", status=422):
+class ProgramNotFoundError(CommandFailedError, NotFoundError, code="program_not_found", status=422):
     """As a result it is exit code 127: `exec` raises it with `check` alone, `start` always."""
 
 
-class ProgramNotExecutableError(CommandFailed, InvalidArgument, code="program_not_executable", status=422):
+class ProgramNotExecutableError(CommandFailedError, InvalidArgumentError, code="program_not_executable", status=422):
     """As a result it is exit code 126: `exec` raises it with `check` alone, `start` always."""
 
 
-class SandboxDied(SandboxError, code="sandbox_died", status=410): ...
+class SandboxDiedError(SandboxError, code="sandbox_died", status=410): ...
 
 
-class GuestLost(SandboxError, code="guest_lost", status=503):
+class GuestLostError(SandboxError, code="guest_lost", status=503):
     """`details["killed"]` is true if all that it had started is known to be dead as well."""
 
 
 class GuestProtocolError(SandboxError, code="guest_protocol", status=502): ...
 
 
-class ErrandFailed(SandboxError, code="errand_failed", status=422):
+class ErrandFailedError(SandboxError, code="errand_failed", status=422):
     """The words are those of a program in a sandbox of paddock's own, about files that anybody may have written."""
 
 
 class PlatformError(PaddockError, code="platform", status=500): ...
 
 
-class Unrecorded(PlatformError, code="unrecorded", status=503): ...
+class UnrecordedError(PlatformError, code="unrecorded", status=503): ...
 
 
-class ResourceExhausted(PlatformError, code="resource_exhausted", status=507): ...
+class ResourceExhaustedError(PlatformError, code="resource_exhausted", status=507): ...
 
 
-class GatewayUnavailable(PlatformError, code="gateway_unavailable", status=503): ...
+class GatewayUnavailableError(PlatformError, code="gateway_unavailable", status=503): ...
 
 
-class SupervisorUnavailable(PlatformError, code="supervisor_unavailable", status=503): ...
+class SupervisorUnavailableError(PlatformError, code="supervisor_unavailable", status=503): ...
 
 
-class DaemonUnavailable(PlatformError, code="daemon_unavailable", status=503): ...
+class DaemonUnavailableError(PlatformError, code="daemon_unavailable", status=503): ...
 
 
-class DaemonLost(PlatformError, code="daemon_lost", status=503):
+class DaemonLostError(PlatformError, code="daemon_lost", status=503):
     """The outcome is unknown, and asking again may do it twice: look first. The hint says where."""
 
     @property
@@ -243,7 +243,7 @@ class DaemonLost(PlatformError, code="daemon_lost", status=503):
         return id if isinstance(id, str) else None
 
 
-class ModelFailed(PlatformError, code="model_failed", status=502): ...
+class ModelFailedError(PlatformError, code="model_failed", status=502): ...
 
 
 class InternalError(PlatformError, code="internal", status=500): ...
@@ -261,7 +261,7 @@ _HINTS = {
 }
 
 
-def exhaustion(error: OSError | RuntimeError) -> ResourceExhausted | None:
+def exhaustion(error: OSError | RuntimeError) -> ResourceExhaustedError | None:
     """What this program or its machine is out of, if that is what the exception says.
 
     Refusals from inside a sandbox are FileErrors and never come here.
@@ -273,7 +273,7 @@ def exhaustion(error: OSError | RuntimeError) -> ResourceExhausted | None:
         return None
     name = errno.errorcode[number]
     what = "no process or thread can be made" if number == errno.EAGAIN else os.strerror(number)
-    return ResourceExhausted(f"not done: {what}", hint=_HINTS[number], errno=name)
+    return ResourceExhaustedError(f"not done: {what}", hint=_HINTS[number], errno=name)
 
 
 if not TYPE_CHECKING:

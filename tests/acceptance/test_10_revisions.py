@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import InvalidState, PolicyInvalid
+from paddock.errors import InvalidStateError, PolicyInvalidError
 from paddock.policy.egress import diff, explain, load
 from tests.conftest import SandboxFactory, gateway_pid
 from tests.orphans import wait_until
@@ -180,9 +180,9 @@ def test_a_policy_that_says_two_things_changes_nothing(sandbox: SandboxFactory, 
     before = made.policy
     wrong = {"egress": {"allow": [{"host": "kept.test", "secret": "A"}, {"host": "kept.test"}, {"host": "gone.test"}]}}
     for document in (wrong, {"egress": {"alow": []}}, {"egress": {"default": "allow"}}, "egress:\n\t- x\n"):
-        with pytest.raises(PolicyInvalid):
+        with pytest.raises(PolicyInvalidError):
             made.set_policy(document)
-    with pytest.raises(InvalidState):
+    with pytest.raises(InvalidStateError):
         made.set_policy(BOTH, expect_revision="0" * 64)
     assert made.refresh().policy == before
     assert denied(ask(made, GET, "gone.test"))
@@ -198,7 +198,7 @@ def test_a_command_is_run_under_the_revision_that_its_caller_expects_or_not_at_a
     assert made.exec("touch /tmp/ran", expect_revision=before).exit_code == 0
     after = made.set_policy(BOTH)
     for run in (made.exec, made.start):
-        with pytest.raises(InvalidState, match="has the policy"):
+        with pytest.raises(InvalidStateError, match="has the policy"):
             run("rm /tmp/ran", expect_revision=before)
     assert made.exec("ls /tmp/ran", expect_revision=after).exit_code == 0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Sandbox, local
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.model import Approval, DenyApproval, GrantApproval, ListApprovals
 from paddock.supervisor import layout
 from tests.conftest import SandboxFactory
@@ -113,7 +113,7 @@ def test_a_no_and_a_yes_that_comes_too_late_are_no(payer: Sandbox, internet: Int
     with sqlite3.connect(shared_state / layout.DATABASE) as store:  # its quarter of an hour is over
         assert store.execute("UPDATE approvals SET deadline = 1 WHERE id = ?", (late,)).rowcount == 1
     assert question(ask(payer, ONE, 7)) != late
-    with pytest.raises(InvalidState):
+    with pytest.raises(InvalidStateError):
         local().perform(GrantApproval(approval=late))
     assert payments(internet) == []
 
@@ -139,7 +139,7 @@ def test_of_two_who_answer_and_of_two_who_claim_one_succeeds(payer: Sandbox, int
         def answer(action: GrantApproval | DenyApproval) -> str:
             try:
                 return local().perform(action).state.value
-            except InvalidState:
+            except InvalidStateError:
                 return "too late"
 
         with ThreadPoolExecutor() as pool:

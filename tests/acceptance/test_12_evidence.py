@@ -262,7 +262,7 @@ def test_nobody_inside_can_write_to_it_or_stop_it(
 FULL = f"""
 import sys
 from paddock import Sandbox
-from paddock.errors import Unrecorded
+from paddock.errors import UnrecordedError
 s = Sandbox.create(policy={POLICY!r}, ttl_seconds=300)
 def curl(): return s.exec("curl -s -m 60 http://{SPLICED}/").stdout
 def heard(word): assert sys.stdin.readline().strip() == word
@@ -281,7 +281,7 @@ try:
     while True:
         s.filesystem.write("last", str(written))
         written += 1
-except Unrecorded as error:
+except UnrecordedError as error:
     print(s.state, flush=True)
 heard("room")
 assert s.filesystem.read_text("last") in (str(written - 1), str(written))  # the outcome alone may have had no room

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from paddock.errors import Unsupported
+from paddock.errors import UnsupportedError
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import LEVELS, engine, strongest
 from tests.security.attacking import Attacker
@@ -36,7 +36,7 @@ def level(request: pytest.FixtureRequest, sandbox: SandboxFactory) -> str:
         request.getfixturevalue("engine")
     try:
         sandbox(level=request.param, policy={"egress": {"allow": []}}).kill()
-    except Unsupported as error:
+    except UnsupportedError as error:
         pytest.skip(str(error))
     return request.param
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Sandbox, local
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.model import GetSandbox, TakeRecording
 from tests.cli.command_line import environment
 from tests.conftest import SandboxFactory, gateway_pid
@@ -40,7 +40,7 @@ def test_what_was_recorded_is_replayed_without_a_network_and_a_miss_is_denied(
     internet.site("api.test", answer)
     made = sandbox(policy={"egress": {"allow": [{"host": "api.test", "paths": ["/**"]}]}})
     file = tmp_path / f"api{ending}"
-    with pytest.raises(InvalidState, match="nothing is being recorded"):
+    with pytest.raises(InvalidStateError, match="nothing is being recorded"):
         local().perform(TakeRecording(sandbox=made.id))
     assert paddock(shared_state, "start", made.id).startswith("0 ")
     script = f"{CURL}/users?page=1; {CURL}/users -d name=me"

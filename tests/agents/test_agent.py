@@ -27,7 +27,7 @@ from paddock.agents import (
     ToolSpec,
     Trace,
 )
-from paddock.errors import ModelFailed, ResourceExhausted
+from paddock.errors import ModelFailedError, ResourceExhaustedError
 from tests.agents.scripts import bash, calls, says
 from tests.conftest import SandboxFactory
 
@@ -199,10 +199,10 @@ def test_errors_of_the_platform_are_no_observations(sandbox: SandboxFactory, mon
     box = sandbox()
 
     def exhausted(*args: object, **more: object) -> None:
-        raise ResourceExhausted("no disk")
+        raise ResourceExhaustedError("no disk")
 
     monkeypatch.setattr(box, "exec", exhausted)
-    with pytest.raises(ResourceExhausted):
+    with pytest.raises(ResourceExhaustedError):
         Agent(ScriptModel([bash("true")])).run("x", box)
 
 
@@ -239,7 +239,7 @@ class Waits:
 
     def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], **more: object) -> Reply:
         self.complete_until()
-        raise ModelFailed("late")
+        raise ModelFailedError("late")
 
 
 def test_a_model_that_never_answers_is_not_waited_for_longer_than_the_budget(sandbox: SandboxFactory) -> None:

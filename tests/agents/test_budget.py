@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from paddock.agents import Agent, Budget, Meter, Price, ScriptModel, Stop, Tokens
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from tests.agents.scripts import says
 
 
 def test_money_without_a_price_is_refused_before_anything_runs() -> None:
-    with pytest.raises(InvalidArgument, match="nobody said what script costs"):
+    with pytest.raises(InvalidArgumentError, match="nobody said what script costs"):
         Agent(ScriptModel([says("done")]), budget=Budget(max_usd=1.0))
 
 
 @pytest.mark.parametrize("field", ["max_steps", "max_tokens", "max_seconds", "max_usd"])
 def test_a_limit_of_nothing_is_refused(field: str) -> None:
-    with pytest.raises(InvalidArgument, match=field):
+    with pytest.raises(InvalidArgumentError, match=field):
         Budget(**{field: 0})
 
 

@@ -26,7 +26,7 @@ from paddock.agents import (
     best_of,
     compare,
 )
-from paddock.errors import InvalidArgument, ResourceExhausted
+from paddock.errors import InvalidArgumentError, ResourceExhaustedError
 from tests.agents.scripts import BAD, GOOD, MISFIT, bash, calls, project, says
 from tests.conftest import SandboxFactory
 from tests.orphans import wait_until
@@ -190,11 +190,11 @@ def test_whatever_ends_it_every_fork_is_dead(checkout: Checkout) -> None:
     def attempt(box: Sandbox, number: int) -> None:
         if number == 1:
             assert started.wait(60)
-            raise ResourceExhausted("no disk")
+            raise ResourceExhaustedError("no disk")
         started.set()
         box.exec("sleep 4323")
 
-    with pytest.raises(ResourceExhausted):
+    with pytest.raises(ResourceExhaustedError):
         best_of(3, checkout, attempt, Test("true"), parallel=3)
     assert wait_until(lambda: living() == alive)
 
@@ -279,8 +279,8 @@ def test_a_test_that_never_ends_is_ended(checkout: Checkout) -> None:
 
 
 def test_nothing_is_tried_in_vain(checkout: Checkout) -> None:
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         best_of(0, checkout, lambda box, n: None, PASSES)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         compare(checkout, {}, PASSES, parallel=0)
     assert compare(checkout, {}, PASSES).why == "none of 0 passes"

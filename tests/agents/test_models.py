@@ -27,7 +27,7 @@ from paddock.agents import (
     ToolResult,
 )
 from paddock.agents._tools import tool_specs
-from paddock.errors import ModelFailed, NotConfigured
+from paddock.errors import ModelFailedError, NotConfiguredError
 from tests.agents.endpoint import ANTHROPIC, OPENAI, Answer, Endpoint, serving
 from tests.conftest import SandboxFactory
 
@@ -154,7 +154,7 @@ def test_what_passes_is_tried_again_and_not_forever(make: Callable[..., Complete
     with serving(*failing, Answer(body_of(make))) as endpoint:
         assert make(endpoint)(TALK, ()).message.calls
     assert len(endpoint.requests) == 3
-    with serving(*failing, *failing) as endpoint, pytest.raises(ModelFailed, match="oops") as failed:
+    with serving(*failing, *failing) as endpoint, pytest.raises(ModelFailedError, match="oops") as failed:
         make(endpoint, max_retries=1)(TALK, ())
     assert len(endpoint.requests) == 2
     assert failed.value.details["http_status"] == 500
@@ -177,7 +177,7 @@ def test_what_passes_is_tried_again_and_not_forever(make: Callable[..., Complete
 def test_what_is_no_answer_is_an_error_that_says_why_and_not_the_key(
     make: Callable[..., Complete], answer: Answer, status: int | None, says: str
 ) -> None:
-    with serving(answer) as endpoint, pytest.raises(ModelFailed) as failed:
+    with serving(answer) as endpoint, pytest.raises(ModelFailedError) as failed:
         make(endpoint, max_retries=0)(TALK, (), timeout_seconds=0.3 if answer.hangs else None)
     assert says in str(failed.value)
     assert KEY not in str(failed.value)
@@ -188,14 +188,14 @@ def test_what_is_no_answer_is_an_error_that_says_why_and_not_the_key(
 def test_an_endpoint_that_is_not_there_is_an_error_that_says_so(make: Callable[..., Complete]) -> None:
     with serving() as endpoint:
         pass
-    with pytest.raises(ModelFailed, match="Connection"):
+    with pytest.raises(ModelFailedError, match="Connection"):
         make(endpoint, max_retries=0)(TALK, ())
 
 
 @pytest.mark.parametrize(("name", "model"), [("openai", OpenAIModel), ("anthropic", AnthropicModel)])
 def test_an_extra_that_is_not_installed_is_named(name: str, model: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(NotConfigured) as refused:
+    with pytest.raises(NotConfiguredError) as refused:
         model("m-1", api_key=KEY)
     assert refused.value.hint == f"pip install 'paddock-sandbox[{name}]'"
 
@@ -207,7 +207,7 @@ def test_a_missing_key_is_named_at_once(
     for variable in [variable for variable in os.environ if variable.startswith(name)]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(NotConfigured, match=f"{name}_API_KEY"):
+    with pytest.raises(NotConfiguredError, match=f"{name}_API_KEY"):
         model("m-1")
 
 

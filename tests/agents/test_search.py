@@ -9,7 +9,7 @@ import pytest
 
 from paddock import AsyncSandbox, Sandbox
 from paddock.agents import AsyncCheckout, Checkout, Node, SearchBudget, atree_search, tree_search
-from paddock.errors import InvalidArgument, InvalidState, ResourceExhausted
+from paddock.errors import InvalidArgumentError, InvalidStateError, ResourceExhaustedError
 from tests.conftest import SandboxFactory
 from tests.orphans import wait_until
 
@@ -69,7 +69,7 @@ def test_budgets_of_depth_nodes_and_time_end_it(checkout: Checkout) -> None:
 def test_a_step_that_fails_is_a_dead_end_that_says_why(checkout: Checkout) -> None:
     def step(box: Sandbox, node: Node, branch: int) -> str:
         if branch == 1:
-            raise InvalidState("no such way")
+            raise InvalidStateError("no such way")
         return letter(box, node, branch)
 
     found = tree_search(checkout, step, closeness, branches=2, budget=SearchBudget(max_depth=1))
@@ -82,10 +82,10 @@ def test_whatever_ends_it_every_fork_is_dead(checkout: Checkout) -> None:
 
     def step(box: Sandbox, node: Node, branch: int) -> str:
         if node.depth == 1:
-            raise ResourceExhausted("no disk")
+            raise ResourceExhaustedError("no disk")
         return letter(box, node, branch)
 
-    with pytest.raises(ResourceExhausted):
+    with pytest.raises(ResourceExhaustedError):
         tree_search(checkout, step, closeness, beam=3)
     assert wait_until(lambda: living() == alive)
 
@@ -119,7 +119,7 @@ def test_a_cancelled_search_leaves_no_fork(checkout: Checkout) -> None:
 
 def test_what_makes_no_sense_is_refused(checkout: Checkout, tmp_path: Path) -> None:
     for wrong in ({"branches": 0}, {"beam": 0}, {"parallel": 0}):
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             tree_search(checkout, letter, closeness, **wrong)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         SearchBudget(max_nodes=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddock.agents import Trace, report
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 
 SECRET = 'sk-"quoted"\\and\nlong'
 
@@ -39,7 +39,7 @@ def test_a_long_text_is_its_digest_its_length_and_both_ends(tmp_path: Path) -> N
 
 
 def test_a_secret_that_is_everywhere_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="redacted"):
+    with pytest.raises(InvalidArgumentError, match="redacted"):
         Trace(tmp_path / "t", redact=["abc"])
 
 
@@ -61,5 +61,5 @@ def test_what_was_said_cannot_pass_for_the_report(tmp_path: Path) -> None:
 
 def test_what_is_no_trace_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "t").write_text('{"run": "r", "event": "x"}\n{"half": \n')
-    with pytest.raises(InvalidArgument, match="line 2"):
+    with pytest.raises(InvalidArgumentError, match="line 2"):
         report(tmp_path / "t")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.audit import AuditLog, describe, redact_secrets, verify
-from paddock.errors import Unrecorded
+from paddock.errors import UnrecordedError
 from paddock.model import CreateSandbox, Decision, ExecSpec, Principal, RunExec, SandboxSpec, WriteFile
 
 ME = Principal("local:0")
@@ -99,7 +99,7 @@ def test_a_closed_log_records_nothing(tmp_path: Path) -> None:
     log = AuditLog(tmp_path)
     log.close()
     log.close()
-    with pytest.raises(Unrecorded, match="closed"):
+    with pytest.raises(UnrecordedError, match="closed"):
         log.event("x")
 
 
@@ -108,7 +108,7 @@ def test_a_full_disk_is_unrecorded_and_leaves_no_half_line() -> None:
     code = """
 import resource, signal, sys, pathlib
 from paddock.audit import AuditLog, verify
-from paddock.errors import Unrecorded
+from paddock.errors import UnrecordedError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 log = AuditLog(pathlib.Path(sys.argv[1]))
 log.event("one")
@@ -116,7 +116,7 @@ size = (log.directory / log.segment).stat().st_size
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, resource.RLIM_INFINITY))
 try:
     log.event("two")
-except Unrecorded as error:
+except UnrecordedError as error:
     print("unrecorded", (log.directory / log.segment).stat().st_size == size)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 log.event("three")
@@ -149,7 +149,7 @@ def test_a_fork_cannot_write_into_its_parents_segment(tmp_path: Path) -> None:
     if pid == 0:
         try:
             log.event("child")
-        except Unrecorded:
+        except UnrecordedError:
             os._exit(7)
         finally:
             os._exit(1)
@@ -173,7 +173,7 @@ def test_writers_at_once_have_a_segment_each_and_writers_in_turn_share_one(tmp_p
 
 def test_a_directory_that_cannot_be_written_is_unrecorded(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Unrecorded):
+    with pytest.raises(UnrecordedError):
         AuditLog(tmp_path / "file" / "audit")
 
 

@@ -29,7 +29,7 @@ from paddock.audit import (
     verify,
 )
 from paddock.audit._heads import HEADS
-from paddock.errors import Unrecorded
+from paddock.errors import UnrecordedError
 from paddock.model import ListAudit, WriteFile
 from tests.audit.test_log import ME, YES
 
@@ -365,5 +365,5 @@ def test_two_writers_never_share_a_file_that_one_of_them_closes(audit: Path) -> 
     assert (report.ok, report.segments) == (True, 2)
     for log in (first, second):
         log.close()
-    with pytest.raises(Unrecorded):
+    with pytest.raises(UnrecordedError):
         first.event("task.failed")

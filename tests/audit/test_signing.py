@@ -17,7 +17,7 @@ import pytest
 
 from paddock.audit import AuditLog, HeadSigner, SigningKey, open_key, public_pem, read_public_key, verify
 from paddock.audit import _log as log_module
-from paddock.errors import InvalidArgument, NotConfigured
+from paddock.errors import InvalidArgumentError, NotConfiguredError
 
 
 @pytest.fixture
@@ -63,15 +63,15 @@ def test_the_key_is_made_once_private_and_outside_of_what_the_gateway_can_write(
 def test_a_key_that_others_can_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
     open_key(tmp_path)
     (tmp_path / "audit.key").chmod(0o644)
-    with pytest.raises(NotConfigured, match="read by others"):
+    with pytest.raises(NotConfiguredError, match="read by others"):
         open_key(tmp_path)
     (tmp_path / "other").write_text("no key")
     (tmp_path / "other").chmod(0o600)
-    with pytest.raises(NotConfigured, match="no Ed25519 key"):
+    with pytest.raises(NotConfiguredError, match="no Ed25519 key"):
         open_key(tmp_path, str(tmp_path / "other"))
-    with pytest.raises(NotConfigured, match="there is no"):
+    with pytest.raises(NotConfiguredError, match="there is no"):
         open_key(tmp_path, str(tmp_path / "missing"))
-    with pytest.raises(InvalidArgument, match="no Ed25519 public key"):
+    with pytest.raises(InvalidArgumentError, match="no Ed25519 public key"):
         read_public_key(b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
 
 

@@ -25,7 +25,7 @@ from paddock.audit import (
     record_prefix,
     verify,
 )
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from paddock.model import AuditReport
 
 
@@ -152,7 +152,7 @@ def test_a_cursor_keeps_what_outcomes_are_waited_for(audit: Path) -> None:
     log.outcome(0, "egress", ok=True)
     again = Stream(audit, choice, read_cursor(stream.cursor.text()))
     assert [found.line and found.line.of for found in again.records()] == [of]
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         read_cursor("!")
     log.close()
 

@@ -15,7 +15,7 @@ from paddock.backends.guest import _frames as frames
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
 from paddock.backends.process import ProcessBackend
-from paddock.errors import NotFound, SandboxDied, Unsupported
+from paddock.errors import NotFoundError, SandboxDiedError, UnsupportedError
 from paddock.model import SandboxId, StatFile, User
 from paddock.wire.guest import Kind
 from tests.backends.boxes import TEMPLATE, plan
@@ -41,7 +41,7 @@ def test_a_connection_that_is_being_made_when_all_are_closed_is_closed_too() -> 
         await asyncio.sleep(0)
         instance.close_connections()
         go.set()
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await connecting
         assert made[0].closed
         theirs.close()
@@ -61,7 +61,7 @@ def test_a_connection_that_is_lost_while_it_is_made_is_not_the_one_of_the_next_c
             return GuestConnection(made.pop(0), HERE)
 
         instance = GuestInstance(SandboxId("sb_x"), TEMPLATE, connect, root_user=False)
-        with pytest.raises(SandboxDied, match="went away"):
+        with pytest.raises(SandboxDiedError, match="went away"):
             await instance.connection("user")
         connection = await instance.connection("user")
         assert not connection.closed
@@ -128,15 +128,15 @@ def test_a_user_without_an_agent_touches_no_files_and_is_told_what_to_do() -> No
     async def main() -> None:
         as_root = GuestInstance(SandboxId("sb_x"), template, connect, root_user=True)
         for user in ("guest", "2000"):
-            with pytest.raises(Unsupported, match=r"as 'guest'.* root and 'user'") as refused:
+            with pytest.raises(UnsupportedError, match=r"as 'guest'.* root and 'user'") as refused:
                 await as_root.file(StatFile(sandbox="", path="/", user=user))
             assert refused.value.hint is not None
-        with pytest.raises(NotFound, match="no user 'nobody'") as unknown:
+        with pytest.raises(NotFoundError, match="no user 'nobody'") as unknown:
             await as_root.file(StatFile(sandbox="", path="/", user="nobody"))
         assert unknown.value.hint == "users: user, root, guest"
         ordinary = GuestInstance(SandboxId("sb_x"), template, connect, root_user=False)
         for user in ("root", "guest"):
-            with pytest.raises(Unsupported, match="range of ids"):
+            with pytest.raises(UnsupportedError, match="range of ids"):
                 await ordinary.file(StatFile(sandbox="", path="/", user=user))
 
     asyncio.run(main())

@@ -22,7 +22,7 @@ from paddock.backends import Ending, SandboxPlan
 from paddock.backends.container import ContainerBackend, _probe
 from paddock.backends.container._options import OWNER, SANDBOX
 from paddock.backends.container._records import Record, Records
-from paddock.errors import PaddockError, PlatformError, SandboxDied, Unsupported
+from paddock.errors import PaddockError, PlatformError, SandboxDiedError, UnsupportedError
 from paddock.linux import proc
 from paddock.model import Limits, Mount, SandboxSpec
 from tests.backends.containers import ContainerHarness
@@ -314,7 +314,7 @@ def test_a_container_that_somebody_removes_says_so(containers: ContainerHarness,
             async with asyncio.timeout(60):
                 ending = await box.instance.wait_ended()
             assert "somebody else" in ending.reason
-            with pytest.raises(SandboxDied):
+            with pytest.raises(SandboxDiedError):
                 await box.run("true")
             await box.instance.kill()
             await backend.forget(box.plan.id)
@@ -473,7 +473,7 @@ def test_what_it_cannot_do_is_refused_before_anything_is_made(containers: Contai
                     nested=1 if feature == "nested" else 0,
                 )
             )
-            with pytest.raises(Unsupported, match=feature):
+            with pytest.raises(UnsupportedError, match=feature):
                 await backend.create(plan)
             assert await backend.living() == {}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import Unsupported
+from paddock.errors import UnsupportedError
 from paddock.model import SandboxSpec, Template, User
 from paddock.storage._recipe import Entry, Manifest, write_manifest
 from tests.backends.containers import ContainerHarness
@@ -108,7 +108,7 @@ def test_a_link_where_engines_mount_never_reaches_one(
             place: Entry("link", 0o777, os.fsencode(outside)),
         },
     )
-    with pytest.raises(Unsupported, match=f"/{place} of this template is no directory"):
+    with pytest.raises(UnsupportedError, match=f"/{place} of this template is no directory"):
         asyncio.run(live(containers, image, "/busybox echo hello"))
     assert engine.containers() == []
     assert os.listdir(outside) == ["file"]

@@ -15,7 +15,7 @@ import pytest
 
 from paddock.backends import TreeMount
 from paddock.backends.container import ContainerBackend
-from paddock.errors import InvalidArgument, PaddockError, Unsupported
+from paddock.errors import InvalidArgumentError, PaddockError, UnsupportedError
 from paddock.model import Mount, MountMode, SandboxId, SandboxSpec
 from paddock.supervisor.layout import TREE_ID_BASE
 from tests.backends.containers import ContainerHarness
@@ -131,7 +131,7 @@ def test_what_no_sandbox_may_be_given_leaves_nothing(containers: ContainerHarnes
         async with backend_of(containers) as backend:
             (host / "link").symlink_to(containers.state_dir)
             for source in (containers.state_dir, containers.state_dir.parent, host / "link", "/proc/self", host / "no"):
-                with pytest.raises(InvalidArgument):
+                with pytest.raises(InvalidArgumentError):
                     async with with_mounts(containers, backend, Mount(source=str(source), target="/srv")):
                         pass
             assert await backend.living() == {}
@@ -145,7 +145,7 @@ def test_a_mount_in_a_workspace_is_refused(containers: ContainerHarness, host: P
             for target in ("/workspace/in", "/workspace"):
                 plan = await containers.plan(SandboxSpec(mounts=(Mount(source=str(host), target=target),)))
                 tree = TreeMount(tree="ws_1", target="/workspace", writable=True, layers=())
-                with pytest.raises(Unsupported, match="nothing is mounted in a workspace"):
+                with pytest.raises(UnsupportedError, match="nothing is mounted in a workspace"):
                     await backend.create(msgspec.structs.replace(plan, trees=(tree,)))
 
     asyncio.run(main())

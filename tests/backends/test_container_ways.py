@@ -13,7 +13,7 @@ import pytest
 
 from paddock.backends import Exits
 from paddock.backends.container import ContainerBackend, _ways
-from paddock.errors import PlatformError, SandboxDied, Unsupported
+from paddock.errors import PlatformError, SandboxDiedError, UnsupportedError
 from paddock.model import SandboxSpec
 from paddock.supervisor._exits import TCP_PORT
 from tests.backends.containers import ContainerHarness
@@ -79,11 +79,11 @@ def test_one_that_listens_at_a_port_of_the_gateway_gets_no_way_out(containers: C
             )
             assert listening.stdout is not None
             assert await listening.stdout.read() == b"up\n"
-            with pytest.raises(Unsupported, match="without a way out"):
+            with pytest.raises(UnsupportedError, match="without a way out"):
                 await backend.exits(box.plan.id, 0)
             with pytest.raises(PlatformError, match="listens at a port"):
                 await backend.exits(box.plan.id, 0, make=True)
-            with pytest.raises(SandboxDied):
+            with pytest.raises(SandboxDiedError):
                 await backend.exits(box.plan.id, 1)
             await listening.aclose()
 

@@ -12,7 +12,7 @@ import tarfile
 
 import pytest
 
-from paddock.errors import FileError, InvalidArgument
+from paddock.errors import FileError, InvalidArgumentError
 from paddock.model import (
     ConnectPort,
     CopyFile,
@@ -194,9 +194,9 @@ def test_refusals_carry_the_kernels_name(box):
             with pytest.raises(FileError) as caught:
                 await files(action, **fields)
             assert caught.value.details["errno"] == errno, action
-        with pytest.raises(InvalidArgument, match="NUL"):
+        with pytest.raises(InvalidArgumentError, match="NUL"):
             await files(StatFile, path="a\0b")
-        with pytest.raises(InvalidArgument, match="empty"):
+        with pytest.raises(InvalidArgumentError, match="empty"):
             await files(StatFile, path="")
         await files(RemoveFile, path="none", missing_ok=True)
         await files(RemoveFile, path="none", missing_ok=True, recursive=True)
@@ -268,7 +268,7 @@ def test_grep_tells_lines_and_passes_over_binary_files(box):
         ]
         assert [m.path for m in await files(GrepFiles, path=".", pattern="w", name="*.md")] == ["/workspace/c.md"]
         assert len(await files(GrepFiles, path="a.txt", pattern=".", limit=1)) == 1
-        with pytest.raises(InvalidArgument, match="regular expression"):
+        with pytest.raises(InvalidArgumentError, match="regular expression"):
             await files(GrepFiles, path=".", pattern="(")
 
     box(body)
@@ -298,7 +298,7 @@ def test_trees_are_copied_moved_and_removed(box):
             (i.path[12:], i.kind, i.mode) for i in await files(ListFiles, path="t", depth=9)
         ]
         assert os.readlink(files.work / "u/d/l") == "../x"
-        with pytest.raises(InvalidArgument, match="into itself"):
+        with pytest.raises(InvalidArgumentError, match="into itself"):
             await files(CopyFile, source="t", destination="t/d/again")
         await files(MoveFile, source="u", destination="v")
         await files(RemoveFile, path="v", recursive=True)
@@ -406,7 +406,7 @@ def test_a_tree_goes_in_and_comes_out_again(box):
 )
 def test_an_archive_that_reaches_outside_is_refused(box, words, members):
     async def body(files):
-        with pytest.raises((InvalidArgument, FileError), match=words):
+        with pytest.raises((InvalidArgumentError, FileError), match=words):
             await upload(files, tar_of(*members))
         assert not (files.work / "x").exists()
 
@@ -459,7 +459,7 @@ def test_below_a_file_there_is_nothing(box):
 
 def test_what_is_no_archive_is_refused(box):
     async def body(files):
-        with pytest.raises(InvalidArgument, match="tar"):
+        with pytest.raises(InvalidArgumentError, match="tar"):
             await upload(files, b"hello" * 1000)
 
     box(body)

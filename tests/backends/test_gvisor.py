@@ -16,7 +16,7 @@ from paddock.backends import SandboxPlan
 from paddock.backends.gvisor import GvisorBackend, _probe
 from paddock.backends.jail._instance import JailInstance
 from paddock.backends.vessel import VesselInstance
-from paddock.errors import LevelUnavailable, SandboxDied, Unsupported
+from paddock.errors import LevelUnavailableError, SandboxDiedError, UnsupportedError
 from paddock.linux import proc, processes
 from paddock.model import Limits, PtySize
 from tests.backends.test_vessel import output
@@ -133,7 +133,7 @@ class TestWalls(_InGvisor):
             os.kill(victim.pid, signal.SIGKILL)
             ending = await box.instance.wait_ended()
             assert "gvisor" in ending.reason
-            with pytest.raises(SandboxDied):
+            with pytest.raises(SandboxDiedError):
                 await box.run("true")
             await eventually("nothing of it is left", lambda: _none(started))
 
@@ -160,7 +160,7 @@ class TestWalls(_InGvisor):
             box = await lab.box()
             if lab.capabilities.pty:
                 pytest.skip("this version of runsc has terminals")
-            with pytest.raises(Unsupported, match="pty"):
+            with pytest.raises(UnsupportedError, match="pty"):
                 await box.start("sh", pty=PtySize(rows=24, columns=80))
 
         lab.run(test())
@@ -420,7 +420,7 @@ def test_without_runsc_the_level_says_what_adds_it(tmp_path: Path, sandboxes: Gv
         await lab.box()
 
     try:
-        with pytest.raises(LevelUnavailable, match="not installed"):
+        with pytest.raises(LevelUnavailableError, match="not installed"):
             lab.run(create())
     finally:
         configure(sandboxes.state_dir)

@@ -14,7 +14,7 @@ from paddock.backends import SandboxPlan
 from paddock.backends.gvisor import GvisorBackend
 from paddock.backends.jail._backend import JailInstance
 from paddock.backends.vessel import VesselInstance
-from paddock.errors import PaddockError, Unsupported
+from paddock.errors import PaddockError, UnsupportedError
 from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint, replace
 from paddock.supervisor._plan import JailPlan
 from paddock.vmm._saved import Saved
@@ -300,7 +300,7 @@ def test_of_copies_that_are_taken_at_once_each_is_whole(sandboxes: MemoryHarness
 def test_a_way_out_is_not_given_later(sandboxes: MemoryHarness) -> None:
     async def test(family: Family) -> None:
         box = await family.begin()
-        with pytest.raises(Unsupported, match="create it with a policy"):
+        with pytest.raises(UnsupportedError, match="create it with a policy"):
             await family.backend.exits(box.instance.id, 0, make=True)
 
     play(sandboxes, test)

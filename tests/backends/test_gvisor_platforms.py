@@ -16,7 +16,7 @@ import pytest
 
 from paddock.backends.gvisor import GvisorBackend, _backend, _platforms, _probe, _proof
 from paddock.backends.gvisor._bundle import flags
-from paddock.errors import LevelUnavailable, ResourceExhausted
+from paddock.errors import LevelUnavailableError, ResourceExhaustedError
 from paddock.linux import processes
 from tests.backends.test_gvisor_memory import Family, MemoryHarness, play
 from tests.backends.vessels import furnished
@@ -228,7 +228,7 @@ def test_asked_for_by_name_it_is_refused_and_no_other_taken(
             if isinstance(box, Box):
                 assert given_the_device(family, box)
             else:
-                assert isinstance(box, LevelUnavailable)
+                assert isinstance(box, LevelUnavailableError)
                 assert "is 'kvm', and here no sandbox has lived on it: nobody answered" in box.message
 
     try:
@@ -245,7 +245,7 @@ def test_what_fails_on_every_platform_says_nothing_of_kvm(
 
     async def fail(backend: GvisorBackend, found: _probe.Found) -> None:
         failed.append(found.platform)
-        raise ResourceExhausted("no space left on the device")
+        raise ResourceExhaustedError("no space left on the device")
 
     monkeypatch.setattr(_proof, "_live", fail)
 

@@ -23,11 +23,11 @@ from paddock.backends.guest._exec import execs, signal_request, start_background
 from paddock.backends.guest._files import MAX_RESULT_BYTES
 from paddock.errors import (
     FileError,
-    GuestLost,
+    GuestLostError,
     GuestProtocolError,
-    InvalidArgument,
+    InvalidArgumentError,
     PaddockError,
-    SandboxDied,
+    SandboxDiedError,
     SandboxError,
 )
 from paddock.model import (
@@ -328,7 +328,7 @@ def test_no_call_waits_for_ever(
         calls = {name: call for name, call in CALLS.items() if name != "accept"}  # it waits for somebody to come
         errors = await asyncio.gather(*map(error_of, calls.values()))
         for name, error in zip(calls, errors, strict=True):
-            assert isinstance(error, GuestLost), (name, error)
+            assert isinstance(error, GuestLostError), (name, error)
             assert words in error.message, (name, error)
 
     asyncio.run(main())
@@ -367,7 +367,7 @@ def test_what_cannot_be_said_is_refused_before_it_is_sent() -> None:
     async def main() -> None:
         async with lying(silence) as (connection, peer):
             for call in wrong:
-                with pytest.raises(InvalidArgument):
+                with pytest.raises(InvalidArgumentError):
                     await call(connection)
             with pytest.raises(FileError) as caught:
                 await file(StatFile, path="x" * 5000)(connection)
@@ -493,7 +493,7 @@ def test_every_operation_is_tried() -> None:
 
 def test_a_guest_that_hangs_up_is_a_sandbox_that_died() -> None:
     for wire in (b"", reply(ExecReply(pid=3).pack())):
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             answered(wire, CALLS["exec"])
 
 
@@ -568,7 +568,7 @@ def test_requests_that_are_never_ended_are_so_many_at_most(way: str) -> None:
         async with lying(serve) as (connection, peer):
             for _ in range(_MOST_REQUESTS):
                 channel = connection.open(signal_request(ID, 1))
-                channel.give_up(GuestLost("x")) if way == "give_up" else channel.close()
+                channel.give_up(GuestLostError("x")) if way == "give_up" else channel.close()
                 await connection.drain()
             with pytest.raises(SandboxError, match="requests to one sandbox"):
                 connection.open(signal_request(ID, 1))
@@ -607,7 +607,7 @@ def test_requests_that_a_guest_does_not_read_wait_up_to_a_bound() -> None:
         with theirs:
             for _ in range(33):
                 connection.open(request)
-            with pytest.raises(GuestLost, match="does not read"):
+            with pytest.raises(GuestLostError, match="does not read"):
                 connection.open(request)
         connection.close()
 
@@ -659,7 +659,7 @@ def test_nothing_that_was_begun_waits_for_ever() -> None:
     async def main() -> None:
         errors = await asyncio.gather(*(error_of(*how) for how in GOES_ON.values()))
         for name, error in zip(GOES_ON, errors, strict=True):
-            assert isinstance(error, GuestLost), (name, error)
+            assert isinstance(error, GuestLostError), (name, error)
             assert "answers, but has not done" in error.message, (name, error)
 
     asyncio.run(main())
@@ -691,7 +691,7 @@ def test_a_terminal_that_is_not_sized_is_told() -> None:
     async def main() -> None:
         async with lying(disobeys) as (connection, _):
             handle = await CALLS["terminal"](connection)
-            with pytest.raises(GuestLost, match="answers, but has not done"):
+            with pytest.raises(GuestLostError, match="answers, but has not done"):
                 await handle.resize(PtySize())
 
     asyncio.run(main())

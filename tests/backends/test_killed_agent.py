@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paddock.backends.guest._instance import GuestInstance
-from paddock.errors import GuestLost, SandboxDied
+from paddock.errors import GuestLostError, SandboxDiedError
 from paddock.model import (
     CopyFile,
     DownloadTree,
@@ -123,7 +123,7 @@ async def _written(writer: Any) -> None:
         while True:
             await writer.write(bytes(1 << 16))
 
-    with pytest.raises(GuestLost):
+    with pytest.raises(GuestLostError):
         await write()
     await writer.abort()
 
@@ -133,13 +133,13 @@ async def _read(reader: Any) -> None:
         while await reader.read():
             pass
 
-    with pytest.raises(GuestLost, match="was killed by signal 9"):
+    with pytest.raises(GuestLostError, match="was killed by signal 9"):
         await read()
     await reader.aclose()
 
 
 async def _next(changes: Any) -> None:
-    with pytest.raises(GuestLost):
+    with pytest.raises(GuestLostError):
         await changes.next()
     await changes.aclose()
 
@@ -206,9 +206,9 @@ def test_a_call_under_way_says_what_happened_and_can_be_made_again(tmp_path: Pat
             os.kill(agent, signal.SIGKILL)
             os.kill(init, signal.SIGCONT)
             async with asyncio.timeout(60):
-                with pytest.raises(GuestLost, match="was killed by signal 9") as caught:
+                with pytest.raises(GuestLostError, match="was killed by signal 9") as caught:
                     await calling
-            assert not isinstance(caught.value, SandboxDied)
+            assert not isinstance(caught.value, SandboxDiedError)
             assert "try again" in (caught.value.hint or "")
             assert await output_of(box, "echo next") == b"next\n"
             assert await asyncio.to_thread(none_lost, before)
@@ -259,12 +259,12 @@ def test_the_death_of_pid_1_is_the_sandboxs(tmp_path: Path) -> None:
             handle = await start(box, *SLEEP)
             command = os.pidfd_open(handle.pid)
             os.kill(init, signal.SIGKILL)
-            with pytest.raises(SandboxDied):
+            with pytest.raises(SandboxDiedError):
                 await handle.wait()
             await handle.aclose()
             assert await asyncio.to_thread(select.select, [command], [], [], PATIENCE_SECONDS) == ([command], [], [])
             os.close(command)
-            with pytest.raises(SandboxDied):
+            with pytest.raises(SandboxDiedError):
                 await box.file(StatFile(sandbox=box.id, path="."))
             # The connection is gone, and the descriptor of the process.
             assert await asyncio.to_thread(none_lost, before - 2)

@@ -15,7 +15,7 @@ from paddock.backends.jail._backend import JailInstance
 from paddock.backends.microvm import MicrovmBackend, _accelerator, _kernel, _qemu
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._qemu import Machine
-from paddock.errors import NotConfigured, SandboxError
+from paddock.errors import NotConfiguredError, SandboxError
 from paddock.model import SandboxSpec, Template, User
 from paddock.supervisor._plan import JailPlan
 from tests.backends.microvms import SMALL, MicrovmHarness
@@ -120,7 +120,7 @@ def test_a_kernels_modules_are_read_compressed_too_each_after_what_it_needs(tmp_
     (tmp_path / "broken.ko.xz").write_bytes(b"no xz")
     kernel = _kernel.Kernel(tmp_path / "vmlinuz", tmp_path)
     assert kernel.chain(("upper", "lower_one", "built_in")) == (b"lower\0depends=\0", upper)
-    with pytest.raises(NotConfigured, match=r"broken\.ko\.xz can't be decompressed"):
+    with pytest.raises(NotConfiguredError, match=r"broken\.ko\.xz can't be decompressed"):
         kernel.chain(("broken",))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from paddock.backends.microvm import _backend
 from paddock.backends.microvm._backend import MicrovmInstance
-from paddock.errors import PaddockError, ResourceExhausted, SandboxDied
+from paddock.errors import PaddockError, ResourceExhaustedError, SandboxDiedError
 from paddock.linux import processes
 from paddock.model import ExecId, ExecSpec
 from paddock.storage import _memories
@@ -69,7 +69,7 @@ def test_a_machine_that_is_killed_while_it_is_saved_leaves_no_copy(microvms: Mic
             async with parent.instance.frozen():
                 raise AssertionError("it stands, and cannot have said so")
 
-        with pytest.raises(SandboxDied, match="ended by signal 9"):
+        with pytest.raises(SandboxDiedError, match="ended by signal 9"):
             await asyncio.gather(copy(), _killed(family, pid))
         assert (await parent.instance.wait_ended()).reason
         assert not _images(family)
@@ -89,7 +89,7 @@ def test_a_disk_that_is_full_while_it_is_saved_fails_the_copy_alone(
         await parent.sh("echo kept > /tmp/kept")
         with monkeypatch.context() as context:
             context.setattr(_memories, "_MORE_BYTES", (1 << 20) - (256 << 20))
-            with pytest.raises(ResourceExhausted, match="no room"):
+            with pytest.raises(ResourceExhaustedError, match="no room"):
                 await family.fork(parent)
         assert family.harness.pool.names() == before
         assert (await parent.sh(_PARENT)).text == "lives"

@@ -14,7 +14,7 @@ import pytest
 
 from paddock.backends import TreeMount, load, names
 from paddock.backends.process import ProcessBackend
-from paddock.errors import InvalidState, NotFound, SandboxDied, Unsupported
+from paddock.errors import InvalidStateError, NotFoundError, SandboxDiedError, UnsupportedError
 from paddock.linux.proc import parent
 from paddock.model import ExecId, ExecSpec, Limit, ListFiles, Noun, StatFile, mint
 from tests.backends.boxes import boottime, plan, sandbox
@@ -46,7 +46,7 @@ def alive(pid):
 def test_it_is_found_by_name():
     assert load("process") is ProcessBackend
     assert "jail" in names()
-    with pytest.raises(NotFound, match="process"):
+    with pytest.raises(NotFoundError, match="process"):
         load("nosuch")
 
 
@@ -57,9 +57,9 @@ def test_a_sandbox_runs_commands_below_its_own_directory(long_directory):
             assert (await output_of(box, "sh", "-c", "echo $HOME")).endswith(b"/root/home/user\n")
             names = [info.path for info in await box.file(ListFiles(sandbox=box.id, path="/"))]
             assert names == ["/home", "/tmp", "/workspace"]
-            with pytest.raises(Unsupported):
+            with pytest.raises(UnsupportedError):
                 await box.start(ExecSpec(argv=("true",), user="root"), id=new_id(), background=False)
-            with pytest.raises(NotFound):
+            with pytest.raises(NotFoundError):
                 await box.file(StatFile(sandbox=box.id, path="/", user="nobody-there"))
 
     asyncio.run(main())
@@ -76,9 +76,9 @@ def test_kill_ends_everything_and_is_idempotent(tmp_path):
             await box.kill()
             assert not alive(daemon)
             assert not alive(back.pid)
-            with pytest.raises(SandboxDied):
+            with pytest.raises(SandboxDiedError):
                 await handle.wait()
-            with pytest.raises(SandboxDied, match="killed"):
+            with pytest.raises(SandboxDiedError, match="killed"):
                 await box.start(ExecSpec(argv=("true",)), id=new_id(), background=False)
             assert (await box.wait_ended()).reason == "killed"
             await box.kill()
@@ -142,7 +142,7 @@ def test_execs_are_listed_and_signalled_by_id(tmp_path):
             assert (await handle.wait()).signal == signal.SIGTERM
             (info,) = await box.execs()
             assert info.status.signal == signal.SIGTERM
-            with pytest.raises(InvalidState):
+            with pytest.raises(InvalidStateError):
                 await box.signal_exec(handle.id, signal.SIGTERM)
             again = await box.attach(handle.id)
             assert (await again.wait()).signal == signal.SIGTERM
@@ -153,7 +153,7 @@ def test_execs_are_listed_and_signalled_by_id(tmp_path):
 def test_trees_of_the_pool_are_refused_in_words(long_directory):
     async def main():
         mount = TreeMount(tree="ws_1", target="/workspace", writable=True)
-        with pytest.raises(Unsupported, match="'process' cannot do 'trees'"):
+        with pytest.raises(UnsupportedError, match="'process' cannot do 'trees'"):
             await ProcessBackend(long_directory).create(msgspec.structs.replace(plan(), trees=(mount,)))
 
     asyncio.run(main())

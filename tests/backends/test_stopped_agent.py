@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paddock.backends.guest._connection import GuestConnection
-from paddock.errors import GuestLost
+from paddock.errors import GuestLostError
 from paddock.model import (
     CopyFile,
     DownloadTree,
@@ -83,7 +83,7 @@ def test_no_call_hangs_and_all_work_again_when_it_goes_on(tmp_path: Path) -> Non
                 async with asyncio.timeout(60):
                     results = await asyncio.gather(*(call(box) for call in CALLS.values()), return_exceptions=True)
                 for name, result in zip(CALLS, results, strict=True):
-                    assert isinstance(result, GuestLost), (name, result)
+                    assert isinstance(result, GuestLostError), (name, result)
                     assert "has not answered" in result.message
             # The same connection: what was given up is answered late, which disturbs nobody.
             assert await output_of(box, "echo next") == b"next\n"
@@ -119,7 +119,7 @@ def test_no_stream_hangs(tmp_path: Path, name: str, ends: Any) -> None:
                 # Whatever works for it as well: an archive is a worker's.
                 for worker in descendants(agent):
                     stop(worker)
-                with pytest.raises(GuestLost, match="has not answered"):
+                with pytest.raises(GuestLostError, match="has not answered"):
                     await (stream.aclose() if ends == "aclose" else ends(stream))
             await (stream.abort() if hasattr(stream, "abort") else stream.aclose())
             assert await output_of(box, "echo next") == b"next\n"
@@ -137,7 +137,7 @@ def test_what_a_command_prints_comes_through_and_its_end_is_heard_later(tmp_path
                 total = 0
                 while total < 5_000_000:
                     total += len(await handle.stdout.read())
-                with pytest.raises(GuestLost):
+                with pytest.raises(GuestLostError):
                     await handle.kill()
                 # What the agent has been sent it does when it goes on, and this must not be there to be killed then.
                 assert await asyncio.to_thread(wait_until, lambda: not alive(handle.pid))

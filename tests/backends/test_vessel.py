@@ -17,7 +17,7 @@ from paddock.backends.guest import PING
 from paddock.backends.guest._frames import pack
 from paddock.backends.jail import JailBackend
 from paddock.backends.vessel import VesselInstance
-from paddock.errors import PaddockError, SandboxDied, SandboxError
+from paddock.errors import PaddockError, SandboxDiedError, SandboxError
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
 from paddock.wire.guest import VERSION, GuestHello, Kind, Op, PingReply, Renew
@@ -109,11 +109,11 @@ def test_whatever_of_it_is_killed_all_of_it_ends_and_waiters_are_told(harness: V
         os.kill(processes(instance.id)[victim], signal.SIGKILL)
         async with asyncio.timeout(60):
             ending = await waiting
-            with pytest.raises(SandboxDied):
+            with pytest.raises(SandboxDiedError):
                 await running
         assert ending.limit is None
         assert ending.reason == ("its plain ended" if victim == "pilot" else "its plain was ended by signal 9")
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await output(instance, "true")
 
     in_vessel(harness, body)
@@ -231,7 +231,9 @@ def test_a_wall_that_ends_at_once_is_an_error_with_its_last_words_and_leaves_not
         raise AssertionError
 
     argv = ("/bin/sh", "-c", "echo no such\x1b[31m luck >&2; exit 7")
-    with pytest.raises(SandboxDied, match=r"its plain ended with code 7; the last that it said: no such \[31m luck"):
+    with pytest.raises(
+        SandboxDiedError, match=r"its plain ended with code 7; the last that it said: no such \[31m luck"
+    ):
         in_vessel(harness, never, argv=argv)
     for seconds in (1.0, 8.0, 60.0):  # its pilot has to start in them, and then the wall
         with pytest.raises(SandboxError, match=rf"nobody answered .* within {seconds:g} s") as caught:
@@ -247,7 +249,7 @@ def test_one_whose_pilot_is_killed_while_it_is_made_is_told_what_the_supervisor_
     async def never(backend: PlainVessel, instance: VesselInstance) -> None:
         raise AssertionError
 
-    with pytest.raises(SandboxDied, match="has died: its plain ended"):
+    with pytest.raises(SandboxDiedError, match="has died: its plain ended"):
         in_vessel(harness, never, argv=("/bin/sh", "-c", "kill -9 $PPID; exec sleep 1000"))
 
 
@@ -258,12 +260,12 @@ def test_whose_time_is_over_while_it_is_made_is_told_so(harness: VesselHarness) 
         raise AssertionError
 
     async def ready(plan: SandboxPlan, instance: VesselInstance) -> None:
-        with contextlib.suppress(SandboxDied):
+        with contextlib.suppress(SandboxDiedError):
             await instance.set_deadline(proc.boottime())
         await instance.wait_ended()
         await instance.tell(Renew(parts=Part.HOSTS))
 
-    with pytest.raises(SandboxDied, match=r"the time of .* was over before it was there"):
+    with pytest.raises(SandboxDiedError, match=r"the time of .* was over before it was there"):
         in_vessel(harness, never, ready=ready)
 
 

@@ -19,7 +19,7 @@ import pytest
 from paddock.cli import _render
 from paddock.cli._values import command, mebibytes, mount, seconds
 from paddock.cli._verbs import VERBS, option_names, parse, parser, verb_parser
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from tests.cli.command_line import Paddock, argv, environment, started
 from tests.cli.screen import screen
 
@@ -432,7 +432,7 @@ def test_mounts(text: str, source: str, target: str, mode: str) -> None:
 
 @pytest.mark.parametrize("text", ["", ":/a", "/a:/b:/c", "/a:/b:c:ro"])
 def test_what_is_no_mount_says_how_one_is_written(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="no mount"):
+    with pytest.raises(InvalidArgumentError, match="no mount"):
         mount(text)
 
 

@@ -19,7 +19,7 @@ from paddock.daemon._asked import Memory
 from paddock.daemon._listener import SOCKET, Listener
 from paddock.daemon._requests import Requests
 from paddock.daemon._sessions import Session
-from paddock.errors import FileError, InvalidArgument, NotFound
+from paddock.errors import FileError, InvalidArgumentError, NotFoundError
 from paddock.linux import local_sockets
 from paddock.model import (
     Action,
@@ -82,9 +82,9 @@ class FakeDoor:
                 await asyncio.sleep(0.002)
             return result
         except FileNotFoundError as error:
-            raise NotFound(str(error), errno="ENOENT") from None
+            raise NotFoundError(str(error), errno="ENOENT") from None
         except PermissionError as error:
-            raise InvalidArgument(str(error), errno="EACCES") from None
+            raise InvalidArgumentError(str(error), errno="EACCES") from None
         except asyncio.CancelledError:
             self.cancelled.append(action)
             raise
@@ -169,7 +169,7 @@ class FakeDoor:
         for info in self.sandboxes.values():
             if name in (info.id, info.spec.name):
                 return info
-        raise NotFound(f"no sandbox {name!r}")
+        raise NotFoundError(f"no sandbox {name!r}")
 
     async def _start(self, argv: tuple[str, ...], stdin: int) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE
@@ -365,7 +365,7 @@ async def _owned(session: Session, sandbox: Sandbox) -> None: ...
 
 
 async def _control(what: str, session: Session) -> None:
-    raise InvalidArgument(what)
+    raise InvalidArgumentError(what)
 
 
 class Rig:

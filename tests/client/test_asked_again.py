@@ -3,8 +3,8 @@
 | the connection ends | what changes something | what opens a stream | a command that was started |
 |---|---|---|---|
 | while it is under way | the first answer | the first answer | the first answer |
-| when it was answered | the first answer | opened anew, the first is closed | `DaemonLost` with its id |
-| with the daemon | `DaemonLost`, but for a create: its key | opened anew | `DaemonLost` with its id |
+| when it was answered | the first answer | opened anew, the first is closed | `DaemonLostError` with its id |
+| with the daemon | `DaemonLostError`, but for a create: its key | opened anew | `DaemonLostError` with its id |
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 from paddock.client import Sandbox, Session
 from paddock.daemon import _asked
 from paddock.daemon._listener import Listener
-from paddock.errors import DaemonLost, DaemonUnavailable
+from paddock.errors import DaemonLostError, DaemonUnavailableError
 from paddock.model import (
     Action,
     CreateSandbox,
@@ -188,7 +188,7 @@ def test_an_answer_that_nobody_has_read_is_given_again_or_unknown(
     ending.with_the_next_answer(rig.served.forget if daemon == "has died" else lambda: None)
     try:
         result, error = rig.transport.perform(action), None
-    except DaemonLost as lost:
+    except DaemonLostError as lost:
         result, error = None, lost
     performed = _performed(rig, action)[before:]
     if verb == "write":
@@ -261,7 +261,7 @@ def test_sandboxes_that_are_made_while_the_daemon_leaves_live(
 
 def test_what_runs_on_in_the_background_is_named(rig: Rig, box: str, ending: Ending) -> None:
     ending.with_the_next_answer(rig.served.forget)
-    with pytest.raises(DaemonLost, match=r"sandbox\.attach\('ex_") as caught:
+    with pytest.raises(DaemonLostError, match=r"sandbox\.attach\('ex_") as caught:
         rig.transport.perform(StartExec(sandbox=box, spec=SAYS, background=True))
     (started,) = _performed(rig, StartExec(sandbox=box, spec=SAYS))
     assert caught.value.id == started.id
@@ -279,7 +279,7 @@ def test_what_nobody_asks_for_again_is_cancelled(
     lost = list[bool]()
 
     def call() -> None:
-        with pytest.raises(DaemonLost):
+        with pytest.raises(DaemonLostError):
             rig.transport.perform(VERBS["exec"](box))
         lost.append(True)
 
@@ -295,7 +295,7 @@ def test_what_nobody_asks_for_again_is_cancelled(
 
 
 def _refuse(session: Session) -> Connection:
-    raise DaemonUnavailable("refused by the test")
+    raise DaemonUnavailableError("refused by the test")
 
 
 def test_answers_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

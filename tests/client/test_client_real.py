@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from paddock import AsyncSandbox, Limit, PtySize, Sandbox, local_async
-from paddock.errors import FileError, NotFound, SandboxDied
+from paddock.errors import FileError, NotFoundError, SandboxDiedError
 from tests.client.test_exports import HEAVY_FOR_A_CLIENT, loaded
 from tests.orphans import wait_until
 
@@ -142,11 +142,11 @@ def test_what_is_dead_says_so(sandbox: Make) -> None:
     box = sandbox()
     box.kill()
     box.kill()
-    with pytest.raises(SandboxDied):
+    with pytest.raises(SandboxDiedError):
         box.exec("true")
-    with pytest.raises(SandboxDied):
+    with pytest.raises(SandboxDiedError):
         Sandbox.connect(box.id)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         Sandbox.connect("no-such-sandbox")
 
 

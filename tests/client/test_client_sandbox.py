@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paddock.client import AsyncSandbox, Sandbox
-from paddock.errors import CommandFailed, InvalidArgument, NotFound, SandboxDied
+from paddock.errors import CommandFailedError, InvalidArgumentError, NotFoundError, SandboxDiedError
 from paddock.model import CreateSandbox, KillSandbox, Level, RunExec, State
 from tests.client.door import Rig
 
@@ -68,7 +68,7 @@ def test_exec_gives_both_streams_the_code_and_the_signal(rig: Rig) -> None:
 def test_check_raises_with_the_whole_result(rig: Rig) -> None:
     with Sandbox.create(transport=rig.transport) as sandbox:
         assert sandbox.exec("true", check=True).ok
-        with pytest.raises(CommandFailed, match=r"'echo why >&2; exit 4' exited with 4: why") as caught:
+        with pytest.raises(CommandFailedError, match=r"'echo why >&2; exit 4' exited with 4: why") as caught:
             sandbox.exec("echo why >&2; exit 4", check=True)
     assert (caught.value.exit_code, caught.value.hint) == (4, None)
     copy = pickle.loads(pickle.dumps(caught.value))
@@ -87,13 +87,13 @@ def test_check_raises_with_the_whole_result(rig: Rig) -> None:
 )
 def test_nonsense_is_refused_before_it_is_sent(rig: Rig, arguments: dict[str, Any]) -> None:
     with Sandbox.create(transport=rig.transport) as sandbox:
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             sandbox.exec(**arguments)
         assert not any(isinstance(action, RunExec) for action in rig.door.performed)
 
 
 def test_a_level_that_does_not_exist_is_named_with_those_that_do(rig: Rig) -> None:
-    with pytest.raises(InvalidArgument, match="no level 'strong': there are jail, gvisor, microvm and container"):
+    with pytest.raises(InvalidArgumentError, match="no level 'strong': there are jail, gvisor, microvm and container"):
         Sandbox.create(level="strong", transport=rig.transport)
     assert Sandbox.create(level="process", transport=rig.transport).info.spec.level is Level.PROCESS
 
@@ -103,9 +103,9 @@ def test_connect_and_list_find_what_create_made(rig: Rig) -> None:
     assert Sandbox.connect("mine", transport=rig.transport).id == made.id
     assert [sandbox.id for sandbox in Sandbox.list(transport=rig.transport)] == [made.id]
     made.kill()
-    with pytest.raises(SandboxDied, match=f"{made.id} is killed"):
+    with pytest.raises(SandboxDiedError, match=f"{made.id} is killed"):
         Sandbox.connect("mine", transport=rig.transport)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         Sandbox.connect("another", transport=rig.transport)
     made.kill()
 

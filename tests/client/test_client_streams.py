@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paddock.client import AsyncSandbox, Sandbox
-from paddock.errors import FileError, GuestProtocolError, InvalidState
+from paddock.errors import FileError, GuestProtocolError, InvalidStateError
 from tests.client.door import Rig
 from tests.orphans import wait_until
 
@@ -53,7 +53,7 @@ def test_leaving_the_block_kills_what_runs(sandbox: Sandbox, rig: Rig) -> None:
     with sandbox.start("sleep 60") as process:
         pass
     assert not rig.door.open
-    with pytest.raises(InvalidState, match="wait first"):
+    with pytest.raises(InvalidStateError, match="wait first"):
         process.wait()
 
 
@@ -77,7 +77,7 @@ def test_who_keeps_a_stream_keeps_the_command(sandbox: Sandbox, rig: Rig) -> Non
 
 
 def test_a_missing_stream_is_explained(sandbox: Sandbox) -> None:
-    with sandbox.start("true") as process, pytest.raises(InvalidState, match="stdin=True"):
+    with sandbox.start("true") as process, pytest.raises(InvalidStateError, match="stdin=True"):
         _ = process.stdin
 
 

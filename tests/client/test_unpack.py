@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from paddock.client._pack import Packer
 from paddock.client._tar import TarReader
 from paddock.client._unpack import Links, Unpacker
-from paddock.errors import AlreadyExists, GuestProtocolError, InvalidArgument
+from paddock.errors import AlreadyExistsError, GuestProtocolError, InvalidArgumentError
 from paddock.wire.tar import Entry
 
 Member = tuple[str, bytes, str | bytes]
@@ -224,9 +224,9 @@ def test_owner_setuid_and_unreadable_directories_do_not_come_along(place: Path) 
 def test_what_is_there_is_never_written_over(place: Path) -> None:
     place.mkdir()
     (place / "mine").write_text("mine")
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExistsError):
         unpack(place, archive(("mine", FILE, b"x")))
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         unpack(place / "no" / "parent", archive())
     assert (place / "mine").read_text() == "mine"
 
@@ -235,7 +235,7 @@ def test_what_appears_meanwhile_is_not_written_over(place: Path) -> None:
     with contextlib.closing(Unpacker(place, max_bytes=10, max_files=10, skip_unsafe=False)) as unpacker:
         unpacker.feed(archive(("a", FILE, b"x")))
         place.symlink_to("outside")
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(AlreadyExistsError):
             unpacker.finish()
 
 

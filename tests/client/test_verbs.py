@@ -18,7 +18,7 @@ import paddock.errors
 from paddock import AsyncSandbox, Sandbox, _renamed
 from paddock.client import _command
 from paddock.client._capture import Capture
-from paddock.errors import FileError, InvalidArgument, as_os_error
+from paddock.errors import FileError, InvalidArgumentError, as_os_error
 from tests.client.door import Rig
 
 HERE = Path(__file__).parent
@@ -29,7 +29,7 @@ def test_a_program_that_uses_every_verb_runs_without_a_warning(module_state: Pat
     env = {"PADDOCK_STATE_DIR": str(module_state), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
     argv = [sys.executable, "-W", "error", HERE / "verbs.py"]
     run = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    if "LevelUnavailable" in run.stderr:
+    if "LevelUnavailableError" in run.stderr:
         pytest.skip(run.stderr.splitlines()[-1])
     assert (run.returncode, run.stderr) == (0, "every verb\n")
 
@@ -60,7 +60,7 @@ def test_a_duration_is_seconds_a_timedelta_or_a_text(written: Any, meant: float 
 
 
 def test_what_is_no_duration_is_refused_by_the_name_of_the_argument() -> None:
-    with pytest.raises(InvalidArgument, match=r"ttl='5 parsecs' isn't a duration \(ttl=90, ttl=\"5m\"\)"):
+    with pytest.raises(InvalidArgumentError, match=r"ttl='5 parsecs' isn't a duration \(ttl=90, ttl=\"5m\"\)"):
         _command.seconds("5 parsecs", "ttl")
     for wrong in ([], True, {}):
         with pytest.raises(TypeError, match="ttl is "):
@@ -73,11 +73,11 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "env": ({"env": {"A": 1}}, TypeError, r"env\['A'\] is the int 1: names and values are texts, so write '1'"),
     "mounts": ({"mounts": "."}, TypeError, r"mounts is a str: write \[Mount\(source='\.'\)\]"),
     "workspace": ({"workspace": 3}, TypeError, "workspace is the int 3: write an id, a name or the object"),
-    "network": ({"network": True}, InvalidArgument, "would let it reach everything"),
-    "a network": ({"network": ["https://x.org/a"]}, InvalidArgument, "isn't the name of a host"),
-    "two": ({"network": ["pypi"], "policy": "p.yaml"}, InvalidArgument, "both say what it may reach"),
-    "image": ({"image": "python:3.12", "template": "host"}, InvalidArgument, "two ways to say the same"),
-    "level": ({"level": "docker"}, InvalidArgument, r'no level \'docker\'.*\(level="container"\)'),
+    "network": ({"network": True}, InvalidArgumentError, "would let it reach everything"),
+    "a network": ({"network": ["https://x.org/a"]}, InvalidArgumentError, "isn't the name of a host"),
+    "two": ({"network": ["pypi"], "policy": "p.yaml"}, InvalidArgumentError, "both say what it may reach"),
+    "image": ({"image": "python:3.12", "template": "host"}, InvalidArgumentError, "two ways to say the same"),
+    "level": ({"level": "docker"}, InvalidArgumentError, r'no level \'docker\'.*\(level="container"\)'),
     "ttl": ({"ttl": None}, TypeError, "ttl is None"),
     "unknown": ({"timeout": 3}, TypeError, r"create\(\) has no argument 'timeout'"),
 }
@@ -139,6 +139,21 @@ def test_other_old_names_warn_where_they_are_used_and_work(rig: Rig) -> None:
     with pytest.raises(TypeError, match="got both 'ttl' and its old name 'ttl_seconds'"):
         Sandbox.create(ttl=1, ttl_seconds=2, transport=rig.transport)
     assert len(Path(_renamed.__file__).read_text().splitlines()) <= 150
+
+
+def test_errors_have_one_suffix_and_their_old_names_warn() -> None:
+    kinds = {
+        name for name, value in vars(paddock.errors).items() if isinstance(value, type) and not name.startswith("_")
+    }
+    assert {name for name in kinds if not name.endswith("Error")} == set()
+    with pytest.warns(DeprecationWarning, match=r"paddock\.errors\.NotFound is called NotFoundError now") as caught:
+        from paddock.errors import NotFound  # type: ignore[attr-defined]
+    assert NotFound is paddock.errors.NotFoundError
+    assert caught[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match="CommandFailedError"):
+        assert paddock.CommandFailed is paddock.CommandFailedError  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        paddock.errors.Nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_callbacks_get_each_line_and_an_exception_of_one_ends_the_command(rig: Rig) -> None:

@@ -36,7 +36,7 @@ def commands(sandbox: Sandbox) -> None:
         assert process.exit_code == 0
     with sandbox.start("stty size", pty=PtySize(rows=40, columns=120)) as terminal:
         assert next(terminal.stdout.lines()).split() == ["40", "120"]
-    with contextlib.suppress(paddock.CommandFailed):
+    with contextlib.suppress(paddock.CommandFailedError):
         sandbox.exec("exit 3", check=True)
         raise AssertionError
 

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.model import Limit, SandboxId
 
 from ._box import Box
@@ -38,7 +38,7 @@ class AdoptionConformance(Bench):
         await later.instance.kill()
         async with asyncio.timeout(60):
             await ended
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await box.run("true")
 
     @guarantee("adopt", "root_user")
@@ -79,7 +79,7 @@ class AdoptionConformance(Bench):
     async def test_a_later_service_can_move_the_deadline(self, lab: Lab) -> None:
         box = await busy(lab)
         later = await _adopt(lab, box)
-        with contextlib.suppress(SandboxDied):  # it may be dead before it answers
+        with contextlib.suppress(SandboxDiedError):  # it may be dead before it answers
             await later.instance.set_deadline(boot_seconds() + 0.3)
         async with asyncio.timeout(60):
             assert (await box.instance.wait_ended()).limit == Limit.TTL

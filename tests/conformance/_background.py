@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from paddock.errors import NotFound, RequestError
+from paddock.errors import NotFoundError, RequestError
 from paddock.model import ByteReader, ExecId, ExecInfo, Limit, Noun, mint
 
 from ._box import Box, drain, finish, read_until
@@ -74,7 +74,7 @@ class BackgroundConformance(Bench):
 
         await eventually("what it printed is there to be read", there)
         assert (await _only(box)).status is None
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await box.instance.output(ExecId(mint(Noun.EXEC)), 1)
         await handle.aclose()
 
@@ -206,9 +206,9 @@ class BackgroundConformance(Bench):
     async def test_unknown_commands_are_not_found(self, lab: Lab) -> None:
         box = await lab.box()
         unknown = ExecId(mint(Noun.EXEC))
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await box.instance.attach(unknown)
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await box.instance.signal_exec(unknown, signal.SIGTERM)
 
     @guarantee()
@@ -225,7 +225,7 @@ class BackgroundConformance(Bench):
     async def test_a_foreground_command_cannot_be_attached_to(self, lab: Lab) -> None:
         box = await lab.box()
         handle = await box.start("sleep", "600")
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await box.instance.attach(handle.id)
         await handle.aclose()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paddock.errors import FileError, InvalidArgument
+from paddock.errors import FileError, InvalidArgumentError
 from paddock.model import (
     CopyFile,
     FileKind,
@@ -134,7 +134,7 @@ class DirectoryConformance(Bench):
         box = await lab.box()
         await box.write("a/file", b"x")
         for kind in (CopyFile, MoveFile):
-            with pytest.raises((FileError, InvalidArgument)):
+            with pytest.raises((FileError, InvalidArgumentError)):
                 await box.file(kind, source="a", destination="a/b")
         assert await box.names("a") == ["file"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paddock.errors import InvalidArgument, NotFound, RequestError
+from paddock.errors import InvalidArgumentError, NotFoundError, RequestError
 
 from ._box import Box, Finished
 from ._lab import Bench, Lab, guarantee
@@ -98,14 +98,14 @@ class ExecConformance(Bench):
     async def test_an_unknown_program_is_not_found(self, lab: Lab) -> None:
         box = await lab.box()
         for program in ("paddock-no-such-program", "/no/such/program", "./nothing"):
-            with pytest.raises(NotFound):
+            with pytest.raises(NotFoundError):
                 await box.run(program)
 
     @guarantee()
     async def test_a_file_that_is_not_executable_is_an_invalid_argument(self, lab: Lab) -> None:
         box = await lab.box()
         await box.write("plain", b"#!/bin/sh\n", mode=0o644)
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             await box.run("./plain")
 
     @guarantee()
@@ -118,12 +118,12 @@ class ExecConformance(Bench):
     async def test_a_file_of_no_known_format_is_an_invalid_argument(self, lab: Lab) -> None:
         box = await lab.box()
         await box.write("garbage", b"\x00\x01\x02 not a program", mode=0o755)
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             await box.run("./garbage")
 
     @guarantee()
     async def test_an_unknown_working_directory_is_not_found(self, lab: Lab) -> None:
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await (await lab.box()).run("true", cwd="/no/such/directory")
 
     @guarantee()
@@ -135,7 +135,7 @@ class ExecConformance(Bench):
 
     @guarantee()
     async def test_an_unknown_user_is_not_found(self, lab: Lab) -> None:
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await (await lab.box()).run("true", user="paddock-nobody-here")
 
     @guarantee()
@@ -159,7 +159,7 @@ class ExecConformance(Bench):
     @guarantee()
     async def test_an_argument_longer_than_the_kernel_takes_is_an_invalid_argument(self, lab: Lab) -> None:
         box = await lab.box()
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             await box.run("true", "x" * (1 << 18))  # MAX_ARG_STRLEN is 128 KiB
         assert (await box.run("true")).status.code == 0
 
@@ -167,7 +167,7 @@ class ExecConformance(Bench):
     async def test_a_command_that_could_not_start_leaves_nothing(self, lab: Lab) -> None:
         box = await lab.box()
         for _ in range(20):
-            with pytest.raises(NotFound):
+            with pytest.raises(NotFoundError):
                 await box.run("paddock-no-such-program")
         assert await box.instance.execs() == ()
 

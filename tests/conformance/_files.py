@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from paddock.errors import FileError, InvalidArgument, RequestError
+from paddock.errors import FileError, InvalidArgumentError, RequestError
 from paddock.model import (
     CopyFile,
     FileKind,
@@ -149,7 +149,7 @@ class FileConformance(Bench):
         box = await lab.box()
         await box.write("file", b"0123456789")
         for fields in ({"offset": -1}, {"length": -1}):
-            with pytest.raises(InvalidArgument):
+            with pytest.raises(InvalidArgumentError):
                 await box.read("file", **fields)
 
     @guarantee()

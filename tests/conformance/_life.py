@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from paddock.backends._base import Instance
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import PaddockError, SandboxDiedError
 from paddock.model import Limit, ListFiles, UploadTree, WatchFiles
 
 from ._box import Box
@@ -87,8 +87,8 @@ class LifeConformance(Bench):
         await box.instance.kill()
         async with asyncio.timeout(60):
             status, out = await waiting
-        assert isinstance(status, SandboxDied) or (not isinstance(status, BaseException) and status.signal == 9)
-        assert out == b"" or isinstance(out, SandboxDied)
+        assert isinstance(status, SandboxDiedError) or (not isinstance(status, BaseException) and status.signal == 9)
+        assert out == b"" or isinstance(out, SandboxDiedError)
 
     @guarantee()
     async def test_everything_asked_of_a_dead_sandbox_says_that_it_died(self, lab: Lab) -> None:
@@ -100,7 +100,7 @@ class LifeConformance(Bench):
             lambda: box.file(ListFiles, path="."),
             lambda: box.write("file", b"x"),
         ):
-            with pytest.raises(SandboxDied):
+            with pytest.raises(SandboxDiedError):
                 await attempt()
 
     @guarantee()
@@ -110,11 +110,11 @@ class LifeConformance(Bench):
         writer = await box.file(UploadTree, path="into")
         await box.instance.kill()
         async with asyncio.timeout(60):
-            with pytest.raises((SandboxDied, BrokenPipeError)):
+            with pytest.raises((SandboxDiedError, BrokenPipeError)):
                 for _ in range(100):
                     await writer.write(bytes(65536))
                 await writer.aclose()
-            with contextlib.suppress(SandboxDied):  # saying so is as good as an end
+            with contextlib.suppress(SandboxDiedError):  # saying so is as good as an end
                 while await watch.next():
                     pass  # what had happened before
         await watch.aclose()
@@ -156,7 +156,7 @@ class LifeConformance(Bench):
     @guarantee()
     async def test_a_deadline_can_be_moved_ahead(self, lab: Lab) -> None:
         box = await busy(lab, ttl_seconds=600.0)
-        with contextlib.suppress(SandboxDied):  # it may be dead before it answers
+        with contextlib.suppress(SandboxDiedError):  # it may be dead before it answers
             await box.instance.set_deadline(boot_seconds() + 0.5)
         async with asyncio.timeout(60):
             assert (await box.instance.wait_ended()).limit == Limit.TTL
@@ -177,7 +177,7 @@ class LifeConformance(Bench):
     @guarantee()
     async def test_a_deadline_that_has_passed_ends_the_sandbox_at_once(self, lab: Lab) -> None:
         box = await busy(lab, ttl_seconds=600.0)
-        with contextlib.suppress(SandboxDied):  # it may be dead before it answers
+        with contextlib.suppress(SandboxDiedError):  # it may be dead before it answers
             await box.instance.set_deadline(boot_seconds() - 100)
         async with asyncio.timeout(60):
             await box.instance.wait_ended()

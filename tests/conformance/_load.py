@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from paddock.errors import SandboxDied, SandboxError
+from paddock.errors import SandboxDiedError, SandboxError
 from paddock.model import Limit, Limits
 
 from ._box import finish
@@ -121,7 +121,7 @@ class LimitConformance(Bench):
             assert status.code != 0
             assert (await box.run("echo", "alive")).text == "alive"
             assert (await box.instance.usage()).strikes.get(Limit.MEMORY, 0) >= 1
-        except* SandboxDied:  # where the machine's kernel sees one process that has the memory of all
+        except* SandboxDiedError:  # where the machine's kernel sees one process that has the memory of all
             assert (await box.instance.wait_ended()).limit == Limit.MEMORY
 
     @guarantee(Limit.PROCESSES)
@@ -182,7 +182,7 @@ class LimitConformance(Bench):
             async with asyncio.timeout(60):
                 status = (await finish(handle)).status
             assert status.code == errno.ENOSPC
-        except* SandboxDied:
+        except* SandboxDiedError:
             assert (await box.instance.wait_ended()).limit == Limit.INODES
 
     @guarantee(Limit.OPEN_FILES)

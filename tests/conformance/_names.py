@@ -8,7 +8,7 @@ import secrets
 
 import pytest
 
-from paddock.errors import FileError, InvalidArgument, PaddockError
+from paddock.errors import FileError, InvalidArgumentError, PaddockError
 from paddock.model import CopyFile, ListFiles, MakeDirectory, MoveFile, ReadFile, RemoveFile, StatFile
 
 from ._box import Box, drain
@@ -68,14 +68,14 @@ class NameConformance(Bench):
             lambda: box.file(MoveFile, source="a\0b", destination="c"),
             lambda: box.file(CopyFile, source="c", destination="a\0b"),
         ):
-            with pytest.raises(InvalidArgument):
+            with pytest.raises(InvalidArgumentError):
                 await attempt()
 
     @guarantee()
     async def test_an_empty_name_is_refused(self, lab: Lab) -> None:
         box = await lab.box()
         for attempt in (lambda: box.read(""), lambda: box.write("", b""), lambda: box.file(RemoveFile, path="")):
-            with pytest.raises((InvalidArgument, FileError)):
+            with pytest.raises((InvalidArgumentError, FileError)):
                 await attempt()
 
     @guarantee()
@@ -83,7 +83,7 @@ class NameConformance(Bench):
         box = await lab.box()
         path = "/".join(["d" * 200] * 40)
         for attempt in (lambda: box.write(path, b""), lambda: box.read(path), lambda: box.read("x" * (1 << 20))):
-            with pytest.raises((FileError, InvalidArgument)):
+            with pytest.raises((FileError, InvalidArgumentError)):
                 await attempt()
         assert (await box.run("true")).status.code == 0
 

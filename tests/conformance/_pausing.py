@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from paddock.backends._base import Paused
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.model import Limit
 
 from ._box import Box
@@ -51,9 +51,9 @@ class PauseConformance(Bench):
         await box.instance.processes()
         await box.instance.kill()
         assert (await lab.backend.living()).get(box.plan.id, "absent") is not None
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await box.instance.pause()
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await box.instance.resume()
 
     @guarantee("pause", "adopt")

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from paddock.errors import FileError, InvalidArgument
+from paddock.errors import FileError, InvalidArgumentError
 from paddock.model import ByteStream, ConnectPort
 
 from ._box import Box, drain, read_until
@@ -125,7 +125,7 @@ class PortConformance(Bench):
     async def test_numbers_that_are_no_ports_are_refused(self, lab: Lab) -> None:
         box = await lab.box()
         for port in (0, -1, 65536):
-            with pytest.raises(InvalidArgument):
+            with pytest.raises(InvalidArgumentError):
                 await _connect(box, port)
 
     @guarantee()

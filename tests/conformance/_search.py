@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from paddock.model import (
     FileChange,
     FileKind,
@@ -67,7 +67,7 @@ class SearchConformance(Bench):
 
     @guarantee()
     async def test_a_pattern_that_is_none_is_an_invalid_argument(self, lab: Lab) -> None:
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             await (await lab.box()).file(GrepFiles, path=".", pattern="(")
 
     @guarantee()

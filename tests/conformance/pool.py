@@ -21,7 +21,7 @@ from typing import Protocol
 
 import pytest
 
-from paddock.errors import AlreadyExists, InvalidArgument, NotFound, ResourceExhausted
+from paddock.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from paddock.storage import Pool
 from paddock.supervisor.layout import TREE_ID_BASE
 from tests.conformance.trees import Root, describe, everything_in, exit_code, fill_with_hostility, in_child
@@ -91,7 +91,7 @@ class PoolConformance:
             lambda: pool.exchange(name, "sb_1"),
             lambda: pool.exchange("sb_1", name),
         ):
-            with pytest.raises(InvalidArgument):
+            with pytest.raises(InvalidArgumentError):
                 call()
         assert pool.names() == ("sb_1",)
 
@@ -100,13 +100,13 @@ class PoolConformance:
         pool.create("sb_2")
         with Root(pool, "sb_1") as root:
             (root / "mine").write_text("1")
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(AlreadyExistsError):
             pool.create("sb_1")
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(AlreadyExistsError):
             pool.snapshot("sb_2", "sb_1")
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(AlreadyExistsError):
             pool.derive("sb_2", "sb_1")
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(AlreadyExistsError):
             pool.rename("sb_2", "sb_1")
         assert pool.names() == ("sb_1", "sb_2")
         with Root(pool, "sb_1") as root:
@@ -121,7 +121,7 @@ class PoolConformance:
             lambda: pool.rename("sb_1", "sb_2"),
             lambda: pool.exchange("sb_1", "sb_2"),
         ):
-            with pytest.raises(NotFound):
+            with pytest.raises(NotFoundError):
                 call()
         assert pool.names() == ()
 
@@ -149,7 +149,7 @@ class PoolConformance:
             assert describe(root) == wanted
         assert pool.names() == ("sb_1",)
         assert pool.unfinished() == ()
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             pool.flush("sb_2")
 
     def test_a_tree_takes_the_place_of_another(self, pool: Pool) -> None:
@@ -162,7 +162,7 @@ class PoolConformance:
         for name, other in (("sb_1", "rb_1"), ("rb_1", "sb_1")):
             with Root(pool, name) as root:
                 assert (root / "file").read_text() == other
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             pool.exchange("sb_1", "sb_2")
         assert pool.names() == ("rb_1", "sb_1")
 
@@ -291,7 +291,7 @@ class PoolConformance:
             for number in range(20):
                 try:
                     pool.create(f"sb_{number}")
-                except AlreadyExists:
+                except AlreadyExistsError:
                     continue
                 with Root(pool, f"sb_{number}") as root:
                     fd = os.open(root / "won", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -377,7 +377,7 @@ class PoolConformance:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free(), hard))
         try:
-            with pytest.raises(ResourceExhausted):
+            with pytest.raises(ResourceExhaustedError):
                 pool.create("sb_1")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

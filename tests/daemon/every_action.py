@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paddock.errors import ApprovalNeeded
+from paddock.errors import ApprovalNeededError
 from paddock.model import (
     AcquireRepository,
     Action,
@@ -253,7 +253,7 @@ def _policies(ask: Ask) -> None:
     ask(StartRecording(sandbox=box))
     ask(TakeRecording(sandbox=box))
     for answer in (GrantApproval, DenyApproval):
-        with pytest.raises(ApprovalNeeded):
+        with pytest.raises(ApprovalNeededError):
             _run(ask, box, "uname", answer.TAG)
         ask(answer(approval=ask(ListApprovals())[-1].id))
     _run(ask, box, "sh", "-c", ": > /tmp/x")

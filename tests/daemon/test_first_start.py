@@ -22,7 +22,7 @@ import pytest
 from paddock import Sandbox
 from paddock.audit import verify
 from paddock.client import default_transport, stop_daemon
-from paddock.errors import NotConfigured, SandboxDied
+from paddock.errors import NotConfiguredError, SandboxDiedError
 from paddock.model import (
     Action,
     ListApprovals,
@@ -153,7 +153,7 @@ def test_a_sandbox_that_an_older_paddock_left_running_is_recorded_as_ended_with_
         db.commit()
     transport = default_transport(old_state)
     assert Sandbox.list(transport=transport) == ()
-    with pytest.raises(SandboxDied, match=why):
+    with pytest.raises(SandboxDiedError, match=why):
         Sandbox.connect(id, transport=transport)
     with Sandbox.create(level="jail", workspace="idea", transport=transport) as box:
         assert box.exec("true").ok
@@ -188,7 +188,9 @@ def test_a_program_of_an_older_paddock_that_still_works_there_is_named(old_state
     ) as older:
         assert older.stdout is not None
         pid = int(older.stdout.readline())
-        with pytest.raises(NotConfigured, match=rf"older paddock \(pid {pid}\) still works in {old_state}") as refused:
+        with pytest.raises(
+            NotConfiguredError, match=rf"older paddock \(pid {pid}\) still works in {old_state}"
+        ) as refused:
             Sandbox.list(transport=default_transport(old_state))
         assert refused.value.hint is not None
         assert f"kill {pid}" in refused.value.hint

@@ -23,7 +23,7 @@ from paddock import Mount, Sandbox
 from paddock.backends.guest import _program
 from paddock.client import DaemonTransport, _control, _daemon, daemon_status, default_transport, session, stop_daemon
 from paddock.daemon._code import Code
-from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, PaddockError, SandboxDied
+from paddock.errors import DaemonLostError, InvalidArgumentError, NotConfiguredError, PaddockError, SandboxDiedError
 from paddock.linux import local_sockets, namespaces, seccomp
 from paddock.linux._syscall import MACHINE
 from paddock.linux._syscall_names import numbers
@@ -108,7 +108,7 @@ def test_what_is_not_persistent_ends_with_its_program(how: str, state_dir: Path,
         assert wait_until(lambda: not _lives(ends, state_dir))
         assert _lives(stays, state_dir)
         transport = default_transport(state_dir)
-        with pytest.raises(SandboxDied, match="the program that made it ended"):
+        with pytest.raises(SandboxDiedError, match="the program that made it ended"):
             Sandbox.connect(ends, transport=transport)
         Sandbox.connect(stays, transport=transport).kill()
     finally:
@@ -169,7 +169,7 @@ def test_a_killed_daemon_takes_nothing_with_it_and_the_next_one_knows_the_sessio
     assert box.filesystem.read_text("f") == "content"
     assert daemon_pid(state_dir) != old
     with box.attach(process.id) as again:
-        with pytest.raises(DaemonLost, match=process.id):
+        with pytest.raises(DaemonLostError, match=process.id):
             process.kill()  # a handle of the daemon before is none of this one's
         said = bytearray()
         while not said.endswith(b"kept\n"):
@@ -280,7 +280,7 @@ def test_what_is_under_way_when_the_daemon_dies_or_leaves_is_said_to_be_unknown(
     old = daemon_pid(state_dir)
     ending = os.pidfd_open(old)
     os.kill(old, how)
-    assert waits.hears() == DaemonLost.code
+    assert waits.hears() == DaemonLostError.code
     assert select.select([ending], [], [], 60)[0], "it has not ended"
     os.close(ending)
     waits.tell()
@@ -375,7 +375,7 @@ def test_a_busy_daemon_of_another_protocol_is_named_and_the_command_that_is_name
     id = holds.hears()
     old = daemon_pid(state_dir)
     monkeypatch.setattr("paddock.client._session.PROTOCOL", 99)
-    with pytest.raises(NotConfigured, match=rf"pid {old}\) .* \(paddock daemon restart\)"):
+    with pytest.raises(NotConfiguredError, match=rf"pid {old}\) .* \(paddock daemon restart\)"):
         Sandbox.list(transport=default_transport(state_dir))
     assert daemon_pid(state_dir) == old, "status is spoken by every version, and what is in use stays"
     assert stop_daemon(state_dir, ends_sessions=False)
@@ -457,7 +457,7 @@ def _sockets_of(pid: int) -> list[str]:
 def test_why_a_daemon_cannot_start_is_said_to_the_one_who_starts_it(state_dir: Path) -> None:
     (state_dir / "config.toml").write_text("levle = 1\n")
     for _ in range(2):
-        with pytest.raises(InvalidArgument, match="there is no key 'levle'"):
+        with pytest.raises(InvalidArgumentError, match="there is no key 'levle'"):
             Sandbox.list(transport=default_transport(state_dir))
     (state_dir / "config.toml").unlink()
     assert Sandbox.list(transport=default_transport(state_dir)) == ()
@@ -474,18 +474,21 @@ def test_one_that_dies_before_its_first_line_is_reported_with_its_last_words(sta
         check=False,
     )
     said = done.stderr.splitlines()[-1]
-    assert "DaemonUnavailable: the daemon died while it started: ImportError: a wheel with half of its modules" in said
+    assert (
+        "DaemonUnavailableError: the daemon died while it started: ImportError: a wheel with half of its modules"
+        in said
+    )
 
 
 @pytest.mark.root
 def test_a_state_directory_of_another_user_is_refused_and_nothing_is_written_there(state_dir: Path) -> None:
     os.chown(state_dir, 12345, 12345)
-    with pytest.raises(NotConfigured, match="belongs to uid 12345"):
+    with pytest.raises(NotConfiguredError, match="belongs to uid 12345"):
         Sandbox.list(transport=default_transport(state_dir))
     listener = local_sockets.listen(state_dir, "daemon.sock")
     code = "import os, socket; os.setuid(12345); socket.socket(fileno=0).listen()"
     subprocess.run([sys.executable, "-c", code], stdin=listener, check=True)
-    with pytest.raises(NotConfigured, match="served by uid 12345"):
+    with pytest.raises(NotConfiguredError, match="served by uid 12345"):
         Sandbox.list(transport=default_transport(state_dir))
     listener.close()
     (state_dir / "daemon.sock").unlink()
@@ -496,7 +499,7 @@ def test_a_state_directory_of_another_user_is_refused_and_nothing_is_written_the
 @pytest.mark.both
 def test_a_state_directory_to_which_anyone_may_write_is_refused(state_dir: Path) -> None:
     state_dir.chmod(0o777)
-    with pytest.raises(NotConfigured, match="anyone may write"):
+    with pytest.raises(NotConfiguredError, match="anyone may write"):
         Sandbox.list(transport=default_transport(state_dir))
     assert [path.name for path in state_dir.iterdir()] == ["config.toml"]
     state_dir.chmod(0o700)
@@ -508,10 +511,10 @@ def test_where_files_cannot_be_locked_no_daemon_starts_and_a_sentence_says_why(
 ) -> None:
     """As on a network file system. A filter of system calls refuses flock(2), as those do (nfs(5), fuse(4))."""
     refused = program(
-        "from paddock.errors import NotConfigured\nfrom paddock.linux import prctl, seccomp\n"
+        "from paddock.errors import NotConfiguredError\nfrom paddock.linux import prctl, seccomp\n"
         f"verdicts = {{{numbers(MACHINE)['flock']}: seccomp.fail_with({refusal})}}\nprctl.set_no_new_privileges()\n"
         f"seccomp.install(seccomp.compile({seccomp.AUDIT_ARCH[MACHINE]}, verdicts, seccomp.ALLOW))\n"
-        "try:\n    Sandbox.list()\nexcept NotConfigured as error:\n    say(error.message)\n    say(error.hint)\n"
+        "try:\n    Sandbox.list()\nexcept NotConfiguredError as error:\n    say(error.message)\n    say(error.hint)\n"
         "sys.stdin.readline()\n"
     )
     assert refused.hears() == f"{state_dir} cannot be locked: {os.strerror(refusal)}"
@@ -559,7 +562,7 @@ def test_a_client_in_other_namespaces_uses_the_daemon_and_never_gets_another_dir
         assert first.exec("cat f").stdout == "hidden"
     daemon = daemon_pid(state_dir)
     elsewhere = program(
-        "import subprocess\nfrom paddock import Mount\nfrom paddock.errors import InvalidArgument\n"
+        "import subprocess\nfrom paddock import Mount\nfrom paddock.errors import InvalidArgumentError\n"
         "from paddock.linux import namespaces\nuid, gid = os.geteuid(), os.getegid()\n"
         f"namespaces.unshare({flags})\n"
         f"if {flags} & namespaces.NEWUSER:\n"
@@ -570,7 +573,7 @@ def test_a_client_in_other_namespaces_uses_the_daemon_and_never_gets_another_dir
         f"os.mkdir({str(hidden / 'below')!r})\n"
         f"for place in {str(hidden)!r}, {str(hidden / 'below')!r}:\n"
         "    try:\n        say(Sandbox.create(mounts=[Mount(source=place)]).exec('ls').stdout)\n"
-        "    except InvalidArgument as error:\n        say(error.message)\n"
+        "    except InvalidArgumentError as error:\n        say(error.message)\n"
         f"say(Sandbox.create(mounts=[Mount(source={str(shared)!r})]).exec('cat f').stdout)\n"
         "sys.stdin.readline()\n"
     )
@@ -652,7 +655,7 @@ def test_a_variable_that_has_no_effect_is_refused_with_the_line_to_write(state_d
     code = "from paddock import Sandbox\nSandbox.list()"
     ours = {**os.environ, "PADDOCK_STATE_DIR": str(state_dir), "PADDOCK_RUNSC": "/usr/bin/runsc"}
     done = subprocess.run([sys.executable, "-c", code], env=ours, capture_output=True, text=True, check=False)
-    assert "NotConfigured: PADDOCK_RUNSC has no effect" in done.stderr
+    assert "NotConfiguredError: PADDOCK_RUNSC has no effect" in done.stderr
     assert f'runsc = "/..." into {state_dir}/config.toml' in done.stderr
     assert daemon_status(state_dir) is None
 

@@ -18,7 +18,7 @@ import pytest
 from paddock import Sandbox
 from paddock.client import default_transport
 from paddock.daemon import _listener
-from paddock.errors import ResourceExhausted
+from paddock.errors import ResourceExhaustedError
 from paddock.linux import local_sockets
 from paddock.model import Action, CreateSandbox, ListSandboxes, codec
 from paddock.wire import Connection, Frame, Kind, pack
@@ -163,7 +163,7 @@ def test_while_too_many_descriptors_of_this_user_are_under_way_a_stream_is_refus
     done = subprocess.run(
         [sys.executable, "-c", _MANY_UNDER_WAY, tmp_path], capture_output=True, text=True, check=False
     )
-    refused = f"{ResourceExhausted.code} ETOOMANYREFS"
+    refused = f"{ResourceExhaustedError.code} ETOOMANYREFS"
     assert done.stdout.splitlines() == [refused, refused, refused, refused, "b'on\\n'", "0"], done.stderr
 
 
@@ -199,7 +199,7 @@ def test_a_daemon_without_descriptors_says_so_and_goes_on(state_dir: Path) -> No
             peer = local_sockets.connect(state_dir, _listener.SOCKET)
             assert peer is not None
             queue.enter_context(peer)
-        with pytest.raises(ResourceExhausted, match="Too many open files"):
+        with pytest.raises(ResourceExhaustedError, match="Too many open files"):
             Sandbox.create(level="jail", transport=transport)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
     with Sandbox.create(level="jail", ttl_seconds=60, transport=transport) as box:

@@ -16,7 +16,7 @@ import pytest
 from paddock.daemon import _requests
 from paddock.daemon._requests import Requests
 from paddock.daemon._sessions import Session
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.model import (
     Action,
     CreateSandbox,
@@ -82,7 +82,7 @@ def test_a_module_that_an_upgrade_has_removed_is_no_fault_of_the_callers(tmp_pat
     ((kind, body),) = asyncio.run(_ask(Replaced(tmp_path), CreateSandbox()))
     assert kind is Kind.ERROR
     error = codec.decode_error(body)
-    assert isinstance(error, InvalidState)
+    assert isinstance(error, InvalidStateError)
     assert error.hint == "paddock daemon restart"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paddock.client import default_transport
-from paddock.errors import InvalidArgument, LevelUnavailable
+from paddock.errors import InvalidArgumentError, LevelUnavailableError
 from paddock.eval import levels
 from paddock.supervisor import layout
 
@@ -82,10 +82,10 @@ def test_a_comparison_has_a_figure_or_its_reason_for_each_step_and_is_shown_in_e
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_is_made(shared_state: Path, tmp_path: Path) -> None:
-    with pytest.raises(LevelUnavailable, match="'wasm' is not available here: no backend"):
+    with pytest.raises(LevelUnavailableError, match="'wasm' is not available here: no backend"):
         levels.compare(["wasm"])
     for wrong in ({"names": ["strong"]}, {"names": ["jail"], "rounds": 0}):
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             levels.compare(**wrong)  # type: ignore[arg-type]
     argv = [sys.executable, "-m", "paddock", "bench", "--level", "jail", "-o", str(tmp_path / "report.txt")]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paddock.audit import MOST_RECORDS, read_records, verify
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from paddock.eval import Outcome, as_json, as_markdown, catalogue, evaluate
 from paddock.model import ListAudit
 from paddock.supervisor import layout
@@ -86,7 +86,7 @@ def test_a_command_that_the_policy_refuses_at_the_door_is_a_stop_and_a_setup_tha
 
 def test_a_state_directory_that_is_in_use_gets_no_other_world(state_dir: Path) -> None:
     (state_dir / layout.DATABASE).touch()
-    with pytest.raises(InvalidArgument, match="in use"):
+    with pytest.raises(InvalidArgumentError, match="in use"):
         evaluate(("issue",), state_dir=state_dir)
     assert not (state_dir / layout.WORLD_TRUST).exists()
 

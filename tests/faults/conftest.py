@@ -66,7 +66,7 @@ class Program:
     def _explain(self) -> None:
         assert self.process.stderr is not None
         words = self.process.stderr.read().decode(errors="replace")
-        if "LevelUnavailable" in words or "NotImplementedError" in words:
+        if "LevelUnavailableError" in words or "NotImplementedError" in words:
             pytest.skip(f"no sandbox here: {words.strip().splitlines()[-1]}")
         raise AssertionError(f"the program ended with {self.process.wait()}:\n{words}")
 

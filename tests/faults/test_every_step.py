@@ -25,7 +25,7 @@ import pytest
 
 from paddock import Mount, Sandbox
 from paddock.client import DaemonTransport, default_transport
-from paddock.errors import DaemonLost, GuestLost, LevelUnavailable, SandboxDied
+from paddock.errors import DaemonLostError, GuestLostError, LevelUnavailableError, SandboxDiedError
 from paddock.linux import proc
 from paddock.model import ExecResult
 from tests.conformance.leaks import Snapshot, wait_until_clean
@@ -61,7 +61,7 @@ class Scene:
     def __init__(self, state_dir: Path, transport: DaemonTransport) -> None:
         try:
             self.box = Sandbox.create(level="jail", ttl_seconds=120, transport=transport)
-        except LevelUnavailable as error:
+        except LevelUnavailableError as error:
             pytest.skip(f"no jail here: {error}")
         record = json.loads((state_dir / "run" / self.box.id / "state.json").read_bytes())
         self.init = int(record["pid"])
@@ -124,11 +124,11 @@ def test_an_exec(victim: str, steps: Steps, state_dir: Path, transport: DaemonTr
         operation = _kill_at(step, scene, victim, run(scene))
         well, error, box = _forty_two(operation), operation.error, scene.box
         if victim == "init":
-            assert well or isinstance(error, SandboxDied), (step, error)
+            assert well or isinstance(error, SandboxDiedError), (step, error)
             assert wait_until(lambda box=box: box.refresh().state != "running")
             assert box.info.reason == "its pid 1 ended", step
         else:
-            assert well or error is None or (victim == "agent" and isinstance(error, GuestLost)), (step, error)
+            assert well or error is None or (victim == "agent" and isinstance(error, GuestLostError)), (step, error)
             assert well or victim == "agent"
             assert box.exec("echo next").stdout == "next\n", step
             assert box.refresh().state == "running"
@@ -245,10 +245,10 @@ def test_the_daemon(work: str, steps: Steps, state_dir: Path, transport: DaemonT
         os.kill(daemon, signal.SIGKILL)
         stepper.killed()
         operation.end()
-        assert operation.error is None or isinstance(operation.error, DaemonLost), (step, operation.error)
+        assert operation.error is None or isinstance(operation.error, DaemonLostError), (step, operation.error)
         if work == "kill":
             if box.refresh().state == "running":
-                with contextlib.suppress(SandboxDied):  # death was on its way
+                with contextlib.suppress(SandboxDiedError):  # death was on its way
                     _goes_on(box)
             else:
                 assert box.state == "killed", step
@@ -275,7 +275,7 @@ def _once(work: str, box: Sandbox, operation: Operation, transport: DaemonTransp
     elif work == "exec":
         assert _log(box) == "once\n" if error is None else _log(box) in ("", "once\n")
     elif work == "start":
-        id = error.id if isinstance(error, DaemonLost) else getattr(answer, "id", "")
+        id = error.id if isinstance(error, DaemonLostError) else getattr(answer, "id", "")
         assert id
         started = [one.id for one in box.processes() if one.id == id]
         assert started == [id] or error is not None

@@ -17,7 +17,7 @@ import pytest
 
 from paddock import Sandbox
 from paddock.client import DaemonTransport, default_transport
-from paddock.errors import DaemonLost, LevelUnavailable, SandboxDied
+from paddock.errors import DaemonLostError, LevelUnavailableError, SandboxDiedError
 from paddock.model import Sandbox as SandboxInfo
 from tests.conftest import supervisors
 from tests.daemon.conftest import daemon_pid
@@ -84,7 +84,7 @@ def _still(transport: DaemonTransport, **idle: float) -> tuple[Sandbox, float]:
     while True:
         box = Sandbox.create(level="jail", ttl_seconds=TTL, persistent=True, transport=transport, **idle)
         ends = time.time() + seconds
-        with contextlib.suppress(SandboxDied):
+        with contextlib.suppress(SandboxDiedError):
             box.extend(seconds)
             if not idle:
                 box.pause()
@@ -121,7 +121,7 @@ def test_the_supervisor(work: str, steps: Steps, state_dir: Path, transport: Dae
     def begin() -> tuple[Sandbox, Stepper, Operation]:
         try:
             box = Sandbox.create(level="jail", ttl_seconds=TTL, transport=transport)
-        except LevelUnavailable as error:
+        except LevelUnavailableError as error:
             pytest.skip(f"no jail here: {error}")
         if work == "resume":
             box.pause()
@@ -163,5 +163,5 @@ def test_the_daemon(work: str, steps: Steps, state_dir: Path, transport: DaemonT
         os.kill(daemon, signal.SIGKILL)
         stepper.killed()
         operation.end()
-        assert operation.error is None or isinstance(operation.error, DaemonLost), (step, operation.error)
+        assert operation.error is None or isinstance(operation.error, DaemonLostError), (step, operation.error)
         _works(box, transport)

@@ -26,7 +26,7 @@ import pytest
 
 from paddock import Sandbox, Workspace
 from paddock.client import default_transport
-from paddock.errors import ResourceExhausted, SandboxDied, Unsupported
+from paddock.errors import ResourceExhaustedError, SandboxDiedError, UnsupportedError
 from paddock.linux import processes
 from paddock.storage import _image
 from paddock.supervisor import layout
@@ -154,7 +154,7 @@ def machine(sandbox: SandboxFactory, shared_state: Path) -> Generator[Callable[[
         options = {"level": "microvm", "limits": SMALL, "workspace": workspace.name, "ttl_seconds": 3000}
         try:
             boxes.append(sandbox(persistent=True, **options))
-        except Unsupported as error:
+        except UnsupportedError as error:
             pytest.skip(str(error))
         return Machine(boxes[-1], shared_state)
 
@@ -281,13 +281,13 @@ def test_without_room_it_goes_on_or_sleeps_on(machine: Callable[[], Machine], mo
 
     with in_process(one.state_dir):
         full()
-        with pytest.raises(ResourceExhausted, match="kept free"):
+        with pytest.raises(ResourceExhaustedError, match="kept free"):
             one.box.pause(to_disk=True, force=True)
         one.goes_on()
         monkeypatch.undo()
         one.box.pause(to_disk=True, force=True)
         full()
-        with pytest.raises(ResourceExhausted, match="kept free"):
+        with pytest.raises(ResourceExhaustedError, match="kept free"):
             one.box.exec("true")
         assert (one.box.refresh().state, one.emulators()) == ("paused", [])
         monkeypatch.undo()
@@ -330,7 +330,7 @@ def test_put_to_sleep_by_one_program_and_used_by_another_it_loses_nothing(machin
             uses += 1
             try:
                 ask(one.box)
-            except SandboxDied as error:
+            except SandboxDiedError as error:
                 if "put to sleep on disk" not in str(error):
                     raise
                 refusals += 1

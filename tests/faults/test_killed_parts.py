@@ -16,7 +16,7 @@ import pytest
 
 from paddock import Sandbox
 from paddock.client import Calls, DaemonTransport, Session, default_transport
-from paddock.errors import GuestLost, LevelUnavailable, PaddockError, SandboxDied, SandboxError
+from paddock.errors import GuestLostError, LevelUnavailableError, PaddockError, SandboxDiedError, SandboxError
 from paddock.model import Limit, Limits
 from tests.conformance.leaks import Snapshot, wait_until_clean
 from tests.conftest import live_sandboxes, supervisors
@@ -39,7 +39,7 @@ def transport(state_dir: Path) -> DaemonTransport:
 def jail(transport: DaemonTransport) -> Generator[Sandbox]:
     try:
         made = Sandbox.create(level="jail", ttl_seconds=60, transport=transport)
-    except (LevelUnavailable, NotImplementedError) as error:
+    except (LevelUnavailableError, NotImplementedError) as error:
         pytest.skip(f"no jail here: {error}")
     yield made
     made.kill()
@@ -87,7 +87,7 @@ def test_a_killed_pid_1_ends_the_sandbox_and_that_is_said(jail: Sandbox, state_d
 def _is_dead(jail: Sandbox) -> bool:
     try:
         jail.exec("true")
-    except SandboxDied:
+    except SandboxDiedError:
         return True
     return False
 
@@ -114,9 +114,9 @@ def test_who_kills_everybody_inside_kills_commands_and_not_the_sandbox(jail: San
                 assert jail.exec("kill -9 -1; sleep 600").signal == signal.SIGKILL
             return super().write(data)  # type: ignore[arg-type]
 
-    with pytest.raises(GuestLost, match="was killed by signal 9") as caught:
+    with pytest.raises(GuestLostError, match="was killed by signal 9") as caught:
         jail.filesystem.read_to("big", Target())
-    assert not isinstance(caught.value, SandboxDied)
+    assert not isinstance(caught.value, SandboxDiedError)
     assert (foreground.wait().signal, background.wait().signal) == (9, 9)
     foreground.close()
     background.close()
@@ -137,7 +137,7 @@ def test_the_memory_ceiling_is_named_when_it_was_what_killed_the_agent(transport
             try:
                 status = command.wait()
                 assert (status.exit_code, status.limit) == (128 + 9, Limit.MEMORY)
-            except SandboxDied:  # pid 1 was chosen as well
+            except SandboxDiedError:  # pid 1 was chosen as well
                 assert box.refresh().limit is Limit.MEMORY
             command.close()
 

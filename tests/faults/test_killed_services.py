@@ -140,9 +140,9 @@ def test_a_sandbox_made_by_one_program_is_used_and_killed_by_another(program: St
     first = program(
         "s = Sandbox.create(level='jail', name='shared')\n"
         "say(id=s.id); input()\n"
-        "from paddock.errors import SandboxDied\n"
+        "from paddock.errors import SandboxDiedError\n"
         "try: s.exec('true'); say(died=False)\n"
-        "except SandboxDied: say(died=True, state=s.refresh().state)"
+        "except SandboxDiedError: say(died=True, state=s.refresh().state)"
     )
     id = first.hears()["id"]
     other = program(

@@ -36,13 +36,13 @@ say(kept=kept.id, brief=brief.id)
 input()
 """
 AFTER = """
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.linux import proc
 found = {s.id: (s.state, s.info.limit, s.info.reason) for s in Sandbox.list(ended=True)}
 try:
     Sandbox.connect("kept").exec("true")
     said = None
-except SandboxDied as error:
+except SandboxDiedError as error:
     said = error.message
 with Sandbox.create(level="jail", name="kept", ttl_seconds=60) as new:
     out = new.exec("echo works").stdout

@@ -17,7 +17,13 @@ import pytest
 from paddock import Sandbox, Workspace
 from paddock.backends.jail import _trials
 from paddock.client import daemon_status, default_transport, stop_daemon
-from paddock.errors import LevelUnavailable, PaddockError, ResourceExhausted, SandboxDied, Unrecorded
+from paddock.errors import (
+    LevelUnavailableError,
+    PaddockError,
+    ResourceExhaustedError,
+    SandboxDiedError,
+    UnrecordedError,
+)
 from paddock.linux import cgroups
 from paddock.model import CheckStorage, CollectGarbage, Diagnose
 from paddock.storage import prepare
@@ -31,7 +37,7 @@ from tests.orphans import descriptors, none_lost, wait_until
 def _create(state_dir: Path) -> Sandbox:
     try:
         return Sandbox.create(level="jail", ttl_seconds=60, transport=default_transport(state_dir))
-    except (LevelUnavailable, NotImplementedError) as error:
+    except (LevelUnavailableError, NotImplementedError) as error:
         pytest.skip(f"no jail here: {error}")
 
 
@@ -50,7 +56,7 @@ def test_what_cannot_be_recorded_is_not_done(state_dir: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=1", "none", str(audit)], check=True)
     try:
         stop_daemon(state_dir)  # the next one opens the log anew
-        with pytest.raises(Unrecorded):
+        with pytest.raises(UnrecordedError):
             Sandbox.create(level="jail", transport=default_transport(state_dir))
         stop_daemon(state_dir)
         assert live_sandboxes(state_dir) == []
@@ -180,7 +186,7 @@ def test_without_descriptors_a_stream_fails_typed_and_works_again_later(state_di
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
-        with pytest.raises(ResourceExhausted):
+        with pytest.raises(ResourceExhaustedError):
             sandbox.start("cat", stdin=True)
         assert sandbox.exec("echo needs none").stdout == "needs none\n"
     finally:
@@ -201,12 +207,12 @@ def test_on_a_full_disk_the_next_supervisor_starts_and_knows_what_died() -> None
             for pid in (*supervisors(directory), int(record["pid"])):
                 os.kill(pid, signal.SIGKILL)
             assert wait_until(lambda: not supervisors(directory))
-            with contextlib.suppress(Unrecorded):  # what can't be recorded is not done
+            with contextlib.suppress(UnrecordedError):  # what can't be recorded is not done
                 assert living.exec("echo alive").stdout == "alive\n"
             (directory / "ballast").unlink()
             assert living.exec("echo alive").stdout == "alive\n"
             living.kill()
-            with pytest.raises(SandboxDied, match=dead.id):
+            with pytest.raises(SandboxDiedError, match=dead.id):
                 dead.exec("true")
             assert dead.refresh().state in ("killed", "failed")
             assert dead.info.reason
@@ -227,18 +233,18 @@ def test_a_full_pool_refuses_loses_nothing_and_has_room_again() -> None:
             kept = _create(directory)
             kept.exec("echo precious >file; sync file", cwd="/workspace", check=True)
             fillers = [_create(directory)]
-            refusal: ResourceExhausted | None = None
+            refusal: ResourceExhaustedError | None = None
             while refusal is None:
                 # Each takes what there is, and the pool grows for the next one, as far as the disk goes.
                 fill = "i=0; while fallocate -l 64M $i; do i=$((i+1)); done; yes | head -c 200M >rest"
                 assert not fillers[-1].exec(fill, cwd="/workspace").ok
                 try:
                     fillers.append(_create(directory))
-                except ResourceExhausted as error:
+                except ResourceExhaustedError as error:
                     refusal = error
             assert len(fillers) > 1, "it grew"
             assert "paddock gc" in str(refusal)
-            with pytest.raises(ResourceExhausted, match="paddock gc"):
+            with pytest.raises(ResourceExhaustedError, match="paddock gc"):
                 kept.fork()
             assert kept.exec("cat file", cwd="/workspace").stdout == "precious\n"
             for filler in fillers:
@@ -320,7 +326,7 @@ def test_however_few_descriptors_there_are_nothing_is_half_made(state_dir: Path)
                 box.filesystem.write("file", "content")
                 assert box.filesystem.read_text("file") == "content"
                 outcomes.add(box.exec("echo fine").stdout)
-        except ResourceExhausted as error:
+        except ResourceExhaustedError as error:
             outcomes.add(error.code)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -56,7 +56,8 @@ _READS = (
 )
 _SLEEPS = "run = box.start('echo said; sleep 60', background=True)\n"
 _ASKED = (
-    "from paddock.errors import ApprovalNeeded\ntry:\n    box.exec(['uname'])\nexcept ApprovalNeeded:\n    pass\n"
+    "from paddock.errors import ApprovalNeededError\n"
+    "try:\n    box.exec(['uname'])\nexcept ApprovalNeededError:\n    pass\n"
     "(approval,) = [one for one in ask(ListApprovals()) if one.sandbox == box.id]\n"
 )
 _SERVES = (

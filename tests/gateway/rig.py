@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.audit import AuditLog
-from paddock.errors import Unrecorded
+from paddock.errors import UnrecordedError
 from paddock.gateway._authority import Authority
 from paddock.gateway._door import Door, Limits, Pages
 from paddock.gateway._gateway import Gateway
@@ -85,7 +85,7 @@ class Journal(AuditLog):
 
     def verdict(self, name: str, *, allowed: bool, rule: str, reason: str, sandbox: str, detail: dict[str, Any]) -> int:
         if self.broken:
-            raise Unrecorded("the disk is full")
+            raise UnrecordedError("the disk is full")
         about = {key: value for key, value in detail.items() if key != "revision"}
         verdict = Verdict(allowed=allowed, rule=rule, reason=reason, revision=detail["revision"])
         self.decisions.append((Flow(kind=name.removeprefix("egress."), sandbox=sandbox, **about), verdict))
@@ -102,7 +102,7 @@ class Journal(AuditLog):
 
     def event(self, name: str, *, sandbox: str | None = None, message: str | None = None, **detail: Any) -> int:
         if self.broken:
-            raise Unrecorded("the disk is full")
+            raise UnrecordedError("the disk is full")
         if name == "egress.crowded":
             self.crowds.append(detail["refused"])
         else:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paddock.errors import Unrecorded
+from paddock.errors import UnrecordedError
 from paddock.gateway._wire import HIGH_WATER, SCRATCH_BYTES
 from paddock.model.egress import Tier
 from tests.gateway.hellos import client_hello
@@ -104,7 +104,7 @@ def test_an_outcome_that_cannot_be_recorded_ends_the_connection() -> None:
             world.aim("a.test", port)
 
             def refuse(number: int, **rest: object) -> None:
-                raise Unrecorded("the disk is full")
+                raise UnrecordedError("the disk is full")
 
             world.journal.outcome = refuse
             reader, writer = await world.connect()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from paddock.errors import InvalidState, NotConfigured, NotFound
+from paddock.errors import InvalidStateError, NotConfiguredError, NotFoundError
 from paddock.gateway._authority import Authority
 from paddock.gateway._client import GatewayClient
 from paddock.gateway._control import VERSION, Close, Hello, Open, Revise, Secret
@@ -134,9 +134,9 @@ def test_when_it_is_killed_its_daemon_hears_of_it_and_the_next_order_starts_anot
 def test_it_says_what_it_does_not_know(state: Path) -> None:
     async def scene() -> None:
         async with client(state) as one:
-            with pytest.raises(NotFound, match="no door"):
+            with pytest.raises(NotFoundError, match="no door"):
                 await one.order(Revise(sandbox="sb_x", incarnation=0, snapshot=b""))
-            with pytest.raises(InvalidState, match="nobody has the sockets"):
+            with pytest.raises(InvalidStateError, match="nobody has the sockets"):
                 await one.order(order("sb_x"))
             await one.order(Close(sandbox="sb_x", incarnation=0))
 
@@ -148,7 +148,7 @@ def test_one_that_cannot_start_says_why(state: Path, monkeypatch: pytest.MonkeyP
 
     async def scene() -> None:
         async with client(state) as one:
-            with pytest.raises(NotConfigured, match="out of luck"):
+            with pytest.raises(NotConfiguredError, match="out of luck"):
                 await one.connect()
 
     run(scene())
@@ -160,7 +160,7 @@ def test_one_of_another_version_is_named_with_the_line_to_type(state: Path, monk
             await one.order(NOTHING)
             with monkeypatch.context() as patch:
                 patch.setattr("paddock.gateway._client.VERSION", VERSION + 1)
-                with pytest.raises(InvalidState, match="another version") as caught:
+                with pytest.raises(InvalidStateError, match="another version") as caught:
                     await other.order(NOTHING)
             assert f"kill {one.pid}" in str(caught.value)
 
@@ -179,7 +179,7 @@ def test_one_from_before_there_were_frames_is_named_with_the_line_to_type(
 
     async def scene() -> None:
         async with client(state) as one:
-            with pytest.raises(NotConfigured, match="another version") as caught:
+            with pytest.raises(NotConfiguredError, match="another version") as caught:
                 await one.order(NOTHING)
             assert f"kill {old.pid}" in str(caught.value)
 

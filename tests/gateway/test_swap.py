@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from paddock.gateway._coding import Undecodable
 from paddock.gateway._redact import Returned, forms
 from paddock.gateway._secret_book import Bound, SecretBook, Unavailable, mint
@@ -355,7 +355,7 @@ def test_a_placeholder_has_the_shape_that_was_asked_for_and_none_that_can_be_gue
     assert shaped.startswith("ghp_")
     assert len({mint() for _ in range(100)}) == 100
     for shape in ("ghp_****", "a b" + "*" * 30, "*" * 300, "%" + "*" * 30, ""):
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             mint(shape)
 
 

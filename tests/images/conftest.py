@@ -15,11 +15,11 @@ from tests.storage.drivers import DriverHarness
 
 @pytest.fixture(params=["copy", "overlay", pytest.param("btrfs", marks=pytest.mark.root)])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[DriverHarness]:
-    from paddock.errors import NotConfigured
+    from paddock.errors import NotConfiguredError
 
     try:
         harness = DriverHarness(tmp_path / "state", request.param)
-    except NotConfigured as error:
+    except NotConfiguredError as error:
         pytest.skip(str(error))
     yield harness
     harness.close()

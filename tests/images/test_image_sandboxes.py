@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import ImageInvalid, NotFound
+from paddock.errors import ImageInvalidError, NotFoundError
 from tests.conftest import SandboxFactory
 from tests.images.layouts import (
     LayoutWriter,
@@ -93,10 +93,10 @@ def test_what_is_wrong_with_an_image_is_said_and_no_sandbox_is_left(sandbox: San
     from paddock import Sandbox
 
     before = {box.id for box in Sandbox.list()}
-    with pytest.raises(NotFound, match="no image layout"):
+    with pytest.raises(NotFoundError, match="no image layout"):
         sandbox(template=f"oci:{tmp_path}/nothing")
     writer = LayoutWriter(tmp_path / "layout")
     writer.image([layer(member("../out"))])
-    with pytest.raises(ImageInvalid, match="leads outside"):
+    with pytest.raises(ImageInvalidError, match="leads outside"):
         sandbox(template=f"oci:{writer.path}")
     assert {box.id for box in Sandbox.list()} == before

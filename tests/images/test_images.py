@@ -16,7 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.errors import ImageInvalid, InvalidArgument, NotFound, PaddockError, ResourceExhausted, Unsupported
+from paddock.errors import (
+    ImageInvalidError,
+    InvalidArgumentError,
+    NotFoundError,
+    PaddockError,
+    ResourceExhaustedError,
+    UnsupportedError,
+)
 from paddock.model import User
 from paddock.storage import Pool
 from paddock.storage.images import ImageLimits, Images, _tar
@@ -133,7 +140,7 @@ def test_a_saved_image_is_found_by_its_name(images: Images, tmp_path: Path) -> N
     reference = saved(tmp_path / "s.tar", BASE, names=("docker.io/library/saved:latest", "docker.io/me/other:1"))
     for name in ("saved", "saved:latest", "library/saved", "me/other:1", "docker.io/me/other:1"):
         assert get(images, f"{reference}:{name}").image.layers == 1
-    with pytest.raises(NotFound, match="me/other:1"):
+    with pytest.raises(NotFoundError, match="me/other:1"):
         get(images, f"{reference}:other")
 
 
@@ -163,9 +170,9 @@ def test_it_is_chosen_by_tag_and_platform(images: Images, tmp_path: Path) -> Non
     writer.image([BASE], tag="1")
     writer.image([BASE, UPPER], tag="2")
     assert get(images, f"oci:{writer.path}:2").image.layers == 2
-    with pytest.raises(InvalidArgument, match="1, 2"):
+    with pytest.raises(InvalidArgumentError, match="1, 2"):
         get(images, f"oci:{writer.path}")
-    with pytest.raises(NotFound, match="1, 2"):
+    with pytest.raises(NotFoundError, match="1, 2"):
         get(images, f"oci:{writer.path}:3")
     own = {"os": "linux", "architecture": machine()}
     other = {"os": "linux", "architecture": "s390x"}
@@ -178,9 +185,9 @@ def test_it_is_chosen_by_tag_and_platform(images: Images, tmp_path: Path) -> Non
     index = encoded({"schemaVersion": 2, "manifests": described[:1]})
     many.manifests = [many.descriptor(index, "application/vnd.oci.image.index.v1+json")]
     many.write()
-    with pytest.raises(NotFound, match="linux/s390x"):
+    with pytest.raises(NotFoundError, match="linux/s390x"):
         get(images, f"oci:{many.path}")
-    with pytest.raises(Unsupported, match="s390x"):
+    with pytest.raises(UnsupportedError, match="s390x"):
         get(images, write_layout(tmp_path / "silent", BASE, machine="s390x"))
 
 
@@ -226,7 +233,7 @@ def test_the_user_is_found_as_docker_finds_him(
 ) -> None:
     reference = write_layout(tmp_path / "layout", BASE, User=wanted)
     if isinstance(expected, str):
-        with pytest.raises(ImageInvalid, match=expected):
+        with pytest.raises(ImageInvalidError, match=expected):
             get(images, reference)
         return
     record = get(images, reference)
@@ -299,7 +306,7 @@ def test_removed_is_what_no_other_image_has(images: Images, pool: Pool, tmp_path
     assert set(gone) == {first.tree, *first.chain} - {second.tree, *second.chain}
     assert all(images.discard(tree) for tree in gone)
     assert set(pool.names()) == {second.tree, *second.chain}
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         images.remove(one)
     assert images.remove(second.image.digest[:19]) == tuple(sorted({second.tree, *second.chain}))
     assert images.list() == ()
@@ -413,7 +420,7 @@ def test_what_is_wrong_with_a_layout_is_said_and_nothing_is_left(tmp_path: Path,
     WRONG[name](tmp_path / "layout")
     before = descriptors()
     try:
-        with pytest.raises(ImageInvalid) as caught:
+        with pytest.raises(ImageInvalidError) as caught:
             get(images, reference)
         assert str(caught.value)
         assert pool.names() == ()
@@ -439,16 +446,16 @@ def test_manifest_and_configuration_have_to_agree(images: Images, pool: Pool, tm
         manifest["config"] = writer.descriptor(encoded(config), manifest["config"]["mediaType"])
         writer.manifests = [writer.descriptor(encoded(manifest), described["mediaType"])]
         writer.write()
-        with pytest.raises(ImageInvalid, match=why):
+        with pytest.raises(ImageInvalidError, match=why):
             get(images, f"oci:{writer.path}")
         assert pool.names() == ()
 
 
 def test_a_bomb_leaves_nothing(pool: Pool, tmp_path: Path) -> None:
     images = Images(pool, tmp_path / "state", limits=ImageLimits(unpacked_bytes=1 << 20, entries=100))
-    with pytest.raises(ImageInvalid, match="more than is taken"):
+    with pytest.raises(ImageInvalidError, match="more than is taken"):
         get(images, write_layout(tmp_path / "big", layer(member("zeros", bytes(8 << 20)))))
-    with pytest.raises(ImageInvalid, match="more files"):
+    with pytest.raises(ImageInvalidError, match="more files"):
         get(images, write_layout(tmp_path / "many", layer(*(member(str(number)) for number in range(200)))))
     assert pool.names() == ()
 
@@ -459,23 +466,23 @@ def test_where_the_pool_has_no_room_it_says_so(
     from paddock.model import PoolSpace
 
     monkeypatch.setattr(type(pool), "space", lambda self: PoolSpace(used_bytes=1, available_bytes=1 << 20))
-    with pytest.raises(ResourceExhausted, match="no room"):
+    with pytest.raises(ResourceExhaustedError, match="no room"):
         get(images, write_layout(tmp_path / "big", layer(member("zeros", bytes(8 << 20)))))
     assert pool.names() == ()
 
 
 def test_an_archive_that_is_compressed_or_none_is_refused_with_what_to_do(images: Images, tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(b"x"))
-    with pytest.raises(InvalidArgument, match="gunzip"):
+    with pytest.raises(InvalidArgumentError, match="gunzip"):
         get(images, f"oci-archive:{tmp_path}/a.tar.gz")
     (tmp_path / "noise").write_bytes(os.urandom(4096))
-    with pytest.raises(ImageInvalid):
+    with pytest.raises(ImageInvalidError):
         get(images, f"oci-archive:{tmp_path}/noise")
-    with pytest.raises(NotFound, match="no archive"):
+    with pytest.raises(NotFoundError, match="no archive"):
         get(images, f"docker-archive:{tmp_path}/nothing")
-    with pytest.raises(InvalidArgument, match="no file"):
+    with pytest.raises(InvalidArgumentError, match="no file"):
         get(images, f"docker-archive:{tmp_path}")
-    with pytest.raises(NotFound, match="no image layout"):
+    with pytest.raises(NotFoundError, match="no image layout"):
         get(images, f"oci:{tmp_path}/nothing")
 
 
@@ -502,7 +509,7 @@ def test_references_are_read_as_others_read_them(text: str) -> None:
      "docker://a@sha256:12", "docker://user:secret@host/a", "docker://a:" + "t" * 200, "docker://evil.com\\@x/a", "http://x"],
 )  # fmt: skip
 def test_what_names_no_image_is_refused_before_anything_is_opened(text: str) -> None:
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         parse(text)
 
 
@@ -511,7 +518,7 @@ def test_no_text_breaks_the_reader_of_references(text: str) -> None:
     for prefix in ("docker://", "oci:/", "docker-archive:/", ""):
         try:
             parsed = parse(prefix + text)
-        except InvalidArgument:
+        except InvalidArgumentError:
             continue
         assert parse(parsed.text) == parsed
 

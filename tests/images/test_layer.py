@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paddock.errors import ImageInvalid, ResourceExhausted
+from paddock.errors import ImageInvalidError, ResourceExhaustedError
 from paddock.storage._removal import remove
 from paddock.storage.images import _layer, _tar
 from paddock.storage.images._limits import ImageLimits
@@ -87,7 +87,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_leads_outside_or_means_something_to_the_host_is_refused(place: Path, name: str) -> None:
     before = outside(place)
-    with pytest.raises(ImageInvalid):
+    with pytest.raises(ImageInvalidError):
         lay(place / "root", layer(*HOSTILE[name]))
     assert outside(place) == before
 
@@ -121,7 +121,7 @@ def test_no_layers_touch_what_is_outside(
                        for name, kind, target in entries))  # fmt: skip
         try:
             lay(place / "root", data)
-        except ImageInvalid:
+        except ImageInvalidError:
             pass
     assert outside(place) == before
     parent = os.open(place, os.O_RDONLY)
@@ -224,9 +224,9 @@ def test_times_that_no_file_system_keeps_do_no_harm(place: Path) -> None:
 
 
 def test_more_files_than_are_taken_are_refused_and_deep_ways_count(place: Path) -> None:
-    with pytest.raises(ImageInvalid, match="more files"):
+    with pytest.raises(ImageInvalidError, match="more files"):
         lay(place / "root", layer(*(member(str(number)) for number in range(20))), entries=30)
-    with pytest.raises(ImageInvalid, match="more files"):
+    with pytest.raises(ImageInvalidError, match="more files"):
         lay(place / "root", layer(member("/".join("abcdefghijklmnopqrstuvwxyz"))), entries=20)
 
 
@@ -266,11 +266,11 @@ def test_every_compression_is_read_and_both_digests_are_held(stored: Any, compre
     packed = COMPRESSIONS[compression](data)
     piece = stored(packed)
     assert unpacked(piece, diff_id=digest(data), digest=digest(packed)) == len(data)
-    with pytest.raises(ImageInvalid, match="configuration says"):
+    with pytest.raises(ImageInvalidError, match="configuration says"):
         unpacked(piece, diff_id=digest(b"other"), digest=digest(packed))
-    with pytest.raises(ImageInvalid, match="its digest is"):
+    with pytest.raises(ImageInvalidError, match="its digest is"):
         unpacked(piece, diff_id=digest(data), digest=digest(b"other"))
-    with pytest.raises(ImageInvalid):
+    with pytest.raises(ImageInvalidError):
         unpacked(stored(packed[: len(packed) // 2]), diff_id=digest(data))
 
 
@@ -283,9 +283,9 @@ def test_gzip_in_many_members_is_one_stream(stored: Any) -> None:
 @pytest.mark.parametrize("compression", ["+gzip", "+zstd"])
 def test_a_bomb_ends_at_the_limit(stored: Any, compression: str) -> None:
     packed = COMPRESSIONS[compression](bytes(64 << 20))
-    with pytest.raises(ImageInvalid, match="more than is taken"):
+    with pytest.raises(ImageInvalidError, match="more than is taken"):
         unpacked(stored(packed), diff_id=digest(b""), limit=1 << 20)
-    with pytest.raises(ResourceExhausted, match="no room"):
+    with pytest.raises(ResourceExhaustedError, match="no room"):
         unpacked(stored(packed), diff_id=digest(b""), limit=1 << 30, room=1 << 20)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import ImageInvalid, InternalError, ResourceExhausted
+from paddock.errors import ImageInvalidError, InternalError, ResourceExhaustedError
 from paddock.storage import Pool
 from paddock.storage._worker import Worker
 from paddock.storage.images._images import Images
@@ -70,7 +70,7 @@ def test_a_layer_that_is_too_much_is_refused_and_the_next_image_is_taken_in(
     pool: Pool, tmp_path: Path, play: Callable[..., str], why: str
 ) -> None:
     data = layer(*HOSTILE[why])
-    with pytest.raises(ImageInvalid, match=why):
+    with pytest.raises(ImageInvalidError, match=why):
         play(write_layout(tmp_path / "hostile", data))
     assert pool.names() == ()
     assert play(write_layout(tmp_path / "layout", BASE)) in pool.names()
@@ -82,10 +82,10 @@ def test_a_layer_that_takes_over_its_worker_ends_within_seconds_and_memory(
     pool: Pool, tmp_path: Path, play: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = write_layout(tmp_path / "layout", BASE)
-    with pytest.raises(ResourceExhausted, match="MiB of memory"):
+    with pytest.raises(ResourceExhaustedError, match="MiB of memory"):
         play(reference, "huge")
     assert pool.names() == ()
     monkeypatch.setitem(Worker.confined.__kwdefaults__ or {}, "seconds", 1)
-    with pytest.raises(ResourceExhausted, match="more than 1 seconds"):
+    with pytest.raises(ResourceExhaustedError, match="more than 1 seconds"):
         play(reference, "endless")
     assert pool.names() == ()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import ImageInvalid, NotFound, PaddockError, PlatformError, RequestError
+from paddock.errors import ImageInvalidError, NotFoundError, PaddockError, PlatformError, RequestError
 from paddock.storage import Pool, open_pool, prepare
 from paddock.storage.images import Images
 from tests.conformance.trees import Root
@@ -95,9 +95,9 @@ def test_by_its_digest_and_for_this_machine(images: Images, registry: Registry) 
     with serving(registry) as host:
         assert images.get(f"docker://{host}/me/app@{index}", silent).image.digest == own["digest"]
         assert images.get(f"docker://{host}/me/app@{own['digest']}", silent).image.digest == own["digest"]
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             images.get(f"docker://{host}/me/app:nothing", silent)
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             images.get(f"docker://{host}/me/other", silent)
 
 
@@ -155,10 +155,10 @@ def test_a_registry_that_gives_another_thing_than_was_asked_for_is_found_out(
             (top, b"[]", "not what it should be|no image"),
         ):
             registry.changed, registry.kinds = {name: data}, {top: MANIFEST}
-            with pytest.raises(ImageInvalid, match=why):
+            with pytest.raises(ImageInvalidError, match=why):
                 images.get(f"docker://{host}/me/app@{top}" if name != top else f"docker://{host}/me/app", silent)
         registry.changed, registry.kinds = {}, {top: "text/html"}
-        with pytest.raises(ImageInvalid, match="no image"):
+        with pytest.raises(ImageInvalidError, match="no image"):
             images.get(f"docker://{host}/me/app", silent)
     assert pool.names() == ()
     assert not list((registry.layout.parent / "state" / "images").glob("*"))

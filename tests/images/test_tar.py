@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.errors import ImageInvalid
+from paddock.errors import ImageInvalidError
 from paddock.storage.images._tar import Reader
 from paddock.wire.tar import Entry
 from tests.images.layouts import layer, member
@@ -77,7 +77,7 @@ def test_no_bytes_make_it_fail_in_another_way_or_give_more_than_there_is(data: s
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:
         found = read(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
-    except ImageInvalid:
+    except ImageInvalidError:
         return
     assert sum(len(content) for _, content in found) <= len(raw)
 
@@ -86,7 +86,7 @@ def test_no_bytes_make_it_fail_in_another_way_or_give_more_than_there_is(data: s
 def test_noise_is_refused_or_empty(noise: bytes) -> None:
     try:
         assert all(not content for _, content in read(noise))
-    except ImageInvalid:
+    except ImageInvalidError:
         pass
 
 
@@ -116,7 +116,7 @@ def pax(records: bytes, *, size: int | None = None) -> bytes:
     ],
 )  # fmt: skip
 def test_what_is_no_archive_is_refused_with_the_reason(data: bytes, why: str) -> None:
-    with pytest.raises(ImageInvalid, match=why):
+    with pytest.raises(ImageInvalidError, match=why):
         read(data)
 
 
@@ -125,7 +125,7 @@ def test_a_damaged_header_is_not_taken_for_the_end() -> None:
     data[512 + 10] ^= 1
     with tarfile.open(fileobj=io.BytesIO(bytes(data))) as lenient:
         assert lenient.getnames() == ["first"], "as tarfile does"
-    with pytest.raises(ImageInvalid, match="checksum"):
+    with pytest.raises(ImageInvalidError, match="checksum"):
         read(bytes(data))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from paddock import Limit, Limits, Sandbox, local
 from paddock.client import stop_daemon
-from paddock.errors import NotFound, Unsupported
+from paddock.errors import NotFoundError, UnsupportedError
 from paddock.model import InspectSandbox
 from tests.backends.engines import podman_service
 from tests.conftest import SandboxFactory
@@ -45,7 +45,7 @@ def create(request: pytest.FixtureRequest, sandbox: SandboxFactory, level: str) 
         options.setdefault("ttl_seconds", 900)  # the first machine is made in it, perhaps on an emulated processor
         try:
             made = sandbox(level=level, **options)
-        except Unsupported as error:
+        except UnsupportedError as error:
             pytest.skip(str(error))
         assert made.level == level
         return made
@@ -81,6 +81,6 @@ def bystander(create: SandboxFactory) -> Sandbox:
 def strongest(sandbox: Sandbox) -> Attacker:
     try:
         sandbox.exec(["true"], user="root", check=True)
-    except (NotFound, Unsupported):
+    except (NotFoundError, UnsupportedError):
         return Attacker(sandbox, None)
     return Attacker(sandbox, "root")

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "security"))
 
 from paddock import Sandbox
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from tests.levels.conftest import LEVELS
 from tests.security.attacking import Attacker
 from tests.security.test_attack_files import (
@@ -52,7 +52,7 @@ def test_a_hog_of_memory_is_ended_alone_or_with_its_sandbox_and_it_is_named(
     attacker = limited(memory_mib=256)
     try:
         limit = attacker.run("x = bytearray(b'x') * (900 << 20)").limit
-    except SandboxDied:
+    except SandboxDiedError:
         limit = attacker.sandbox.refresh().limit
     assert limit == "memory"
     assert bystander.exec("echo alive").stdout == "alive\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paddock import Sandbox, Workspace
-from paddock.errors import Unsupported
+from paddock.errors import UnsupportedError
 from tests.conftest import SandboxFactory
 
 
@@ -16,7 +16,7 @@ def test_a_fork_has_a_workspace_of_its_own_and_a_jail_begins_with_a_snapshot(
     workspace = Workspace.open("copied")
     try:
         made = sandbox(level="container", workspace=workspace.name)
-    except Unsupported as error:
+    except UnsupportedError as error:
         pytest.skip(str(error))
     made.exec("echo parent >work; echo kept >/var/tmp/kept; rm /etc/group", user="root", cwd="/workspace", check=True)
     with made.fork() as child:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paddock import Sandbox
-from paddock.errors import Unsupported
+from paddock.errors import UnsupportedError
 from tests.conftest import SandboxFactory, gateway_pid
 
 POLICY = "egress:\n  allow:\n    - host: site.invalid\n"
@@ -23,7 +23,7 @@ def container(sandbox: SandboxFactory, engine: None) -> Make:
     def make(**options: Any) -> Sandbox:
         try:
             return sandbox(level="container", **options)
-        except Unsupported as error:
+        except UnsupportedError as error:
             pytest.skip(str(error))
 
     return make

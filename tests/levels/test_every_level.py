@@ -10,7 +10,7 @@ import pytest
 
 from paddock import Limit, Limits, Sandbox, local
 from paddock.audit import read_records
-from paddock.errors import SandboxDied, Unsupported
+from paddock.errors import SandboxDiedError, UnsupportedError
 from paddock.eval import levels
 from paddock.model import InspectSandbox, ListAudit
 from paddock.supervisor import layout
@@ -74,7 +74,7 @@ def test_it_dies_by_its_deadline_although_it_is_busy(create: SandboxFactory) -> 
     made.extend(1)
     assert wait_until(lambda: made.refresh().state == "killed", seconds=60)
     assert made.info.limit == "ttl"
-    with pytest.raises(SandboxDied):
+    with pytest.raises(SandboxDiedError):
         made.exec("true")
 
 
@@ -84,7 +84,7 @@ def test_a_fork_has_the_files_and_goes_its_own_way_and_so_has_its_fork(create: S
     parent.filesystem.write("/workspace/file", "parent")
     try:
         child = parent.fork()
-    except Unsupported as error:
+    except UnsupportedError as error:
         pytest.skip(str(error))
     with child:
         assert (child.level, child.filesystem.read_text("/workspace/file")) == (parent.level, "parent")
@@ -143,7 +143,7 @@ def test_a_rollback_takes_the_files_back(create: SandboxFactory) -> None:
     made.filesystem.write("/workspace/file", "before")
     try:
         snapshot = made.snapshot()
-    except Unsupported as error:
+    except UnsupportedError as error:
         pytest.skip(str(error))
     made.filesystem.write("/workspace/file", "after")
     made.rollback(snapshot)

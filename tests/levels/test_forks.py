@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paddock import Sandbox
-from paddock.errors import Unsupported
+from paddock.errors import UnsupportedError
 from paddock.model import PtySize
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import LEVELS, SMALL
@@ -78,7 +78,7 @@ def sandbox(
     if request.function is test_streams_stay_open_and_what_is_written_wakes_it:
         try:
             make().start(["true"], pty=PtySize(rows=24, columns=80)).close()
-        except Unsupported as error:
+        except UnsupportedError as error:
             pytest.skip(str(error))
     return make
 
@@ -86,7 +86,7 @@ def sandbox(
 def _refusal(sandbox: Sandbox) -> str | None:
     try:
         sandbox.delete_snapshot(sandbox.snapshot())
-    except Unsupported as error:
+    except UnsupportedError as error:
         return str(error)
     finally:
         sandbox.kill()

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "security"))
 
 from paddock import Mount, Workspace
-from paddock.errors import LevelUnavailable, Unsupported
+from paddock.errors import LevelUnavailableError, UnsupportedError
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import SMALL, strongest
 from tests.security.attacking import Attacker
@@ -64,9 +64,9 @@ def test_nobody_inside_changes_it_and_all_else_as_before(create: SandboxFactory,
 
 
 def test_what_would_lie_on_a_machines_own_disk_is_refused_with_its_name(sandbox: SandboxFactory) -> None:
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         sandbox(level="microvm", policy={"files": {"protect": ["~/.netrc", "/etc/passwd"]}}, ttl_seconds=900)
-    if isinstance(caught.value, LevelUnavailable):
+    if isinstance(caught.value, LevelUnavailableError):
         pytest.skip(str(caught.value))
     assert "change /etc/passwd, which lies on the disk of the virtual machine" in caught.value.message
 
@@ -80,7 +80,7 @@ def test_a_fork_with_memory_keeps_it_and_so_does_what_it_leaves(sandbox: Sandbox
     try:
         options = {"workspace": workspace.name, "policy": FILES, "limits": SMALL, "ttl_seconds": 900}
         parent = sandbox(level="microvm", **options)
-    except LevelUnavailable as error:
+    except LevelUnavailableError as error:
         workspace.delete(discard=True)
         pytest.skip(str(error))
     # What was open before is open in the copy.

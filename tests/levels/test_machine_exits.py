@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paddock import Sandbox
-from paddock.errors import LevelUnavailable
+from paddock.errors import LevelUnavailableError
 from tests.conftest import SandboxFactory
 
 POLICY = "egress:\n  allow:\n    - host: site.invalid\n"
@@ -15,7 +15,7 @@ CALL = "import socket; socket.create_connection(('192.0.2.80', 80), 60)"
 def _machine(sandbox: SandboxFactory, policy: str | None) -> Sandbox:
     try:
         return sandbox(level="microvm", policy=policy, ttl_seconds=900)
-    except LevelUnavailable as error:
+    except LevelUnavailableError as error:
         pytest.skip(str(error))
 
 

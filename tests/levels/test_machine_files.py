@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Mount, MountMode, Sandbox, Workspace
-from paddock.errors import LevelUnavailable
+from paddock.errors import LevelUnavailableError
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import SMALL
 
@@ -35,7 +35,7 @@ def workspace(sandbox: SandboxFactory) -> Generator[Workspace]:
 def machine(workspace: Workspace) -> Generator[Sandbox]:
     try:
         made = Sandbox.create(level="microvm", workspace=workspace.name, limits=SMALL, ttl_seconds=900)
-    except LevelUnavailable as error:
+    except LevelUnavailableError as error:
         pytest.skip(str(error))
     with made:
         yield made
@@ -76,7 +76,7 @@ def test_directories_of_the_host_are_mounted_as_they_were_asked_for(workspace: W
     mounts = [Mount(source=str(tmp_path / name), target=f"/mnt/{name}", mode=MountMode(name)) for name in names]
     try:
         made = Sandbox.create(level="microvm", mounts=mounts, ttl_seconds=900)
-    except LevelUnavailable as error:
+    except LevelUnavailableError as error:
         pytest.skip(str(error))
     with made:
         said = made.exec(

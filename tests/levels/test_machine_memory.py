@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Sandbox, Workspace
-from paddock.errors import InvalidArgument, LevelUnavailable
+from paddock.errors import InvalidArgumentError, LevelUnavailableError
 from paddock.linux import processes
 from paddock.model import State
 from paddock.supervisor import layout
@@ -50,7 +50,7 @@ def emulator_of(machine: Sandbox, state_dir: Path) -> Path:
 def machine(sandbox: SandboxFactory) -> Sandbox:
     try:
         made = sandbox(level="microvm", limits=SMALL, ttl_seconds=900)
-    except LevelUnavailable as error:
+    except LevelUnavailableError as error:
         pytest.skip(str(error))
     made.start(["python3", "-c", COUNTER], background=True)
     made.exec("until test -p /tmp/answer; do sleep 0.1; done", check=True, timeout_seconds=120)
@@ -88,7 +88,7 @@ def test_a_named_snapshot_goes_on_when_its_machine_is_dead(sandbox: SandboxFacto
     first, pid = ask(machine)
     machine.snapshot("machine-kept")
     machine.kill()
-    with pytest.raises(InvalidArgument, match="cannot go on at level 'jail'"):
+    with pytest.raises(InvalidArgumentError, match="cannot go on at level 'jail'"):
         sandbox(snapshot="machine-kept", level="jail")
     again = [sandbox(snapshot="machine-kept", ttl_seconds=900) for _ in range(2)]
     assert [one.level for one in again] == ["microvm", "microvm"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paddock import Sandbox, Workspace
-from paddock.errors import LevelUnavailable, Unsupported
+from paddock.errors import LevelUnavailableError, UnsupportedError
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import LEVELS
 
@@ -68,7 +68,7 @@ def test_one_workspace_goes_through_every_level_with_its_work_intact(
     for level in ("jail", "gvisor", "container", "microvm", "jail"):
         try:
             over = Sandbox.create(level=level, workspace=workspace.name, ttl_seconds=600)
-        except (LevelUnavailable, Unsupported) as error:
+        except (LevelUnavailableError, UnsupportedError) as error:
             missing.append(str(error))
             continue
         with over:
@@ -108,7 +108,7 @@ def test_a_sandbox_that_was_killed_leaves_its_work_to_another_level(
     workspace = Workspace.open(f"broken-{level}")
     try:
         first = sandbox(level=level, workspace=workspace.name, ttl_seconds=900)
-    except (LevelUnavailable, Unsupported) as error:
+    except (LevelUnavailableError, UnsupportedError) as error:
         pytest.skip(str(error))
     first.exec("for n in 1 2 3; do echo $n >> counted; done; sync", check=True)
     first.kill()

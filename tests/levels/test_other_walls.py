@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paddock import Sandbox
-from paddock.errors import NotFound, Unsupported
+from paddock.errors import NotFoundError, UnsupportedError
 from tests.conftest import SandboxFactory
 
 
@@ -13,7 +13,7 @@ from tests.conftest import SandboxFactory
 def gvisor(sandbox: SandboxFactory) -> Sandbox:
     try:
         return sandbox(level="gvisor")
-    except Unsupported as error:
+    except UnsupportedError as error:
         pytest.skip(str(error))
 
 
@@ -33,7 +33,7 @@ def test_what_was_planted_in_its_place_hides_nothing_and_keeps_nobody_waiting(
     jail = sandbox(level="jail")
     try:
         jail.exec(f"echo kept >/var/tmp/kept; {plant}", user="root", check=True)
-    except (NotFound, Unsupported) as error:  # without a root inside nobody writes there
+    except (NotFoundError, UnsupportedError) as error:  # without a root inside nobody writes there
         pytest.skip(str(error))
     snapshot = jail.snapshot()
     made = sandbox(level="gvisor", snapshot=snapshot)

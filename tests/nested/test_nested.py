@@ -13,7 +13,7 @@ import pytest
 
 from paddock import Limits, Sandbox
 from paddock.client import daemon_status, default_transport
-from paddock.errors import InvalidArgument, SandboxDied
+from paddock.errors import InvalidArgumentError, SandboxDiedError
 from tests.daemon.conftest import daemon_pid
 from tests.orphans import wait_until
 
@@ -113,7 +113,7 @@ def test_children_have_no_children_and_need_to_be_allowed(sandbox: Make) -> None
         print(child.exec(["python3", "-c", "import paddock"]).exit_code, child.exec("echo door=$PADDOCK_DOOR").stdout)
     """
     assert inside(box, program) == "1 door=\n\n"
-    with pytest.raises(InvalidArgument, match="nested"):
+    with pytest.raises(InvalidArgumentError, match="nested"):
         sandbox(max_children=65)
 
 
@@ -127,7 +127,7 @@ def test_everything_dies_with_the_outer_one(sandbox: Make) -> None:
         return all(child.refresh().ended_at is not None for child in children)
 
     assert wait_until(all_dead)
-    with pytest.raises(SandboxDied, match="belonged to"):
+    with pytest.raises(SandboxDiedError, match="belonged to"):
         children[0].exec("true")
 
 

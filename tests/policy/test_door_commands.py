@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddock.errors import PolicyInvalid
+from paddock.errors import PolicyInvalidError
 from paddock.model.policy import CommandRule, CommandRules
 from paddock.policy.door import Commands
 from paddock.policy.door._shell import MOST_CHARACTERS, read_argv, read_line
@@ -107,9 +107,9 @@ def test_examples_are_looked_at_when_the_document_is() -> None:
     good = {"prefix": ["rm", ["-r", "-rf"]], "match": ["rm -rf x", "ls; rm -r y"], "not_match": ["rm x", "echo rm -r"]}
     assert load({"commands": {"deny": [good]}}).document.commands is not None
     for key, example in (("match", "rm -fr x"), ("not_match", "ls && rm -r x")):
-        with pytest.raises(PolicyInvalid, match="such"):
+        with pytest.raises(PolicyInvalidError, match="such"):
             load({"commands": {"deny": [{**good, key: [example]}]}})
-    with pytest.raises(PolicyInvalid, match="words"):
+    with pytest.raises(PolicyInvalidError, match="words"):
         load({"commands": {"deny": [{"prefix": []}]}})
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.errors import PolicyInvalid
+from paddock.errors import PolicyInvalidError
 from paddock.model.policy import FileRules
 from paddock.policy.door import Files
 from paddock.policy.egress import load
@@ -63,7 +63,7 @@ def test_what_can_be_mounted_are_those_with_a_name() -> None:
 
 @pytest.mark.parametrize("path", ["", "/", "~", ".", "..", "a/../b", "a\0b", "//", "x" * 5000])
 def test_a_path_that_says_nothing_or_everything_is_refused(path: str) -> None:
-    with pytest.raises(PolicyInvalid, match="protect"):
+    with pytest.raises(PolicyInvalidError, match="protect"):
         load({"files": {"protect": [path]}})
 
 

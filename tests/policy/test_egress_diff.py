@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, assume, given, settings
 
-from paddock.errors import PolicyInvalid
+from paddock.errors import PolicyInvalidError
 from paddock.model import PolicyDocument, Target
 from paddock.policy.egress import Change, Snapshot, compile, diff, load
 from paddock.policy.egress._diff import OTHER_METHOD, Cell, outcome
@@ -16,7 +16,7 @@ thorough = settings(deadline=None, suppress_health_check=list(HealthCheck))
 def compiled(document: PolicyDocument) -> Snapshot:
     try:
         return compile(document)
-    except PolicyInvalid:
+    except PolicyInvalidError:
         assume(False)  # rules that disagree
         raise
 

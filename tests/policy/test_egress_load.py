@@ -7,13 +7,13 @@ from textwrap import dedent
 
 import pytest
 
-from paddock.errors import InvalidArgument, PolicyInvalid
+from paddock.errors import InvalidArgumentError, PolicyInvalidError
 from paddock.model import Allow, EgressRules, PolicyDocument
 from paddock.policy.egress import Snapshot, _yaml, explain, load
 
 
-def refused(text: str) -> PolicyInvalid:
-    with pytest.raises(PolicyInvalid) as caught:
+def refused(text: str) -> PolicyInvalidError:
+    with pytest.raises(PolicyInvalidError) as caught:
         load(dedent(text) + "\n")
     return caught.value
 
@@ -158,16 +158,16 @@ def test_the_example_of_the_manual_means_what_the_manual_says() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"none\.yaml"):
+    with pytest.raises(InvalidArgumentError, match=r"none\.yaml"):
         load(tmp_path / "none.yaml")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(InvalidArgument, match="UTF-8"):
+    with pytest.raises(InvalidArgumentError, match="UTF-8"):
         load(tmp_path / "binary")
 
 
 def test_a_document_without_a_text_is_refused_by_its_path() -> None:
     document = PolicyDocument(egress=EgressRules(allow=(Allow(host="a.test"), Allow(host="127.1"))))
-    with pytest.raises(PolicyInvalid, match=r"egress\.allow\[1\]\.host") as caught:
+    with pytest.raises(PolicyInvalidError, match=r"egress\.allow\[1\]\.host") as caught:
         load(document)
     assert caught.value.details == {"at": "egress.allow[1].host"}
 
@@ -188,7 +188,7 @@ def test_a_snapshot_goes_through_bytes_unchanged() -> None:
     again = Snapshot.from_bytes(snapshot.to_bytes())
     assert (again.revision, again.document) == (snapshot.revision, snapshot.document)
     for bytes in (b"", b"{", b'{"egress": 1}', b"\xff"):
-        with pytest.raises(PolicyInvalid):
+        with pytest.raises(PolicyInvalidError):
             Snapshot.from_bytes(bytes)
 
 
@@ -204,6 +204,6 @@ def test_a_source_by_its_word_alone_has_the_name_of_the_secret(word: str) -> Non
     rest = "bind: {host: a.test, header: x}}\negress:\n  allow:\n    - {host: a.test, secret: TOKEN}\n"
     short = load(f"secrets:\n  TOKEN: {{from: {word}, {rest}")
     assert short.document == load(f"secrets:\n  TOKEN: {{from: {{{word}: TOKEN}}, {rest}").document
-    with pytest.raises(PolicyInvalid) as caught:
+    with pytest.raises(PolicyInvalidError) as caught:
         load(f"secrets:\n  TOKEN: {{from: file, {rest}")
     assert caught.value.details["line"] == 2

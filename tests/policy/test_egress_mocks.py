@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import PolicyInvalid
+from paddock.errors import PolicyInvalidError
 from paddock.model import EgressRules, Mock, MockSource, PolicyDocument
 from paddock.policy.egress import Snapshot, compile, diff, load, to_yaml
 
@@ -51,7 +51,7 @@ def test_they_are_read_beside_the_policy_and_are_part_of_what_is_digested(policy
 
 def test_whoever_compiles_a_document_opens_no_file(policy: Path) -> None:
     named = Mock(host="a.test", source=str(policy.parent / "mocks" / "a.py"))
-    with pytest.raises(PolicyInvalid, match="was not read"):
+    with pytest.raises(PolicyInvalidError, match="was not read"):
         compile(PolicyDocument(egress=EgressRules(mock=(named,))))
 
 
@@ -77,7 +77,7 @@ def test_what_is_wrong_with_a_file_is_said_at_the_line_that_names_it(
 ) -> None:
     file = policy.parent / "mocks" / name
     file.unlink() if content is None else file.write_text(content)
-    with pytest.raises(PolicyInvalid, match=why) as error:
+    with pytest.raises(PolicyInvalidError, match=why) as error:
         load(policy)
     assert error.value.details["line"] == {"a.py": 3, "b.yaml": 4, "c.json": 5}[name]
 
@@ -85,7 +85,7 @@ def test_what_is_wrong_with_a_file_is_said_at_the_line_that_names_it(
 def test_what_is_no_file_keeps_nobody_waiting(policy: Path) -> None:
     (policy.parent / "mocks" / "a.py").unlink()
     os.mkfifo(policy.parent / "mocks" / "a.py")
-    with pytest.raises(PolicyInvalid, match="is no file"):
+    with pytest.raises(PolicyInvalidError, match="is no file"):
         load(policy)
 
 
@@ -101,6 +101,6 @@ def test_what_is_no_file_keeps_nobody_waiting(policy: Path) -> None:
     ],
 )
 def test_a_mock_answers_in_one_way(mock: dict[str, object], why: str) -> None:
-    with pytest.raises(PolicyInvalid) as error:
+    with pytest.raises(PolicyInvalidError) as error:
         load({"egress": {"mock": [{"host": "a.test", **mock}]}})
     assert why in f"{error.value} {error.value.hint}"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from paddock.errors import PolicyInvalid
+from paddock.errors import PolicyInvalidError
 from paddock.model import PolicyDocument, Target, Tier
 from paddock.policy.egress import Snapshot, compile, load
 from tests.policy import policy_reading as reading
@@ -20,7 +20,7 @@ thorough = settings(deadline=None, suppress_health_check=list(HealthCheck))
 def compiled(document: PolicyDocument) -> Snapshot:
     try:
         return compile(document)
-    except PolicyInvalid:
+    except PolicyInvalidError:
         assume(False)  # rules that disagree
         raise
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import InvalidState, NotConfigured, NotFound, PlatformError
+from paddock.errors import InvalidStateError, NotConfiguredError, NotFoundError, PlatformError
 from paddock.storage.forges import open_forge
 from paddock.storage.repositories import Credential, Refused, parse
 from tests.remotes.git_host import Host, serving
@@ -31,7 +31,7 @@ def test_a_login_is_shown_and_one_that_is_not_taken_is_said(
     shelf.credentials[ALICE.id] = credential
     assert acquire(shelf, host.url) == host.git("rev-parse", "main")
     host.admit(scheme, "alice", "another")  # revoked, expired, or wrong from the start
-    with pytest.raises(NotFound, match="not for local:1") as refusal:
+    with pytest.raises(NotFoundError, match="not for local:1") as refusal:
         acquire(shelf, host.url)
     assert "expired" in (refusal.value.hint or "")
     assert "4711" not in str(refusal.value)
@@ -46,7 +46,7 @@ def test_a_redirect_to_another_host_takes_no_login_along(
     with serving(host.root, Contract("gitea"), certificates) as thief:
         thief.logins = {"of somebody"}
         host.redirect = thief.address
-        with pytest.raises((NotFound, InvalidState)):
+        with pytest.raises((NotFoundError, InvalidStateError)):
             acquire(shelf, host.url)
         assert {login for _, _, login in thief.asked} <= {None}
 
@@ -58,7 +58,7 @@ def test_a_server_that_redirects_only_those_with_a_token_gets_it_sent_nowhere(
     remote, _ = parse(host.url, local=False)
     with serving(host.root, Contract("gitea"), certificates) as thief:
         host.redirect = thief.address
-        with pytest.raises(InvalidState, match="sends on"):
+        with pytest.raises(InvalidStateError, match="sends on"):
             asyncio.run(shelf.git.look(remote, BEARER))
         assert thief.asked == []
 
@@ -83,7 +83,7 @@ def test_who_vouches_for_a_server_is_named_by_the_one_who_asks(
     assert acquire(shelf, host.url) == host.git("rev-parse", "main")
     assert asyncio.run(open_forge(remote, BASIC)).name == "gitea"
     monkeypatch.setenv("GIT_SSL_CAINFO", str(certificates / "none"))
-    with pytest.raises(NotConfigured, match="GIT_SSL_CAINFO"):
+    with pytest.raises(NotConfiguredError, match="GIT_SSL_CAINFO"):
         acquire(shelf, host.url)
 
 
@@ -136,11 +136,11 @@ def test_what_the_server_says_of_a_push_that_it_refuses_is_told(shelf: Shelf, ho
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\nprintf 'main is \\033[31mprotected\\n' >&2\nexit 1\n")
     hook.chmod(0o755)
-    with pytest.raises(InvalidState, match=r"hook declined.*main is .*protected") as refusal:
+    with pytest.raises(InvalidStateError, match=r"hook declined.*main is .*protected") as refusal:
         push("refs/heads/main", main)
     assert refusal.value.message.isprintable()
     hook.unlink()
-    with pytest.raises(InvalidState, match="stale info"):
+    with pytest.raises(InvalidStateError, match="stale info"):
         push("refs/heads/main", acquired.commit)  # which is not what is there
     assert host.git("rev-parse", "main") == main
     host.admit("Basic", "alice", "another")

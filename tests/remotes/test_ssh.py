@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import InvalidState, NotConfigured, NotFound, PlatformError, PolicyDenied
+from paddock.errors import InvalidStateError, NotConfiguredError, NotFoundError, PlatformError, PolicyDeniedError
 from paddock.model import Acquired
 from paddock.storage.repositories import Login, parse
 from paddock.storage.repositories._ambient import ambient
@@ -67,7 +67,7 @@ def test_a_deploy_key_fetches_and_pushes(
     shelf: Shelf, server: SshHost, key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(monkeypatch, server, key=key)
-    with pytest.raises(NotFound, match="not for local:1") as refusal:
+    with pytest.raises(NotFoundError, match="not for local:1") as refusal:
         asyncio.run(acquire(shelf, server.url))
     assert "ssh-add" in (refusal.value.hint or "")
     server.admit(key)
@@ -83,9 +83,9 @@ def test_a_deploy_key_fetches_and_pushes(
     push("refs/heads/topic", None)
     assert server.repository.head("topic") == got.commit
     server.repository.commit({"README": "two\n"})
-    with pytest.raises(InvalidState, match="stale info"):
+    with pytest.raises(InvalidStateError, match="stale info"):
         push("refs/heads/main", got.commit)
-    with pytest.raises(NotFound, match="git repository"):
+    with pytest.raises(NotFoundError, match="git repository"):
         asyncio.run(acquire(shelf, server.url + "-none"))
     assert in_files(shelf.directory.parent, (key.read_bytes().split(b"\n")[1],)) == []
 
@@ -99,7 +99,7 @@ def test_an_agent_is_asked_for_signatures_and_for_nothing_else(
         monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
         key.unlink()
         assert asyncio.run(acquire(shelf, server.url)).commit == server.repository.head()
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         asyncio.run(acquire(shelf, server.url))
 
 
@@ -130,12 +130,12 @@ def test_a_host_that_is_not_known_is_not_believed_and_the_command_that_adds_it_i
 ) -> None:
     server.admit(key)
     configure(monkeypatch, server, key=key, known="")
-    with pytest.raises(NotConfigured, match="not known here") as unknown:
+    with pytest.raises(NotConfiguredError, match="not known here") as unknown:
         asyncio.run(acquire(shelf, server.url))
     assert f"ssh-keyscan -p {server.port} 127.0.0.1" in (unknown.value.hint or "")
     other = make_key(server.directory / "other").with_name("other.pub").read_text().split()
     configure(monkeypatch, server, key=key, known=f"[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
-    with pytest.raises(PolicyDenied, match="another key") as changed:
+    with pytest.raises(PolicyDeniedError, match="another key") as changed:
         asyncio.run(acquire(shelf, server.url))
     assert "ssh-keygen -R" in (changed.value.hint or "")
     said = subprocess.run(
@@ -155,7 +155,7 @@ def test_a_server_that_is_away_is_said(shelf: Shelf, server: SshHost, monkeypatc
 def test_another_way_than_ssh_is_refused_and_not_gone(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("GIT_SSH_COMMAND", command)
     remote, _ = parse("ssh://git@127.0.0.1/app", local=True)
-    with pytest.raises(NotConfigured, match="is not"):
+    with pytest.raises(NotConfiguredError, match="is not"):
         asyncio.run(ambient(remote))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paddock.errors import InvalidArgument, InvalidState, NotFound, PlatformError
+from paddock.errors import InvalidArgumentError, InvalidStateError, NotFoundError, PlatformError
 from tests.repositories.git_servers import ENVIRONMENT, HttpServer, Origin, address
 from tests.repositories.shelf import ALICE, BOB, Shelf
 
@@ -87,7 +87,7 @@ async def test_branches_that_are_forced_deleted_or_become_directories(
     origin.git("commit", "-q", "--amend", "-m", "another history")
     assert (await shelf.acquire(url, "main")).commit == origin.head() != before.commit
     assert (await shelf.acquire(url, "a/b")).commit == before.commit
-    with pytest.raises(NotFound, match="no branch and no tag 'a'; its branches: a/b, main"):
+    with pytest.raises(NotFoundError, match="no branch and no tag 'a'; its branches: a/b, main"):
         await shelf.acquire(url, "a")
 
 
@@ -105,7 +105,7 @@ async def test_a_commit_by_its_id_also_one_that_no_branch_has(shelf: Shelf, orig
     found = await shelf.acquire(url, gone)
     assert (found.commit, found.ref) == (gone, None)
     assert gone in git(shelf.path(found), "for-each-ref", "refs/pins")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await shelf.acquire(url, "0" * 39 + "1")
 
 
@@ -177,15 +177,15 @@ def _gits(url: str) -> list[int]:
 async def test_a_private_repository_belongs_to_who_can_prove_it(shelf: Shelf, origin: Origin, http: HttpServer) -> None:
     http.protect("app", "alice", "s3cret")
     url = address(http, "app/.git", "http")
-    with pytest.raises(NotFound, match="not for local:1"):
+    with pytest.raises(NotFoundError, match="not for local:1"):
         await shelf.acquire(url)
     shelf.credentials[ALICE.id] = Credential("alice", "s3cret")
     mine = await shelf.acquire(url)
     assert mine.commit == origin.head()
     asked = len(http.asked)
-    with pytest.raises(NotFound, match="not for local:2"):  # whatever age: it was never his
+    with pytest.raises(NotFoundError, match="not for local:2"):  # whatever age: it was never his
         await shelf.acquire(url, max_age=3600, by=BOB)
-    with pytest.raises(NotFound):  # nor by an id that he may have heard of
+    with pytest.raises(NotFoundError):  # nor by an id that he may have heard of
         await shelf.acquire(url, mine.commit, max_age=3600, by=BOB)
     assert len(http.asked) > asked
     shelf.credentials[BOB.id] = Credential("alice", "s3cret")
@@ -203,7 +203,7 @@ async def test_an_access_that_was_taken_away_ends_with_the_age_of_the_last_proof
     await shelf.acquire(url)
     http.protect("app", "alice", "changed")
     await shelf.acquire(url, max_age=60)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await shelf.acquire(url)
 
 
@@ -216,7 +216,7 @@ async def test_a_credential_in_a_url_is_used_and_kept_nowhere(
     assert got.url == url
     assert any(value for _, value in http.asked)
     http.protect("app", "alice", "another")
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(NotFoundError) as caught:
         await shelf.acquire(url.replace("://", "://alice:s3cret-4711@"))
     assert "4711" not in str(caught.value)
     shelf.close()
@@ -235,14 +235,14 @@ async def test_a_credential_goes_to_its_own_host_only(shelf: Shelf, origin: Orig
         thief.protect("app", "x", "y")
         http.passwords.clear()
         http.redirect = address(thief, "", "http").rstrip("/")
-        with pytest.raises(InvalidState, match="sends on"):
+        with pytest.raises(InvalidStateError, match="sends on"):
             await shelf.acquire(address(http, "app/.git", "http"))
         assert thief.asked == []
 
 
 async def test_no_credential_is_sent_in_the_clear(shelf: Shelf) -> None:
     shelf.credentials[ALICE.id] = Credential("alice", "s3cret")
-    with pytest.raises(InvalidArgument, match="in the clear"):
+    with pytest.raises(InvalidArgumentError, match="in the clear"):
         await shelf.acquire("http://alice:s3cret@192.0.2.1/app")
 
 
@@ -275,22 +275,22 @@ async def test_a_remote_that_lacks_what_it_lists_is_said_and_nothing_is_recorded
     """As a partial clone does whose own remote is away."""
     blob = origin.head("HEAD:README")
     (origin.path / ".git/objects" / blob[:2] / blob[2:]).unlink()
-    with pytest.raises((PlatformError, InvalidArgument)):
+    with pytest.raises((PlatformError, InvalidArgumentError)):
         await shelf.acquire(address(daemon, "app"))
-    with pytest.raises((PlatformError, InvalidArgument)):
+    with pytest.raises((PlatformError, InvalidArgumentError)):
         await shelf.acquire(address(daemon, "app"), max_age=3600)
 
 
 async def test_an_empty_one_says_so_until_there_is_a_commit(shelf: Shelf, origins: Path, daemon: Any) -> None:
     made = Origin(origins / "new")
-    with pytest.raises(InvalidState, match="has no branches yet"):
+    with pytest.raises(InvalidStateError, match="has no branches yet"):
         await shelf.acquire(address(daemon, "new"))
     made.commit({"a": "1"})
     assert (await shelf.acquire(address(daemon, "new"))).commit == made.head()
 
 
 async def test_nothing_there_and_nobody_there(shelf: Shelf, origin: Origin, daemon: Any) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await shelf.acquire(address(daemon, "none"))
     with pytest.raises(PlatformError, match="cannot be reached"):
         await shelf.acquire("git://127.0.0.1:1/app")
@@ -305,7 +305,7 @@ async def test_what_is_pinned_is_not_deleted_and_outlives_the_branch(shelf: Shel
     assert git(shelf.path(first), "rev-parse", "refs/pins/ws_1") == first.commit
     git(shelf.path(first), "gc", "--prune=now", "--quiet")
     assert git(shelf.path(first), "cat-file", "-t", first.commit) == "commit"
-    with pytest.raises(InvalidState, match="needed by ws_1"):
+    with pytest.raises(InvalidStateError, match="needed by ws_1"):
         await shelf.delete(url)
     pins.unpin(shelf.path(first), "ws_1")
     await shelf.delete(url)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from paddock.errors import InvalidState, PaddockError, PlatformError, PolicyDenied
+from paddock.errors import InvalidStateError, PaddockError, PlatformError, PolicyDeniedError
 from paddock.model import AcquireRepository
 from paddock.service._checkout import home_of
 from paddock.service._repository_store import NOBODY
@@ -54,7 +54,7 @@ async def test_what_a_repository_names_at_no_public_address_is_refused(
     shelf: Shelf, origin: Origin, host: str, scheme: str
 ) -> None:
     for home in ("", f"{scheme}://git.example.org", f"{scheme}://{host}:1"):
-        with pytest.raises(PolicyDenied, match="no public address"):
+        with pytest.raises(PolicyDeniedError, match="no public address"):
             await shelf.repositories.acquire(f"{scheme}://{host}/x", origin.head(), 0.0, NOBODY, home=home)
 
 
@@ -62,7 +62,7 @@ async def test_what_is_in_the_cache_is_refused_too(shelf: Shelf, origin: Origin,
     """Its owner may have it; a repository that knows the address and the commit may not."""
     url = address(http, "app/.git", "http")
     got = await shelf.acquire(url)
-    with pytest.raises(PolicyDenied):
+    with pytest.raises(PolicyDeniedError):
         await shelf.repositories.acquire(url, got.commit, 1e9, ALICE, home="http://git.example.org")
     again = await shelf.repositories.acquire(url, got.commit, 1e9, ALICE, home=home_of(got, ALICE.id))
     assert again.repository == got.repository
@@ -99,7 +99,7 @@ async def test_a_proxy_of_the_environment_sees_nothing_of_what_was_looked_up(
         assert (await shelf.git.look(remote, None)).head == "refs/heads/main"
         behind = await located(parse("http://git.example.org/x", local=True)[0])
         assert (behind.addresses, behind.public) == ((), False)
-        with pytest.raises(PolicyDenied):
+        with pytest.raises(PolicyDeniedError):
             await shelf.repositories.acquire("http://git.example.org/x", "0" * 40, 0.0, ALICE, home="https://x")
 
 
@@ -107,7 +107,7 @@ async def test_no_redirect_is_followed(shelf: Shelf, origin: Origin, http: HttpS
     with http_backend(http.root) as inner:
         http.redirect = address(inner, "", "http").rstrip("/")
         for path in ("app/.git", "app"):
-            with pytest.raises(InvalidState, match="sends on"):
+            with pytest.raises(InvalidStateError, match="sends on"):
                 await shelf.acquire(address(http, path, "http"))
         assert inner.asked == []
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from paddock.errors import InvalidArgument, NotFound, PaddockError, PlatformError, ResourceExhausted
+from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, PlatformError, ResourceExhaustedError
 from paddock.storage.repositories import Bounds, pins
 from paddock.storage.repositories._process import run
 from tests.repositories.git_servers import Origin, address, files_below
@@ -121,7 +121,7 @@ async def test_a_git_file_that_points_elsewhere_leads_nowhere(shelf: Shelf, orig
 async def test_names_that_are_options_never_reach_git(
     shelf: Shelf, origin: Origin, daemon: Any, canary: Path, ref: str
 ) -> None:
-    with pytest.raises((InvalidArgument, NotFound)):
+    with pytest.raises((InvalidArgumentError, NotFoundError)):
         await shelf.acquire(address(daemon, "app"), ref)
 
 
@@ -152,7 +152,7 @@ async def test_trees_that_would_deceive_a_checkout_are_not_taken(
 ) -> None:
     blob = origin.blob(b"[core]\n\tfsmonitor = touch canary\n")
     made = origin.tree_of(*(("100644", blob, name) for name in entries))
-    with pytest.raises(InvalidArgument, match="git's checks refuse"):
+    with pytest.raises(InvalidArgumentError, match="git's checks refuse"):
         await shelf.acquire(address(daemon, "app"))
     assert [one.observed_at for one in shelf.store.list("local:1")] == [None]
     assert made not in {path.name for path in shelf.directory.rglob("*")}
@@ -165,7 +165,7 @@ async def test_submodules_that_name_options_are_not_taken(shelf: Shelf, origin: 
     if key == "url = ext::sh":  # git's checks let it through: it is refused when it is looked for
         assert (await shelf.acquire(address(daemon, "app"))).commit == origin.head("main")
         return
-    with pytest.raises(InvalidArgument, match="git's checks refuse"):
+    with pytest.raises(InvalidArgumentError, match="git's checks refuse"):
         await shelf.acquire(address(daemon, "app"))
 
 
@@ -178,7 +178,7 @@ async def test_a_pack_that_is_too_large_ends_at_the_bound(tmp_path: Path, origin
     origin.commit({"noise": os.urandom(4 << 20)})
     shelf = Shelf(tmp_path / "state", bounds=Bounds(file_bytes=1 << 20))
     try:
-        with pytest.raises(ResourceExhausted, match="more than 1048576 bytes"):
+        with pytest.raises(ResourceExhaustedError, match="more than 1048576 bytes"):
             await shelf.acquire(address(daemon, "app"))
         assert max(path.stat().st_size for path in shelf.directory.rglob("*") if path.is_file()) <= 1 << 20
     finally:
@@ -190,7 +190,7 @@ async def test_more_refs_than_fit_end_at_the_bound(tmp_path: Path, origin: Origi
     (origin.path / ".git/packed-refs").write_text(packed)
     shelf = Shelf(tmp_path / "state", bounds=Bounds(output_bytes=100_000))
     try:
-        with pytest.raises(ResourceExhausted, match="more refs than fit"):
+        with pytest.raises(ResourceExhaustedError, match="more refs than fit"):
             await shelf.acquire(address(daemon, "app"))
     finally:
         shelf.close()
@@ -263,7 +263,7 @@ async def test_packs_that_lie_are_bounded_and_refused(tmp_path: Path, kind: str)
     shelf = Shelf(tmp_path / "state", bounds=Bounds(memory_bytes=1 << 30, seconds=60))
     server = await asyncio.start_server(Liar(pack, "1" * 40), "127.0.0.1", 0)
     try:
-        with pytest.raises((InvalidArgument, ResourceExhausted, PlatformError)) as caught:
+        with pytest.raises((InvalidArgumentError, ResourceExhaustedError, PlatformError)) as caught:
             await shelf.acquire(f"git://127.0.0.1:{server.sockets[0].getsockname()[1]}/app")
         assert "took longer" not in str(caught.value)
         assert [one.observed_at for one in shelf.store.list("local:1")] == [None]

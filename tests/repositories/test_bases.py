@@ -13,7 +13,7 @@ import pytest
 
 from paddock.backends._base import TreeMount
 from paddock.daemon._compose import Node
-from paddock.errors import ErrandFailed, InvalidArgument, InvalidState
+from paddock.errors import ErrandFailedError, InvalidArgumentError, InvalidStateError
 from paddock.model import (
     Acquired,
     AcquireRepository,
@@ -151,7 +151,7 @@ async def test_a_base_that_a_dead_daemon_was_making_is_deleted(module_state: Pat
 async def test_who_is_cancelled_or_fails_leaves_neither_row_nor_tree(state_dir: Path, origin: Origin) -> None:
     async with opened(state_dir) as rig:
         acquired = await rig.acquire(origin)
-        with pytest.raises(InvalidArgument, match="cannot be checked out"):
+        with pytest.raises(InvalidArgumentError, match="cannot be checked out"):
             await rig.base(acquired, "not..a branch")
         assert rig.shelf.bases.of(acquired.repository) == ()
         asking = asyncio.ensure_future(rig.base(acquired))
@@ -190,12 +190,12 @@ async def test_a_workshop_is_nobodys_sandbox_and_dead_afterwards(state_dir: Path
             assert await rig.service.perform(ListSandboxes(ended=True), ME) == ()
             await rig.service.recovery.sweep()  # a sweep does not end what is in use
             assert await says(shop, "echo alive") == "alive"
-            with pytest.raises(ErrandFailed, match="more than 10000 bytes"):
+            with pytest.raises(ErrandFailedError, match="more than 10000 bytes"):
                 await shop.run(["sh", "-c", "yes"], output_bytes=10_000)
-            with pytest.raises(ErrandFailed, match="ended with 3: no room"):
+            with pytest.raises(ErrandFailedError, match="ended with 3: no room"):
                 await shop.run(["sh", "-c", "echo no room >&2; exit 3"])
         async with rig.over(base, command_seconds=0.2) as shop:
-            with pytest.raises(ErrandFailed, match="come to an end"):
+            with pytest.raises(ErrandFailedError, match="come to an end"):
                 await shop.run(["sleep", "3600"])
         with pytest.raises(RuntimeError, match="the block failed"):
             async with rig.over(base):
@@ -228,7 +228,7 @@ async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path,
         needing = [need._replace(by=sandbox.id) for need in _needs(row, tree)]
         needs = rig.shelf.bases._needs
         needs.by_tree = lambda: {need.tree: (need,) for need in needing}
-        with pytest.raises(InvalidState, match=sandbox.id):
+        with pytest.raises(InvalidStateError, match=sandbox.id):
             await rig.service.perform(DeleteRepository(repository=acquired.repository), ME)
         (candidate,) = await rig.shelf.bases.candidates()
         assert sandbox.id in (candidate.kept or "")
@@ -276,7 +276,7 @@ async def test_submodules_that_nobody_asked_for_are_neither_fetched_nor_hidden(
         without = await work("without", submodules=False)
         assert (without.submodules, without.unfetched) == (False, 1)
         assert [path for path, _ in http.asked if path.startswith("/inner")] == []
-        with pytest.raises(InvalidState, match="has submodules False, not True"):
+        with pytest.raises(InvalidStateError, match="has submodules False, not True"):
             await work("without", submodules=True)
         assert (await work("without", submodules=False)).unfetched == 1
         asked = await work("with", submodules=True)
@@ -314,7 +314,7 @@ async def test_not_even_for_who_may_see_the_repository_is_a_submodule_fetched_by
         raise AssertionError
 
     submodule = Submodule(path="m", commit="0" * 40, url=url, parent="", name="m")
-    with pytest.raises(InvalidArgument, match="from the network"):
+    with pytest.raises(InvalidArgumentError, match="from the network"):
         await acquire_submodule(acquire, submodule, ME.id, "")
     assert asked == []
 
@@ -404,5 +404,5 @@ async def test_a_pool_driver_that_is_asked_for_is_taken_or_refused(state_dir: Pa
     async with AsyncExitStack() as stack:
         node = Node(state_dir)
         stack.push_async_callback(node.aclose)
-        with pytest.raises(InvalidState, match="on copy, not on overlay"):
+        with pytest.raises(InvalidStateError, match="on copy, not on overlay"):
             await node.perform(CreateSandbox(), ME)

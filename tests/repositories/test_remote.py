@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import InvalidArgument, NotFound, PolicyDenied
+from paddock.errors import InvalidArgumentError, NotFoundError, PolicyDeniedError
 from paddock.storage.repositories import Credential, check_ref, parse, web
 from paddock.storage.repositories._ambient import header, told
 
@@ -85,7 +85,7 @@ def test_a_credential_is_taken_out_and_never_shown() -> None:
     ],
 )
 def test_what_git_could_take_for_something_else_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         parse(text, local=True)
 
 
@@ -99,7 +99,7 @@ def test_what_git_could_take_for_something_else_is_refused(text: str) -> None:
     ],
 )
 def test_a_refusal_does_not_repeat_a_secret(text: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         parse(text, local=True)
     assert "hunter2" not in str(caught.value)
 
@@ -108,11 +108,11 @@ def test_directories_are_for_those_who_are_here(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     remote, _ = parse(f"{tmp_path}/link", local=True)
     assert (remote.url, remote.path) == (f"file://{tmp_path}", tmp_path)
-    with pytest.raises(PolicyDenied):
+    with pytest.raises(PolicyDeniedError):
         parse(str(tmp_path), local=False)
-    with pytest.raises(PolicyDenied):
+    with pytest.raises(PolicyDeniedError):
         parse(f"file://{tmp_path}", local=False)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         parse(f"{tmp_path}/none", local=True)
 
 
@@ -129,15 +129,15 @@ def test_names_of_branches(name: str) -> None:
     ],
 )
 def test_names_that_are_none(name: str) -> None:
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         check_ref(name)
 
 
 def test_a_credential_is_one_line_each() -> None:
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         Credential("u", "p\nhost=evil").lines()
     for token in ('x"\n[core]', "a b", ""):
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             Credential("", token, bearer=True).header()
 
 

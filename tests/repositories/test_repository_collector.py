@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.service._clock import Clock
 from paddock.service._needs import Need
 from paddock.service._repositories import Repositories
@@ -41,7 +41,7 @@ async def test_one_goes_that_nothing_needs_and_that_was_not_used_just_now(
     pins.pin(shelf.path(acquired), "ws_1", acquired.commit)
     assert "ws_1" in (await kept() or "")
     (one,) = await collector.candidates()
-    with pytest.raises(InvalidState, match="ws_1"):  # asked again at the last moment
+    with pytest.raises(InvalidStateError, match="ws_1"):  # asked again at the last moment
         await one.take()
     assert shelf.path(acquired).exists()
     pins.unpin(shelf.path(acquired), "ws_1")

@@ -9,7 +9,7 @@ import pytest
 from test_workspace_results import git, remote
 
 from paddock import Sandbox, local
-from paddock.errors import ApprovalNeeded, PolicyDenied
+from paddock.errors import ApprovalNeededError, PolicyDeniedError
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -44,12 +44,12 @@ def asked(sandbox: SandboxFactory, remote: Path) -> Generator[Sandbox]:
     while True:
         try:
             return local().perform(DeleteWorkspace(workspace="asked", discard=True))
-        except ApprovalNeeded as needed:
+        except ApprovalNeededError as needed:
             local().perform(GrantApproval(approval=needed.details["approval"]))
 
 
 def refused(action: PushBranch | DeleteWorkspace | DeleteSnapshot | OpenPullRequest) -> str:
-    with pytest.raises(ApprovalNeeded) as needed:
+    with pytest.raises(ApprovalNeededError) as needed:
         local().perform(action)
     return needed.value.details["approval"]
 
@@ -81,7 +81,7 @@ def test_a_no_is_a_no_with_its_reason(asked: Sandbox) -> None:
     asked.exec("echo one > file", check=True)
     push = PushBranch(workspace="asked", branch="topic")
     local().perform(DenyApproval(approval=refused(push), reason="not on a Friday"))
-    with pytest.raises(PolicyDenied, match="not on a Friday"):
+    with pytest.raises(PolicyDeniedError, match="not on a Friday"):
         local().perform(push)
 
 

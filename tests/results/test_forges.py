@@ -10,13 +10,13 @@ import pytest
 from forge import TOKEN, ForgeServer
 
 from paddock.errors import (
-    InvalidArgument,
-    InvalidState,
-    NotFound,
+    InvalidArgumentError,
+    InvalidStateError,
+    NotFoundError,
     PaddockError,
     PlatformError,
-    PolicyDenied,
-    Unsupported,
+    PolicyDeniedError,
+    UnsupportedError,
 )
 from paddock.model import PullRequest
 from paddock.storage.forges import Forge, open_forge
@@ -72,17 +72,17 @@ def test_a_request_is_made_and_found_again(started: Started, dialect: str) -> No
 def test_one_that_is_there_is_said_to_be_there(started: Started, dialect: str) -> None:
     server = started(dialect)
     server.add("topic", "main", "theirs")
-    with pytest.raises(InvalidState, match="already exists"):
+    with pytest.raises(InvalidStateError, match="already exists"):
         create(forge_of(server))
 
 
 @DIALECTS
 def test_what_cannot_become_one_is_refused_in_the_forges_words(started: Started, dialect: str) -> None:
     server = started(dialect)
-    with pytest.raises(InvalidArgument, match=r"No commits between|no changes between"):
+    with pytest.raises(InvalidArgumentError, match=r"No commits between|no changes between"):
         create(forge_of(server), "main")
     server.archived = True
-    with pytest.raises((InvalidState, PolicyDenied), match="archived"):
+    with pytest.raises((InvalidStateError, PolicyDeniedError), match="archived"):
         create(forge_of(server))
     assert server.pulls == []
 
@@ -142,14 +142,14 @@ def test_who_is_asked_first_gets_no_credential(started: Started) -> None:
 def test_what_is_no_forge_is_said_to_be_none(started: Started) -> None:
     server = started("gitea")
     server.answer = (200, {"Content-Type": "text/html"}, b"<html>")
-    with pytest.raises(Unsupported, match="neither"):
+    with pytest.raises(UnsupportedError, match="neither"):
         forge_of(server)
     for url in ("http://example.org/a/b", "git://example.org/a/b"):
-        with pytest.raises((InvalidArgument, Unsupported)):
+        with pytest.raises((InvalidArgumentError, UnsupportedError)):
             asyncio.run(open_forge(parse(url, local=False)[0], CREDENTIAL))
-    with pytest.raises(InvalidArgument, match="no owner"):
+    with pytest.raises(InvalidArgumentError, match="no owner"):
         asyncio.run(open_forge(parse("https://github.com/a", local=False)[0], None))
-    with pytest.raises(InvalidArgument, match="speaks"):
+    with pytest.raises(InvalidArgumentError, match="speaks"):
         forge_of(server, dialect="cvs")
 
 
@@ -157,10 +157,10 @@ def test_what_is_no_forge_is_said_to_be_none(started: Started) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "error"),
     [
-        (401, {"message": "Bad credentials"}, PolicyDenied),
-        (403, {"message": "rate limit"}, PolicyDenied),
-        (404, {"message": "Not Found"}, NotFound),
-        (422, {"message": "Validation Failed", "errors": [{"field": "base"}]}, InvalidArgument),
+        (401, {"message": "Bad credentials"}, PolicyDeniedError),
+        (403, {"message": "rate limit"}, PolicyDeniedError),
+        (404, {"message": "Not Found"}, NotFoundError),
+        (422, {"message": "Validation Failed", "errors": [{"field": "base"}]}, InvalidArgumentError),
         (500, {}, PlatformError),
         (200, {"no": "pull"}, PlatformError),
     ],
@@ -180,7 +180,7 @@ def test_a_redirect_takes_the_credential_nowhere(started: Started, dialect: str)
     server, elsewhere = started(dialect), started(dialect)
     forge = forge_of(server)
     server.answer = (302, {"Location": elsewhere.url}, b"{}")
-    with pytest.raises(InvalidState, match="moved"):
+    with pytest.raises(InvalidStateError, match="moved"):
         find(forge)
     assert elsewhere.requests == []
 
@@ -198,6 +198,6 @@ def test_what_a_forge_says_drives_no_terminal(started: Started) -> None:
     server = started("gitea")
     forge = forge_of(server)
     server.answer = (422, {}, json.dumps({"message": "\x1b[2Jgone\n"}).encode())
-    with pytest.raises(InvalidArgument) as refusal:
+    with pytest.raises(InvalidArgumentError) as refusal:
         create(forge)
     assert refusal.value.message.isprintable()

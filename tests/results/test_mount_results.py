@@ -15,7 +15,7 @@ import pytest
 
 from paddock import Mount, MountMode, Sandbox, local
 from paddock.client._promote import promote
-from paddock.errors import InvalidArgument, InvalidState
+from paddock.errors import InvalidArgumentError, InvalidStateError
 from paddock.model import ChangeKind, ListAudit, PromotionPlan
 from paddock.storage._patch import Side, Work, piece
 from tests.conformance.trees import describe
@@ -166,7 +166,7 @@ def test_what_the_host_has_changed_since_is_not_lost(sandbox: SandboxFactory, pr
     (project / "text").write_text("yours\n")
     (project / "gone").write_text("needed after all\n")
     (project / "old" / "three").write_text("new\n")
-    with pytest.raises(InvalidState, match="the host's has changed") as refusal:
+    with pytest.raises(InvalidStateError, match="the host's has changed") as refusal:
         box.promote_mount()
     assert set(refusal.value.details["obstacles"]) == {"text", "gone", "old/three"}
     assert not (project / "other").exists()
@@ -180,7 +180,7 @@ def test_what_the_host_has_changed_since_is_not_lost(sandbox: SandboxFactory, pr
 def test_a_fork_remembers_since_when_its_files_are(sandbox: SandboxFactory, project: Path) -> None:
     box = changed(sandbox, project, "echo mine > text")
     (project / "text").write_text("yours\n")
-    with box.fork() as child, pytest.raises(InvalidState, match="has changed"):
+    with box.fork() as child, pytest.raises(InvalidStateError, match="has changed"):
         child.promote_mount()
 
 
@@ -203,7 +203,7 @@ def test_what_could_harm_the_host_is_refused_and_nothing_is_done(
 ) -> None:
     before = describe(project)
     box = changed(sandbox, project, f"echo fine > fine; {commands}")
-    with pytest.raises(InvalidState, match=why):
+    with pytest.raises(InvalidStateError, match=why):
         box.promote_mount(force=True)
     assert describe(project) == before
     assert any(why in (change.obstacle or "") for change in box.diff_mount().changes)
@@ -222,7 +222,7 @@ def test_a_link_of_the_hosts_is_no_way_out(sandbox: SandboxFactory, project: Pat
     assert (project / "way" / "file").read_text() == "pwned\n"
     (project / "back").symlink_to(victim)
     box.exec("ln -s back/file other", check=True)
-    with pytest.raises(InvalidState, match="leads out"):
+    with pytest.raises(InvalidStateError, match="leads out"):
         box.promote_mount("other")
 
 
@@ -232,7 +232,7 @@ def test_a_link_that_comes_between_is_not_followed(sandbox: SandboxFactory, proj
     victim.mkdir()
     box = changed(sandbox, project, "mkdir fresh; echo pwned > fresh/file")
     (project / "fresh").symlink_to(victim)
-    with pytest.raises(InvalidState):
+    with pytest.raises(InvalidStateError):
         box.promote_mount()
     assert list(victim.iterdir()) == []
 
@@ -250,7 +250,7 @@ def test_a_link_that_comes_when_all_was_looked_at_is_not_followed_even_within_th
         promote(plan, layer, journal)
 
     monkeypatch.setattr("paddock.client._promote.promote", late)
-    with pytest.raises(InvalidState, match="no directory of the host's"):
+    with pytest.raises(InvalidStateError, match="no directory of the host's"):
         box.promote_mount()
     assert list((project / "other").iterdir()) == []
 
@@ -281,9 +281,9 @@ def test_what_git_runs_stays_in_the_sandbox(sandbox: SandboxFactory, project: Pa
     assert [change.path for change in done.applied] == ["text"]
     assert all(change.path.startswith(".git/") for change in done.left_out)
     assert describe(project / ".git") == before
-    with pytest.raises(InvalidState, match="stays in the sandbox"):
+    with pytest.raises(InvalidStateError, match="stays in the sandbox"):
         box.promote_mount(".git/hooks/post-checkout")
-    with pytest.raises(InvalidState, match="would run"):
+    with pytest.raises(InvalidStateError, match="would run"):
         box.promote_mount(".git/hooks/post-checkout", git=True)
     box.exec("git config core.fsmonitor 'touch /pwned'", check=True)
     left = {change.path for change in box.promote_mount(git=True).left_out}
@@ -300,15 +300,15 @@ def test_which_mount_has_to_be_clear(sandbox: SandboxFactory, project: Path) -> 
     ]
     box = sandbox(mounts=mounts)
     box.exec("rm /b/text", check=True)
-    with pytest.raises(InvalidArgument, match="there are: /a, /b"):
+    with pytest.raises(InvalidArgumentError, match="there are: /a, /b"):
         box.diff_mount()
-    with pytest.raises(InvalidArgument, match="/c"):
+    with pytest.raises(InvalidArgumentError, match="/c"):
         box.diff_mount(target="/c")
     assert [c.kind for c in box.diff_mount(target="/b").changes] == [ChangeKind.DELETED]
     assert box.diff_mount(target="/a").changes == ()
-    with pytest.raises(InvalidArgument, match="below the mount"):
+    with pytest.raises(InvalidArgumentError, match="below the mount"):
         box.diff_mount("../x", target="/a")
-    with pytest.raises(InvalidArgument, match="copy-on-write"):
+    with pytest.raises(InvalidArgumentError, match="copy-on-write"):
         sandbox().diff_mount()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paddock.client._promote import promote as write
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.storage._git_names import is_dot_git, names_only_work
 from paddock.storage._mount_changes import mount_changes
 from tests.results.test_mount_results import git
@@ -133,9 +133,9 @@ def promote(layer: Path, project: Path, *paths: str, with_git: bool = True) -> N
 
 
 def everything(layer: Path, project: Path) -> None:
-    with suppress(InvalidState):
+    with suppress(InvalidStateError):
         promote(layer, project, with_git=False)
-    with suppress(InvalidState):
+    with suppress(InvalidStateError):
         promote(layer, project)
 
 
@@ -143,7 +143,7 @@ def piece_by_piece(layer: Path, project: Path) -> None:
     """As a caller may who names each path that is not refused, in whichever order."""
     paths = sorted(str(path.relative_to(layer)) for path in layer.rglob("*"))
     for path in (*paths, *reversed(paths)):
-        with suppress(InvalidState):
+        with suppress(InvalidStateError):
             promote(layer, project, path)
 
 
@@ -203,7 +203,7 @@ def test_an_index_that_names_a_hook_is_left_out(layer: Path, project: Path, evil
     promote(layer, project)
     use_git(project)
     assert not (evil.parent / "ran").exists()
-    with pytest.raises(InvalidState, match="index"):
+    with pytest.raises(InvalidStateError, match="index"):
         promote(layer, project, ".git/index")
     (project / ".git" / "index").write_bytes(hostile)
     use_git(project)

@@ -17,7 +17,7 @@ import pytest
 
 from paddock import AsyncSandbox, Mount, Sandbox, local
 from paddock.client import _promote, default_transport
-from paddock.errors import DaemonLost, InvalidState, PlatformError
+from paddock.errors import DaemonLostError, InvalidStateError, PlatformError
 from paddock.model import ListAudit
 from tests.conftest import SandboxFactory
 from tests.daemon.conftest import daemon_pid
@@ -172,7 +172,7 @@ def test_a_promotion_that_outlives_its_daemon_is_asked_for_again_and_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr("paddock.client._promote._Writer._note", last_words)
-        with pytest.raises((DaemonLost, PlatformError, InvalidState)):
+        with pytest.raises((DaemonLostError, PlatformError, InvalidStateError)):
             box.promote_mount()
     assert (project / "1").exists()
     box.promote_mount()

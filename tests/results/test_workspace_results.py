@@ -17,7 +17,7 @@ from spaces import Opener
 
 from paddock import local
 from paddock.client import _publish
-from paddock.errors import AlreadyExists, InvalidArgument, InvalidState, NotFound
+from paddock.errors import AlreadyExistsError, InvalidArgumentError, InvalidStateError, NotFoundError
 from paddock.model import (
     AddArtifact,
     DiffWorkspace,
@@ -173,12 +173,12 @@ def test_what_git_would_wait_for_is_refused_by_its_name(opened: Opener, remote: 
     for name in ODD:
         box.exec(["sh", "-c", 'mv "$1" aside; mkdir -p "$(dirname "$1")"; mkfifo "$1"', "sh", name], check=False)
         for action in (DiffWorkspace(workspace=box.id), PushBranch(workspace=box.id, branch="x")):
-            with pytest.raises(InvalidState, match=re.escape(f"/workspace/{name} is a pipe")):
+            with pytest.raises(InvalidStateError, match=re.escape(f"/workspace/{name} is a pipe")):
                 local().perform(action)
         box.exec(["sh", "-c", 'rm "$1"; mv aside "$1"', "sh", name], check=False)
     for harm in ("ln -s /dev/zero .git/shallow", "truncate -s 300M .gitattributes"):
         box.exec(f"{harm}", check=True)
-        with pytest.raises(InvalidState, match="and git would read it"):
+        with pytest.raises(InvalidStateError, match="and git would read it"):
             told(box.id)
         box.exec("rm -f .git/shallow .gitattributes", check=True)
     box.exec("rm .gitignore; mkdir .gitignore", check=True)
@@ -196,7 +196,7 @@ def test_what_git_waits_for_behind_a_link_ends_all_the_same(
     box.exec(
         "mkdir far; mkfifo far/alternates; rm -rf .git/objects/info; ln -s ../../far .git/objects/info", check=True
     )
-    with in_process(shared_state), pytest.raises(InvalidState, match="did not come to an end"):
+    with in_process(shared_state), pytest.raises(InvalidStateError, match="did not come to an end"):
         told(box.id)
 
 
@@ -242,7 +242,7 @@ def test_what_others_have_pushed_stays_unless_it_is_forced(opened: Opener, remot
     git(clone, "push", "-q")
     theirs = git(clone, "rev-parse", "HEAD")
     box.exec("echo more > file", check=True)
-    with pytest.raises(InvalidState, match=theirs):
+    with pytest.raises(InvalidStateError, match=theirs):
         local().perform(PushBranch(workspace=box.id))
     assert git(remote, "rev-parse", "topic") == theirs
     forced = local().perform(PushBranch(workspace=box.id, force=True))
@@ -258,7 +258,7 @@ def test_what_git_would_not_take_is_not_pushed(opened: Opener, remote: Path) -> 
         f" $(git -c user.name=a -c user.email=a@x commit-tree $({tree}) -p HEAD -m evil)",
         check=True,
     )
-    with pytest.raises((InvalidState, InvalidArgument), match=r"git (refuses|cannot)"):
+    with pytest.raises((InvalidStateError, InvalidArgumentError), match=r"git (refuses|cannot)"):
         local().perform(PushBranch(workspace=box.id))
     assert git(remote, "branch", "--format=%(refname:short)") == "main"
 
@@ -266,7 +266,7 @@ def test_what_git_would_not_take_is_not_pushed(opened: Opener, remote: Path) -> 
 @pytest.mark.parametrize("branch", ["--mirror", "refs/tags/x", "HEAD", "a..b", "x y", "+main", "a:b", "-d"])
 def test_a_branch_is_a_name_and_nothing_else(opened: Opener, remote: Path, branch: str) -> None:
     box = opened(remote)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         local().perform(PushBranch(workspace=box.id, branch=branch))
 
 
@@ -329,15 +329,15 @@ def test_what_a_caller_never_told_of_is_recorded_as_unknown_and_can_be_pushed_ag
 def test_without_a_repository_there_is_nothing_to_compare_with(opened: Opener) -> None:
     box = opened(None)
     for action in (DiffWorkspace(workspace=box.id), PushBranch(workspace=box.id)):
-        with pytest.raises(InvalidState, match="not opened from a repository"):
+        with pytest.raises(InvalidStateError, match="not opened from a repository"):
             local().perform(action)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         local().perform(DiffWorkspace(workspace="nobody"))
 
 
 def test_a_pull_request_needs_a_branch_that_was_pushed(opened: Opener, remote: Path) -> None:
     box = opened(remote)
-    with pytest.raises(InvalidState, match=r"nothing .* was pushed"):
+    with pytest.raises(InvalidStateError, match=r"nothing .* was pushed"):
         local().perform(OpenPullRequest(workspace=box.id, title="t"))
 
 
@@ -365,10 +365,10 @@ def test_artifacts_are_kept_by_name_whatever_becomes_of_the_sandbox(opened: Open
     assert tree.tree
     assert report.of == wheel.of
     assert local().perform(AddArtifact(workspace="made", path="/workspace/report.txt", name="report")).digest
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExistsError):
         local().perform(AddArtifact(workspace="made", path="/workspace/.gitignore", name="report"))
     local().perform(RemoveArtifact(workspace="made", name="report"))
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         content("made", "report")
 
 
@@ -376,9 +376,9 @@ def test_an_artifact_is_a_file_or_a_directory(opened: Opener, remote: Path) -> N
     box = opened(remote)
     box.exec("ln -s /etc/passwd link; mkfifo pipe", check=True)
     for path in ("/workspace/link", "/workspace/pipe"):
-        with pytest.raises(InvalidArgument, match="file or a directory"):
+        with pytest.raises(InvalidArgumentError, match="file or a directory"):
             local().perform(AddArtifact(workspace=box.id, path=path))
-    with pytest.raises(InvalidArgument, match="no name"):
+    with pytest.raises(InvalidArgumentError, match="no name"):
         local().perform(AddArtifact(workspace=box.id, path="/workspace/text", name="../x"))
 
 

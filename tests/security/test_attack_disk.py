@@ -12,7 +12,7 @@ import pytest
 from attacking import Attacker, allocated, needs
 
 from paddock import Sandbox, Workspace
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import PaddockError, SandboxDiedError
 
 MIB = 1 << 20
 DISK_MIB = 32
@@ -158,7 +158,7 @@ def test_a_tree_of_endless_depth_is_killed_and_deleted_like_any_other(create: Ca
             )
             assert made > 100
             assert len(sandbox.filesystem.list("/workspace")) == 1
-        except SandboxDied as died:  # a look that measures it came in between, where no quota does
+        except SandboxDiedError as died:  # a look that measures it came in between, where no quota does
             if died.details["limit"] != "inodes":
                 raise
         sandbox.kill()
@@ -198,7 +198,7 @@ def test_names_of_every_byte_come_out_as_they_are(attacker: Attacker) -> None:
 def test_a_full_disk_is_no_reason_not_to_die(limited: Limited) -> None:
     needs("disk")
     attacker = limited(disk_mib=16)
-    with contextlib.suppress(SandboxDied):
+    with contextlib.suppress(SandboxDiedError):
         attacker.sh("head -c 100M /dev/urandom >/workspace/full; touch /workspace/after; mkdir -p ~/.paddock/exec")
     attacker.sandbox.kill()
     assert attacker.sandbox.state == "killed"

@@ -11,7 +11,7 @@ import pytest
 from attacking import PREAMBLE, Attacker, needs
 
 from paddock import Sandbox
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import PaddockError, SandboxDiedError
 from paddock.model import Limit
 
 MIB = 1 << 20
@@ -167,7 +167,7 @@ def test_a_hoard_in_the_kernel_is_the_sandboxs_own(
             assert used is not None
             assert used <= (LIMIT_MIB + 1) * MIB
             assert bystander.exec("echo alive").stdout == "alive\n"
-    except SandboxDied:
+    except SandboxDiedError:
         assert _struck_by_memory(attacker.sandbox)
     assert bystander.exec(("python3", "-c", "print('alive')")).stdout == "alive\n"
 
@@ -257,7 +257,7 @@ def _hoarding(attacker: Attacker, argv: tuple[str, ...]) -> Generator[None]:
                 try:
                     attacker.sandbox.usage()
                 except PaddockError:
-                    raise SandboxDied("it was ended") from None
+                    raise SandboxDiedError("it was ended") from None
                 said.join(0.2)
             yield
         finally:

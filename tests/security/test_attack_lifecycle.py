@@ -15,7 +15,7 @@ import pytest
 from attacking import PREAMBLE, Attacker, host_mounts
 
 from paddock import Sandbox
-from paddock.errors import GuestLost
+from paddock.errors import GuestLostError
 from paddock.linux import proc
 from paddock.supervisor import layout
 from tests.conftest import live_sandboxes
@@ -121,7 +121,7 @@ def test_a_process_that_has_the_number_of_a_sandbox_is_not_taken_for_it(lie: str
     code = "from paddock import Sandbox\nwith Sandbox.create(level='jail') as s: s.exec('true', check=True)"
     environment = {**os.environ, "PADDOCK_STATE_DIR": str(state_dir)}
     first = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    if "LevelUnavailable" in first.stderr:
+    if "LevelUnavailableError" in first.stderr:
         pytest.skip(first.stderr.splitlines()[-1])
     with subprocess.Popen(["sleep", "600"]) as victim:
         try:
@@ -163,7 +163,7 @@ def test_a_sandbox_that_kills_its_agents_for_ever_is_killed_at_once(attacker: At
         "            try: os.kill(int(pid), signal.SIGKILL)\n"
         "            except OSError: pass\n"
     )
-    with contextlib.suppress(GuestLost):  # the agent may be killed before it has said that this was started
+    with contextlib.suppress(GuestLostError):  # the agent may be killed before it has said that this was started
         attacker.sandbox.start(("python3", "-I", "-S", "-c", loop), user=attacker.user, background=True)
     attacker.sandbox.kill()
     assert attacker.sandbox.state == "killed"

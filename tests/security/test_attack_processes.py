@@ -14,7 +14,7 @@ import pytest
 from attacking import REFUSALS, Attacker, needs, status_on_host
 
 from paddock import Sandbox
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.supervisor.layout import RANGE_STRIDE, RUN_ID_BASE
 
 
@@ -31,7 +31,7 @@ def test_only_the_own_processes_are_seen(attacker: Attacker) -> None:
 def test_a_signal_to_everybody_reaches_nobody_outside(attacker: Attacker, bystander: Sandbox) -> None:
     with subprocess.Popen(["sleep", "600"]) as canary:
         try:
-            with contextlib.suppress(SandboxDied):  # the agent that would tell the result is among the killed
+            with contextlib.suppress(SandboxDiedError):  # the agent that would tell the result is among the killed
                 attacker.run("os.kill(-1, signal.SIGKILL)")
             assert canary.poll() is None
         finally:

@@ -11,7 +11,7 @@ import pytest
 from attacking import Attacker, allocated, needs
 
 from paddock import Sandbox
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.model import Limit
 
 MIB = 1 << 20
@@ -36,7 +36,7 @@ def test_a_fork_bomb_ends_with_its_sandbox(limited: Limited) -> None:
     script = ":(){ :|:& };:"
     attacker.sandbox.start(("bash", "-c", f"{script}; sleep 600"), user=attacker.user, background=True)
     attacker.sandbox.kill()
-    with pytest.raises(SandboxDied):
+    with pytest.raises(SandboxDiedError):
         attacker.sh("true")
 
 
@@ -128,7 +128,7 @@ def test_memory_that_belongs_to_no_process_is_refused_or_its_end_is_named(
     try:
         result = attacker.run(code)
         limit, total = result.limit, int(result.stdout or 0)
-    except SandboxDied:
+    except SandboxDiedError:
         _until(
             lambda: attacker.sandbox.refresh().limit == "memory" or _struck(attacker.sandbox, "memory"), "it is named"
         )
@@ -231,7 +231,7 @@ def test_too_many_files_end_or_are_refused_and_are_named(limited: Limited, bysta
             timeout_seconds=60,
         )
         assert result.limit == "inodes"
-    except SandboxDied:
+    except SandboxDiedError:
         _until(lambda: attacker.sandbox.refresh().limit == "inodes", "the ceiling is named")
     assert bystander.exec("echo alive").stdout == "alive\n"
 
@@ -310,7 +310,7 @@ def test_a_sandbox_under_pressure_of_memory_is_killed_like_any_other(limited: Li
 def _struck(sandbox: Sandbox, limit: str) -> bool:
     try:
         return sandbox.usage().strikes.get(Limit(limit), 0) >= 1
-    except SandboxDied:
+    except SandboxDiedError:
         return False
 
 

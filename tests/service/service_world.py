@@ -19,7 +19,7 @@ from typing import Any
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends._stillness import Stillness
-from paddock.errors import AlreadyExists, FileError, NotFound, ProgramNotFoundError, SandboxDied
+from paddock.errors import AlreadyExistsError, FileError, NotFoundError, ProgramNotFoundError, SandboxDiedError
 from paddock.linux import proc
 from paddock.model import (
     ByteStream,
@@ -300,7 +300,7 @@ class Held:
 
     def _live(self) -> Place:
         if self._place.ended is not None:
-            raise SandboxDied(f"{self.id} is dead")
+            raise SandboxDiedError(f"{self.id} is dead")
         return self._place
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
@@ -317,17 +317,17 @@ class Held:
     async def take_up(self, exec: ExecId) -> Command:
         command = self._live().commands.get(exec)
         if command is None or not command.kept:
-            raise NotFound(f"nothing is kept of {exec}")
+            raise NotFoundError(f"nothing is kept of {exec}")
         return command
 
     async def attach(self, exec: ExecId) -> Command:
         try:
             return self._live().commands[exec]
         except KeyError:
-            raise NotFound(f"no exec {exec}") from None
+            raise NotFoundError(f"no exec {exec}") from None
 
     async def output(self, exec: ExecId, stream: int) -> FileReader:
-        raise NotFound(f"no background command {exec}")
+        raise NotFoundError(f"no background command {exec}")
 
     async def accept(self, path: str) -> ByteStream:
         raise FileError(f"nothing comes to {path} in here")
@@ -511,7 +511,7 @@ class FolderPool(WithoutDisk):
         try:
             (self._root / name).mkdir()
         except FileExistsError:
-            raise AlreadyExists(name) from None
+            raise AlreadyExistsError(name) from None
 
     def snapshot(
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
@@ -519,7 +519,7 @@ class FolderPool(WithoutDisk):
         try:
             shutil.copytree(self._root / source, self._root / name)
         except FileExistsError:
-            raise AlreadyExists(name) from None
+            raise AlreadyExistsError(name) from None
 
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         self.snapshot(source, name)
@@ -531,7 +531,7 @@ class FolderPool(WithoutDisk):
     def exchange(self, one: str, other: str) -> None:
         for name in (one, other):
             if not (self._root / name).exists():
-                raise NotFound(f"no tree {name!r}")
+                raise NotFoundError(f"no tree {name!r}")
         aside = self._root / f"{one}.aside"
         (self._root / one).rename(aside)
         (self._root / other).rename(self._root / one)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from service_world import ME, Rig, until
 
-from paddock.errors import ApprovalNeeded, InvalidState, NotFound, PolicyDenied
+from paddock.errors import ApprovalNeededError, InvalidStateError, NotFoundError, PolicyDeniedError
 from paddock.gateway._http1 import Request as HttpRequest
 from paddock.gateway._judged import Judged, of_request
 from paddock.model import (
@@ -94,13 +94,13 @@ async def test_of_two_who_answer_the_second_is_told_what_the_first_has_said(rig:
     async with rig.service() as service:
         id = claim(service).id
         await service.perform(GrantApproval(approval=id), ME)
-        with pytest.raises(InvalidState, match=f"is granted by {ME.id}"):
+        with pytest.raises(InvalidStateError, match=f"is granted by {ME.id}"):
             await service.perform(GrantApproval(approval=id), ME)
         await service.perform(DenyApproval(approval=id, reason="no\x1b[31m after all"), ME)  # not used yet
         denied = claim(service)
         assert (denied.granted, denied.state) == (False, ApprovalState.DENIED)
         assert "\x1b" not in denied.reason
-        with pytest.raises(InvalidState, match="is denied"):
+        with pytest.raises(InvalidStateError, match="is denied"):
             await service.perform(GrantApproval(approval=id), ME)
 
 
@@ -109,7 +109,7 @@ async def test_what_is_not_answered_or_used_in_time_is_a_no(rig: Rig) -> None:
     async with rig.service(clock=time.clock()) as service:
         late = claim(service).id
         time.now += WAIT_SECONDS
-        with pytest.raises(InvalidState, match="is expired"):
+        with pytest.raises(InvalidStateError, match="is expired"):
             await service.perform(GrantApproval(approval=late), ME)
         fresh = claim(service).id
         assert fresh != late
@@ -125,10 +125,10 @@ async def test_nobody_inside_says_yes_whatever_the_policy_says(rig: Rig) -> None
         id = claim(service, owner="nested:sb_1").id
         inside = nested_principal("sb_1")
         for action in (GrantApproval(approval=id), DenyApproval(approval=id), ListApprovals(all=True)):
-            with pytest.raises(PolicyDenied, match="inside a sandbox"):
+            with pytest.raises(PolicyDeniedError, match="inside a sandbox"):
                 await service.perform(action, inside)
     async with rig.service() as service:
-        with pytest.raises(PolicyDenied):
+        with pytest.raises(PolicyDeniedError):
             await service.perform(GrantApproval(approval=id), inside)
 
 
@@ -138,7 +138,7 @@ async def test_nobody_answers_for_another(rig: Rig) -> None:
         id = claim(service).id
         assert await service.perform(ListApprovals(all=True), other) == ()
         for reference in (id, id[:10]):
-            with pytest.raises(NotFound):
+            with pytest.raises(NotFoundError):
                 await service.perform(GrantApproval(approval=reference), other)
         assert (await service.perform(GrantApproval(approval=id[:18]), ME)).id == id
 
@@ -164,18 +164,18 @@ async def test_an_action_at_the_door_goes_through_once_after_a_yes(rig: Rig) -> 
             with service._gate.open(ME, action) as entry:
                 approvals.require("git.push", action, entry, about="ws_1", revision="r1", what="push\na branch")
 
-        with pytest.raises(ApprovalNeeded, match="a person has to say yes") as caught:
+        with pytest.raises(ApprovalNeededError, match="a person has to say yes") as caught:
             attempt()
         id = caught.value.details["approval"]
         assert f"paddock approvals approve {id}" in str(caught.value)
         await service.perform(GrantApproval(approval=str(id)), ME)
-        with pytest.raises(ApprovalNeeded):
+        with pytest.raises(ApprovalNeededError):
             attempt(ListSandboxes(ended=True))
         attempt()
-        with pytest.raises(ApprovalNeeded) as caught:
+        with pytest.raises(ApprovalNeededError) as caught:
             attempt()
         await service.perform(DenyApproval(approval=str(caught.value.details["approval"]), reason="not today"), ME)
-        with pytest.raises(PolicyDenied, match="somebody said no: not today"):
+        with pytest.raises(PolicyDeniedError, match="somebody said no: not today"):
             attempt()
 
 

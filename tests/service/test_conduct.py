@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from service_world import ME, Rig
 
-from paddock.errors import ApprovalNeeded, PolicyDenied
+from paddock.errors import ApprovalNeededError, PolicyDeniedError
 from paddock.model import (
     CreateSandbox,
     DenyApproval,
@@ -70,7 +70,7 @@ async def test_a_command_that_is_denied_is_not_started_and_the_rule_is_named_and
             run(sandbox, "sh", "-c", "true; rm x"),
             StartExec(sandbox=sandbox.id, spec=ExecSpec(argv=("rm",))),
         ):
-            with pytest.raises(PolicyDenied, match=r"commands\.deny\[0\] forbids it") as refused:
+            with pytest.raises(PolicyDeniedError, match=r"commands\.deny\[0\] forbids it") as refused:
                 await service.perform(action, ME)
             assert refused.value.details["rule"] == "commands.deny[0]"
         assert (await service.perform(run(sandbox, "true"), ME)).exit_code == 0
@@ -85,7 +85,7 @@ async def test_a_command_that_is_denied_is_not_started_and_the_rule_is_named_and
 async def test_a_command_that_a_person_has_to_allow_is_started_once_as_exactly_that(rig: Rig) -> None:
     async with held(rig) as (service, sandbox):
         asks = run(sandbox, "touch", "x")
-        with pytest.raises(ApprovalNeeded):
+        with pytest.raises(ApprovalNeededError):
             await service.perform(asks, ME)
         (waiting,) = await service.perform(ListApprovals(), ME)
         assert (waiting.kind, waiting.revision, waiting.sandbox) == ("command", REVISION, sandbox.id)
@@ -96,26 +96,26 @@ async def test_a_command_that_a_person_has_to_allow_is_started_once_as_exactly_t
             run(sandbox, "touch", "x", env={"A": "b"}),
             run(sandbox, "touch", "x", cwd="/tmp"),
         ):
-            with pytest.raises(ApprovalNeeded):
+            with pytest.raises(ApprovalNeededError):
                 await service.perform(other, ME)
         # by its name or a prefix it is the same sandbox
         assert (await service.perform(RunExec(sandbox=sandbox.id[:10], spec=asks.spec), ME)).exit_code == 0
-        with pytest.raises(ApprovalNeeded):
+        with pytest.raises(ApprovalNeededError):
             await service.perform(asks, ME)
     assert [one["allowed"] for one in records(rig, "policy.command")] == [False, False, False, False, True, False]
 
 
 async def test_a_no_is_a_no_and_another_revision_asks_anew(rig: Rig) -> None:
     async with held(rig) as (service, sandbox):
-        with pytest.raises(ApprovalNeeded):
+        with pytest.raises(ApprovalNeededError):
             await service.perform(run(sandbox, "touch", "x"), ME)
         (waiting,) = await service.perform(ListApprovals(), ME)
         await service.perform(DenyApproval(approval=waiting.id, reason="no"), ME)
-        with pytest.raises(PolicyDenied, match="somebody said no"):
+        with pytest.raises(PolicyDeniedError, match="somebody said no"):
             await service.perform(run(sandbox, "touch", "x"), ME)
         changed = PolicyDocument(commands=CommandRules(approve=RULES.approve), files=POLICY.files)
         await service.perform(SetPolicy(sandbox=sandbox.id, policy=changed), ME)
-        with pytest.raises(ApprovalNeeded):
+        with pytest.raises(ApprovalNeededError):
             await service.perform(run(sandbox, "touch", "x"), ME)
 
 
@@ -125,9 +125,9 @@ async def test_a_protected_file_is_left_alone_and_a_deletion_is_asked_for(rig: R
             MakeDirectory(sandbox=sandbox.id, path="src/../.git/hooks/x"),
             RemoveFile(sandbox=sandbox.id, path=".git", recursive=True),
         ):
-            with pytest.raises(PolicyDenied, match=r"files\.protect\[0\]"):
+            with pytest.raises(PolicyDeniedError, match=r"files\.protect\[0\]"):
                 await service.perform(action, ME)
-        with pytest.raises(ApprovalNeeded):
+        with pytest.raises(ApprovalNeededError):
             await service.perform(RemoveFile(sandbox=sandbox.id, path="x"), ME)
         (waiting,) = await service.perform(ListApprovals(), ME)
         assert (waiting.kind, waiting.incarnation) == ("file", 0)

@@ -13,7 +13,7 @@ from service_world import ME, Place, Rig, put
 from test_workspace_trees import OneWorkspace
 
 from paddock.backends._base import Ending
-from paddock.errors import ResourceExhausted, SandboxDied, Unsupported
+from paddock.errors import ResourceExhaustedError, SandboxDiedError, UnsupportedError
 from paddock.model import (
     CreateSandbox,
     DeleteSnapshot,
@@ -97,7 +97,7 @@ def full(rig: Rig, monkeypatch: pytest.MonkeyPatch, names: Callable[[str], bool]
 
     def snapshot(source: str, name: str, **options: Any) -> None:
         if names(name):
-            raise ResourceExhausted(f"cannot copy tree {name!r}: No space left on device")
+            raise ResourceExhaustedError(f"cannot copy tree {name!r}: No space left on device")
         real(source, name, **options)
 
     monkeypatch.setattr(rig.pool, "snapshot", snapshot)
@@ -138,7 +138,7 @@ async def test_it_wakes_for_what_needs_it(rig: Rig, over: OneWorkspace, use: str
 async def test_where_memory_cannot_be_written_it_says_what_can_be_done(rig: Rig) -> None:
     async with rig.service() as service:
         made = await service.perform(CreateSandbox(), ME)
-        with pytest.raises(Unsupported) as refused:
+        with pytest.raises(UnsupportedError) as refused:
             await service.perform(PauseSandbox(sandbox=made.id, to_disk=True), ME)
         assert "without `to_disk`" in (refused.value.hint or "")
         assert (await service.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
@@ -172,7 +172,7 @@ async def test_without_room_to_sleep_it_goes_on_as_it_was(
         box = await Sleeper(rig, service).begin()
         trees, place = rig.pool.names(), box.place
         full(rig, monkeypatch, lambda name: name.startswith("sn_") and name.endswith(which))
-        with pytest.raises(ResourceExhausted):
+        with pytest.raises(ResourceExhaustedError):
             await box.sleep()
         assert (box.place, await box.state(), rig.pool.names()) == (place, State.RUNNING, trees)
         assert await box.answers()
@@ -186,16 +186,16 @@ async def test_what_keeps_it_from_waking_leaves_it_asleep(
         await box.sleep()
         trees = rig.pool.names()
         full(rig, monkeypatch, lambda name: name.startswith("rb_"))
-        with pytest.raises(ResourceExhausted, match="No space left"):
+        with pytest.raises(ResourceExhaustedError, match="No space left"):
             await box.answers()
         assert (await box.state(), rig.pool.names()) == (State.PAUSED, trees)
         monkeypatch.undo()
 
         def refuse(_: object) -> None:
-            raise ResourceExhausted("no memory")
+            raise ResourceExhaustedError("no memory")
 
         rig.world.before_create = refuse
-        with pytest.raises(ResourceExhausted, match="no memory"):
+        with pytest.raises(ResourceExhaustedError, match="no memory"):
             await box.answers()
         assert (await box.state(), rig.pool.names()) == (State.PAUSED, trees)
         rig.world.before_create = None
@@ -218,7 +218,7 @@ async def test_killed_asleep_it_leaves_nothing(rig: Rig, over: OneWorkspace) -> 
         box = await Sleeper(rig, service).begin()
         await box.sleep()
         assert (await service.perform(KillSandbox(sandbox=box.id), ME)).state is State.KILLED
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await box.answers()
         assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
 
@@ -237,7 +237,7 @@ async def test_killed_while_it_wakes_it_stays_dead(rig: Rig, over: OneWorkspace)
         use = asyncio.ensure_future(box.answers())
         await entered.wait()
         await service.perform(KillSandbox(sandbox=box.id), ME)
-        with pytest.raises(SandboxDied, match=f"killed by {ME.id}"):
+        with pytest.raises(SandboxDiedError, match=f"killed by {ME.id}"):
             await use
         assert await box.state() is State.KILLED
         assert box.place is None
@@ -260,7 +260,7 @@ async def test_its_ttl_stands_still_and_its_retention_ends_it(rig: Rig, over: On
         assert await box.state() is State.PAUSED
         ahead[0] = 101 + 6 * 3600
         if look == "use":
-            with pytest.raises(SandboxDied):
+            with pytest.raises(SandboxDiedError):
                 await box.answers()
         elif look == "sweep":
             await service.recovery.sweep()
@@ -327,10 +327,10 @@ async def test_what_cannot_be_ended_is_finished_by_the_next_who_looks(
         box = await Sleeper(rig, service).begin()
 
         async def fail(_: object) -> None:
-            raise ResourceExhausted("no descriptors")
+            raise ResourceExhaustedError("no descriptors")
 
         monkeypatch.setattr("service_world.Held.kill", fail)
-        with pytest.raises(ResourceExhausted):
+        with pytest.raises(ResourceExhaustedError):
             await box.sleep()
         monkeypatch.undo()
         assert box.place is not None
@@ -367,12 +367,12 @@ async def test_who_loses_what_he_was_at_is_told_why(rig: Rig, over: OneWorkspace
 
 
 async def test_nobody_deletes_what_it_sleeps_on(rig: Rig, over: OneWorkspace) -> None:
-    from paddock.errors import NotFound
+    from paddock.errors import NotFoundError
 
     async with rig.service(workspaces=over, memory=True) as service:
         box = await Sleeper(rig, service).begin()
         await box.sleep()
         (own,) = (name for name in rig.pool.names() if name.startswith("sn_") and not name.endswith("_w"))
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await service.perform(DeleteSnapshot(snapshot=own), ME)
         assert await box.answers()

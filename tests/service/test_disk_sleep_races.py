@@ -12,7 +12,7 @@ from service_world import ME, Place, Rig
 from test_disk_sleep import Sleeper
 from test_workspace_trees import OneWorkspace
 
-from paddock.errors import SandboxDied, SupervisorUnavailable
+from paddock.errors import SandboxDiedError, SupervisorUnavailableError
 from paddock.model import KillSandbox, State
 from paddock.service._clock import Clock
 
@@ -51,14 +51,14 @@ async def test_what_could_not_be_finished_the_next_use_finishes(
         box = await Sleeper(rig, service).begin()
 
         async def fail(*_: object) -> None:
-            raise SupervisorUnavailable("it has just died")
+            raise SupervisorUnavailableError("it has just died")
 
         if way == "to sleep":
             monkeypatch.setattr(service_world.Held, "kill", fail)
         else:
             await box.sleep()
             monkeypatch.setattr(service_world.WorldBackend, "forget", fail)
-        with pytest.raises(SupervisorUnavailable):
+        with pytest.raises(SupervisorUnavailableError):
             await (box.sleep() if way == "to sleep" else box.answers())
         monkeypatch.undo()
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -89,7 +89,7 @@ async def test_killed_while_it_wakes_it_does_not_touch_a_workspace_that_another_
         assert not kill.done(), "it waits for the copy: until then nobody else has the workspace"
         go.set()
         await kill
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await use
         assert box.file("ws_1").read_text() == "kept"
         assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
@@ -104,9 +104,9 @@ async def test_whose_time_ends_while_it_wakes_is_told_so(rig: Rig, over: OneWork
 
         def too_late(_: object) -> None:
             ahead[0] = 301
-            raise SandboxDied("its pid 1 has ended")
+            raise SandboxDiedError("its pid 1 has ended")
 
         rig.world.before_create = too_late
-        with pytest.raises(SandboxDied, match="its time to live was over"):
+        with pytest.raises(SandboxDiedError, match="its time to live was over"):
             await box.answers()
         assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}

@@ -17,7 +17,7 @@ from paddock.backends.guest import Place
 from paddock.backends.guest import _frames as frames
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.model import ExecSpec, GetSandbox, RunExec, StartExec, State
 from paddock.service import Service
 from paddock.wire.guest import ExecReply, KillReply, Kind, Op, PingReply
@@ -71,7 +71,7 @@ async def test_a_command_whose_time_is_over_ends_with_its_sandbox(
         id = await make(service)
         monkeypatch.setattr(GuestInstance, "connection", lied_to)
         async with asyncio.timeout(60):
-            with pytest.raises(SandboxDied, match=r"command ex_.* (was not ended in 2 s|its end is not told)"):
+            with pytest.raises(SandboxDiedError, match=r"command ex_.* (was not ended in 2 s|its end is not told)"):
                 await WAYS[way](service, id, sh("x", timeout_seconds=0.1))
         ended = await service.perform(GetSandbox(sandbox=id), ME)
         assert ended.state is State.KILLED

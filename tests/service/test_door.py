@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from service_world import ME, Rig, put
 
-from paddock.errors import FileError, InvalidArgument, InvalidState, PolicyDenied, Unrecorded
+from paddock.errors import FileError, InvalidArgumentError, InvalidStateError, PolicyDeniedError, UnrecordedError
 from paddock.model import (
     LEGAL,
     CreateSandbox,
@@ -52,7 +52,7 @@ async def test_every_action_has_a_decision_and_one_outcome(rig: Rig) -> None:
 
 async def test_what_is_denied_is_recorded_and_not_done(rig: Rig) -> None:
     async with rig.service() as service:
-        with pytest.raises(PolicyDenied, match="no rule allows this"):
+        with pytest.raises(PolicyDeniedError, match="no rule allows this"):
             await service.perform(CreateSandbox(), Principal("local:99999"))
     denied = [r for r in records(rig) if r["kind"] == "decision"]
     assert [r["allowed"] for r in denied] == [False]
@@ -62,14 +62,14 @@ async def test_what_is_denied_is_recorded_and_not_done(rig: Rig) -> None:
 async def test_a_service_without_rules_does_nothing(rig: Rig) -> None:
     async with rig.service(policy=Policy()) as service:
         for kind in BY_TAG.values():
-            with pytest.raises(PolicyDenied):
+            with pytest.raises(PolicyDeniedError):
                 await service.perform(_some(kind), ME)
 
 
 async def test_what_cannot_be_recorded_is_not_done(rig: Rig) -> None:
     async with rig.service() as service:
         service._audit.close()
-        with pytest.raises(Unrecorded):
+        with pytest.raises(UnrecordedError):
             await service.perform(CreateSandbox(), ME)
         assert rig.world.creates == 0
         assert service._store.list(ended=True) == ()
@@ -117,7 +117,7 @@ async def test_files_flow_past_the_door_with_their_digest_in_the_record(rig: Rig
 )
 async def test_a_file_action_that_makes_no_sense_is_refused(rig: Rig, action: ReadFile) -> None:
     async with rig.service() as service:
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             await service.perform(action, ME)
 
 
@@ -155,7 +155,7 @@ async def test_only_legal_moves_change_a_state(rig: Rig, start: State, to: State
             assert moved == service._store.get(made.id)
             assert (moved.sandbox.ended_at is not None) is (not LEGAL[to])
         else:
-            with pytest.raises(InvalidState):
+            with pytest.raises(InvalidStateError):
                 service._store.move(seen, to)
 
 
@@ -163,9 +163,9 @@ async def test_a_closed_service_says_so(rig: Rig) -> None:
     async with rig.service() as service:
         await service.aclose()
         await service.aclose()
-        with pytest.raises(Unrecorded, match="closed"):
+        with pytest.raises(UnrecordedError, match="closed"):
             await service.perform(GetSandbox(sandbox="x"), ME)
-        with pytest.raises(InvalidState):
+        with pytest.raises(InvalidStateError):
             await service.__aenter__()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paddock.backends import Instance
-from paddock.errors import NotConfigured, NotFound, SupervisorUnavailable
+from paddock.errors import NotConfiguredError, NotFoundError, SupervisorUnavailableError
 from paddock.gateway._client import GatewayClient
 from paddock.gateway._control import Open, Secret
 from paddock.gateway._secret_book import Bound, to_bytes
@@ -150,13 +150,13 @@ def test_a_revision_that_finds_an_open_failing_holds_once_it_can(
 
             async def failing(*arguments: Any, **named: Any) -> Any:
                 if failures:
-                    raise SupervisorUnavailable(failures.pop(0))
+                    raise SupervisorUnavailableError(failures.pop(0))
                 return await exits(*arguments, **named)
 
             monkeypatch.setattr(yard.backend, "exits", failing)
             both = doors.open(row_of(instance), NOTHING), doors.revise(row_of(instance), NOTHING)
             told = await asyncio.gather(*both, return_exceptions=True)
-            assert [type(error) for error in told] == [SupervisorUnavailable] * 2
+            assert [type(error) for error in told] == [SupervisorUnavailableError] * 2
             assert await calls(instance) in REFUSED, "the door opens at last"
             await instance.kill()
 
@@ -255,7 +255,7 @@ def test_the_next_daemon_takes_back_at_the_gateway_what_the_one_before_had_only_
             async def noted(what: Any, *descriptors: Any) -> Any:
                 try:
                     done.append((what, await order(what, *descriptors)))
-                except NotFound as error:
+                except NotFoundError as error:
                     done.append((what, error))
                     raise
 
@@ -263,7 +263,7 @@ def test_the_next_daemon_takes_back_at_the_gateway_what_the_one_before_had_only_
             doors.resume([], [row_of(other), row_of(instance)])
             await eventually(lambda: len(done) == 2)
             assert [type(what).__name__ for what, _ in done] == ["Revise", "Revise"]
-            assert isinstance(done[0][1], NotFound), "it never had a way out, and gets none"
+            assert isinstance(done[0][1], NotFoundError), "it never had a way out, and gets none"
             assert done[1][0].snapshot == NOTHING.to_bytes()
             assert not isinstance(done[1][1], Exception)
             await instance.kill()
@@ -317,7 +317,7 @@ def test_where_no_gateway_can_be_started_the_open_is_refused(state_dir: Path, mo
     async def scene(yard: Yard) -> None:
         async with doors_of(yard) as doors:
             instance = await yard.create(exits=True)
-            with pytest.raises(NotConfigured, match="out of luck"):
+            with pytest.raises(NotConfiguredError, match="out of luck"):
                 await doors.open(row_of(instance), NOTHING)
             await instance.kill()
 

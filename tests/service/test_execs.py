@@ -14,7 +14,13 @@ from service_world import ME, Command, Rig, until
 
 from paddock.backends._base import Ending
 from paddock.backends._pump import Flow, Pump, pour
-from paddock.errors import InvalidArgument, InvalidState, NotFound, ProgramNotFoundError, SandboxDied
+from paddock.errors import (
+    InvalidArgumentError,
+    InvalidStateError,
+    NotFoundError,
+    ProgramNotFoundError,
+    SandboxDiedError,
+)
 from paddock.model import (
     AttachExec,
     ByteReader,
@@ -191,7 +197,7 @@ async def test_a_sandbox_that_dies_under_a_command_says_why(rig: Rig) -> None:
         handle = await service.perform(StartExec(sandbox=id, spec=sh("sleep 1000")), ME)
         await place.end(Ending(limit=Limit.TTL, reason="its time was over"))
         await handle.wait()
-        with pytest.raises(SandboxDied, match="its time was over"):
+        with pytest.raises(SandboxDiedError, match="its time was over"):
             await run(service, id, "true")
 
 
@@ -308,7 +314,7 @@ async def test_a_foreground_command_that_is_let_go_is_recorded_once(rig: Rig) ->
         await handle.aclose()
         await handle.aclose()
         for wait in (waiting, handle.wait()):
-            with pytest.raises(InvalidState, match="closed"):
+            with pytest.raises(InvalidStateError, match="closed"):
                 await wait
         assert not _runs(pid)
         assert len(outcomes(rig, "exec.start")) == 1
@@ -332,7 +338,7 @@ async def test_background_commands_are_listed_attached_and_signalled(rig: Rig) -
         assert (await again.wait()).signal == 15
         for h in (handle, again):
             await h.aclose()
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await service.perform(AttachExec(sandbox=id, exec="ex_nope"), ME)
 
 
@@ -342,7 +348,7 @@ async def test_background_commands_are_listed_attached_and_signalled(rig: Rig) -
 async def test_a_command_that_makes_no_sense_is_refused(rig: Rig, spec: ExecSpec) -> None:
     async with rig.service() as service:
         id = await make(service)
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             await service.perform(RunExec(sandbox=id, spec=spec), ME)
 
 

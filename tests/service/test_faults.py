@@ -11,7 +11,13 @@ import service_world
 from service_world import ME, Rig
 
 from paddock.backends._base import Ending
-from paddock.errors import PaddockError, ResourceExhausted, SandboxDied, SupervisorUnavailable, Unrecorded
+from paddock.errors import (
+    PaddockError,
+    ResourceExhaustedError,
+    SandboxDiedError,
+    SupervisorUnavailableError,
+    UnrecordedError,
+)
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -69,7 +75,7 @@ async def test_a_create_whose_database_fails_at_any_call_leaves_nothing_after_a_
     rig: Rig, method: str, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig.service() as service:
-        _fail_at(monkeypatch, service._store, method, call, ResourceExhausted("disk full"))
+        _fail_at(monkeypatch, service._store, method, call, ResourceExhaustedError("disk full"))
         made: list[Any] = await asyncio.gather(service.perform(CreateSandbox(), ME), return_exceptions=True)
         monkeypatch.undo()
         if isinstance(made[0], BaseException):
@@ -87,7 +93,7 @@ async def test_an_audit_log_that_fails_at_any_record_leaves_nothing_undone(
 ) -> None:
     """Of create and kill: no effect without a decision, no sandbox without an outcome."""
     async with rig.service() as service:
-        _fail_at(monkeypatch, service._audit, "_write", call, Unrecorded("disk full"))
+        _fail_at(monkeypatch, service._audit, "_write", call, UnrecordedError("disk full"))
         made = await asyncio.gather(service.perform(CreateSandbox(), ME), return_exceptions=True)
         monkeypatch.undo()
         living = await consistent(service, rig)
@@ -146,10 +152,10 @@ async def test_a_failure_that_cannot_be_written_down_is_found_by_the_next_sweep(
     async with rig.service() as service:
 
         def cannot(*_: object, **__: object) -> None:
-            raise ResourceExhausted("disk full")
+            raise ResourceExhaustedError("disk full")
 
         monkeypatch.setattr(service._store, "move", cannot)
-        with pytest.raises(ResourceExhausted) as caught:
+        with pytest.raises(ResourceExhaustedError) as caught:
             await service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME)
         assert "could not be recorded" in caught.value.__notes__[0]
         monkeypatch.undo()
@@ -178,10 +184,10 @@ async def test_one_that_dies_while_it_is_taken_over_is_said_to_have_died_and_of_
 
         async def die(held: Held, *_: Any, **__: Any) -> None:
             await rig.world.places[held.id].end(Ending(limit=Limit.MEMORY, reason="memory ran out"))
-            raise SandboxDied(f"{held.id} is dead")
+            raise SandboxDiedError(f"{held.id} is dead")
 
         monkeypatch.setattr(Held, "start", die)
-        with pytest.raises(SandboxDied, match="memory ran out") as caught:
+        with pytest.raises(SandboxDiedError, match="memory ran out") as caught:
             await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
         assert caught.value.details["limit"] == "memory"
         assert await consistent(service, rig) == ()
@@ -207,14 +213,14 @@ async def test_a_snapshot_that_cannot_be_deleted_on_a_full_disk_goes_with_the_ne
         made = await service.perform(CreateSandbox(), ME)
 
         def full(*_: object, **__: object) -> None:
-            raise ResourceExhausted("disk full")
+            raise ResourceExhaustedError("disk full")
 
         monkeypatch.setattr(SnapshotStore, "remove", full)
         if at == "copy":
             monkeypatch.setattr(rig.pool, "snapshot", full)
         else:
             monkeypatch.setattr(service._audit, "outcome", full)
-        with pytest.raises(ResourceExhausted):
+        with pytest.raises(ResourceExhaustedError):
             await service.perform(CreateSnapshot(sandbox=made.id), ME)
         await service.recovery.sweep()
         monkeypatch.undo()
@@ -231,7 +237,7 @@ async def test_an_end_on_a_full_disk_is_told_at_once_and_recorded_once(
         made = await service.perform(CreateSandbox(), ME)
 
         def full(*_: object, **__: object) -> None:
-            raise ResourceExhausted("disk full")
+            raise ResourceExhaustedError("disk full")
 
         monkeypatch.setattr(service._store, "move", full)
         await rig.world.places[made.id].end(Ending(limit=Limit.MEMORY, reason="too much"))
@@ -256,7 +262,7 @@ async def test_an_extension_that_is_broken_off_holds_as_it_is_recorded(
         await never.wait()
 
     async def fail(*_: object) -> None:
-        raise SupervisorUnavailable("it has just died")
+        raise SupervisorUnavailableError("it has just died")
 
     async with rig.service() as service:
         made = await service.perform(CreateSandbox(spec=SandboxSpec(ttl_seconds=100)), ME)
@@ -265,7 +271,7 @@ async def test_an_extension_that_is_broken_off_holds_as_it_is_recorded(
             broken.setattr(service_world.Held, "set_deadline", hang if died == "daemon" else fail)
             extension = asyncio.ensure_future(service.perform(ExtendSandbox(sandbox=made.id, ttl_seconds=1000), ME))
             if died == "supervisor":
-                with pytest.raises(SupervisorUnavailable):
+                with pytest.raises(SupervisorUnavailableError):
                     await extension
                 place.deadline += 900  # as if it had been done, and the answer lost
             else:
@@ -291,13 +297,13 @@ async def test_the_end_of_what_sleeps_on_disk_waits_until_it_can_be_recorded(
         await service.perform(PauseSandbox(sandbox=made.id, to_disk=True), ME)
 
         def full(*_: object, **__: object) -> None:
-            raise ResourceExhausted("disk full")
+            raise ResourceExhaustedError("disk full")
 
         monkeypatch.setattr(service._store, "move", full)
         for _ in range(2):
-            with pytest.raises(ResourceExhausted):
+            with pytest.raises(ResourceExhaustedError):
                 await service.end(made.id)
-        with pytest.raises(ResourceExhausted):
+        with pytest.raises(ResourceExhaustedError):
             await service.perform(KillSandbox(sandbox=made.id), ME)
         monkeypatch.undo()
         result = await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("echo", "here"))), ME)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from service_world import ME
 
-from paddock.errors import NotFound
+from paddock.errors import NotFoundError
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -52,7 +52,7 @@ class OverABase:
     @asynccontextmanager
     async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
         if reference != "task":
-            raise NotFound(reference)
+            raise NotFoundError(reference)
         yield self._tree
 
     def take(self, row: Row) -> None: ...

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Limits, Mount, Sandbox
-from paddock.errors import AlreadyExists, InvalidArgument, InvalidState, NotFound, SandboxDied
+from paddock.errors import AlreadyExistsError, InvalidArgumentError, InvalidStateError, NotFoundError, SandboxDiedError
 from tests.conftest import SandboxFactory, live_sandboxes
 
 WRITER = "n=0; while :; do n=$((n + 1)); echo $n > a.new; mv a.new a; echo $n > b.new; mv b.new b; done"
@@ -100,13 +100,13 @@ def test_a_snapshot_outlives_its_sandbox(sandbox: SandboxFactory) -> None:
     second = sandbox(snapshot="kept")
     assert second.exec("cat file; echo $WHO", check=True).stdout == "keptfirst\n"
     assert second.info.origin == snapshot.id
-    with pytest.raises(AlreadyExists, match="kept"):
+    with pytest.raises(AlreadyExistsError, match="kept"):
         second.snapshot("kept")
-    with pytest.raises(InvalidArgument, match="cannot be laid over"):
+    with pytest.raises(InvalidArgumentError, match="cannot be laid over"):
         sandbox(template="code-interpreter", snapshot=snapshot)
     second.delete_snapshot(snapshot)
     for reference in ("kept", snapshot.id):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             sandbox(snapshot=reference)
 
 
@@ -131,9 +131,9 @@ def test_what_cannot_be_rolled_back_is_left_as_it_is(sandbox: SandboxFactory, tm
     box.filesystem.write("file", "mine")
     other = sandbox(mounts=[Mount(source=str(tmp_path))])
     snapshot = other.snapshot()
-    with pytest.raises(InvalidState, match="other mounts"):
+    with pytest.raises(InvalidStateError, match="other mounts"):
         box.rollback(snapshot)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         box.rollback("sn_nothing")
     assert box.filesystem.read_text("file") == "mine"
     other.delete_snapshot(snapshot)
@@ -160,12 +160,12 @@ def test_a_fork_that_fails_leaves_nothing_and_the_parent_unharmed(sandbox: Sandb
     parent = sandbox()
     before = live_sandboxes(shared_state)
     for arguments in ({"count": 0}, {"count": 1001}, {"ttl_seconds": 0.0}):
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             parent.fork(**arguments)
     assert live_sandboxes(shared_state) == before
     assert parent.exec("echo fine", check=True).stdout == "fine\n"
     parent.kill()
-    with pytest.raises(SandboxDied):
+    with pytest.raises(SandboxDiedError):
         parent.fork()
 
 

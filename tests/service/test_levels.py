@@ -14,7 +14,13 @@ from service_world import ME, Rig, WorldBackend
 
 from paddock.backends._base import Capabilities
 from paddock.daemon._older import forget_figures
-from paddock.errors import InvalidArgument, LevelUnavailable, PolicyDenied, ResourceExhausted, Unsupported
+from paddock.errors import (
+    InvalidArgumentError,
+    LevelUnavailableError,
+    PolicyDeniedError,
+    ResourceExhaustedError,
+    UnsupportedError,
+)
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -56,7 +62,7 @@ class Wall(WorldBackend):
 
     async def create(self, plan: Any) -> Any:
         if self._broken:
-            raise ResourceExhausted(self._broken)
+            raise ResourceExhaustedError(self._broken)
         return await super().create(plan)
 
 
@@ -106,12 +112,12 @@ async def test_a_default_that_is_missing_or_cannot_do_what_is_asked_is_a_refusal
     (rig.state_dir / CONFIG).write_text('level = "gvisor"\n')
     async with service(rig, missing="runsc is gone") as made:
         for level in (None, Level.GVISOR):
-            with pytest.raises(LevelUnavailable, match="runsc is gone"):
+            with pytest.raises(LevelUnavailableError, match="runsc is gone"):
                 await chosen(made, level=level)
         found = of(await made.perform(Diagnose(), ME), "gvisor")
         assert (found.status, found.detail) == ("missing", "runsc is gone")
     async with service(rig) as made:
-        with pytest.raises(Unsupported, match="mounts"):
+        with pytest.raises(UnsupportedError, match="mounts"):
             await chosen(made, mounts=(Mount(source="/"),))
         assert rig.world.creates == 0
 
@@ -145,7 +151,7 @@ async def test_doctor_does_not_run_what_is_missing_and_a_command_that_fails_is_n
 async def test_only_the_owner_has_sandboxes_made_for_a_report(rig: Rig) -> None:
     everything = Policy({"all": lambda principal, action: (True, "a test")})
     async with service(rig, policy=everything) as made:
-        with pytest.raises(PolicyDenied):
+        with pytest.raises(PolicyDeniedError):
             await made.perform(Diagnose(run=True), Principal("local:99999"))
     assert rig.world.creates == 0
 
@@ -172,7 +178,7 @@ async def test_only_the_owner_has_sandboxes_made_for_a_report(rig: Rig) -> None:
 )
 def test_a_setting_that_says_nothing_is_refused_with_what_is_accepted(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / CONFIG).write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         read_config(tmp_path)
     assert words in refused.value.message
     assert refused.value.message.startswith(str(tmp_path / CONFIG))
@@ -184,14 +190,14 @@ async def test_the_limits_of_all_sandboxes_together_are_kept(rig: Rig) -> None:
     async with rig.service(config=room) as made:
         keyed = CreateSandbox(idempotency_key="one")
         first, second = await made.perform(keyed, ME), await made.perform(CreateSandbox(), ME)
-        with pytest.raises(ResourceExhausted, match=f"disk_mib={room.disk_mib} here, and 2 have {room.disk_mib}"):
+        with pytest.raises(ResourceExhaustedError, match=f"disk_mib={room.disk_mib} here, and 2 have {room.disk_mib}"):
             await made.perform(CreateSandbox(), ME)
         assert await made.perform(keyed, ME) == await made.perform(GetSandbox(sandbox=first.id), ME)
         await made.perform(KillSandbox(sandbox=first.id), ME)
-        with pytest.raises(ResourceExhausted, match="disk_mib"):
+        with pytest.raises(ResourceExhaustedError, match="disk_mib"):
             await made.perform(ForkSandbox(sandbox=second.id, count=2), ME)
         more = Limits(disk_mib=1, memory_mib=room.memory_mib)
-        with pytest.raises(ResourceExhausted, match="memory_mib"):
+        with pytest.raises(ResourceExhaustedError, match="memory_mib"):
             await made.perform(CreateSandbox(spec=SandboxSpec(limits=more)), ME)
         assert [one.id for one in await made.perform(ListSandboxes(), ME)] == [second.id]
 
@@ -234,10 +240,10 @@ async def test_a_copy_with_memory_goes_on_at_its_own_level_and_size_or_is_refuse
         again = await made.perform(CreateSandbox(spec=SandboxSpec(snapshot=memory)), ME)
         assert (again.level, again.spec.limits) == ("gvisor", small)
         for level, of in ((Level.JAIL, memory), (Level.GVISOR, files)):
-            with pytest.raises(InvalidArgument, match="cannot go on at level"):
+            with pytest.raises(InvalidArgumentError, match="cannot go on at level"):
                 await chosen(made, snapshot=of, level=level)
-        with pytest.raises(InvalidArgument, match="256 MiB of memory"):
+        with pytest.raises(InvalidArgumentError, match="256 MiB of memory"):
             await chosen(made, snapshot=memory, limits=Limits(memory_mib=512, disk_mib=512))
         for sandbox, of in ((machine, files), (jail, memory)):
-            with pytest.raises(InvalidArgument, match=r"cannot go on at level|MiB of memory"):
+            with pytest.raises(InvalidArgumentError, match=r"cannot go on at level|MiB of memory"):
                 await made.perform(RollbackSandbox(sandbox=sandbox, snapshot=of), ME)

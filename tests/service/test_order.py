@@ -10,7 +10,7 @@ import pytest
 import service_world
 from service_world import ME, Rig, until
 
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -185,7 +185,7 @@ async def test_commands_that_wait_for_their_turn_delay_no(verb: str, rig: Rig, m
             assert (await ask).state is State.KILLED
             starts.go.set()
             for run in runs:
-                with pytest.raises(SandboxDied):
+                with pytest.raises(SandboxDiedError):
                     await run
             assert starts.of(id) == arguments[:1]
         else:
@@ -215,7 +215,7 @@ async def test_a_kill_during_a_create_undoes_it_and_both_say_so(rig: Rig) -> Non
         await entered.wait()
         killed = await service.perform(KillSandbox(sandbox="n"), ME)
         assert (killed.state, killed.reason) == (State.KILLED, f"killed by {ME.id}")
-        with pytest.raises(SandboxDied, match=f"killed by {ME.id}"):
+        with pytest.raises(SandboxDiedError, match=f"killed by {ME.id}"):
             await create
         assert rig.pool.names() == ()
         rig.world.before_create = None
@@ -232,7 +232,7 @@ async def test_a_create_whose_caller_leaves_undoes_itself_and_a_pause_that_waite
         create.cancel()
         with pytest.raises(asyncio.CancelledError):
             await create
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await pause
         (seen,) = await service.perform(ListSandboxes(ended=True), ME)
         assert seen.state is State.FAILED
@@ -261,7 +261,7 @@ async def test_who_uses_it_while_it_is_killed_is_told_by_whom(rig: Rig, monkeypa
         go.set()
         await killing
         for use in uses:
-            with pytest.raises(SandboxDied, match=f"killed by {ME.id}"):
+            with pytest.raises(SandboxDiedError, match=f"killed by {ME.id}"):
                 await use
 
 
@@ -284,7 +284,9 @@ async def test_a_kill_does_not_wait_for_ever_for_what_hangs(rig: Rig, monkeypatc
             assert not snapshot.done()
         finally:
             go.set()
-        with pytest.raises((SandboxDied, FileNotFoundError)):  # the folders of this world say so of a tree that is gone
+        with pytest.raises(
+            (SandboxDiedError, FileNotFoundError)
+        ):  # the folders of this world say so of a tree that is gone
             await snapshot
         await service.recovery.sweep()
         assert rig.pool.names() == ()

@@ -16,7 +16,7 @@ import pytest
 from service_world import ME, Rig, until
 
 from paddock.backends.process import ProcessBackend
-from paddock.errors import FileError, SandboxDied
+from paddock.errors import FileError, SandboxDiedError
 from paddock.model import (
     AttachExec,
     CreateSandbox,
@@ -98,7 +98,7 @@ async def test_a_day_in_the_life(rig: Rig) -> None:
         assert missing.status.code == 127
         assert (await service.perform(VerifyAudit(), ME)).ok
         await service.perform(KillSandbox(sandbox=id), ME)
-        with pytest.raises(SandboxDied, match=f"killed by {ME.id}"):
+        with pytest.raises(SandboxDiedError, match=f"killed by {ME.id}"):
             await service.perform(RunExec(sandbox=id, spec=sh("true")), ME)
         assert rig.pool.names() == ()
 
@@ -182,7 +182,7 @@ async def test_the_timeout_of_a_background_command_holds_after_it_was_let_go(rig
 async def test_the_deadline_is_kept_and_told(rig: Rig) -> None:
     async with opened(rig) as service:
         id = await make(service, ttl_seconds=1)
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await service.perform(RunExec(sandbox=id, spec=sh("sleep 999")), ME)
         seen = await service.perform(GetSandbox(sandbox=id), ME)
         assert (seen.state, seen.limit) == (State.KILLED, Limit.TTL)
@@ -215,7 +215,7 @@ async def test_a_guest_that_dies_is_noticed(rig: Rig) -> None:
         instance = service.live._held.get(id)  # pyright: ignore
         assert instance is not None
         os.kill(instance.instance._guest.pid, signal.SIGKILL)  # pyright: ignore
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await service.perform(RunExec(sandbox=id, spec=sh("sleep 1")), ME)
         assert (await service.perform(GetSandbox(sandbox=id), ME)).state is State.KILLED
 

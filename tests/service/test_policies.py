@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from service_world import ME, Rig, until
 
-from paddock.errors import InvalidState, NotConfigured, PaddockError, PolicyDenied, PolicyInvalid
+from paddock.errors import InvalidStateError, NotConfiguredError, PaddockError, PolicyDeniedError, PolicyInvalidError
 from paddock.model import (
     Allow,
     CreateSandbox,
@@ -114,9 +114,9 @@ async def test_without_a_policy_nobody_is_told(rig: Rig, doors: Doors) -> None:
 
 
 async def test_a_gateway_that_cannot_be_started_undoes_the_create(rig: Rig, doors: Doors) -> None:
-    doors.fails = NotConfigured("its log")
+    doors.fails = NotConfiguredError("its log")
     async with rig.service(doors=doors.made) as service:
-        with pytest.raises(NotConfigured, match="its log"):
+        with pytest.raises(NotConfiguredError, match="its log"):
             await create(service, ONE)
         assert rig.world.places == {}
         assert rig.pool.names() == ()
@@ -125,7 +125,7 @@ async def test_a_gateway_that_cannot_be_started_undoes_the_create(rig: Rig, door
 
 async def test_a_policy_that_says_two_things_is_refused_before_anything_is_made(rig: Rig, doors: Doors) -> None:
     async with rig.service(doors=doors.made) as service:
-        with pytest.raises(PolicyInvalid, match=r"egress\.allow\[0\]\.host"):
+        with pytest.raises(PolicyInvalidError, match=r"egress\.allow\[0\]\.host"):
             await create(service, document("127.1"))
         assert rig.world.places == {}
         assert doors.told == []
@@ -136,7 +136,7 @@ async def test_a_new_policy_holds_when_the_call_returns(rig: Rig, doors: Doors) 
         id = (await create(service, ONE)).id
         assert (await service.perform(SetPolicy(sandbox=id, policy=TWO, expect_revision=FIRST), ME)).policy == SECOND
         assert doors.open_ == {(id, 0): SECOND}
-        with pytest.raises(InvalidState, match="changed meanwhile"):
+        with pytest.raises(InvalidStateError, match="changed meanwhile"):
             await service.perform(SetPolicy(sandbox=id, policy=ONE, expect_revision=FIRST), ME)
         assert (await service.perform(SetPolicy(sandbox=id, policy=None), ME)).policy is None
         assert doors.open_ == {}
@@ -147,8 +147,8 @@ async def test_a_new_policy_holds_when_the_call_returns(rig: Rig, doors: Doors) 
 async def test_a_policy_that_cannot_be_kept_is_not_recorded_for_one_that_had_none(rig: Rig, doors: Doors) -> None:
     async with rig.service(doors=doors.made) as service:
         id = (await create(service)).id
-        doors.fails = NotConfigured("no")
-        with pytest.raises(NotConfigured):
+        doors.fails = NotConfiguredError("no")
+        with pytest.raises(NotConfiguredError):
             await service.perform(SetPolicy(sandbox=id, policy=ONE), ME)
         assert (await service.perform(GetSandbox(sandbox=id), ME)).policy is None
 
@@ -238,7 +238,7 @@ async def test_a_command_is_not_run_under_another_policy_than_expected(rig: Rig,
             RunExec(sandbox=id, spec=TRUE, expect_revision=SECOND),
             StartExec(sandbox=id, spec=TRUE, expect_revision=SECOND),
         ):
-            with pytest.raises(InvalidState, match=f"{FIRST}, not {SECOND}"):
+            with pytest.raises(InvalidStateError, match=f"{FIRST}, not {SECOND}"):
                 await service.perform(action, ME)
 
 
@@ -251,7 +251,7 @@ async def test_programs_inside_have_no_say(rig: Rig, doors: Doors) -> None:
             GetPolicy(sandbox=id),
             CreateSandbox(spec=SandboxSpec(policy=ONE)),
         ):
-            with pytest.raises(PolicyDenied):
+            with pytest.raises(PolicyDeniedError):
                 await service.perform(action, inside)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from service_world import Rig, WorldBackend
 
-from paddock.errors import LevelUnavailable, NotConfigured
+from paddock.errors import LevelUnavailableError, NotConfiguredError
 from paddock.model import Level
 from paddock.service._providers import Backends
 
@@ -47,7 +47,7 @@ def test_a_search_that_ends_early_leaves_the_rest_to_be_found(rig: Rig) -> None:
     backends = Backends(lambda: installed(rig, []))
     assert backends.find("nowhere") is None
     assert backends.choose(Level.PROCESS).name == "third"
-    with pytest.raises(NotConfigured):
+    with pytest.raises(NotConfiguredError):
         backends.named("nowhere")
-    with pytest.raises(LevelUnavailable, match="no backend of that level"):
+    with pytest.raises(LevelUnavailableError, match="no backend of that level"):
         backends.choose(Level.MICROVM)

@@ -15,7 +15,7 @@ from service_world import ME, Held, Place, Rig, put
 from test_workspace_trees import OneWorkspace
 
 from paddock.backends._base import Ending
-from paddock.errors import InvalidState, ResourceExhausted, SandboxDied
+from paddock.errors import InvalidStateError, ResourceExhaustedError, SandboxDiedError
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -111,7 +111,7 @@ def full(rig: Rig, monkeypatch: pytest.MonkeyPatch, names: Callable[[str], bool]
 
     def snapshot(source: str, name: str, **options: Any) -> None:
         if names(name):
-            raise ResourceExhausted(f"cannot copy tree {name!r}: No space left on device")
+            raise ResourceExhaustedError(f"cannot copy tree {name!r}: No space left on device")
         real(source, name, **options)
 
     monkeypatch.setattr(rig.pool, "snapshot", snapshot)
@@ -137,7 +137,7 @@ async def test_where_there_is_no_room_it_runs_on_and_nothing_is_lost(
         scene = await Scene(rig, service).begin()
         trees, before = rig.pool.names(), scene.place
         full(rig, monkeypatch, lambda name: name.startswith("rb_") and which in name)
-        with pytest.raises(ResourceExhausted):
+        with pytest.raises(ResourceExhaustedError):
             await scene.rollback()
         assert await scene.state() is State.RUNNING
         assert scene.place is before
@@ -161,14 +161,14 @@ async def test_one_that_died_by_itself_meanwhile_is_said_to_have_died_of_what_it
         def slow(*_: object, **__: object) -> None:
             loop.call_soon_threadsafe(begun.set)
             go.wait(60)
-            raise ResourceExhausted("full")
+            raise ResourceExhaustedError("full")
 
         monkeypatch.setattr(rig.pool, "snapshot", slow)
         rollback = asyncio.ensure_future(scene.rollback())
         await begun.wait()
         await scene.place.end(Ending(limit=Limit.MEMORY, reason="memory ran out"))
         go.set()
-        with pytest.raises(ResourceExhausted):
+        with pytest.raises(ResourceExhaustedError):
             await rollback
         seen = await service.perform(GetSandbox(sandbox=scene.id), ME)
         assert (seen.state, seen.limit) == (State.KILLED, Limit.MEMORY)
@@ -190,7 +190,7 @@ async def test_one_that_is_killed_meanwhile_stays_dead(
         rollback = asyncio.ensure_future(scene.rollback())
         await entered.wait()
         await service.perform(KillSandbox(sandbox=scene.id), ME)
-        with pytest.raises(SandboxDied, match=f"killed by {ME.id}"):
+        with pytest.raises(SandboxDiedError, match=f"killed by {ME.id}"):
             await rollback
         assert await scene.state() is State.KILLED
         assert [place for place in rig.world.places.values() if place.ended is None] == []
@@ -253,7 +253,7 @@ async def test_who_uses_it_is_told_that_there_is_no_room_for_the_rest(
 ) -> None:
     full(rig, monkeypatch, lambda name: name.startswith("rb_"))
     async with cut_off(rig, over) as scene:
-        with pytest.raises(ResourceExhausted):
+        with pytest.raises(ResourceExhaustedError):
             await scene.answers()
         monkeypatch.undo()
         assert await asyncio.gather(scene.answers(), scene.answers()) == [True, True]
@@ -349,11 +349,11 @@ async def test_killed_while_its_trees_are_copied_it_does_not_touch_what_its_work
         kill = asyncio.ensure_future(service.perform(KillSandbox(sandbox=box.id), ME))
         for _ in range(20):
             await asyncio.sleep(0)
-        with pytest.raises(InvalidState, match="has workspace"):
+        with pytest.raises(InvalidStateError, match="has workspace"):
             await service.perform(over_it, ME)
         go.set()
         assert (await kill).state is State.KILLED
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await rollback
         monkeypatch.undo()
         next = await service.perform(over_it, ME)
@@ -380,10 +380,10 @@ async def test_only_what_has_the_same_below_it_can_be_laid_in_its_place(rig: Rig
             (scene.id, snapshot.id, "has no workspace, and"),
             (without.id, scene.snapshot, "has a workspace, and"),
         ):
-            with pytest.raises(InvalidState, match=why):
+            with pytest.raises(InvalidStateError, match=why):
                 await service.perform(RollbackSandbox(sandbox=sandbox, snapshot=of), ME)
         rig.pool.delete("bs_1")
-        with pytest.raises(InvalidState, match=r"workspace of snapshot .* lies over bs_1, which is gone"):
+        with pytest.raises(InvalidStateError, match=r"workspace of snapshot .* lies over bs_1, which is gone"):
             await scene.rollback()
 
 
@@ -423,7 +423,7 @@ async def test_copies_of_both_or_of_none(rig: Rig, over: OneWorkspace, monkeypat
             ForkSandbox(sandbox=scene.id, count=2),
             CreateSandbox(spec=SandboxSpec(snapshot=scene.snapshot)),
         ):
-            with pytest.raises(ResourceExhausted):
+            with pytest.raises(ResourceExhaustedError):
                 await service.perform(action, ME)  # type: ignore[arg-type]
         assert rig.pool.names() == before
         assert await service.perform(ListSnapshots(), ME) == snapshots

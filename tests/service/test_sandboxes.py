@@ -9,13 +9,13 @@ from service_world import ME, Rig, until
 
 from paddock.backends._base import Ending
 from paddock.errors import (
-    AlreadyExists,
+    AlreadyExistsError,
     InternalError,
-    InvalidArgument,
-    LevelUnavailable,
-    NotFound,
-    PolicyDenied,
-    SandboxDied,
+    InvalidArgumentError,
+    LevelUnavailableError,
+    NotFoundError,
+    PolicyDeniedError,
+    SandboxDiedError,
 )
 from paddock.model import (
     CreateSandbox,
@@ -66,7 +66,9 @@ async def test_a_dead_sandbox_says_when_and_why(rig: Rig) -> None:
     async with rig.service() as service:
         made = await service.perform(CreateSandbox(), ME)
         await rig.world.places[made.id].end(Ending(limit=Limit.MEMORY, reason="init ran out of memory"))
-        with pytest.raises(SandboxDied, match=r"killed at 20.. UTC|init ran out of memory \(memory limit\)") as caught:
+        with pytest.raises(
+            SandboxDiedError, match=r"killed at 20.. UTC|init ran out of memory \(memory limit\)"
+        ) as caught:
             await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
         assert caught.value.details["limit"] == "memory"
         await until(lambda: leftovers(rig) == ((), (), ()))
@@ -152,7 +154,7 @@ async def test_a_sandbox_killed_while_it_is_made_is_undone(rig: Rig) -> None:
     rig.world.before_create = wait
     async with rig.service() as service:
         made, _ = await asyncio.gather(service.perform(spec(name="x"), ME), kill(), return_exceptions=True)
-        assert isinstance(made, SandboxDied)
+        assert isinstance(made, SandboxDiedError)
         assert leftovers(rig) == ((), (), ())
 
 
@@ -163,7 +165,7 @@ async def test_an_idempotency_key_makes_one_sandbox_however_many_ask(rig: Rig) -
         assert len({m.id for m in made}) == 1
         assert {m.state for m in made} == {State.RUNNING}
         assert rig.world.creates == 1
-        with pytest.raises(AlreadyExists, match="another spec"):
+        with pytest.raises(AlreadyExistsError, match="another spec"):
             await service.perform(CreateSandbox(idempotency_key="k"), ME)
 
 
@@ -180,7 +182,7 @@ async def test_a_key_whose_create_failed_can_be_used_again(rig: Rig) -> None:
 async def test_names_are_unique_among_the_living_of_one_owner(rig: Rig) -> None:
     async with rig.service() as service:
         first = await service.perform(spec(name="a"), ME)
-        with pytest.raises(AlreadyExists, match="'a'"):
+        with pytest.raises(AlreadyExistsError, match="'a'"):
             await service.perform(spec(name="a"), ME)
         await service.perform(KillSandbox(sandbox="a"), ME)
         second = await service.perform(spec(name="a"), ME)
@@ -192,13 +194,13 @@ async def test_references_are_ids_unique_prefixes_and_names(rig: Rig) -> None:
         one = await service.perform(CreateSandbox(), ME)
         assert (await service.perform(GetSandbox(sandbox=one.id[:18]), ME)).id == one.id
         two = await service.perform(CreateSandbox(), ME)
-        with pytest.raises(InvalidArgument) as caught:
+        with pytest.raises(InvalidArgumentError) as caught:
             await service.perform(GetSandbox(sandbox=one.id[:6]), ME)
         assert set(caught.value.details["candidates"]) == {one.id, two.id}  # pyright: ignore
-        with pytest.raises(InvalidArgument, match="too short"):
+        with pytest.raises(InvalidArgumentError, match="too short"):
             await service.perform(GetSandbox(sandbox="sb_1"), ME)
         for unknown in ("nobody", "sb_%%%%%%", "sb_zzzzzzz", ""):
-            with pytest.raises(NotFound):
+            with pytest.raises(NotFoundError):
                 await service.perform(GetSandbox(sandbox=unknown), ME)
 
 
@@ -210,7 +212,7 @@ async def test_one_owner_never_sees_the_sandboxes_of_another(rig: Rig) -> None:
     async with rig.service(policy=everybody) as service:
         made = await service.perform(spec(name="mine"), ME)
         for reference in (made.id, made.id[:18], "mine"):
-            with pytest.raises(NotFound):
+            with pytest.raises(NotFoundError):
                 await service.perform(KillSandbox(sandbox=reference), other)
         assert await service.perform(ListSandboxes(), other) == ()
 
@@ -233,7 +235,7 @@ async def test_of_the_record_one_sees_his_own_and_the_owner_everything(rig: Rig)
         assert {record.principal for record in about} <= {other.id, None}
         assert mine.id not in str([record for record in about if record.action != "audit.list"])
         assert "sandbox.create" in {record.action for record in about}
-        with pytest.raises(PolicyDenied, match="its own records"):
+        with pytest.raises(PolicyDeniedError, match="its own records"):
             await service.perform(ListAudit(principal=ME.id), other)
         assert {record.principal for record in await service.perform(ListAudit(), ME)} >= {ME.id, other.id}
 
@@ -242,13 +244,13 @@ async def test_a_level_is_given_or_refused_and_process_never_unasked(rig: Rig) -
     rig.world.refusal = "the kernel says no: sysctl x=1"
     async with rig.service() as service:
         for level in (None, Level.JAIL):
-            with pytest.raises(LevelUnavailable, match="sysctl x=1"):
+            with pytest.raises(LevelUnavailableError, match="sysctl x=1"):
                 await service.perform(spec(level=level), ME)
-        with pytest.raises(LevelUnavailable, match="no backend of that level"):
+        with pytest.raises(LevelUnavailableError, match="no backend of that level"):
             await service.perform(spec(level=Level.MICROVM), ME)
     rig.world.refusal = None
     async with rig.service(level=Level.PROCESS) as service:
-        with pytest.raises(LevelUnavailable):
+        with pytest.raises(LevelUnavailableError):
             await service.perform(CreateSandbox(), ME)
         assert (await service.perform(spec(level=Level.PROCESS), ME)).level is Level.PROCESS
 
@@ -270,7 +272,7 @@ async def test_a_level_is_given_or_refused_and_process_never_unasked(rig: Rig) -
 )
 async def test_a_spec_that_makes_no_sense_makes_nothing(rig: Rig, fields: dict[str, object]) -> None:
     async with rig.service() as service:
-        with pytest.raises((InvalidArgument, PolicyDenied)):
+        with pytest.raises((InvalidArgumentError, PolicyDeniedError)):
             await service.perform(spec(**fields), ME)
         assert await service.perform(ListSandboxes(ended=True), ME) == ()
         assert leftovers(rig) == ((), (), ())
@@ -278,7 +280,7 @@ async def test_a_spec_that_makes_no_sense_makes_nothing(rig: Rig, fields: dict[s
 
 async def test_an_unknown_template_is_answered_with_the_known_ones(rig: Rig) -> None:
     async with rig.service() as service:
-        with pytest.raises(NotFound, match="there are: host"):
+        with pytest.raises(NotFoundError, match="there are: host"):
             await service.perform(spec(template="nope"), ME)
 
 

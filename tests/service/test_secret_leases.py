@@ -12,7 +12,7 @@ import pytest
 from service_world import ME, Rig, until
 
 from paddock.backends._base import SandboxPlan
-from paddock.errors import InvalidArgument, PolicyDenied, SecretUnavailable
+from paddock.errors import InvalidArgumentError, PolicyDeniedError, SecretUnavailableError
 from paddock.gateway._secret_book import Bound, from_bytes, to_bytes
 from paddock.model import (
     Binding,
@@ -112,15 +112,15 @@ async def test_a_value_in_a_command_line_is_a_placeholder_in_the_record(rig: Rig
 
 async def test_a_value_that_cannot_be_had_is_said_before_anything_is_given(rig: Rig) -> None:
     async with rig.service() as service:
-        with pytest.raises(SecretUnavailable, match="secret CI has no value: nobody has set it"):
+        with pytest.raises(SecretUnavailableError, match="secret CI has no value: nobody has set it"):
             await made(service)
         missing = {"TOKEN": SecretRule(source=SecretSource(env="PADDOCK_NO_SUCH"), bind=BIND)}
-        with pytest.raises(SecretUnavailable, match="secret TOKEN has no value: there was no variable"):
+        with pytest.raises(SecretUnavailableError, match="secret TOKEN has no value: there was no variable"):
             await made(service, missing)
         await kept(service)
-        with pytest.raises(InvalidArgument, match="and in env as well"):
+        with pytest.raises(InvalidArgumentError, match="and in env as well"):
             await made(service, env={"TOKEN": "mine"})
-        with pytest.raises(InvalidArgument, match="no name of a secret"):
+        with pytest.raises(InvalidArgumentError, match="no name of a secret"):
             await made(service, {"A B": RULES["TOKEN"]})
 
 
@@ -137,7 +137,7 @@ async def test_who_is_nobody_of_this_machine_uses_nothing_of_it(rig: Rig) -> Non
             SecretSource(vault="secret/data/ci#token"),
         )
         for source in sources:
-            with pytest.raises(PolicyDenied, match="nobody of this machine"):
+            with pytest.raises(PolicyDeniedError, match="nobody of this machine"):
                 await leases_of(service).prepare([row], {"TOKEN": SecretRule(source=source, bind=BIND)})
         assert not (rig.state_dir / "ran").exists()
 
@@ -264,7 +264,7 @@ async def test_what_expires_is_renewed_ahead_of_its_end(rig: Rig, monkeypatch: p
     async def fetch(self: object, name: str, source: SecretSource) -> Fetched:
         fetches.append(1)
         if len(fetches) == 2:
-            raise SecretUnavailable("not this time")
+            raise SecretUnavailableError("not this time")
         return Fetched(SecretValue(b"value-number-%d" % len(fetches)), 3600.0)
 
     async def sleep(seconds: float) -> None:
@@ -321,7 +321,7 @@ async def test_a_revision_keeps_the_shape_of_a_placeholder(rig: Rig) -> None:
         await extend(row, {})
         assert heard == []
         shaped = {"TOKEN": SecretRule(source=SecretSource(stored="CI"), bind=BIND, shape="ghp_" + "*" * 36)}
-        with pytest.raises(InvalidArgument, match="has its shape"):
+        with pytest.raises(InvalidArgumentError, match="has its shape"):
             await extend(row, shaped)
         assert leases_of(service)._of(row.id)[0].rule == RULES["TOKEN"]
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from service_world import ME, Rig
 
-from paddock.errors import SecretUnavailable
+from paddock.errors import SecretUnavailableError
 from paddock.gateway._secret_book import Bound, from_bytes
 from paddock.model import (
     Allow,
@@ -88,7 +88,7 @@ async def test_a_sandbox_has_the_placeholder_and_the_gateway_the_value(rig: Rig)
 
 async def test_a_secret_without_a_value_refuses_the_create_before_anything_is_made(rig: Rig) -> None:
     async with rig.service(doors=Given) as service:
-        with pytest.raises(SecretUnavailable, match="nobody has set it"):
+        with pytest.raises(SecretUnavailableError, match="nobody has set it"):
             await create(service, WITH)
         assert rig.world.creates == 0
         assert rig.pool.names() == ()
@@ -133,7 +133,7 @@ async def test_another_policy_gives_a_living_sandbox_its_secrets_before_it_holds
 
         leases.changed = changed
         plain = await create(service, PLAIN)
-        with pytest.raises(SecretUnavailable, match="nobody has set it"):
+        with pytest.raises(SecretUnavailableError, match="nobody has set it"):
             await service.perform(SetPolicy(sandbox=plain.id, policy=WITH), ME)
         assert (await service.perform(GetSandbox(sandbox=plain.id), ME)).policy == plain.policy
         await service.perform(SetSecret(name="CI", value=VALUE), ME)

@@ -7,7 +7,13 @@ import pytest
 from service_world import ME, Rig
 
 from paddock.audit import describe
-from paddock.errors import InvalidArgument, NotConfigured, NotFound, PolicyDenied, SecretUnavailable
+from paddock.errors import (
+    InvalidArgumentError,
+    NotConfiguredError,
+    NotFoundError,
+    PolicyDeniedError,
+    SecretUnavailableError,
+)
 from paddock.model import (
     ListSecrets,
     Principal,
@@ -58,9 +64,9 @@ async def test_nobody_sees_or_uses_or_removes_the_secrets_of_another(rig: Rig) -
     async with rig.service(policy=EVERYBODY) as service:
         await service.perform(setting(), ME)
         assert await service.perform(ListSecrets(), OTHER) == ()
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await service.perform(RemoveSecret(name="TOKEN"), OTHER)
-        with pytest.raises(SecretUnavailable):
+        with pytest.raises(SecretUnavailableError):
             service.secrets.value(OTHER.id, "TOKEN")
 
 
@@ -68,7 +74,7 @@ async def test_nothing_about_secrets_can_be_asked_from_inside_a_sandbox(rig: Rig
     async with rig.service() as service:
         await service.perform(setting(), ME)
         for action in (setting(), RemoveSecret(name="TOKEN"), ListSecrets(), RotateVaultKey()):
-            with pytest.raises(PolicyDenied):
+            with pytest.raises(PolicyDeniedError):
                 await service.perform(action, nested_principal("sb_1"))
 
 
@@ -76,9 +82,9 @@ async def test_a_removed_secret_has_no_value_any_more(rig: Rig) -> None:
     async with rig.service() as service:
         await service.perform(setting(), ME)
         await service.perform(RemoveSecret(name="TOKEN"), ME)
-        with pytest.raises(SecretUnavailable, match="nobody has set it"):
+        with pytest.raises(SecretUnavailableError, match="nobody has set it"):
             service.secrets.value(ME.id, "TOKEN")
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await service.perform(RemoveSecret(name="TOKEN"), ME)
 
 
@@ -95,7 +101,7 @@ async def test_a_second_service_reads_what_the_first_has_sealed_also_after_a_new
 @pytest.mark.parametrize("value", ["", "sesame", "1234567", "x" * 65_537])
 async def test_a_value_that_cannot_be_told_from_text_is_refused_without_being_shown(rig: Rig, value: str) -> None:
     async with rig.service() as service:
-        with pytest.raises(InvalidArgument) as caught:
+        with pytest.raises(InvalidArgumentError) as caught:
             await service.perform(setting(value=value), ME)
         assert not value or value not in str(caught.value)
 
@@ -103,12 +109,12 @@ async def test_a_value_that_cannot_be_told_from_text_is_refused_without_being_sh
 @pytest.mark.parametrize("name", ["", "1TOKEN", "A-B", "A B", "ä", "A" * 129, "A\n"])
 async def test_a_secret_is_named_as_a_variable_is(rig: Rig, name: str) -> None:
     async with rig.service() as service:
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             await service.perform(setting(name), ME)
 
 
 async def test_a_command_that_prints_no_keys_is_told_at_the_start_and_not_to_a_request(rig: Rig) -> None:
-    with pytest.raises(NotConfigured, match="vault_key_command: false gave no keys: it ended with 1"):
+    with pytest.raises(NotConfiguredError, match="vault_key_command: false gave no keys: it ended with 1"):
         async with rig.service(sweeps=True, config=Config(vault_key_command=("false",))):
             pass
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from paddock import Sandbox
-from paddock.errors import InvalidArgument, InvalidState, SandboxDied
+from paddock.errors import InvalidArgumentError, InvalidStateError, SandboxDiedError
 from paddock.model import Limit, PtySize, State
 
 Make = Callable[..., Sandbox]
@@ -127,7 +127,7 @@ def test_nothing_wakes_it_when_it_was_killed(sandbox: Make) -> None:
     box.pause()
     box.kill()
     for use in (box.pause, box.resume, lambda: box.exec("true")):
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             use()
 
 
@@ -164,7 +164,7 @@ def test_a_pause_names_the_commands_that_run_and_stops_none(sandbox: Make) -> No
     box = sandbox()
     with box.start(["sleep", "600"]):
         box.start("sleep 601; true", background=True).close()
-        with pytest.raises(InvalidState) as refused:
+        with pytest.raises(InvalidStateError) as refused:
             box.pause()
         assert "2 commands run in sandbox" in refused.value.message
         assert "sleep 600 (ex_" in refused.value.message
@@ -234,5 +234,5 @@ def test_an_idle_one_sleeps_until_it_is_used(sandbox: Make) -> None:
 
 @pytest.mark.parametrize("idle_seconds", [0, 0.5, -1, float("nan"), float("inf")])
 def test_a_time_that_makes_no_sense_is_refused(sandbox: Make, idle_seconds: float) -> None:
-    with pytest.raises(InvalidArgument, match="idle_seconds"):
+    with pytest.raises(InvalidArgumentError, match="idle_seconds"):
         sandbox(idle_seconds=idle_seconds)

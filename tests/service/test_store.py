@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import AlreadyExists, InternalError, NotConfigured, ResourceExhausted
+from paddock.errors import AlreadyExistsError, InternalError, NotConfiguredError, ResourceExhaustedError
 from paddock.model import Level, Sandbox, SandboxId, SandboxSpec, State
 from paddock.service import _schema
 from paddock.service._clock import Clock
@@ -135,7 +135,7 @@ def test_a_newer_schema_is_refused_with_the_next_step(tmp_path: Path, version: i
     db = sqlite3.connect(tmp_path / "db")
     db.execute(f"PRAGMA user_version = {version}")
     db.close()
-    with pytest.raises(NotConfigured, match=hint):
+    with pytest.raises(NotConfiguredError, match=hint):
         Store(tmp_path / "db")
 
 
@@ -155,7 +155,7 @@ def test_an_interrupted_migration_has_not_begun(tmp_path: Path, monkeypatch: pyt
 def test_a_name_is_free_again_when_its_sandbox_has_ended(tmp_path: Path) -> None:
     store = Store(tmp_path / "db")
     store.add(row("sb_a", name="n"))
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExistsError):
         store.add(row("sb_b", name="n"))
     store.add(row("sb_c", name="n", owner="other"))
     store.move(row("sb_a", name="n"), State.FAILED)
@@ -169,7 +169,7 @@ def test_a_name_is_free_again_when_its_sandbox_has_ended(tmp_path: Path) -> None
 def test_a_refused_name_does_not_use_up_the_key(tmp_path: Path) -> None:
     store = Store(tmp_path / "db")
     store.add(row("sb_a", name="n"))
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExistsError):
         store.add(row("sb_b", name="n"), Key("k", "d"))
     assert store.add(row("sb_b"), Key("k", "d")) is None
     known = store.add(row("sb_c"), Key("k", "d"))
@@ -183,7 +183,7 @@ def test_a_writer_that_waits_too_long_is_told_so(tmp_path: Path) -> None:
     store = Store(tmp_path / "db", busy_seconds=0.05)
     other = sqlite3.connect(tmp_path / "db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(ResourceExhausted, match="another writer"):
+    with pytest.raises(ResourceExhaustedError, match="another writer"):
         store.add(row("sb_a"))
     other.execute("ROLLBACK")
     other.close()

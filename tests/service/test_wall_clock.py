@@ -13,7 +13,7 @@ import pytest
 from service_world import ME, Rig
 from test_over_guest import make, opened, sh
 
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.linux import proc
 from paddock.model import (
     ExtendSandbox,
@@ -62,7 +62,7 @@ async def test_a_deadline_is_met_and_named_whatever_the_wall_clock_shows(rig: Ri
     async with opened(rig, clock=Clock(wall=wall)) as service:
         id = await make(service, ttl_seconds=2)
         wall.turned = jump
-        with pytest.raises(SandboxDied, match="time"):
+        with pytest.raises(SandboxDiedError, match="time"):
             await service.perform(RunExec(sandbox=id, spec=sh("sleep 600")), ME)
         (seen,) = await service.perform(ListSandboxes(ended=True), ME)
         assert (seen.state, seen.limit) == (State.KILLED, Limit.TTL)

@@ -9,7 +9,7 @@ import pytest
 from service_world import ME, Rig
 
 from paddock.backends import TreeMount
-from paddock.errors import InvalidArgument, InvalidState, NotFound
+from paddock.errors import InvalidArgumentError, InvalidStateError, NotFoundError
 from paddock.model import CreateSandbox, KillSandbox, ListSandboxes, Mount, OpenWorkspace, SandboxSpec
 from paddock.service._store import Row
 from paddock.service._workspace_tree import WorkspaceTree
@@ -25,12 +25,12 @@ class OneWorkspace:
     @asynccontextmanager
     async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
         if reference != "task":
-            raise NotFound(f"no workspace {reference!r}")
+            raise NotFoundError(f"no workspace {reference!r}")
         yield WorkspaceTree("ws_1", ("bs_1",), "rp_1")
 
     def take(self, row: Row) -> None:
         if not self.free:
-            raise InvalidState("another sandbox writes it")
+            raise InvalidStateError("another sandbox writes it")
         self.taken.append(row.id)
 
 
@@ -59,9 +59,9 @@ async def test_one_that_somebody_else_writes_is_refused_and_nothing_is_made(rig:
     known.free = False
     async with rig.service(workspaces=known) as service:
         for key in (None, "key"):
-            with pytest.raises(InvalidState, match="another sandbox writes it"):
+            with pytest.raises(InvalidStateError, match="another sandbox writes it"):
                 await service.perform(CreateSandbox(spec=SandboxSpec(workspace="task"), idempotency_key=key), ME)
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await service.perform(over("other"), ME)
         assert await service.perform(ListSandboxes(ended=True), ME) == ()
         assert (rig.pool.names(), rig.world.creates) == ((), 0)
@@ -83,7 +83,7 @@ async def test_the_end_of_a_sandbox_takes_nothing_of_its_workspace(rig: Rig) -> 
 
 async def test_what_cannot_be_is_refused_in_words(rig: Rig) -> None:
     async with rig.service() as service:
-        with pytest.raises(NotFound, match="no workspace 'task'"):
+        with pytest.raises(NotFoundError, match="no workspace 'task'"):
             await service.perform(over(), ME)
         for spec, why in (
             (over(mounts=(Mount(source="/src"),)), "the workspace is at '/workspace'"),
@@ -91,5 +91,5 @@ async def test_what_cannot_be_is_refused_in_words(rig: Rig) -> None:
             (over(snapshot="sn_1"), "has the workspace as it was then"),
             (over(""), "an id or a name"),
         ):
-            with pytest.raises(InvalidArgument, match=why):
+            with pytest.raises(InvalidArgumentError, match=why):
                 await service.perform(spec, ME)

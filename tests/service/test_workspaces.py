@@ -18,7 +18,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from service_world import ME, Rig, put
 
-from paddock.errors import AlreadyExists, InvalidArgument, InvalidState, NotFound, PlatformError, SandboxDied
+from paddock.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    InvalidStateError,
+    NotFoundError,
+    PlatformError,
+    SandboxDiedError,
+)
 from paddock.model import (
     CollectGarbage,
     CreateSandbox,
@@ -107,7 +114,7 @@ async def test_g2_a_path_is_an_opaque_id_and_no_two_keys_share_one(rig: Rig) -> 
         assert [one.id for one in again] == [one.id for one in made]
         assert not any(one.name in one.id for one in made if len(one.name) > 1)
         for name in ("../x", "a/b", "sb_x", "ws_x", "", "-x"):
-            with pytest.raises(InvalidArgument):
+            with pytest.raises(InvalidArgumentError):
                 await service.perform(OpenWorkspace(name=name), ME)
 
 
@@ -116,9 +123,9 @@ async def test_one_is_found_by_id_prefix_and_name_by_its_owner_alone(rig: Rig) -
         made = await service.perform(OpenWorkspace(name="task"), ME)
         for reference in ("task", made.id, made.id[:-2]):
             assert (await service.perform(GetWorkspace(workspace=reference), ME)).id == made.id
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             workspaces_of(service).find("task", "local:99")
-        with pytest.raises(InvalidState, match="has disk_mib 10240, not 5"):
+        with pytest.raises(InvalidStateError, match="has disk_mib 10240, not 5"):
             await service.perform(OpenWorkspace(name="task", disk_mib=5), ME)
 
 
@@ -127,9 +134,9 @@ async def test_g7_one_living_sandbox_writes_it_and_the_next_needs_the_first_dead
         made = await service.perform(OpenWorkspace(name="task"), ME)
         first = await service.perform(over("task"), ME)
         assert rig.world.places[first.id].plan.trees[0].tree == made.id
-        with pytest.raises(InvalidState, match=f"sandbox {first.id} has workspace 'task'"):
+        with pytest.raises(InvalidStateError, match=f"sandbox {first.id} has workspace 'task'"):
             await service.perform(over(made.id), ME)
-        with pytest.raises(InvalidState, match="only one may write it"):
+        with pytest.raises(InvalidStateError, match="only one may write it"):
             await service.perform(DeleteWorkspace(workspace="task", discard=True), ME)
         await service.perform(KillSandbox(sandbox=first.id), ME)
         assert (await service.perform(GetWorkspace(workspace="task"), ME)).sandbox is None
@@ -146,9 +153,9 @@ async def test_g7_what_believes_in_an_epoch_that_has_passed_is_refused(rig: Rig)
         await service.perform(KillSandbox(sandbox=first.id), ME)
         second = await service.perform(over("task"), ME)
         await service.perform(KillSandbox(sandbox=second.id), ME)
-        with pytest.raises(InvalidState, match="another sandbox has had it since"):
+        with pytest.raises(InvalidStateError, match="another sandbox has had it since"):
             await service.perform(DeleteWorkspace(workspace="task", discard=True, epoch=believed), ME)
-        with pytest.raises(SandboxDied, match="paddock up --task"):
+        with pytest.raises(SandboxDiedError, match="paddock up --task"):
             await service.perform(RunExec(sandbox=first.id, spec=ExecSpec(argv=("true",))), ME)
         await service.perform(DeleteWorkspace(workspace="task", discard=True, epoch=believed + 1), ME)
         assert rig.pool.names() == ()
@@ -159,7 +166,7 @@ async def test_g7_of_many_that_want_it_at_once_one_gets_it(rig: Rig) -> None:
         await service.perform(OpenWorkspace(name="task"), ME)
         asked = [service.perform(over("task"), ME) for service in (service, service) for _ in range(5)]
         got = await asyncio.gather(*asked, return_exceptions=True)
-        assert sorted(type(service).__name__ for service in got) == ["InvalidState"] * 9 + ["Sandbox"]
+        assert sorted(type(service).__name__ for service in got) == ["InvalidStateError"] * 9 + ["Sandbox"]
         assert (await service.perform(GetWorkspace(workspace="task"), ME)).epoch == 1
 
 
@@ -167,7 +174,7 @@ async def test_g7_the_lease_is_taken_with_the_row_or_not_at_all(rig: Rig) -> Non
     async with rig.service() as service:
         await service.perform(OpenWorkspace(name="task"), ME)
         await service.perform(CreateSandbox(spec=SandboxSpec(name="taken")), ME)
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(AlreadyExistsError):
             await service.perform(over("task", name="taken"), ME)
         rig.world.before_create = _fail
         with pytest.raises(PlatformError):
@@ -200,11 +207,11 @@ async def test_the_same_idempotency_key_is_the_same_sandbox_over_it(rig: Rig) ->
 async def test_the_end_of_its_sandbox_names_the_way_back(rig: Rig) -> None:
     async with rig.service() as service:
         await service.perform(OpenWorkspace(name="T42"), ME)
-        with pytest.raises(NotFound, match="paddock up --task T42"):
+        with pytest.raises(NotFoundError, match="paddock up --task T42"):
             await service.perform(KillSandbox(sandbox="T42"), ME)
         await service.perform(over("T42", name="T42"), ME)
         await service.perform(KillSandbox(sandbox="T42"), ME)
-        with pytest.raises(SandboxDied, match="its workspace lives on: paddock up --task T42"):
+        with pytest.raises(SandboxDiedError, match="its workspace lives on: paddock up --task T42"):
             await service.perform(RunExec(sandbox="T42", spec=ExecSpec(argv=("true",))), ME)
 
 
@@ -213,11 +220,11 @@ async def test_g5_a_delete_is_refused_while_anything_is_only_here(rig: Rig) -> N
         keeping_of(service, rig)
         made = await service.perform(OpenWorkspace(name="task"), ME)
         (folder(rig, made) / "work").write_text("mine")
-        with pytest.raises(InvalidState, match="1 untracked file: work"):
+        with pytest.raises(InvalidStateError, match="1 untracked file: work"):
             await service.perform(DeleteWorkspace(workspace="task"), ME)
         assert (folder(rig, made) / "work").read_text() == "mine"
         await workspaces_of(service).evict(made.id)
-        with pytest.raises(InvalidState, match="1 untracked file: work"):
+        with pytest.raises(InvalidStateError, match="1 untracked file: work"):
             await service.perform(DeleteWorkspace(workspace="task"), ME)
         await service.perform(OpenWorkspace(name="task"), ME)
         assert (folder(rig, made) / "work").read_text() == "mine"
@@ -378,7 +385,7 @@ async def test_what_goes_first_is_clean_then_old_and_never_what_is_held_or_pinne
         assert ["nothing is only here" in item.why for item in found[:3]] == [True, True, False]
         assert set(names[3:]) == {"held", "pinned"}
         for name, why in (("held", "has workspace"), ("pinned", "pinned for")):
-            with pytest.raises(InvalidState, match=why):
+            with pytest.raises(InvalidStateError, match=why):
                 await workspaces_of(service).evict(made[name].id)
         await service.perform(PinWorkspace(workspace="pinned", seconds=0), ME)
         await workspaces_of(service).evict(made["pinned"].id)
@@ -436,7 +443,7 @@ async def _interleave(rig: Rig, moves: list[tuple[str, int]]) -> None:
                     if sandbox is None:
                         sandbox = await service.perform(over("task"), ME)
                     else:
-                        with pytest.raises(InvalidState):
+                        with pytest.raises(InvalidStateError):
                             await service.perform(over("task"), ME)
                 case "kill" if sandbox is not None:
                     await service.perform(KillSandbox(sandbox=sandbox.id), ME)
@@ -447,7 +454,7 @@ async def _interleave(rig: Rig, moves: list[tuple[str, int]]) -> None:
                 case "evict" | "die":
                     if move == "die":
                         keeping.trip = _failing_at(("keep", "half kept", "kept", "lay", "laid")[choice % 5])
-                    with _either(InvalidState, PlatformError):
+                    with _either(InvalidStateError, PlatformError):
                         await workspaces_of(service).evict(made.id)
                     with _either(PlatformError):
                         await service.perform(OpenWorkspace(name="task"), ME)
@@ -455,7 +462,7 @@ async def _interleave(rig: Rig, moves: list[tuple[str, int]]) -> None:
                 case "sweep":
                     await service.recovery.sweep()
                 case "delete":
-                    with _either(InvalidState):
+                    with _either(InvalidStateError):
                         await service.perform(DeleteWorkspace(workspace="task"), ME)
                         assert not wanted
                         made = await service.perform(OpenWorkspace(name="task"), ME)

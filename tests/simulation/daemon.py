@@ -15,7 +15,7 @@ from paddock.daemon import _main, _sessions
 from paddock.daemon._listener import Listener
 from paddock.daemon._requests import Requests
 from paddock.daemon._sessions import Session
-from paddock.errors import DaemonLost, DaemonUnavailable, InternalError
+from paddock.errors import DaemonLostError, DaemonUnavailableError, InternalError
 from paddock.model import Principal, codec
 from paddock.policy import local_policy
 from paddock.service import Service
@@ -136,7 +136,7 @@ class Connection:
 
     def take(self, channel: int, body: bytes, answer: Callable[[bool, bytes], None], flags: int) -> None:
         if self._daemon.listener.leaves:
-            return answer(False, codec.encode_error(DaemonUnavailable("the daemon leaves")))
+            return answer(False, codec.encode_error(DaemonUnavailableError("the daemon leaves")))
         answered = False
 
         def reply(kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None:
@@ -156,7 +156,7 @@ class Connection:
             self._daemon.listener.tasks.discard(task)
             if not answered:
                 leaves = self._daemon.listener.leaves
-                error = DaemonLost("the daemon leaves") if leaves else InternalError("the request was cancelled")
+                error = DaemonLostError("the daemon leaves") if leaves else InternalError("the request was cancelled")
                 reply(Kind.ERROR, codec.encode_error(error))
             if not task.cancelled():
                 task.exception()

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from paddock.backends._base import Ending
-from paddock.errors import DaemonLost, DaemonUnavailable, InternalError, PaddockError
+from paddock.errors import DaemonLostError, DaemonUnavailableError, InternalError, PaddockError
 from paddock.model import (
     AttachExec,
     CreateSandbox,
@@ -104,7 +104,7 @@ class Program:
 
     async def ask(self, action: Any = None, *, call: Any = None, leaves_after: float | None = None) -> bytes:
         """As a client asks: once more, by the request's id, if the connection ends before the answer. PaddockError;
-        DaemonLost if nobody knows what became of it; CancelledError if the call was taken back."""
+        DaemonLostError if nobody knows what became of it; CancelledError if the call was taken back."""
         self._asked += 1
         is_command = isinstance(action, RunExec | StartExec)
         id = mint(Noun.EXEC) if is_command else f"{self.number}-{self._asked}"
@@ -115,16 +115,16 @@ class Program:
             return await self._ask_once(body, 0, leaves_after)
         except ConnectionResetError:
             flags = AGAIN
-        except DaemonLost:  # it leaves
+        except DaemonLostError:  # it leaves
             if not repeatable:
                 raise
             flags = AGAIN
-        except DaemonUnavailable:  # it leaves, and has not begun
+        except DaemonUnavailableError:  # it leaves, and has not begun
             pass
         try:
             return await self._ask_once(body, flags, leaves_after)
         except ConnectionResetError:
-            raise DaemonLost("it died") from None
+            raise DaemonLostError("it died") from None
 
     async def _ask_once(self, body: bytes, flags: int, leaves_after: float | None) -> bytes:
         history, world = self.history, self.world
@@ -576,7 +576,7 @@ class History:
         try:
             await program.ask(RollbackSandbox(sandbox=box.id, snapshot=chosen), leaves_after=leaves)
             lost = False
-        except (DaemonLost, InternalError):
+        except (DaemonLostError, InternalError):
             raise
         except PaddockError:
             lost = False  # it has ended with this, unless its caller left
@@ -620,7 +620,7 @@ class History:
         for _ in range(3):
             try:
                 return msgspec.json.decode(await observer.ask(ListSandboxes(ended=True)))
-            except DaemonLost:
+            except DaemonLostError:
                 continue
         raise Violation("no daemon answers")
 

@@ -21,15 +21,15 @@ from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Capabilities, Ending, Kept, Paused, SandboxPlan
 from paddock.backends._stillness import Stillness
 from paddock.errors import (
-    AlreadyExists,
+    AlreadyExistsError,
     FileError,
-    GatewayUnavailable,
-    NotFound,
+    GatewayUnavailableError,
+    NotFoundError,
     PaddockError,
-    ResourceExhausted,
-    SandboxDied,
-    SupervisorUnavailable,
-    Unrecorded,
+    ResourceExhaustedError,
+    SandboxDiedError,
+    SupervisorUnavailableError,
+    UnrecordedError,
 )
 from paddock.gateway._control import Close, Open, Order, Revise
 from paddock.model import (
@@ -249,9 +249,9 @@ class SimulatedAudit(AuditLog):
     def _append(self, kind: str, action: str, **fields: Any) -> int:
         self._world.effect("record", kind, action, fields.get("sandbox"))
         if self._closed:
-            raise Unrecorded("the audit log is closed")
+            raise UnrecordedError("the audit log is closed")
         if self._world.disk_is_full and action not in ("sandbox.kill", "sandbox.ended"):
-            raise Unrecorded("the audit log cannot be written: the disk is full")
+            raise UnrecordedError("the audit log cannot be written: the disk is full")
         self._world.events.append((action, {"kind": kind, "generation": generation.get(), **fields}))
         self._number += 1
         return self._number
@@ -304,16 +304,16 @@ class SimulatedPool(WithoutDisk):
     def _change(self, what: str, *names: str, room: bool = False) -> None:
         self._world.effect("pool", what, *names)
         if room and self._world.disk_is_full:
-            raise ResourceExhausted("the pool is full")
+            raise ResourceExhaustedError("the pool is full")
 
     def _known(self, name: str) -> Tree:
         if name not in self._trees:
-            raise NotFound(f"no tree {name!r}")
+            raise NotFoundError(f"no tree {name!r}")
         return self._trees[name]
 
     def _new(self, name: str, tree: Tree) -> None:
         if name in self._trees:
-            raise AlreadyExists(f"tree {name!r} is there")
+            raise AlreadyExistsError(f"tree {name!r} is there")
         self._trees[name] = tree
 
     def _moves(self, name: str) -> None:
@@ -533,7 +533,7 @@ class Command:
             await told
         assert self.status is not None
         if self.place.ended is not None and self.status.signal == 9 and self.world.likely(0.5):
-            raise SandboxDied(f"{self.place.plan.id} is dead")
+            raise SandboxDiedError(f"{self.place.plan.id} is dead")
         return self.status
 
     async def signal(self, number: int) -> None:
@@ -576,9 +576,9 @@ class Supervisor:
         world, mine, life = self.world, generation.get(), self.life
         world.effect("ask", what, id)
         if self.is_away:
-            raise SupervisorUnavailable("the supervisor does not answer")
+            raise SupervisorUnavailableError("the supervisor does not answer")
         if world.failures and world.likely(world.failures):
-            raise SupervisorUnavailable("the supervisor went away", unheard=True)
+            raise SupervisorUnavailableError("the supervisor went away", unheard=True)
         answer: asyncio.Future[Any] = world.loop.create_future()
         request: list[Any] = [True]
         outlives = late and world.likely(0.3)
@@ -646,7 +646,9 @@ class Supervisor:
         requests, self._requests = self._requests, []
         for answer, _ in requests:
             if not answer.done():
-                answer.set_exception(SupervisorUnavailable("the supervisor went away before it answered", lost=True))
+                answer.set_exception(
+                    SupervisorUnavailableError("the supervisor went away before it answered", lost=True)
+                )
         for place in self.places.values():
             for hold in tuple(place.freezes):
                 place.thaw(hold)
@@ -712,7 +714,7 @@ class Instance:
 
     def _living(self) -> Place:
         if self.place.ended is not None or self._supervisor.places.get(self.id) is not self.place:
-            raise SandboxDied(f"{self.id} is dead")
+            raise SandboxDiedError(f"{self.id} is dead")
         return self.place
 
     async def _ask(self, what: str, act: Callable[[Place], Any], undo: Callable[[], None] = lambda: None) -> Any:
@@ -733,7 +735,7 @@ class Instance:
                 )
                 held = await asyncio.shield(thawing)
             if not held:
-                raise SupervisorUnavailable(f"{self.id} did not stand still for as long as it took", lost=True)
+                raise SupervisorUnavailableError(f"{self.id} did not stand still for as long as it took", lost=True)
 
     async def pause(self) -> Paused:
         def act(place: Place) -> Paused:
@@ -779,18 +781,18 @@ class Instance:
             return await self._ask("start", act)
 
     async def take_up(self, exec: ExecId) -> Command:
-        raise NotFound(f"nothing is kept of {exec}")
+        raise NotFoundError(f"nothing is kept of {exec}")
 
     async def attach(self, exec: ExecId) -> Command:
         def act(place: Place) -> Command:
             if exec not in place.commands:
-                raise NotFound(f"no exec {exec}")
+                raise NotFoundError(f"no exec {exec}")
             return place.commands[exec]
 
         return await self._ask("attach", act)
 
     async def output(self, exec: ExecId, stream: int) -> Any:
-        raise NotFound(f"no background command {exec}")
+        raise NotFoundError(f"no background command {exec}")
 
     async def accept(self, path: str) -> Any:
         raise FileError(f"nothing comes to {path} in here")
@@ -840,7 +842,7 @@ class Instance:
 
     def lose(self) -> None:
         if self._over is not None and not self._over.done():
-            self._over.set_exception(SupervisorUnavailable("the connection was lost"))
+            self._over.set_exception(SupervisorUnavailableError("the connection was lost"))
 
     async def aclose(self) -> None:
         self.world.check_alive()
@@ -873,7 +875,7 @@ class SimulatedBackend:
         def act() -> SimulatedExits:
             place = self._supervisor.places.get(id)
             if place is None or place.ended is not None or place.plan.incarnation != incarnation:
-                raise SandboxDied(f"{id} is dead")
+                raise SandboxDiedError(f"{id} is dead")
             return SimulatedExits()
 
         return await self._supervisor.ask("exits", id, act)
@@ -887,11 +889,11 @@ class SimulatedBackend:
                 if before.made_by == mine:
                     self._world.violate(f"{plan.id} is made twice: {before.plan.incarnation} and {plan.incarnation}")
                 # One of the two is what a daemon that died had asked for: it is refused, or in the way.
-                raise AlreadyExists(f"{plan.id} lives")
+                raise AlreadyExistsError(f"{plan.id} lives")
             place = Place(self._supervisor, plan, mine)
             for name in place.written:
                 if name not in self._world.trees:
-                    raise SandboxDied(f"{plan.id} has no tree {name}")
+                    raise SandboxDiedError(f"{plan.id} has no tree {name}")
                 other = self._supervisor.writer(name)
                 if other is not None and other.made_by == mine:
                     self._world.violate(f"{plan.id} and {other.plan.id} write the tree {name}")
@@ -908,7 +910,7 @@ class SimulatedBackend:
         with self._supervisor.busy(plan.id, "create"):
             try:
                 return Instance(await self._supervisor.ask("create", plan.id, act, undo))
-            except SupervisorUnavailable:
+            except SupervisorUnavailableError:
                 undo()
                 raise
 
@@ -986,7 +988,7 @@ class Gateway:
                     del self.doors[order.sandbox]
             case Revise():
                 if door is None or door[0] != order.incarnation:
-                    raise NotFound(f"no door of {order.sandbox}")
+                    raise NotFoundError(f"no door of {order.sandbox}")
                 self.doors[order.sandbox] = (order.incarnation, order.snapshot)
             case Close():
                 if door is not None and door[0] == order.incarnation:
@@ -1037,13 +1039,13 @@ class SimulatedGatewayClient:
             world.note("gateway", type(order).__name__, order.sandbox, order.incarnation)
             try:
                 gateway.obey(order)
-            except NotFound as error:
+            except NotFoundError as error:
                 world.loop.outside(world.seconds(), lambda error=error: answer.done() or answer.set_exception(error))
             else:
                 world.loop.outside(world.seconds(), lambda: answer.done() or answer.set_result(b""))
 
         if life != gateway.life or not gateway.lives:
-            raise GatewayUnavailable("the gateway went away")
+            raise GatewayUnavailableError("the gateway went away")
         # One connection: orders arrive in their order.
         self._last = max(getattr(self, "_last", 0.0), world.loop.time() + world.seconds()) + 1e-9
         world.loop.call_at(self._last, arrive, context=Context())
@@ -1053,7 +1055,7 @@ class SimulatedGatewayClient:
         requests, self._requests = self._requests, []
         for answer in requests:
             if not answer.done():
-                answer.set_exception(GatewayUnavailable("the gateway went away"))
+                answer.set_exception(GatewayUnavailableError("the gateway went away"))
         if self._of == self.world.loop.alive:
             self.world.loop.outside(0.0, self._on_lost, context=self._context)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import InvalidState, NotConfigured, PlatformError, ResourceExhausted
+from paddock.errors import InvalidStateError, NotConfiguredError, PlatformError, ResourceExhaustedError
 from paddock.linux import btrfs
 from paddock.model import PoolSpace
 from paddock.storage import open_pool
@@ -32,7 +32,7 @@ _SET_FLAGS, _IMMUTABLE = 0x4008_6602, 0x10  # include/uapi/linux/fs.h
 def supervisor(tmp_path: Path) -> Generator[Supervisor]:
     try:
         config = prepare(tmp_path, driver="btrfs", image_bytes=GIB)
-    except NotConfigured as error:
+    except NotConfiguredError as error:
         pytest.skip(str(error))
     if config.image is None:
         pytest.skip("the state directory is on btrfs itself")
@@ -71,7 +71,7 @@ def test_what_was_deleted_and_not_given_back_yet_is_waited_for(
     monkeypatch.setattr(btrfs, "snapshot", refuse)
     monkeypatch.setattr(btrfs, "sync", commit)
     monkeypatch.setattr(BtrfsPool, "space", space)
-    with nullcontext() if available > 1 << 26 else pytest.raises(ResourceExhausted):
+    with nullcontext() if available > 1 << 26 else pytest.raises(ResourceExhaustedError):
         pool.snapshot("sb_1", "sb_2")
     assert ("sb_2" in pool.names()) == bool(commits[0]) == (available > 1 << 26)
 
@@ -117,7 +117,7 @@ def test_a_tree_with_subvolumes_in_it_is_not_copied_in_part(tmp_path: Path, supe
                 btrfs.create_subvolume(directory, b"%d" % nested)
             os.close(directory)
         for copy in (pool.snapshot, pool.derive):
-            with pytest.raises(InvalidState, match="subvolumes"):
+            with pytest.raises(InvalidStateError, match="subvolumes"):
                 copy(name, "sb_3")
         assert pool.names() == tuple(sorted({"sb_1", name}))
         with Root(pool, name) as root:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfiguredError
 from paddock.storage import PoolConfig, open_pool
 from paddock.storage._directories import CopyPool
 from tests.conformance.pool import PoolConformance
@@ -19,7 +19,7 @@ from tests.storage.drivers import DriverHarness
 def harness_for(driver: str, state_dir: Path) -> Generator[DriverHarness]:
     try:
         harness = DriverHarness(state_dir, driver)
-    except NotConfigured as error:
+    except NotConfiguredError as error:
         pytest.skip(str(error))
     yield harness
     harness.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import InvalidState, NotConfigured, NotFound
+from paddock.errors import InvalidStateError, NotConfiguredError, NotFoundError
 from paddock.storage import Pool
 from paddock.storage._memories import PLACE, Memories
 from tests.storage.drivers import DriverHarness
@@ -21,7 +21,7 @@ CONTENT = bytes(range(256)) * 256
 def pool(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Pool]:
     try:
         harness = DriverHarness(tmp_path / "state", request.param)
-    except NotConfigured as error:
+    except NotConfiguredError as error:
         pytest.skip(str(error))
     pool = harness.open()
     pool.create(BASE)
@@ -61,7 +61,7 @@ def test_one_that_somebody_can_still_write_is_not_whole(pool: Pool) -> None:
     image = Memories(pool).image(IMAGE)
     image.begin(BASE)
     fd = image.open()
-    with pytest.raises(InvalidState, match="is written"):
+    with pytest.raises(InvalidStateError, match="is written"):
         image.seal()
     os.close(fd)
     image.seal()
@@ -89,7 +89,7 @@ def test_what_a_tree_leans_on_its_copies_lean_on_too(pool: Pool) -> None:
     memories.lean(MACHINE, BASE)
     assert memories.leans_on("sb_2") == (BASE, IMAGE)
     assert memories.leans_on(MACHINE) == (BASE,)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         memories.lean("sb_3", BASE)
 
 

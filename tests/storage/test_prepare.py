@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import InvalidArgument, InvalidState, NotConfigured, PlatformError
+from paddock.errors import InvalidArgumentError, InvalidStateError, NotConfiguredError, PlatformError
 from paddock.linux import loop
 from paddock.storage import _directories, _probe, open_pool, prepare
 from paddock.storage._config import Reason
@@ -41,7 +41,7 @@ def image_or_skip(state_dir: Path) -> Path:
 def prepare_or_skip(state_dir: Path, driver: str) -> None:
     try:
         prepare(state_dir, driver=driver, image_bytes=GIB)
-    except NotConfigured as error:
+    except NotConfiguredError as error:
         pytest.skip(str(error))
 
 
@@ -84,13 +84,13 @@ def test_everything_is_private(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="btrfs, overlay, copy"):
+    with pytest.raises(InvalidArgumentError, match="btrfs, overlay, copy"):
         prepare(tmp_path, driver="zfs")
 
 
 def test_trees_stay_on_the_driver_that_they_are_on(tmp_path: Path) -> None:
     prepare(tmp_path, driver="copy")
-    with pytest.raises(InvalidState, match="copy"):
+    with pytest.raises(InvalidStateError, match="copy"):
         prepare(tmp_path, driver="overlay")
     assert prepare(tmp_path).driver == "copy"
 
@@ -144,7 +144,7 @@ def test_a_lost_image_is_made_again_and_a_damaged_one_is_not_touched(tmp_path: P
     with image.open("r+b") as file:
         file.seek(0x10000)
         file.write(bytes(4096))
-    with pytest.raises(InvalidState, match="damaged"):
+    with pytest.raises(InvalidStateError, match="damaged"):
         prepare(tmp_path)
     assert image.exists()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paddock.errors import NotConfigured, PlatformError, ResourceExhausted
+from paddock.errors import NotConfiguredError, PlatformError, ResourceExhaustedError
 from paddock.linux import loop
 from paddock.model import Check
 from paddock.storage import Pool, PoolConfig, open_pool, prepare
@@ -96,7 +96,7 @@ def disk(place: Path, kind: str, size: int) -> Iterator[Path]:
 def harness(tmp_path: Path) -> Generator[DriverHarness]:
     try:
         harness = DriverHarness(tmp_path / "state", "btrfs")
-    except NotConfigured as error:
+    except NotConfiguredError as error:
         pytest.skip(str(error))
     if harness.config.image is None:
         pytest.skip("the state directory is on btrfs itself")
@@ -190,7 +190,7 @@ def test_a_full_pool_refuses_with_the_next_step_loses_nothing_and_has_room_again
         take(root / "ballast")
         assert write(root / "more", 16 * MIB) == errno.ENOSPC
         for call in (lambda: pool.create("sb_3"), lambda: pool.snapshot("sb_1", "sn_1")):
-            with pytest.raises(ResourceExhausted, match="paddock gc"):
+            with pytest.raises(ResourceExhaustedError, match="paddock gc"):
                 call()
     assert pool.names() == ("sb_1", "sb_2")
     pool.delete("sb_2")
@@ -218,9 +218,9 @@ def test_a_disk_that_is_nearly_full_is_no_place_for_another_tree(tmp_path: Path)
                 assert write(root / "file", 64 * MIB) is None
                 ballast = place / "ballast"
                 take(ballast, 2900 * MIB)
-                with pytest.raises(ResourceExhausted, match="kept free"):
+                with pytest.raises(ResourceExhaustedError, match="kept free"):
                     pool.create("sb_2")
-                with pytest.raises(ResourceExhausted, match="kept free"):
+                with pytest.raises(ResourceExhaustedError, match="kept free"):
                     pool.snapshot("sb_1", "sb_2")
                 assert checks_of(pool)["image"].status == "weak"
                 assert pool.space().fill > 0.9
@@ -364,12 +364,12 @@ def test_on_every_file_system_a_driver_is_taken_that_works(
 ) -> None:
     with disk(tmp_path / "place", kind, 3 * GIB) as place:
         if taken is None:
-            with pytest.raises(NotConfigured, match="overlay"):
+            with pytest.raises(NotConfiguredError, match="overlay"):
                 prepare(place / "state", driver=driver)
             return
         try:
             config = prepare(place / "state", driver=driver, image_bytes=GIB)
-        except NotConfigured as error:
+        except NotConfiguredError as error:
             pytest.skip(str(error))
         if driver is None and config.driver != taken:
             pytest.skip(f"no image can be made here: {config.reasons}")
@@ -395,7 +395,7 @@ def conformance_on(kind: str, driver: str) -> Callable[..., Generator[DriverHarn
         with disk(tmp_path / "place", kind, 2 * GIB) as place:
             try:
                 made = DriverHarness(place / "state", driver)
-            except NotConfigured as error:
+            except NotConfiguredError as error:
                 pytest.skip(str(error))
             try:
                 yield made
@@ -436,7 +436,7 @@ def test_trees_beside_other_files_are_refused_before_the_disk_is_full(tmp_path: 
     free = os.statvfs(tmp_path)
     kept = free.f_bavail * free.f_frsize // MIB + 1024
     pool = open_pool(tmp_path, PoolConfig(driver="copy", keep_free_mib=kept))
-    with pytest.raises(ResourceExhausted, match=r"kept free.*paddock gc"):
+    with pytest.raises(ResourceExhaustedError, match=r"kept free.*paddock gc"):
         pool.create("sb_1")
     assert pool.space().available_bytes == 0
     assert checks_of(pool)["room"].status == "weak"

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from secret_servers import PEM, VAULT_TOKEN, github, served, vault
 
-from paddock.errors import SecretUnavailable
+from paddock.errors import SecretUnavailableError
 from paddock.model import GitHubApp, SecretSource, SecretValue
 from paddock.storage.secret_sources import Fetched, Fetcher
 from paddock.storage.secret_sources._sources import Refused, from_command
@@ -26,7 +26,7 @@ VALUE = "correct-horse-battery-staple"
 def fetch(source: SecretSource, environment: Mapping[str, str] = {}, now: float | None = None) -> Fetched:
     def stored(name: str) -> SecretValue:
         if name != "KEPT":
-            raise SecretUnavailable(f"secret {name} has no value: nobody has set it")
+            raise SecretUnavailableError(f"secret {name} has no value: nobody has set it")
         return SecretValue(VALUE.encode())
 
     fetcher = Fetcher(environment, stored, time.time if now is None else lambda: now)
@@ -34,7 +34,7 @@ def fetch(source: SecretSource, environment: Mapping[str, str] = {}, now: float 
 
 
 def refused(source: SecretSource, environment: Mapping[str, str] = {}, now: float | None = None) -> str:
-    with pytest.raises(SecretUnavailable) as caught:
+    with pytest.raises(SecretUnavailableError) as caught:
         fetch(source, environment, now)
     assert VALUE not in f"{caught.value} {caught.value.details} {caught.value.__cause__}"
     assert caught.value.details["secret"] == "TOKEN"
@@ -49,7 +49,7 @@ def test_a_variable_of_the_service(tmp_path: Path) -> None:
 
 def test_one_of_the_store() -> None:
     assert fetch(SecretSource(stored="KEPT")).value.data == VALUE.encode()
-    with pytest.raises(SecretUnavailable, match="nobody has set it"):
+    with pytest.raises(SecretUnavailableError, match="nobody has set it"):
         fetch(SecretSource(stored="OTHER"))
 
 

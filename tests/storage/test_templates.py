@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import NotConfigured, NotFound, Unsupported
+from paddock.errors import NotConfiguredError, NotFoundError, UnsupportedError
 from paddock.linux import mounts, namespaces
 from paddock.storage import Pool, Templates, open_pool, prepare
 from paddock.storage._host import manifest, recipe
@@ -115,14 +115,14 @@ def test_what_a_killed_builder_began_is_discarded_and_what_is_being_built_is_not
 
 def test_a_machine_with_programs_outside_usr_is_refused(machine: Path, pool: Pool) -> None:
     (machine / "sbin").mkdir()
-    with pytest.raises(Unsupported, match="/sbin"):
+    with pytest.raises(UnsupportedError, match="/sbin"):
         Templates(pool, machine=machine).get("host")
 
 
 def test_what_is_missing_is_named_with_its_command(machine: Path, pool: Pool) -> None:
-    with pytest.raises(NotConfigured, match="apt-get install git"):
+    with pytest.raises(NotConfiguredError, match="apt-get install git"):
         Templates(pool, machine=machine).get("code-interpreter")
-    with pytest.raises(NotFound, match="code-interpreter, debian, host"):
+    with pytest.raises(NotFoundError, match="code-interpreter, debian, host"):
         Templates(pool, machine=machine).get("windows")
     assert pool.names() == ()
 
@@ -230,7 +230,7 @@ def test_python_in_code_interpreter_finds_pytest_and_git_works(pool: Pool) -> No
 def test_debian_is_built_from_packages(pool: Pool) -> None:
     try:
         template = Templates(pool).get("debian", lambda words: print(words, file=sys.stderr))
-    except (NotConfigured, Unsupported) as error:
+    except (NotConfiguredError, UnsupportedError) as error:
         pytest.skip(str(error))
     assert not template.host_usr
     with Root(pool, template.layers[0]) as root:

@@ -12,7 +12,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from paddock.errors import NotConfigured, SecretUnavailable
+from paddock.errors import NotConfiguredError, SecretUnavailableError
 from paddock.model.config import Config
 from paddock.storage._vault import (
     CommandKeys,
@@ -47,14 +47,14 @@ def test_what_is_sealed_opens_and_is_not_there_in_clear(vault: Vault, tmp_path: 
     "elsewhere", [Place("local:2", "TOKEN", 1), Place("local:1", "OTHER", 1), Place("local:1", "TOKEN", 2)]
 )
 def test_a_row_cannot_be_moved_to_another_owner_name_or_version(vault: Vault, elsewhere: Place) -> None:
-    with pytest.raises(SecretUnavailable, match="not what was sealed"):
+    with pytest.raises(SecretUnavailableError, match="not what was sealed"):
         vault.open(vault.seal(VALUE, HERE), elsewhere)
 
 
 def test_no_part_of_one_row_fits_into_another(vault: Vault) -> None:
     one, two = vault.seal(VALUE, HERE), vault.seal(b"another value", HERE)
     for mixed in (Sealed(one.key, one.wrapped, two.sealed), Sealed(one.key, one.sealed, one.sealed)):
-        with pytest.raises(SecretUnavailable):
+        with pytest.raises(SecretUnavailableError):
             vault.open(mixed, HERE)
 
 
@@ -64,7 +64,7 @@ def test_a_changed_bit_is_seen_and_the_error_says_nothing_of_the_value(vault: Va
     for position in (0, 11, 12, -1):
         bent = bytearray(getattr(sealed, field))
         bent[position] ^= 1
-        with pytest.raises(SecretUnavailable) as caught:
+        with pytest.raises(SecretUnavailableError) as caught:
             vault.open(msgspec.structs.replace(sealed, **{field: bytes(bent)}), HERE)
         assert "horse" not in repr(caught.value) + str(caught.value.details)
 
@@ -73,21 +73,21 @@ def test_the_key_is_its_owners_alone_and_is_refused_where_others_can_read_it(vau
     sealed, path = vault.seal(VALUE, HERE), tmp_path / "vault.key"
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o640)
-    with pytest.raises(NotConfigured, match="by others"):
+    with pytest.raises(NotConfiguredError, match="by others"):
         vault.open(sealed, HERE)
 
 
 def test_a_key_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(base64.b64encode(bytes(32)))
     (tmp_path / "vault.key").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(NotConfigured):
+    with pytest.raises(NotConfiguredError):
         FileKeys(tmp_path / "vault.key").ring()
 
 
 def test_a_lost_key_is_said_and_not_replaced_by_another_that_opens_nothing(vault: Vault, tmp_path: Path) -> None:
     sealed = vault.seal(VALUE, HERE)
     (tmp_path / "vault.key").unlink()
-    with pytest.raises(SecretUnavailable, match="it needs the key") as caught:
+    with pytest.raises(SecretUnavailableError, match="it needs the key") as caught:
         vault.open(sealed, HERE)
     assert sealed.key in str(caught.value)
     assert not (tmp_path / "vault.key").exists()
@@ -103,7 +103,7 @@ def test_after_a_rotation_the_old_key_opens_nothing(vault: Vault, tmp_path: Path
     assert vault.open(fresh, HERE) == VALUE
     assert key_id(old) == sealed.key != fresh.key
     assert old not in vault.keys.ring()
-    with pytest.raises(SecretUnavailable):
+    with pytest.raises(SecretUnavailableError):
         vault.open(sealed, HERE)
 
 
@@ -121,13 +121,13 @@ def test_a_command_may_print_the_keys_the_newest_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", ["short", "AAAA", "ü", ","])
 def test_a_command_that_prints_no_key_is_refused_and_not_shown(tmp_path: Path, said: str) -> None:
-    with pytest.raises(NotConfigured, match="32 bytes in base64") as caught:
+    with pytest.raises(NotConfiguredError, match="32 bytes in base64") as caught:
         CommandKeys(("echo", said)).ring()
     assert said == "," or said not in str(caught.value)
 
 
 def test_a_command_that_fails_is_refused_without_what_it_printed() -> None:
-    with pytest.raises(NotConfigured, match="sh gave no keys: it ended with 3") as caught:
+    with pytest.raises(NotConfiguredError, match="sh gave no keys: it ended with 3") as caught:
         CommandKeys(("sh", "-c", "echo hush; exit 3")).ring()
     assert "hush" not in str(caught.value)
 
@@ -154,5 +154,5 @@ def test_the_desktops_keyring_may_hold_them(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_keyring_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
-    with pytest.raises(NotConfigured, match="not installed"):
+    with pytest.raises(NotConfiguredError, match="not installed"):
         open_keys(tmp_path, Config(vault_keyring=True)).ring()

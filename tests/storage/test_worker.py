@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import AlreadyExists, InternalError, ResourceExhausted
+from paddock.errors import AlreadyExistsError, InternalError, ResourceExhaustedError
 from paddock.linux import caps, landlock, pidfd
 from paddock.storage._jobs import MEMORY_BYTES
 from paddock.storage._worker import Worker
@@ -30,7 +30,7 @@ def worker() -> Generator[Worker]:
 
 def _fail(kind: str) -> None:
     if kind == "ours":
-        raise AlreadyExists("twice", hint="once", name="x")
+        raise AlreadyExistsError("twice", hint="once", name="x")
     raise ValueError("bad")
 
 
@@ -93,7 +93,7 @@ def _attempts(directory: int, outside: str) -> dict[str, str]:
 
 def test_a_worker_gives_what_its_function_returns_or_raises(worker: Worker) -> None:
     assert worker.confined(_square, (), 12) == 144
-    with pytest.raises(AlreadyExists, match="twice") as caught:
+    with pytest.raises(AlreadyExistsError, match="twice") as caught:
         worker.confined(_fail, (), "ours")
     assert (caught.value.hint, caught.value.details) == ("once", {"name": "x"})
     with pytest.raises(FileNotFoundError, match="/dev/nowhere"):
@@ -169,14 +169,14 @@ def test_many_threads_have_work_done_at_once(worker: Worker) -> None:
 def test_a_job_has_a_bound_in_seconds_in_memory_and_in_what_it_says(worker: Worker) -> None:
     reader, writer = os.pipe()
     try:
-        with pytest.raises(ResourceExhausted, match="more than 1 seconds"):
+        with pytest.raises(ResourceExhaustedError, match="more than 1 seconds"):
             worker.confined(_forever, (writer,), seconds=1)
         ended = int(os.read(reader, 100))
         assert not os.path.exists(f"/proc/{ended}")
     finally:
         os.close(reader)
         os.close(writer)
-    with pytest.raises(ResourceExhausted, match="MiB of memory"):
+    with pytest.raises(ResourceExhaustedError, match="MiB of memory"):
         worker.confined(_huge, ())
     with pytest.raises(InternalError):
         worker.confined(_much, ())

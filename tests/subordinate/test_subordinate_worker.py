@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfiguredError
 from paddock.linux import subordinate_ids
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.storage import open_pool, prepare
@@ -106,7 +106,7 @@ def test_a_range_that_is_taken_away_is_named(ids: SubordinateIds, whole: Path) -
     path = whole / SUPERVISOR_CONFIG
     path.write_text(path.read_text().replace(f"[{ids.uid},{ids.gid}]", "[7,7]"))
     other = open_pool(whole, prepare(whole))
-    with pytest.raises(NotConfigured, match="newuidmap"):
+    with pytest.raises(NotConfiguredError, match="newuidmap"):
         other.create("sb_two")
     other.close()
     again = open_pool(whole, config)
@@ -120,7 +120,7 @@ def test_what_was_asked_for_and_cannot_be_had_is_refused(
     nothing: Callable[[], str] = lambda: "/etc/subuid gives you no range"  # noqa: E731
     monkeypatch.setattr(subordinate_ids, "granted", nothing)
     configure(whole, subordinate_ids=True)
-    with pytest.raises(NotConfigured, match="gives you no range") as caught:
+    with pytest.raises(NotConfiguredError, match="gives you no range") as caught:
         prepare(whole)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("usermod --add-subuids")

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import PaddockError, SandboxDiedError
 from paddock.supervisor import layout
 from tests.supervisor.conftest import Yard, open_yard
 
@@ -30,7 +30,7 @@ def test_it_ends_with_the_one_that_it_belongs_to(how: str, play: Any) -> None:
             case "kill":
                 await outer.kill()
             case "deadline":
-                with contextlib.suppress(SandboxDied):  # it may be over before that is answered
+                with contextlib.suppress(SandboxDiedError):  # it may be over before that is answered
                     await outer.set_deadline(0.0)
             case _:
                 os.kill((await yard.backend.record(outer.id)).pid, signal.SIGKILL)

@@ -25,7 +25,7 @@ from paddock.backends import Ending
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.jail._supervisor import _error
-from paddock.errors import ResourceExhausted, SandboxDied, SupervisorUnavailable
+from paddock.errors import ResourceExhaustedError, SandboxDiedError, SupervisorUnavailableError
 from paddock.supervisor import layout
 from paddock.supervisor._bootstrap import VERSION
 from paddock.supervisor._errors import MountError, Steps, as_jail_error
@@ -67,7 +67,7 @@ def test_more_requests_than_a_socket_holds_are_all_answered(play: Play) -> None:
             await asyncio.sleep(0)
         async with asyncio.timeout(60):
             answers = await asyncio.gather(*asking, return_exceptions=True)
-        assert [type(answer) for answer in answers] == [SandboxDied] * 20
+        assert [type(answer) for answer in answers] == [SandboxDiedError] * 20
 
     play(scene)
 
@@ -122,12 +122,12 @@ def test_of_a_create_whose_supervisor_died_before_it_answered_nothing_lives(
             if operation == "create":
                 made.append(pid_of(state_dir, plan.id))
                 os.kill(int(yard.backend.supervisor.facts["pid"]), signal.SIGKILL)
-                raise SupervisorUnavailable("the supervisor went away before it answered")
+                raise SupervisorUnavailableError("the supervisor went away before it answered")
             return answer
 
         monkeypatch.setattr(yard.backend.supervisor, "request", dying)
         plan = yard.plan()
-        with pytest.raises(SupervisorUnavailable, match="before it answered"):
+        with pytest.raises(SupervisorUnavailableError, match="before it answered"):
             await yard.backend.create(plan)
         assert plan.id not in (await request("list"))["living"]
         await yard.backend.forget(plan.id)
@@ -242,7 +242,7 @@ def test_one_of_another_version_is_named_with_the_line_to_type(play: Play, monke
         yard.backend.supervisor.close()
         with monkeypatch.context() as patch:
             patch.setattr("paddock.backends.jail._supervisor.VERSION", VERSION + 1)
-            with pytest.raises(SupervisorUnavailable, match="another version") as caught:
+            with pytest.raises(SupervisorUnavailableError, match="another version") as caught:
                 await yard.backend.living()
         assert f"kill {pid}" in str(caught.value)
 
@@ -261,7 +261,7 @@ def test_one_from_before_there_were_frames_is_named_with_the_line_to_type(
 
     async def scene() -> None:
         client = SupervisorClient(state_dir)
-        with pytest.raises(SupervisorUnavailable, match="another version") as caught:
+        with pytest.raises(SupervisorUnavailableError, match="another version") as caught:
             await client.connect()
         assert f"kill {old.pid}" in str(caught.value)
 
@@ -313,7 +313,7 @@ def test_a_machine_without_a_free_range_of_ids_says_what_to_do() -> None:
         slots.take()
     answer = problem(as_jail_error(caught.value, Steps()))
     error = _error(answer)
-    assert isinstance(error, ResourceExhausted)
+    assert isinstance(error, ResourceExhaustedError)
     assert "paddock ls" in str(error)
 
 
@@ -336,5 +336,5 @@ def test_a_disk_that_could_not_write_is_said_to_be_full_and_not_a_fault_of_ours(
     failed = OSError(errno.EIO, os.strerror(errno.EIO), "fsconfig overlay create")
     for error in (as_jail_error(failed, Steps()), MountError("/data cannot be mounted", errno.EIO)):
         told = _error(problem(error))
-        assert isinstance(told, ResourceExhausted)
+        assert isinstance(told, ResourceExhaustedError)
         assert "df -h" in str(told)

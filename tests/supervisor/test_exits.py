@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from paddock.backends import Exits, Instance
-from paddock.errors import InternalError, InvalidArgument, SandboxDied
+from paddock.errors import InternalError, InvalidArgumentError, SandboxDiedError
 from paddock.model import ExecId, ExecSpec
 from paddock.supervisor import layout
 from tests.orphans import wait_until
@@ -115,7 +115,7 @@ def test_a_sandbox_without_exits_has_no_route_to_anywhere_and_none_can_be_had_of
         status, printed = await run(instance, "python3", "-c", probe)
         assert status.code == 1
         assert b"Network is unreachable" in printed
-        with pytest.raises(InvalidArgument, match="no network at all"):
+        with pytest.raises(InvalidArgumentError, match="no network at all"):
             await yard.backend.exits(instance.id, 0)
         await instance.kill()
 
@@ -276,7 +276,7 @@ def test_the_end_of_a_sandbox_ends_its_exits(play: Play) -> None:
         instance = await yard.create(exits=True)
         close(await taken(yard, instance))
         await instance.kill()
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await yard.backend.exits(instance.id, 0)
         await first.kill()
         assert await asyncio.to_thread(wait_until, lambda: sockets_of(supervisor) <= 2 + 1 + 4 * 2)
@@ -287,7 +287,7 @@ def test_the_end_of_a_sandbox_ends_its_exits(play: Play) -> None:
 def test_what_was_asked_of_one_sandbox_is_not_given_of_another_under_its_id(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await yard.backend.exits(instance.id, 7)
         await instance.kill()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from paddock.errors import InternalError, PaddockError, SupervisorUnavailable
+from paddock.errors import InternalError, PaddockError, SupervisorUnavailableError
 from paddock.linux import mountinfo, proc
 from paddock.model import Limit, Limits, SandboxId
 from paddock.supervisor import layout
@@ -119,7 +119,7 @@ def test_what_did_not_stand_still_to_the_end_is_the_platforms_error_and_can_be_t
 ) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
-        with pytest.raises(SupervisorUnavailable, match="did not stand still"):
+        with pytest.raises(SupervisorUnavailableError, match="did not stand still"):
             async with instance.frozen():
                 os.kill(supervisor_pid(yard), signal.SIGKILL)
         async with instance.frozen():

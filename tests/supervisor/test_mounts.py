@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Mount, MountMode
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from paddock.supervisor.layout import TREE_ID_BASE
 from tests.conformance.trees import describe
 from tests.conftest import SandboxFactory
@@ -161,13 +161,13 @@ def test_what_is_refused_says_why(sandbox: SandboxFactory, project: Path) -> Non
         (Mount(source=str(project), target="/a/../etc"), "absolute path"),
         (Mount(source=str(project), target="/"), "absolute path"),
     ):
-        with pytest.raises(InvalidArgument, match=why):
+        with pytest.raises(InvalidArgumentError, match=why):
             sandbox(mounts=[mount])
 
 
 def test_the_state_directory_is_not_shown(sandbox: SandboxFactory, shared_state: Path, project: Path) -> None:
     (project / "way").symlink_to(shared_state)
-    with pytest.raises(InvalidArgument, match="state directory"):
+    with pytest.raises(InvalidArgumentError, match="state directory"):
         sandbox(mounts=[Mount(source=str(project / "way"))])
 
 

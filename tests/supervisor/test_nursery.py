@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from paddock.errors import SupervisorUnavailable
+from paddock.errors import SupervisorUnavailableError
 from paddock.linux.undo import UndoStack
 from paddock.supervisor import _house, _spare
 from paddock.supervisor._door import Door
@@ -81,7 +81,7 @@ def test_a_number_of_spares_that_is_none_is_refused(private_play: Play, state_di
         await yard.create()
 
     configure(state_dir, spares="many")
-    with pytest.raises(SupervisorUnavailable, match="spares must be a number"):
+    with pytest.raises(SupervisorUnavailableError, match="spares must be a number"):
         private_play(scene)
 
 

@@ -17,7 +17,7 @@ from paddock.backends._base import Ending
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.jail._backend import Rest
 from paddock.backends.jail._instance import JailInstance
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limit, Noun, SandboxId, mint
 from tests.supervisor.conftest import Yard, open_yard, run
@@ -136,7 +136,7 @@ async def stand_still(yard: Yard, **idle: float) -> tuple[Instance, float]:
     while True:
         box = await yard.create(**idle)
         first = proc.boottime() + ttl
-        with contextlib.suppress(SandboxDied):
+        with contextlib.suppress(SandboxDiedError):
             await box.set_deadline(first)
             if not idle:
                 await box.pause()
@@ -207,9 +207,9 @@ def test_it_dies_when_it_is_killed_and_when_it_was_kept_for_long_enough(play: Sc
         await killed.kill()
         assert (await kept.wait_ended()).limit is Limit.RETENTION
         for box in (killed, kept):
-            with pytest.raises(SandboxDied):
+            with pytest.raises(SandboxDiedError):
                 await box.pause()
-            with pytest.raises(SandboxDied):
+            with pytest.raises(SandboxDiedError):
                 await box.resume()
 
     play(scene)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paddock.backends import Instance, TreeMount
-from paddock.errors import InvalidArgument, PlatformError
+from paddock.errors import InvalidArgumentError, PlatformError
 from paddock.model import ExecId, ExecSpec, Limits, Noun, mint
 from paddock.storage import Pool
 from paddock.supervisor import layout
@@ -181,7 +181,7 @@ def test_what_is_not_there_is_refused_and_leaves_nothing(play: Any) -> None:
         for mount in (workspace("ws_none"), workspace(layers=("bs_none",)), OBJECTS):
             yard.pool.create("ws_1")
             with pytest.raises(
-                InvalidArgument, match=f"{mount.tree} cannot be mounted at '{mount.target}': it is not there"
+                InvalidArgumentError, match=f"{mount.tree} cannot be mounted at '{mount.target}': it is not there"
             ):
                 await yard.backend.create(yard.plan(trees=(mount,)))
             yard.pool.delete("ws_1")
@@ -219,7 +219,7 @@ def test_a_tree_that_is_a_link_is_not_followed(play: Any, link: str) -> None:
     async def scene(yard: Yard) -> None:
         (yard.state_dir / layout.REPOSITORIES).mkdir()
         (yard.state_dir / layout.REPOSITORIES / "rp_1").symlink_to(link)
-        with pytest.raises(InvalidArgument, match="cannot be mounted"):
+        with pytest.raises(InvalidArgumentError, match="cannot be mounted"):
             await yard.backend.create(yard.plan(trees=(OBJECTS,)))
 
     play(scene)

@@ -13,7 +13,7 @@ import pytest
 
 from paddock.backends._stillness import Stillness
 from paddock.backends.vessel import Control as Asking
-from paddock.errors import FileError, GuestLost, GuestProtocolError, SandboxDied
+from paddock.errors import FileError, GuestLostError, GuestProtocolError, SandboxDiedError
 from paddock.vmm._control import Control
 from paddock.vmm._loop import Loop
 
@@ -80,7 +80,7 @@ def test_descriptors_that_nobody_takes_are_closed() -> None:
         (b"noise\n", GuestProtocolError),
         (b"[" * 100_000 + b"\n", GuestProtocolError),
         (b"x" * (5 << 20), GuestProtocolError),
-        (b"", SandboxDied),
+        (b"", SandboxDiedError),
     ],
 )
 def test_a_service_believes_no_answer_that_is_none(wire: bytes, error: type[Exception]) -> None:
@@ -118,7 +118,7 @@ def test_time_in_which_the_sandbox_stands_still_does_not_count() -> None:
             theirs.send(b'{"id":1}\n')
             stillness.end()
             await asking
-            with pytest.raises(GuestLost):
+            with pytest.raises(GuestLostError):
                 await control.ask("x", seconds=0.05)
         control.close()
 

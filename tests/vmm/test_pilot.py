@@ -10,7 +10,7 @@ import pytest
 
 from paddock.backends.guest import PING, orders
 from paddock.backends.vessel import Control
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.wire.guest import PingReply
 from tests.vmm.pilots import HELLO, PilotProcess, alive, collect, start, until
 
@@ -83,7 +83,7 @@ def test_a_killed_agent_is_there_again_and_what_it_did_is_told(pilot):
         handle = await start(connection, "sh", "-c", "while :; do echo 0123456789; done")
         first = connection.peer_pid
         os.kill(first, signal.SIGKILL)
-        with pytest.raises(SandboxDied):  # nobody explains here: the connection is lost
+        with pytest.raises(SandboxDiedError):  # nobody explains here: the connection is lost
             await handle.wait()
         init = pilot.dial("init")
         assert await orders.verdict(init, "user", first) == (False, 9)
@@ -122,7 +122,7 @@ def test_when_the_child_ends_the_pilot_says_how_and_ends(tmp_path):
         os.kill((await pilot.control("ping"))["children"][0], signal.SIGTERM)
         answer = await end
         assert (answer["signal"], answer["log"]) == (15, "last words\n")
-        with pytest.raises(SandboxDied):
+        with pytest.raises(SandboxDiedError):
             await user.open(PING).reply(PingReply)
         control.close()
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.errors import InvalidArgument, PolicyDenied
+from paddock.errors import InvalidArgumentError, PolicyDeniedError
 from paddock.model import (
     Action,
     ApprovalRequest,
@@ -276,13 +276,13 @@ def test_of_what_a_program_inside_asks_only_what_children_need_passes(tag: str, 
     if changed <= INSIDE[tag]:
         assert _nested.admitted(body).action == action
     else:
-        with pytest.raises(InvalidArgument, match=f"takes no ({'|'.join(changed - INSIDE[tag])}) inside"):
+        with pytest.raises(InvalidArgumentError, match=f"takes no ({'|'.join(changed - INSIDE[tag])}) inside"):
             _nested.admitted(body)
 
 
 @given(values(Action).filter(lambda action: action.TAG not in INSIDE))
 def test_no_other_action_passes_from_inside(action: Action[Any]) -> None:
-    with pytest.raises(PolicyDenied, match=action.TAG):
+    with pytest.raises(PolicyDeniedError, match=action.TAG):
         _nested.admitted(codec.encode(_nested.Request(action=action)))
 
 
@@ -291,7 +291,7 @@ def test_whatever_is_written_inside_is_a_request_or_is_refused(data: st.DataObje
     garbage = st.binary(max_size=200) | JSON.map(json.dumps).map(str.encode)
     try:
         _nested.admitted(data.draw(garbage | st.builds(b'{"action":%b}'.__mod__, garbage)))
-    except InvalidArgument:
+    except InvalidArgumentError:
         return
     raise AssertionError("garbage is a request")
 
@@ -302,7 +302,7 @@ def test_a_request_from_inside_has_so_many_parts_and_no_more() -> None:
 
     assert _nested.admitted(request(_nested.MOST_PARTS // 2))
     for body in (request(_nested.MOST_PARTS + 1), b"[" * (6 << 20), b'"%b"' % (b"\\u0041" * (1 << 18))):
-        with pytest.raises(InvalidArgument, match="parts"):
+        with pytest.raises(InvalidArgumentError, match="parts"):
             _nested.admitted(body)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paddock.errors import NotFound
+from paddock.errors import NotFoundError
 from tests.in_process import in_process
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def opened(shared_state: Path) -> Generator[Opener]:
     for workspace in made:
         try:
             workspace.delete(discard=True)
-        except NotFound:
+        except NotFoundError:
             continue
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paddock import Sandbox, Workspace
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.linux import btrfs
 from tests.conformance.trees import Root
 from tests.conftest import supervisors
@@ -35,11 +35,11 @@ input()
 """
 AFTER = """
 from paddock import Workspace
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 try:
     Sandbox.connect("T42").exec("true")
     said = "it lives"
-except SandboxDied as error:
+except SandboxDiedError as error:
     said = str(error)
     with Sandbox.create(workspace="T42", name="T42", ttl_seconds=60) as new:
         out = new.exec("cat d/file; stat -c %a:%U d/file; echo more >>d/file").stdout
@@ -155,7 +155,7 @@ def test_one_with_read_only_subvolumes_is_not_copied_in_part_and_is_deleted_whol
             sandbox.exec("echo kept >/workspace/d/nested/file", check=True)
             btrfs.set_read_only(nested, True)
             for copy in (sandbox.fork, sandbox.snapshot):
-                with pytest.raises(InvalidState, match="subvolumes"):
+                with pytest.raises(InvalidStateError, match="subvolumes"):
                     copy()
             btrfs.set_read_only(nested, False)
             # As the error says.

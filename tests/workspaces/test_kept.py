@@ -10,7 +10,7 @@ import pytest
 
 from paddock import Sandbox, Workspace
 from paddock.client import default_transport
-from paddock.errors import InvalidState, PaddockError
+from paddock.errors import InvalidStateError, PaddockError
 from paddock.model import DeleteRepository, WorkspaceState
 from tests.workspaces.conftest import Opener, Origin, look
 
@@ -127,7 +127,7 @@ def test_g4_g6_whatever_became_of_its_git_nothing_of_the_rest_is_lost(
         harmed[harm] = workspace, first.exec(LISTING).stdout
         first.kill()
         assert not workspace.status().clean, harm
-        with pytest.raises(InvalidState, match="nowhere else"):
+        with pytest.raises(InvalidStateError, match="nowhere else"):
             workspace.delete()
     evict(*(workspace for workspace, _ in harmed.values()))
     for harm, (workspace, wanted) in harmed.items():
@@ -214,7 +214,7 @@ def test_g11_a_repository_is_needed_by_what_is_evicted_though_its_pin_was_lost(
     other.delete()
     pin.unlink()
     transport = default_transport()
-    with pytest.raises(InvalidState, match=workspace.id):
+    with pytest.raises(InvalidStateError, match=workspace.id):
         transport.perform(DeleteRepository(repository=pin.parents[2].name))
     assert over(workspace).exec("git fsck && git status --porcelain", check=True).stdout == ""
 
@@ -236,7 +236,7 @@ def test_a_snapshot_keeps_the_history_of_a_workspace_that_is_gone(
     transport = default_transport()
     (repository,) = (path.parents[2].name for path in shared_state.glob(f"repositories/*/refs/pins/{moved.id}"))
     moved.delete()
-    with pytest.raises(InvalidState, match=snapshot.id):
+    with pytest.raises(InvalidStateError, match=snapshot.id):
         transport.perform(DeleteRepository(repository=repository))
     again = sandbox(snapshot=snapshot, ttl_seconds=120)
     look = "git fsck --no-dangling 2>&1; git status --porcelain; git log --format=%H -1"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import ApprovalNeeded
+from paddock.errors import ApprovalNeededError
 from paddock.storage._config import load
 from tests.conftest import SandboxFactory
 from tests.workspaces.conftest import Opener, Origin
@@ -44,6 +44,6 @@ def test_what_was_there_before_is_asked_about_whatever_it_is_called_now(
     made.exec(["bash", "-c", WORK], check=True)
     before = ("README", "moved", "mixed", "dir", "way/x", "hard", "src", "yesterday", "/etc/hostname", "/usr/bin/env")
     for path in before:
-        with pytest.raises(ApprovalNeeded):
+        with pytest.raises(ApprovalNeededError):
             made.filesystem.remove(path, recursive=True)
         assert made.filesystem.exists(path)

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from paddock.model import ExecResult, Limit
 
 from ._budget import Stop, Tokens
@@ -35,9 +35,9 @@ class Test(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.command.strip():
-            raise InvalidArgument("no command to test with was given", hint='Test("pytest -q")')
+            raise InvalidArgumentError("no command to test with was given", hint='Test("pytest -q")')
         if not self.timeout_seconds > 0:
-            raise InvalidArgument(f"timeout_seconds is {self.timeout_seconds}: it must be more than 0")
+            raise InvalidArgumentError(f"timeout_seconds is {self.timeout_seconds}: it must be more than 0")
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,7 +246,7 @@ class SearchBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.max_depth < 1 or self.max_nodes < 1 or not self.max_seconds > 0:
-            raise InvalidArgument("max_depth, max_nodes and max_seconds have to be more than 0")
+            raise InvalidArgumentError("max_depth, max_nodes and max_seconds have to be more than 0")
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 
 
 class Stop(StrEnum):
@@ -69,12 +69,12 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise InvalidArgument(f"{name} is {value}: it must be more than 0, or None")
+                raise InvalidArgumentError(f"{name} is {value}: it must be more than 0, or None")
 
     def require_price(self, price: Price | None, model: str) -> None:
-        """InvalidArgument if money is limited and nobody knows what it costs."""
+        """InvalidArgumentError if money is limited and nobody knows what it costs."""
         if self.max_usd is not None and price is None:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"max_usd is {self.max_usd:g}, and nobody said what {model} costs",
                 hint="price=Price(input_usd=..., output_usd=...); on the command line --price IN:OUT",
             )

@@ -16,7 +16,7 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Annotated, Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
-from paddock.errors import InvalidState, PaddockError
+from paddock.errors import InvalidStateError, PaddockError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,13 +53,13 @@ class Scope:
         self.over = False
 
     def hold(self, sandbox: _Kills) -> None:
-        """Kills it and raises InvalidState if it comes too late."""
+        """Kills it and raises InvalidStateError if it comes too late."""
         with self._lock:
             self._held.append(sandbox)
             over = self.over
         if over:
             _kill(sandbox)
-            raise InvalidState("its result is not wanted any more")
+            raise InvalidStateError("its result is not wanted any more")
 
     def end(self) -> None:
         with self._lock:

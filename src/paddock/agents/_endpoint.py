@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from paddock.errors import ModelFailed, NotConfigured
+from paddock.errors import ModelFailedError, NotConfiguredError
 
 T = TypeVar("T")
 
@@ -17,18 +17,18 @@ MAX_OUTPUT_TOKENS = 16_384
 _SAID_CHARS = 500
 
 
-def missing(extra: str) -> NotConfigured:
-    return NotConfigured(
+def missing(extra: str) -> NotConfiguredError:
+    return NotConfiguredError(
         f"the SDK for {extra}-compatible endpoints isn't installed", hint=f"pip install 'paddock-sandbox[{extra}]'"
     )
 
 
-def unusable(extra: str, error: Exception | str, variable: str) -> NotConfigured:
+def unusable(extra: str, error: Exception | str, variable: str) -> NotConfiguredError:
     """The SDK does not even make a client."""
-    return NotConfigured(f"no client for {extra}: {error}", hint=f"set {variable}, or give api_key")
+    return NotConfiguredError(f"no client for {extra}: {error}", hint=f"set {variable}, or give api_key")
 
 
-def failure(model: str, error: Exception, secret: str | None) -> ModelFailed:
+def failure(model: str, error: Exception, secret: str | None) -> ModelFailedError:
     """The SDK's own words, without the key."""
     status = getattr(error, "status_code", None)
     said = f"{type(error).__name__}: {error}"
@@ -44,16 +44,16 @@ def failure(model: str, error: Exception, secret: str | None) -> ModelFailed:
         404: "is the name of the model right, and the base_url?",
         429: "slow down, raise max_retries, or ask for a higher quota",
     }.get(status or 0, "is the endpoint up? base_url, timeout_seconds and max_retries are arguments of the model")
-    return ModelFailed(f"{model} gave no answer: {said[:_SAID_CHARS]}", hint=hint, http_status=status)
+    return ModelFailedError(f"{model} gave no answer: {said[:_SAID_CHARS]}", hint=hint, http_status=status)
 
 
 def read_answer(model: str, body: bytes, kind: type[T]) -> T:
-    """Strict about what is used, blind to the rest. ModelFailed."""
+    """Strict about what is used, blind to the rest. ModelFailedError."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         start = body[:80].decode("utf-8", "replace")
-        raise ModelFailed(
+        raise ModelFailedError(
             f"{model} answered what is not its protocol: {error}; it starts {start!r}", hint="is the base_url right?"
         ) from None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 
 from ._budget import Stop, Tokens
 
@@ -106,18 +106,18 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_script(path: str) -> list[list[Reply]]:
-    """The replies of each attempt. InvalidArgument."""
+    """The replies of each attempt. InvalidArgumentError."""
     try:
         lines = msgspec.json.decode(Path(path).read_bytes(), type=list[_Line | list[_Line]])
     except OSError as error:
-        raise InvalidArgument(f"the script {path} cannot be read: {error.strerror}") from None
+        raise InvalidArgumentError(f"the script {path} cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise InvalidArgument(f"{path} is no script: {error}", hint='[{"text": "done"}]') from None
+        raise InvalidArgumentError(f"{path} is no script: {error}", hint='[{"text": "done"}]') from None
     if all(isinstance(line, _Line) for line in lines):
         return [[_reply(line, number) for number, line in enumerate(lines) if isinstance(line, _Line)]]
     scripts = [line for line in lines if isinstance(line, list)]
     if len(scripts) != len(lines):
-        raise InvalidArgument(f"{path} mixes replies and lists of replies")
+        raise InvalidArgumentError(f"{path} mixes replies and lists of replies")
     return [[_reply(line, number) for number, line in enumerate(script)] for script in scripts]
 
 

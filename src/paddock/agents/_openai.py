@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from paddock.errors import ModelFailed
+from paddock.errors import ModelFailedError
 
 from ._budget import Tokens
 from ._endpoint import arguments_object, read_answer
@@ -67,7 +67,7 @@ def request(
 def reply(model: str, body: bytes) -> Reply:
     completion = read_answer(model, body, _Completion)
     if not completion.choices:
-        raise ModelFailed(f"{model} answered without a choice", hint="ask again")
+        raise ModelFailedError(f"{model} answered without a choice", hint="ask again")
     choice = completion.choices[0]
     calls = [
         ToolCall(id=call.id, name=call.function.name, arguments=_text(call.function.arguments))

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 
 from ._tools import cut, digest
 
@@ -29,13 +29,13 @@ class Trace:
     """`Trace("run.jsonl", redact=[api_key])`. Made anew, readable by its owner only. Several runs may write at once.
 
     In what is written each of `redact` is replaced before anything is cut, so that no half of it is left.
-    InvalidArgument for one of fewer than four characters: it would be found everywhere.
+    InvalidArgumentError for one of fewer than four characters: it would be found everywhere.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, redact: Iterable[str] = ()) -> None:
         self._secrets = sorted({secret for secret in redact if secret}, key=len, reverse=True)
         if any(len(secret) < _SHORTEST_SECRET for secret in self._secrets):
-            raise InvalidArgument(f"a secret of fewer than {_SHORTEST_SECRET} characters cannot be redacted")
+            raise InvalidArgumentError(f"a secret of fewer than {_SHORTEST_SECRET} characters cannot be redacted")
         self.path = Path(path)
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._lock = threading.Lock()
@@ -87,14 +87,14 @@ _ARGUMENT_CHARS = 4000
 
 
 def report(path: str | os.PathLike[str]) -> str:
-    """Markdown, run by run, of what `Trace` has written. InvalidArgument if that is none."""
+    """Markdown, run by run, of what `Trace` has written. InvalidArgumentError if that is none."""
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
         try:
             event = msgspec.json.decode(line, type=dict[str, Any])
             runs.setdefault(str(event["run"]), []).append(event)
         except (msgspec.MsgspecError, KeyError):
-            raise InvalidArgument(f"{path}, line {number}: that is no event of a trace") from None
+            raise InvalidArgumentError(f"{path}, line {number}: that is no event of a trace") from None
     parts = ["# Trace", _overview(runs)]
     for run, events in runs.items():
         parts.append(f"## {_inline(run)}")

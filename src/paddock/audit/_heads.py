@@ -83,7 +83,7 @@ class HeadSigner:
         """Segments that do not follow from what was signed before, and where."""
 
     def sign(self, remove: Sequence[Part] = ()) -> Head | None:
-        """A new head, or None: nothing is new. OSError, NotConfigured.
+        """A new head, or None: nothing is new. OSError, NotConfiguredError.
 
         These parts, the oldest of their chains, are removed once a head says so: killed before, all of them are there.
         """

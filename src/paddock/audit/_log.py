@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paddock.errors import Unrecorded
+from paddock.errors import UnrecordedError
 from paddock.linux.files import reserve
 from paddock.model import Action, Decision, Principal
 
@@ -30,7 +30,7 @@ _ENDS = frozenset({"sandbox.kill", "sandbox.ended", "audit.open", "audit.close"}
 
 
 class AuditLog:
-    """Appends records to one segment of `directory`. Every method that writes raises Unrecorded if it can't;
+    """Appends records to one segment of `directory`. Every method that writes raises UnrecordedError if it can't;
     then the caller must not go on. A record survives the death of every process: it is in the page cache when the
     effect begins.
 
@@ -59,7 +59,9 @@ class AuditLog:
                 seen["signed"] = signed
         except (OSError, Broken) as error:
             self._abandon()
-            raise Unrecorded(f"the audit log in {directory} cannot be opened: {error}", hint=_hint(error)) from error
+            raise UnrecordedError(
+                f"the audit log in {directory} cannot be opened: {error}", hint=_hint(error)
+            ) from error
         self._append("event", "audit.open", detail={"pid": self._pid, "uid": os.getuid(), **seen})
 
     def decision(self, principal: Principal, action: Action[Any], verdict: Decision) -> int:
@@ -108,7 +110,7 @@ class AuditLog:
         try:
             if os.getpid() == self._pid:
                 self._append("event", "audit.close")
-        except Unrecorded:
+        except UnrecordedError:
             pass
         finally:
             self._abandon()
@@ -116,10 +118,12 @@ class AuditLog:
     def _append(self, kind: str, action: str, **fields: Any) -> int:
         with self._lock:
             if self._fd < 0:
-                raise Unrecorded("the audit log is closed")
+                raise UnrecordedError("the audit log is closed")
             if os.getpid() != self._pid:
                 # A fork shares the descriptor and the lock; two writers would break the chain.
-                raise Unrecorded("this audit log belongs to the process that opened it", hint="open one after the fork")
+                raise UnrecordedError(
+                    "this audit log belongs to the process that opened it", hint="open one after the fork"
+                )
             seq = self._seq
             record = Record(
                 seq=seq,
@@ -134,7 +138,7 @@ class AuditLog:
             try:
                 line, own = seal(record)
             except (TypeError, ValueError, RecursionError) as error:
-                raise Unrecorded(f"a record of {action} cannot be encoded: {error}") from error
+                raise UnrecordedError(f"a record of {action} cannot be encoded: {error}") from error
             if self._size >= PART_BYTES:
                 self._rotate()
             self._write(line, last=action in _ENDS)
@@ -157,7 +161,7 @@ class AuditLog:
             except OSError:
                 if written:
                     self._abandon()  # half a line lies there: nothing may follow it
-            raise Unrecorded(f"the audit log cannot be written: {error}", hint=_hint(error)) from error
+            raise UnrecordedError(f"the audit log cannot be written: {error}", hint=_hint(error)) from error
 
     def _rotate(self) -> None:
         """Go on in a new file, with its room on the disk. If that can't be had, this one grows, and the next record

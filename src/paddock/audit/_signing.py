@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paddock.errors import InvalidArgument, NotConfigured
+from paddock.errors import InvalidArgumentError, NotConfiguredError
 from paddock.supervisor.layout import AUDIT_KEY
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ def key_id(public: bytes) -> str:
 def open_key(state_dir: Path, given: str | None = None) -> SigningKey:
     """The one in the file `given`, or that of the state directory, which is made if there is none yet.
 
-    NotConfigured: it cannot be read, others can read it, or it is no Ed25519 key.
+    NotConfiguredError: it cannot be read, others can read it, or it is no Ed25519 key.
     """
     path = Path(given) if given else state_dir / AUDIT_KEY
     try:
         pem = _read(path)
     except FileNotFoundError:
         if given:
-            raise NotConfigured(
+            raise NotConfiguredError(
                 f"audit_key_file: there is no {path}", hint=f"openssl genpkey -algorithm ed25519 -out {path}"
             ) from None
         pem = _make(path)
@@ -61,11 +61,13 @@ def _read(path: Path) -> bytes:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise NotConfigured(f"the audit key {path} cannot be read: {error.strerror}") from None
+        raise NotConfiguredError(f"the audit key {path} cannot be read: {error.strerror}") from None
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if found.st_mode & 0o077 or found.st_uid not in (0, os.geteuid()):
-            raise NotConfigured(f"the audit key {path} can be read by others than its owner", hint=f"chmod 600 {path}")
+            raise NotConfiguredError(
+                f"the audit key {path} can be read by others than its owner", hint=f"chmod 600 {path}"
+            )
         return file.read(_MOST_BYTES)
 
 
@@ -99,7 +101,7 @@ def _private(pem: bytes, path: Path) -> Ed25519PrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        raise NotConfigured(f"{path} holds no Ed25519 key", hint=f"openssl genpkey -algorithm ed25519 -out {path}")
+        raise NotConfiguredError(f"{path} holds no Ed25519 key", hint=f"openssl genpkey -algorithm ed25519 -out {path}")
     return key
 
 
@@ -110,7 +112,7 @@ def public_pem(public: bytes) -> str:
 
 
 def read_public_key(text: bytes) -> bytes:
-    """The 32 bytes of a PEM. InvalidArgument."""
+    """The 32 bytes of a PEM. InvalidArgumentError."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -120,7 +122,7 @@ def read_public_key(text: bytes) -> bytes:
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
-        raise InvalidArgument("that is no Ed25519 public key in PEM", hint="paddock audit key > audit.pub")
+        raise InvalidArgumentError("that is no Ed25519 public key in PEM", hint="paddock audit key > audit.pub")
     return key.public_bytes_raw()
 
 

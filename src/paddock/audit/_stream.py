@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 
 from ._heads import peek_head
 from ._log import HEADS
@@ -43,7 +43,9 @@ def read_cursor(text: str) -> Cursor:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(text), type=Cursor)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
-        raise InvalidArgument("that is no cursor of an audit log", hint="start without one", field="cursor") from None
+        raise InvalidArgumentError(
+            "that is no cursor of an audit log", hint="start without one", field="cursor"
+        ) from None
 
 
 class Line(msgspec.Struct):

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from paddock.errors import Unsupported
+from paddock.errors import UnsupportedError
 from paddock.model import (
     Action,
     ByteReader,
@@ -71,7 +71,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     def require(self, feature: str, backend: str) -> None:
         if not getattr(self, feature):
-            raise Unsupported(f"backend {backend!r} cannot do {feature!r} here", hint="paddock doctor", feature=feature)
+            raise UnsupportedError(
+                f"backend {backend!r} cannot do {feature!r} here", hint="paddock doctor", feature=feature
+            )
 
 
 class Paused(msgspec.Struct, frozen=True):
@@ -174,12 +176,13 @@ class Command(ExecHandle, Protocol):
 
 
 class Instance(Protocol):
-    """A live sandbox as its backend holds it. Every method may raise SandboxDied."""
+    """A live sandbox as its backend holds it. Every method may raise SandboxDiedError."""
 
     @property
     def id(self) -> SandboxId: ...
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
-        """RequestError subclasses: NotFound (no such program, cwd or user), InvalidArgument, Unsupported.
+        """RequestError subclasses: NotFoundError (no such program, cwd or user), InvalidArgumentError,
+        UnsupportedError.
 
         The timeout of a background command is the backend's to keep, whoever lives: its status then says Limit.TIME.
         That of a foreground command, which ends with the one who started it, is the caller's.
@@ -187,15 +190,16 @@ class Instance(Protocol):
         ...
 
     async def attach(self, exec: ExecId) -> Command:
-        """NotFound: no such background command."""
+        """NotFoundError: no such background command."""
         ...
 
     async def take_up(self, exec: ExecId) -> Command:
-        """One that an earlier daemon kept; what it has read comes again. NotFound: it is not kept, or is forgotten."""
+        """One that an earlier daemon kept; what it has read comes again. NotFoundError: it is not kept, or is
+        forgotten."""
         ...
 
     async def output(self, exec: ExecId, stream: int) -> ByteReader:
-        """What a background command has printed until now on stdout (1) or stderr (2). NotFound: no such one."""
+        """What a background command has printed until now on stdout (1) or stderr (2). NotFoundError: no such one."""
         ...
 
     async def execs(self) -> tuple[ExecInfo, ...]: ...
@@ -231,7 +235,8 @@ class Instance(Protocol):
         ...
 
     def frozen(self) -> AbstractAsyncContextManager[None]:
-        """While the block lasts no process of it runs. Leaving it raises InvalidState if that did not hold throughout.
+        """While the block lasts no process of it runs. Leaving it raises InvalidStateError if that did not hold
+        throughout.
 
         Needs the capability `freeze`.
         """
@@ -295,7 +300,7 @@ class Backend(Protocol):
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
         """Those of a living one, the caller's own copies. None where the gateway of an earlier service still listens
-        there. One that was made without is given them if it is to `make` them. SandboxDied; needs the capability
+        there. One that was made without is given them if it is to `make` them. SandboxDiedError; needs the capability
         `exits`, and a plan with them or `make`."""
         ...
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import cast
 
-from paddock.errors import NotFound
+from paddock.errors import NotFoundError
 
 from ._base import Backend
 
@@ -31,7 +31,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Callable[..., Backend]:
-    """The class, or whatever else makes a backend; its arguments are its own. NotFound."""
+    """The class, or whatever else makes a backend; its arguments are its own. NotFoundError."""
     if name in _OURS:
         module, attribute = _OURS[name]
         return cast("Callable[..., Backend]", getattr(import_module(module), attribute))
@@ -40,4 +40,4 @@ def load(name: str) -> Callable[..., Backend]:
     for point in entry_points(group=GROUP):
         if point.name == name:
             return cast("Callable[..., Backend]", point.load())
-    raise NotFound(f"no backend {name!r}", hint="backends: " + ", ".join(names()))
+    raise NotFoundError(f"no backend {name!r}", hint="backends: " + ", ".join(names()))

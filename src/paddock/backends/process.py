@@ -25,7 +25,7 @@ from paddock.backends._look import process
 from paddock.backends.guest import PING, Place, check, program
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
-from paddock.errors import AlreadyExists, PaddockError, SandboxDied, Unsupported
+from paddock.errors import AlreadyExistsError, PaddockError, SandboxDiedError, UnsupportedError
 from paddock.linux import local_sockets, processes
 from paddock.model import ByteStream, Check, ExecId, Level, Limit, Process, SandboxId, Usage, User
 from paddock.supervisor import layout
@@ -157,10 +157,10 @@ class ProcessInstance(GuestInstance):
 
     def lost_error(self) -> PaddockError:
         reason = self.ending.reason if self.ending is not None else "its guest went away"
-        return SandboxDied(f"sandbox {self.id} is gone: {reason}")
+        return SandboxDiedError(f"sandbox {self.id} is gone: {reason}")
 
     async def accept(self, path: str) -> ByteStream:
-        raise Unsupported("backend 'process' has no doors: nothing is nested in it", hint="use an isolating level")
+        raise UnsupportedError("backend 'process' has no doors: nothing is nested in it", hint="use an isolating level")
 
     async def set_deadline(self, deadline: float) -> None:
         if self.ending is not None:
@@ -186,7 +186,7 @@ class ProcessInstance(GuestInstance):
         )
 
     def frozen(self) -> AbstractAsyncContextManager[None]:
-        raise Unsupported("backend 'process' cannot hold a sandbox still", hint="use an isolating level")
+        raise UnsupportedError("backend 'process' cannot hold a sandbox still", hint="use an isolating level")
 
     async def kill(self) -> None:
         if self.ending is None:
@@ -268,7 +268,7 @@ class ProcessBackend:
         try:
             run.mkdir(parents=True, mode=0o700)
         except FileExistsError:
-            raise AlreadyExists(f"there is a sandbox {plan.id} already") from None
+            raise AlreadyExistsError(f"there is a sandbox {plan.id} already") from None
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, run, ignore_errors=True)
             root = run / "root"
@@ -302,7 +302,7 @@ class ProcessBackend:
         return instance if instance is not None and instance.ending is None else None
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
-        raise Unsupported("backend 'process' has no walls to make exits in", hint="use an isolating level")
+        raise UnsupportedError("backend 'process' has no walls to make exits in", hint="use an isolating level")
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {id: instance.ending for id, instance in self._instances.items()}

@@ -43,10 +43,10 @@ def _list(options: argparse.Namespace) -> int:
 @usage(WORKSPACE, _NAME, argument("-o", "--output", metavar="FILE", help="a file that is not there yet"))
 def _get(options: argparse.Namespace) -> int:
     """Write it to stdout or to a new file."""
-    from paddock.errors import InvalidArgument
+    from paddock.errors import InvalidArgumentError
 
     if options.json and options.output is None:
-        raise InvalidArgument("stdout holds the content or a document, not both", hint="-o FILE")
+        raise InvalidArgumentError("stdout holds the content or a document, not both", hint="-o FILE")
     reader = client.default_transport().perform(model.GetArtifact(workspace=options.workspace, name=options.name))
     sys.stdout.flush()
     descriptor = 1

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from paddock import client, model
-from paddock.errors import InvalidArgument, NotFound
+from paddock.errors import InvalidArgumentError, NotFoundError
 
 from . import _render
 from ._answer import answer, perform
@@ -45,7 +45,7 @@ def tail(options: argparse.Namespace) -> int:
     from paddock.audit import RecordLine, parse_line
 
     if not 0 <= options.last <= 100_000:
-        raise InvalidArgument("-n takes 0 to 100000", field="last")
+        raise InvalidArgumentError("-n takes 0 to 100000", field="last")
     action = model.StreamAudit(sandbox=options.sandbox, tag=options.kind, last=options.last, follow=options.follow)
     none = options.last > 0
     with _lines(action) as lines:
@@ -148,7 +148,9 @@ def _output(name: str | None, size: int | None, *, resume: bool) -> Generator[in
     try:
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
     except OSError as error:
-        raise InvalidArgument(f"{name}: {error.strerror}", hint="another FILE, or --cursor-file to add to it") from None
+        raise InvalidArgumentError(
+            f"{name}: {error.strerror}", hint="another FILE, or --cursor-file to add to it"
+        ) from None
     try:
         if resume and os.fstat(descriptor).st_size > (size or 0):
             os.ftruncate(descriptor, size or 0)
@@ -164,7 +166,9 @@ def _read_place(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError):
-        raise InvalidArgument(f"{path} is no cursor file of `paddock audit export`", hint="give another one") from None
+        raise InvalidArgumentError(
+            f"{path} is no cursor file of `paddock audit export`", hint="give another one"
+        ) from None
 
 
 def _write_place(path: Path, cursor: str | None, output: int | None) -> None:
@@ -220,7 +224,7 @@ def show_one(options: argparse.Namespace) -> int:
     """Show all of one record."""
     records = perform(model.ListAudit(ref=options.ref))
     if not records:
-        raise NotFound(f"there is no record {options.ref!r}", hint="`paddock audit ls` shows the refs of records")
+        raise NotFoundError(f"there is no record {options.ref!r}", hint="`paddock audit ls` shows the refs of records")
     record = records[0]
     if options.json:
         _render.document(record)
@@ -282,7 +286,7 @@ def _verified(options: argparse.Namespace) -> model.AuditReport:
 
     path = default_state_dir() / AUDIT if options.path is None else Path(options.path)
     if not path.exists():
-        raise NotFound(
+        raise NotFoundError(
             f"there is no {path}", hint="a copy of the directory `audit`, or what `paddock audit export` wrote"
         )
     return verify(path, [read_public_key(_contents(name)) for name in options.public_key])
@@ -292,7 +296,7 @@ def _contents(name: str) -> bytes:
     try:
         return Path(name).read_bytes()
     except OSError as error:
-        raise InvalidArgument(f"{name}: {error.strerror}", hint="paddock audit key > audit.pub") from None
+        raise InvalidArgumentError(f"{name}: {error.strerror}", hint="paddock audit key > audit.pub") from None
 
 
 def _tell_signatures(report: model.AuditReport) -> None:

@@ -146,11 +146,11 @@ def _diff(transport: client.DaemonTransport, options: argparse.Namespace) -> mod
 
 def _is_mounted(transport: client.DaemonTransport, name: str) -> bool:
     """A sandbox without a workspace, and with a directory of the host."""
-    from paddock.errors import NotFound
+    from paddock.errors import NotFoundError
 
     try:
         spec = transport.perform(model.GetSandbox(sandbox=name)).spec
-    except NotFound:
+    except NotFoundError:
         return False
     return spec.workspace is None and bool(spec.mounts)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from paddock import client, model
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 
 from . import _render
 from ._answer import answer
@@ -29,7 +29,7 @@ def verb_cp(options: argparse.Namespace) -> int:
 
     source, target = _inside(options.source), _inside(options.target)
     if (source is None) == (target is None):
-        raise InvalidArgument("exactly one of both must be ID:PATH", hint="paddock cp FILE ID:/workspace/FILE")
+        raise InvalidArgumentError("exactly one of both must be ID:PATH", hint="paddock cp FILE ID:/workspace/FILE")
     with progress(f"copying {os.path.basename(options.source.rstrip('/'))}") as shown:
         if target is not None:
             skipped = _into(client.Sandbox.connect(target[0]).filesystem, options.source, target[1], shown.moved)

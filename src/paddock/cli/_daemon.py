@@ -6,7 +6,7 @@ import argparse
 import time
 
 from paddock import client
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from paddock.supervisor.layout import default_state_dir
 
 from . import _render
@@ -52,7 +52,7 @@ def _stop(options: argparse.Namespace) -> int:
 @usage()
 def _restart(options: argparse.Namespace) -> int:
     """Replace the daemon, after a change of config.toml, of its environment or of paddock itself. Sandboxes and
-    background commands go on; calls under way are repeated where that is safe, or fail with DaemonLost."""
+    background commands go on; calls under way are repeated where that is safe, or fail with DaemonLostError."""
     client.stop_daemon(default_state_dir(), ends_sessions=False)
     client.default_transport().control("status")  # the first call starts one
     return _status.run(options)
@@ -66,7 +66,7 @@ def _logs(options: argparse.Namespace) -> int:
     """Print what the daemons of this state directory have logged. Starts none. With -f it prints what they log from now
     on too, those that start later included, until Ctrl-C."""
     if options.follow and options.json:
-        raise InvalidArgument("what is followed has no end yet", hint="leave out -f, or --json")
+        raise InvalidArgumentError("what is followed has no end yet", hint="leave out -f, or --json")
     logged = client.daemon_log(default_state_dir(), options.lines, follow=options.follow)
     if options.follow:
         for line in logged:

@@ -14,7 +14,7 @@ import threading
 import time
 
 from paddock import client
-from paddock.errors import InvalidArgument, PaddockError, RequestError
+from paddock.errors import InvalidArgumentError, PaddockError, RequestError
 
 from . import _render
 from ._answer import answer, perform
@@ -55,7 +55,7 @@ def verb_exec(options: argparse.Namespace) -> int:
     if not options.detach:
         return _run(client.Sandbox.connect(options.sandbox), options, argv)
     if options.tty or options.interactive:
-        raise InvalidArgument("nobody types for a command that is left running", hint="leave out -d, or -t and -i")
+        raise InvalidArgumentError("nobody types for a command that is left running", hint="leave out -d, or -t and -i")
     sandbox = client.Sandbox.connect(options.sandbox)
     with sandbox.start(argv, background=True, **_place(options)) as process:
         return answer(options, {"sandbox": sandbox.id, "exec": process.id}, lambda: _render.line(process.id))
@@ -110,10 +110,10 @@ def _take_out(sandbox: client.Sandbox, options: argparse.Namespace, code: int) -
 
 def _complete(options: argparse.Namespace) -> None:
     """Put the image's entrypoint before the command, or its own command in its place, as `docker run` does.
-    InvalidArgument."""
+    InvalidArgumentError."""
     if not options.template.startswith(_IMAGES):
         if options.entrypoint is not None:
-            raise InvalidArgument(f"template {options.template!r} is no image, and has no entrypoint")
+            raise InvalidArgumentError(f"template {options.template!r} is no image, and has no entrypoint")
         return
     given = command(options.command)
     if options.entrypoint == "" and given:
@@ -129,7 +129,9 @@ def _complete(options: argparse.Namespace) -> None:
         entrypoint, default = tuple(filter(None, (options.entrypoint,))), ()
     argv = [*entrypoint, *(given or default)]
     if not argv:
-        raise InvalidArgument("the image has no command of its own", hint="paddock run --template IMAGE -- COMMAND ...")
+        raise InvalidArgumentError(
+            "the image has no command of its own", hint="paddock run --template IMAGE -- COMMAND ..."
+        )
     if entrypoint == image.entrypoint and not given and options.cwd is None:
         options.cwd = image.command_workdir
     options.command = argv
@@ -166,14 +168,16 @@ def _disposable(options: argparse.Namespace) -> client.Sandbox:
 
 
 def _checked(options: argparse.Namespace) -> list[str]:
-    """The command, before anything is made for it. InvalidArgument."""
+    """The command, before anything is made for it. InvalidArgumentError."""
     argv = command(options.command)
     if not argv:
         raise WrongUsage("no command was given", "paddock run -- COMMAND ...")
     if options.tty and options.json:
-        raise InvalidArgument("a terminal has no JSON", hint="leave out -t or --json")
+        raise InvalidArgumentError("a terminal has no JSON", hint="leave out -t or --json")
     if options.tty and not _is_terminal():
-        raise InvalidArgument("-t needs a terminal, and stdin is none", hint="leave out -t: stdin is passed as it is")
+        raise InvalidArgumentError(
+            "-t needs a terminal, and stdin is none", hint="leave out -t: stdin is passed as it is"
+        )
     return argv
 
 

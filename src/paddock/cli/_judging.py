@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paddock import client, model
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 
 from . import _render
 from ._progress import Progress, progress
@@ -55,7 +55,7 @@ def warm(options: argparse.Namespace) -> Generator[tuple[Checkout, Test, Progres
     from paddock.agents import Checkout, Test
 
     if not Path(options.repo).is_dir():
-        raise InvalidArgument(f"{options.repo!r} is no directory", hint="--repo DIR")
+        raise InvalidArgumentError(f"{options.repo!r} is no directory", hint="--repo DIR")
     test, repo = Test(options.test, options.test_timeout, options.junit), model.Mount(source=options.repo)
     with progress("making the sandbox") as shown, client.Sandbox.create(**spec(options, repo)) as sandbox:
         if options.setup is not None:
@@ -182,9 +182,9 @@ def _read(name: str) -> bytes:
         with Path(name).open("rb") as file:
             data = file.read(_PATCH_BYTES + 1)
     except OSError as error:
-        raise InvalidArgument(f"the patch {name!r} cannot be read: {error.strerror}") from None
+        raise InvalidArgumentError(f"the patch {name!r} cannot be read: {error.strerror}") from None
     if len(data) > _PATCH_BYTES:
-        raise InvalidArgument(f"the patch {name!r} has more than {_PATCH_BYTES} bytes")
+        raise InvalidArgumentError(f"the patch {name!r} has more than {_PATCH_BYTES} bytes")
     return data
 
 
@@ -277,17 +277,17 @@ def verb_agent(options: argparse.Namespace) -> int:
 
 
 def _models(text: str, price: Price | None) -> Callable[[int], Model]:
-    """By the number of the attempt. InvalidArgument, NotConfigured."""
+    """By the number of the attempt. InvalidArgumentError, NotConfiguredError."""
     from paddock.agents import AnthropicModel, OpenAIModel, ScriptModel, read_script
 
     kind, _, name = text.partition(":")
     model: Model
     if not name or kind not in ("openai", "anthropic", "script"):
-        raise InvalidArgument(f"{text!r} is no model", hint="--model openai:NAME, anthropic:NAME or script:FILE")
+        raise InvalidArgumentError(f"{text!r} is no model", hint="--model openai:NAME, anthropic:NAME or script:FILE")
     if kind == "script":
         scripts = [ScriptModel(replies, name=text, price=price) for replies in read_script(name)]
         if not scripts:
-            raise InvalidArgument(f"{name} holds no replies")
+            raise InvalidArgumentError(f"{name} holds no replies")
         return lambda number: scripts[number % len(scripts)]
     model = OpenAIModel(name, price=price) if kind == "openai" else AnthropicModel(name, price=price)
     return lambda _: model

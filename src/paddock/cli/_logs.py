@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
-from paddock.errors import InvalidArgument, NotFound
+from paddock.errors import InvalidArgumentError, NotFoundError
 
 from . import _render
 from ._usage import argument, exclusive, usage
@@ -41,7 +41,7 @@ def verb_logs(options: argparse.Namespace) -> int:
     from paddock import Sandbox
 
     if options.follow and (options.json or options.head is not None):
-        raise InvalidArgument("what is followed has no end yet", hint="leave out -f, or --json and --head")
+        raise InvalidArgumentError("what is followed has no end yet", hint="leave out -f, or --json and --head")
     sandbox = Sandbox.connect(options.sandbox)
     commands = sandbox.processes()
     if options.exec is None and not options.follow:
@@ -147,11 +147,13 @@ def _chosen(commands: tuple[ExecInfo, ...], name: str | None) -> str:
     if name is None:
         kept = [command.id for command in commands if command.background]
         if not kept:
-            raise NotFound("no command of this sandbox runs in the background", hint="paddock exec -d ID -- COMMAND")
+            raise NotFoundError(
+                "no command of this sandbox runs in the background", hint="paddock exec -d ID -- COMMAND"
+            )
         return kept[-1]
     found = [command.id for command in commands if command.id.startswith(name)]
     if len(found) > 1 and name not in found:
-        raise InvalidArgument(f"{name!r} is the beginning of {', '.join(found[:8])}", hint="give more characters")
+        raise InvalidArgumentError(f"{name!r} is the beginning of {', '.join(found[:8])}", hint="give more characters")
     return found[0] if found else name  # one that was run to its end is listed no more
 
 

@@ -57,7 +57,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _explain_inside(document: model.PolicyDocument, options: argparse.Namespace) -> int:
-    from paddock.errors import InvalidArgument
+    from paddock.errors import InvalidArgumentError
     from paddock.policy.door import explain_command, explain_file
 
     if options.command is not None:
@@ -67,7 +67,7 @@ def _explain_inside(document: model.PolicyDocument, options: argparse.Namespace)
     elif options.delete is not None:
         verdict, enforced = explain_file(document, options.delete, delete=True)
     else:
-        raise InvalidArgument("explain what?", hint="METHOD URL, --command LINE, --write PATH or --delete PATH")
+        raise InvalidArgumentError("explain what?", hint="METHOD URL, --command LINE, --write PATH or --delete PATH")
     words = {"allow": "allowed", "approve": "asked of a person", "deny": "denied"}
     told = {"verdict": verdict.verdict, "rule": verdict.rule, "reason": verdict.reason, **enforced}
     facts = [("verdict", words[verdict.verdict]), ("because", verdict.reason), *enforced.items()]
@@ -153,11 +153,11 @@ def _show(options: argparse.Namespace) -> int:
 
 def _load(name: str) -> Loaded:
     """Read a policy from a file. A name with a line break is refused: as text it would be the policy itself."""
-    from paddock.errors import InvalidArgument
+    from paddock.errors import InvalidArgumentError
     from paddock.policy.egress import load
 
     if "\n" in name:
-        raise InvalidArgument(f"{name!r} is no file")
+        raise InvalidArgumentError(f"{name!r} is no file")
     return load(name)
 
 

@@ -23,16 +23,16 @@ def _start(options: argparse.Namespace) -> int:
 @usage(SANDBOX, argument("file", metavar="FILE", help="a new one, that ends in .yaml or .json"))
 def _take(options: argparse.Namespace) -> int:
     """End it, and write the cassette."""
-    from paddock.errors import InvalidArgument
+    from paddock.errors import InvalidArgumentError
     from paddock.policy.egress import write_cassette
 
     file = Path(options.file)
     if file.suffix not in (".yaml", ".yml", ".json"):
-        raise InvalidArgument(f"{options.file!r} is no name of a cassette", hint="one that ends in .yaml or .json")
+        raise InvalidArgumentError(f"{options.file!r} is no name of a cassette", hint="one that ends in .yaml or .json")
     try:
         opened = file.open("x", encoding="utf-8")  # before it is taken: then it is gone from where it was
     except OSError as error:
-        raise InvalidArgument(f"{options.file!r} cannot be made: {error.strerror}") from None
+        raise InvalidArgumentError(f"{options.file!r} cannot be made: {error.strerror}") from None
     with opened:
         try:
             taken = perform(model.TakeRecording(sandbox=options.sandbox))

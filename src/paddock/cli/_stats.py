@@ -66,7 +66,7 @@ def _looks(transport: client.Transport, options: argparse.Namespace) -> Iterator
 
 
 def _look(transport: client.Transport, names: list[str], before: dict[str, Sample]) -> list[Sample]:
-    """NotFound for a name of nobody; those that have ended are left out."""
+    """NotFoundError for a name of nobody; those that have ended are left out."""
 
     boxes = [transport.perform(model.GetSandbox(sandbox=name)) for name in names] or transport.perform(
         model.ListSandboxes()

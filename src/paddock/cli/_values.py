@@ -173,8 +173,8 @@ def spec(options: argparse.Namespace, *more: Mount) -> dict[str, Any]:
 
 
 def mount(text: str) -> Mount:
-    """`DIR`, `DIR:TARGET`, either with `:ro` or `:rw` at its end. InvalidArgument."""
-    from paddock.errors import InvalidArgument
+    """`DIR`, `DIR:TARGET`, either with `:ro` or `:rw` at its end. InvalidArgumentError."""
+    from paddock.errors import InvalidArgumentError
     from paddock.model import Mount, MountMode
 
     rest, colon, last = text.rpartition(":")
@@ -183,5 +183,5 @@ def mount(text: str) -> Mount:
         text, mode = rest, MountMode(last)
     source, _, target = text.partition(":")
     if not source or ":" in target:
-        raise InvalidArgument(f"{text!r} is no mount", hint="--mount DIR, DIR:/target, DIR:ro or DIR:/target:ro")
+        raise InvalidArgumentError(f"{text!r} is no mount", hint="--mount DIR, DIR:/target, DIR:ro or DIR:/target:ro")
     return Mount(source=source, mode=mode, **({"target": target} if target else {}))

@@ -64,7 +64,7 @@ def verb_up(options: argparse.Namespace) -> int:
 
 def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[client.Sandbox, bool]:
     """The one of the task's name, and whether it was there."""
-    from paddock.errors import AlreadyExists
+    from paddock.errors import AlreadyExistsError
 
     living = workspace.info.sandbox
     if living is not None:
@@ -78,7 +78,7 @@ def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[
             workspace=workspace.id,
             idle_timeout=options.idle,
         )
-    except AlreadyExists:
+    except AlreadyExistsError:
         # Somebody was quicker; or a sandbox without a workspace has the name, which is then said.
         living = workspace.refresh().sandbox
         if living is None:
@@ -89,11 +89,11 @@ def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[
 
 def _at_level(found: client.Sandbox, workspace: client.Workspace, level: str | None) -> client.Sandbox:
     """A level that was named is that one or an error, also where there is a sandbox already."""
-    from paddock.errors import InvalidState
+    from paddock.errors import InvalidStateError
 
     if level is not None and found.level != level:
         name = workspace.name
-        raise InvalidState(
+        raise InvalidStateError(
             f"the sandbox of {name} is one of level {found.level}, and one that lives keeps its level",
             hint=f"paddock kill {name} && paddock up --task {name} --level {level}: the workspace stays",
         )

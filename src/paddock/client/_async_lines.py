@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Kind, NotSent, close_all
 from paddock.wire.duplex import Duplex
 
@@ -122,7 +122,7 @@ class AsyncPipe:
                 await self._ready(loop.add_writer, loop.remove_writer)
 
     def close(self) -> bool:
-        """Whether it was open. Who waits for it is told InvalidState."""
+        """Whether it was open. Who waits for it is told InvalidStateError."""
         if self._descriptor < 0:
             return False
         for waiting, remove in tuple(self._waiting.items()):
@@ -135,7 +135,7 @@ class AsyncPipe:
 
     def _open(self) -> int:
         if self._descriptor < 0:
-            raise InvalidState("this stream is closed")
+            raise InvalidStateError("this stream is closed")
         return self._descriptor
 
     async def _ready(self, add: Callable[..., object], remove: Callable[[int], object]) -> None:

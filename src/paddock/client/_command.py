@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from paddock.errors import CommandFailed, InvalidArgument, ProgramNotExecutableError, ProgramNotFoundError
+from paddock.errors import CommandFailedError, InvalidArgumentError, ProgramNotExecutableError, ProgramNotFoundError
 from paddock.model import ExecSpec, Limits, replace
 
 TYPE_CHECKING = False
@@ -38,7 +38,7 @@ def seconds(value: Duration | None, name: str) -> float | None:
         try:
             return float(value if unit is None else value[:-1]) * (unit or 1.0)
         except ValueError:
-            raise InvalidArgument(f"{name}={value!r} isn't a duration", hint=f'{name}=90, {name}="5m"') from None
+            raise InvalidArgumentError(f"{name}={value!r} isn't a duration", hint=f'{name}=90, {name}="5m"') from None
     if not isinstance(value, bool):
         if isinstance(value, float | int):
             return float(value)
@@ -67,7 +67,7 @@ def exec_spec(
 ) -> ExecSpec:
     """Return the spec of a command: a text is a line for `/bin/sh -c`, a sequence is executed as it is.
 
-    Raise TypeError for what is neither, InvalidArgument for values that can't be.
+    Raise TypeError for what is neither, InvalidArgumentError for values that can't be.
     """
     if isinstance(command, str):
         argv = ("/bin/sh", "-c", command)
@@ -76,13 +76,13 @@ def exec_spec(
     else:
         argv = tuple(map(_argument, command))
     if not argv:
-        raise InvalidArgument("a command is a text for the shell, or a list of at least one text", hint='["ls"]')
+        raise InvalidArgumentError("a command is a text for the shell, or a list of at least one text", hint='["ls"]')
     env = texts(env, "env")
     if any("\0" in text for text in (*argv, *env, *env.values())):
-        raise InvalidArgument("a command, its arguments and its environment cannot hold NUL")
+        raise InvalidArgumentError("a command, its arguments and its environment cannot hold NUL")
     limit = seconds(timeout, "timeout")
     if limit is not None and not limit > 0:
-        raise InvalidArgument(f"timeout={timeout!r}: it must be more than 0, or None")
+        raise InvalidArgumentError(f"timeout={timeout!r}: it must be more than 0, or None")
     return ExecSpec(argv=argv, cwd=cwd, env=env, user=user, timeout_seconds=limit, stdin=stdin, pty=pty)
 
 
@@ -137,7 +137,7 @@ def mounts_of(given: Sequence[Mount | str] | Mapping[str, str]) -> tuple[Mount, 
         try:
             mode = MountMode(one.mode)
         except ValueError:
-            raise InvalidArgument(f"mode={one.mode!r} isn't a mode of mounts", hint="cow, ro or rw") from None
+            raise InvalidArgumentError(f"mode={one.mode!r} isn't a mode of mounts", hint="cow, ro or rw") from None
         found.append(replace(one, source=os.path.abspath(one.source), mode=mode))
     return tuple(found)
 
@@ -153,27 +153,27 @@ def reference(given: object, name: str) -> str | None:
 
 
 def template_of(template: str | None, image: str | None) -> str:
-    """Return the template that `template` or `image` names. InvalidArgument for both."""
+    """Return the template that `template` or `image` names. InvalidArgumentError for both."""
     for name, value in (("template", template), ("image", image)):
         if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"{name} is {_kind(value)}: write a text")
     if image is None:
         return absolute_template(template or "host")
     if template is not None:
-        raise InvalidArgument("template and image are two ways to say the same", hint="give one of them")
+        raise InvalidArgumentError("template and image are two ways to say the same", hint="give one of them")
     from paddock.model import is_image
 
     return absolute_template(image if is_image(image) else f"docker://{image}")
 
 
 def network_of(network: Network, policy: PolicySource | None) -> PolicyDocument | None:
-    """Return the policy of `network` or `policy`. PolicyInvalid; InvalidArgument for both."""
+    """Return the policy of `network` or `policy`. PolicyInvalidError; InvalidArgumentError for both."""
     if network is False or network is None:
         return policy_document(policy)
     if policy is not None:
-        raise InvalidArgument("network and policy both say what it may reach", hint="give one of them")
+        raise InvalidArgumentError("network and policy both say what it may reach", hint="give one of them")
     if network is True:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             "network=True would let it reach everything",
             hint='name what it may reach: network=["pypi", "api.github.com"]',
         )
@@ -194,14 +194,14 @@ def _rule(name: object) -> dict[str, object]:
     if colon and port.isdecimal():
         return {"host": host, "ports": [int(port)]}
     if "/" in name:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"network holds {name!r}, which isn't the name of a host", hint="write the host alone; a policy has paths"
         )
     return {"host": name}
 
 
 def level_of(level: Level | str | None) -> Level | None:
-    """Return the level of that name. InvalidArgument suggests one for a word that others use."""
+    """Return the level of that name. InvalidArgumentError suggests one for a word that others use."""
     if level is None:
         return None
     from paddock.model import Level
@@ -212,7 +212,9 @@ def level_of(level: Level | str | None) -> Level | None:
     except ValueError:
         near = meant.get(str(level).lower())
         hint = f'level="{near}"' if near else "paddock doctor"
-        raise InvalidArgument(f"no level {level!r}: there are jail, gvisor, microvm and container", hint=hint) from None
+        raise InvalidArgumentError(
+            f"no level {level!r}: there are jail, gvisor, microvm and container", hint=hint
+        ) from None
 
 
 def _kind(value: object) -> str:
@@ -225,7 +227,8 @@ def _kind(value: object) -> str:
 
 
 def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
-    """Raises CommandFailed, or for 126 and 127 what a shell says by them; `details["result"]` is the whole result."""
+    """Raises CommandFailedError, or for 126 and 127 what a shell says by them; `details["result"]` is the whole
+    result."""
     if result.ok:
         return result
     what = command if isinstance(command, str) else " ".join(command)
@@ -236,7 +239,7 @@ def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
     else:
         ending = f"exited with {result.exit_code}"
     said = result.err.tail[-500:] or result.err.head[-500:] or result.out.tail[-500:] or result.out.head[-500:]
-    kind = _BY_CODE.get(result.exit_code, CommandFailed)
+    kind = _BY_CODE.get(result.exit_code, CommandFailedError)
     text = said.decode("utf-8", "replace").strip()
     raise kind(f"{what[:200]!r} {ending}{': ' + text if text else ''}", result=result)
 
@@ -255,7 +258,7 @@ def absolute_template(template: str) -> str:
 
 
 def policy_document(source: PolicySource | None) -> PolicyDocument | None:
-    """PolicyInvalid, with line and column where there is a text."""
+    """PolicyInvalidError, with line and column where there is a text."""
     if source is None:
         return None
     from paddock.model import PolicyDocument

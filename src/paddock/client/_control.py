@@ -12,7 +12,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
 
-from paddock.errors import DaemonLost, DaemonUnavailable
+from paddock.errors import DaemonLostError, DaemonUnavailableError
 from paddock.model import codec
 
 from . import _daemon
@@ -48,7 +48,7 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
     session = Session(state_dir, _existing, any_protocol=True)
     try:
         DaemonTransport(Calls(session)).control("stop" if ends_sessions else "restart")
-    except DaemonLost:  # it has begun to leave by itself
+    except DaemonLostError:  # it has begun to leave by itself
         pass
     except _NoDaemon:
         if not session.instance:
@@ -59,7 +59,7 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
     pause = 0.002
     while not _has_left(state_dir, session.instance):
         if time.monotonic() > deadline:
-            raise DaemonUnavailable(
+            raise DaemonUnavailableError(
                 "the daemon was told to leave, and still holds its lock", hint=f"see {state_dir / _daemon.LOG}"
             )
         time.sleep(pause)
@@ -119,7 +119,7 @@ def _has_left(state_dir: Path, instance: str) -> bool:
         return True
     try:
         now = daemon_status(state_dir)
-    except (DaemonLost, DaemonUnavailable):
+    except (DaemonLostError, DaemonUnavailableError):
         return False
     return now is not None and now.instance != instance
 

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 
-from paddock.errors import DaemonUnavailable, NotConfigured
+from paddock.errors import DaemonUnavailableError, NotConfiguredError
 from paddock.linux import local_sockets
 
 TYPE_CHECKING = False
@@ -92,7 +92,7 @@ def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
             told = True
             logging.getLogger("paddock").warning("waiting for the daemon of %s, which starts or leaves", state_dir)
         if waited > WAIT_SECONDS:
-            raise DaemonUnavailable(
+            raise DaemonUnavailableError(
                 f"the daemon of {state_dir} holds its lock and does not listen",
                 hint=f"see {os.path.join(state_dir, LOG)}; `paddock daemon status` names its process",
             )
@@ -122,9 +122,9 @@ def _is_carried(name: str) -> bool:
 
 
 def refuse_moved(state_dir: str) -> None:
-    """NotConfigured: a variable of this program has no effect; the hint has the line that takes its place."""
+    """NotConfiguredError: a variable of this program has no effect; the hint has the line that takes its place."""
     for name in _MOVED.keys() & os.environ.keys():
-        raise NotConfigured(
+        raise NotConfiguredError(
             f"{name} has no effect: what it said is a setting of the state directory now",
             hint=f"unset {name}; write a line such as {_MOVED[name]} into {os.path.join(state_dir, 'config.toml')}",
         )
@@ -150,8 +150,8 @@ def listener(peer: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def _foreign(state_dir: str, how: str) -> NotConfigured:
-    return NotConfigured(
+def _foreign(state_dir: str, how: str) -> NotConfiguredError:
+    return NotConfiguredError(
         f"the state directory {state_dir} {how}, and this program runs as {os.geteuid()}",
         hint="run it as that user, or set PADDOCK_STATE_DIR",
     )
@@ -165,13 +165,13 @@ def _lock(state_dir: str) -> int | None:
         if directory.st_uid != os.geteuid():
             raise _foreign(state_dir, f"belongs to uid {directory.st_uid}")
         if directory.st_mode & 0o002:
-            raise NotConfigured(
+            raise NotConfiguredError(
                 f"anyone may write to the state directory {state_dir}",
                 hint=f"chmod 700 {state_dir}; then look what is in it",
             )
         lock = os.open(os.path.join(state_dir, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise NotConfigured(
+        raise NotConfiguredError(
             f"the state directory {state_dir} cannot be used: {error.strerror}",
             hint="PADDOCK_STATE_DIR names another one",
         ) from None
@@ -181,7 +181,7 @@ def _lock(state_dir: str) -> int | None:
         os.close(lock)
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return None
-        raise NotConfigured(
+        raise NotConfiguredError(
             f"{state_dir} cannot be locked: {error.strerror}", hint="a network file system? set PADDOCK_STATE_DIR"
         ) from None
     return lock
@@ -233,7 +233,7 @@ def _start(state_dir: str, lock: int) -> None:
         with open(path, encoding="utf-8", errors="replace") as lines:
             lines.seek(size)
             last = [line.strip() for line in lines if line.strip()][-1:]
-        raise DaemonUnavailable(": ".join(("the daemon died while it started", *last)), hint=f"see {path}")
+        raise DaemonUnavailableError(": ".join(("the daemon died while it started", *last)), hint=f"see {path}")
     if bytes(said) != b"{}":
         from paddock.model import codec
 

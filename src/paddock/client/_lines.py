@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock
 
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, NotSent, WireError, close_all
 
 from ._session import tell, too_many_under_way
@@ -122,7 +122,7 @@ class Pipe:
     def _used(self, use: Callable[[int], Any]) -> Any:
         with self._lock:
             if self._closed:
-                raise InvalidState("this stream is closed")
+                raise InvalidStateError("this stream is closed")
             self._users += 1
         try:
             return use(self._descriptor)

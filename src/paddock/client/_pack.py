@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from paddock.errors import InvalidArgument, InvalidState
+from paddock.errors import InvalidArgumentError, InvalidStateError
 
 from ._transfer import TransferReport
 
@@ -25,7 +25,7 @@ class Packer:
         self._entries = self._bytes = 0
         self._skipped: list[str] = []
         if not os.path.isdir(self._directory):
-            raise InvalidArgument(f"{self._directory!r} is not a directory", hint="filesystem.write_from()")
+            raise InvalidArgumentError(f"{self._directory!r} is not a directory", hint="filesystem.write_from()")
 
     def report(self) -> TransferReport:
         return TransferReport(entries=self._entries, total_bytes=self._bytes, skipped=tuple(self._skipped))
@@ -79,7 +79,7 @@ class Packer:
         while left:
             data = os.read(file, min(left, _CHUNK))
             if not data:
-                raise InvalidState(f"{path!r} became shorter while it was read")
+                raise InvalidStateError(f"{path!r} became shorter while it was read")
             left -= len(data)
             self._bytes += len(data)
             yield data

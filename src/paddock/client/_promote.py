@@ -14,7 +14,7 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
-from paddock.errors import InvalidState, PlatformError, exhaustion
+from paddock.errors import InvalidStateError, PlatformError, exhaustion
 from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.model import FileKind, PlannedChange, PlannedNode, PromotionPlan
@@ -30,17 +30,18 @@ _KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_
 def promote(plan: PromotionPlan, layer: int, journal: int) -> None:
     """Write what `plan` says: from the directory `layer`, whose descriptor stays the caller's, and into `plan.source`.
 
-    Raises InvalidState, PlatformError or ResourceExhausted. A part of it is done then, and can be done again."""
+    Raises InvalidStateError, PlatformError or ResourceExhaustedError. A part of it is done then, and can be done
+    again."""
     if not plan.changes:
         return
     try:
         host = os.open(plan.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise InvalidState(f"{plan.source!r}: {error.strerror}") from error
+        raise InvalidStateError(f"{plan.source!r}: {error.strerror}") from error
     try:
         info = os.fstat(host)
         if (info.st_dev, info.st_ino) != plan.directory:
-            raise InvalidState(f"{plan.source!r} is another directory for this program than for the daemon")
+            raise InvalidStateError(f"{plan.source!r} is another directory for this program than for the daemon")
         writer = _Writer(host, layer, journal, info)
         try:
             writer.apply(plan.changes)
@@ -196,7 +197,7 @@ class _Writer:
         else:
             same = kind is old.kind and _identity(info) == old.identity
         if not same:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"the host has changed {os.fsdecode(path)!r} at this moment; what came before it is done",
                 hint="call again",
             )
@@ -243,5 +244,7 @@ def _is_content(node: PlannedNode | None) -> bool:
     return node is not None and node.kind is not FileKind.DIRECTORY
 
 
-def _moved(path: bytes) -> InvalidState:
-    return InvalidState(f"the way to {os.fsdecode(path)!r} leads through something that is no directory of the host's")
+def _moved(path: bytes) -> InvalidStateError:
+    return InvalidStateError(
+        f"the way to {os.fsdecode(path)!r} leads through something that is no directory of the host's"
+    )

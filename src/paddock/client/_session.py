@@ -10,10 +10,10 @@ from _thread import allocate_lock
 
 from paddock import __version__
 from paddock.errors import (
-    DaemonLost,
-    DaemonUnavailable,
-    InvalidArgument,
-    NotConfigured,
+    DaemonLostError,
+    DaemonUnavailableError,
+    InvalidArgumentError,
+    NotConfiguredError,
     PaddockError,
     as_os_error,
     exhaustion,
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeAlias
 
-    from paddock.errors import ResourceExhausted
+    from paddock.errors import ResourceExhaustedError
 
     Undo: TypeAlias = Callable[[Frame], list[bytes]]
     """From an answer that came although its caller had left to the requests that give it back."""
-    Lost: TypeAlias = Callable[[str], DaemonLost]
+    Lost: TypeAlias = Callable[[str], DaemonLostError]
     """From the problem to the error of a request whose outcome is unknown."""
 
 INLINE_INPUT = 64 * 1024
@@ -164,7 +164,7 @@ class Session:
                     connection.close()
                     raise
                 connection.close()
-        raise DaemonUnavailable(
+        raise DaemonUnavailableError(
             "the daemon ends each connection before it answers", hint=f"see {os.path.join(self.state_dir, _daemon.LOG)}"
         )
 
@@ -195,7 +195,7 @@ class Session:
             raise codec.decode_error(frame.body)
         welcome: codec.Welcome = codec.decode(frame.body, codec.Welcome)
         if welcome.protocol != PROTOCOL and not self._any_protocol:
-            raise NotConfigured(
+            raise NotConfiguredError(
                 f"this program is paddock {__version__}, and the daemon of {self.state_dir} (pid {welcome.pid}) is"
                 f" {welcome.version}: they do not understand each other, and other programs or sandboxes use it",
                 hint="paddock daemon restart",
@@ -215,9 +215,9 @@ _sessions: dict[str, Session] = {}
 
 
 def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
-    """This process's with the daemon of `state_dir`, or of the default one. NotConfigured."""
+    """This process's with the daemon of `state_dir`, or of the default one. NotConfiguredError."""
     if state_dir is None and os.environ.get("PADDOCK_URL"):
-        raise NotConfigured(
+        raise NotConfiguredError(
             "PADDOCK_URL is set, and this paddock cannot use a server yet: servers come with a later version",
             hint="unset PADDOCK_URL",
         )
@@ -324,7 +324,7 @@ def tell(body: bytes) -> None:
 
 
 def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
-    """The REPLY with all its descriptors. Raises the daemon's error, or ResourceExhausted."""
+    """The REPLY with all its descriptors. Raises the daemon's error, or ResourceExhaustedError."""
     if frame.kind is Kind.ERROR:
         error = codec.decode_error(frame.body)
         raise as_os_error(error) if isinstance(error, PaddockError) else error
@@ -337,7 +337,7 @@ def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
     return frame
 
 
-def lost(what: Action[Any] | None, id: str | None, problem: str) -> DaemonLost:
+def lost(what: Action[Any] | None, id: str | None, problem: str) -> DaemonLostError:
     """The outcome of `what` is unknown; None: of a call on a handle. Says where to look."""
     name = "a call" if what is None else type(what).__name__
     why = f" ({problem})" if problem else ""
@@ -348,21 +348,21 @@ def lost(what: Action[Any] | None, id: str | None, problem: str) -> DaemonLost:
     elif isinstance(what, _COMMANDS):
         hint = f"the command has ended with the daemon; look what it has done: paddock sh {what.sandbox}"
     else:
-        return DaemonLost(message, hint=f"look first, then ask again: {_look(what)}")
-    return DaemonLost(message, hint=hint, id=id)
+        return DaemonLostError(message, hint=f"look first, then ask again: {_look(what)}")
+    return DaemonLostError(message, hint=hint, id=id)
 
 
-def lost_call(problem: str) -> DaemonLost:
+def lost_call(problem: str) -> DaemonLostError:
     return lost(None, None, problem)
 
 
-def not_started(problem: str) -> DaemonUnavailable:
-    return DaemonUnavailable(
+def not_started(problem: str) -> DaemonUnavailableError:
+    return DaemonUnavailableError(
         f"the request did not reach the daemon, so nothing was started: {problem}", hint="ask again"
     )
 
 
-def too_many_under_way(error: Exception) -> ResourceExhausted | None:
+def too_many_under_way(error: Exception) -> ResourceExhaustedError | None:
     """The error of a request whose descriptors the kernel didn't take, nor any byte of it (unix(7))."""
     if isinstance(error, OSError) and error.errno == errno.ETOOMANYREFS:
         return exhaustion(error)
@@ -398,12 +398,12 @@ def _memory(data: bytes) -> int:
 
 
 def _refuse_non_finite(value: object, name: str = "") -> None:
-    """Raise InvalidArgument for NaN and infinity, which JSON lacks."""
+    """Raise InvalidArgumentError for NaN and infinity, which JSON lacks."""
     from typing import cast
 
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidArgument(f"{name}={value} isn't a finite number", field=name)
+            raise InvalidArgumentError(f"{name}={value} isn't a finite number", field=name)
     elif isinstance(value, tuple | list):
         for item in cast("tuple[object, ...]", value):
             _refuse_non_finite(item, name)

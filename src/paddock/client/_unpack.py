@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Generator
 
-from paddock.errors import AlreadyExists, GuestProtocolError, InvalidArgument, InvalidState
+from paddock.errors import AlreadyExistsError, GuestProtocolError, InvalidArgumentError, InvalidStateError
 from paddock.linux.descriptors import closing, write_all
 from paddock.wire import tar
 
@@ -108,7 +108,7 @@ class Unpacker:
         self._destination = os.path.abspath(destination)
         parent, name = os.path.split(self._destination)
         if not os.path.isdir(parent):
-            raise InvalidArgument(f"{parent!r} is not a directory", hint=f"mkdir -p {parent}")
+            raise InvalidArgumentError(f"{parent!r} is not a directory", hint=f"mkdir -p {parent}")
         if os.path.lexists(self._destination) and not _is_empty_directory(self._destination):
             raise _occupied(self._destination)
         self._max_bytes, self._max_files, self._skip_unsafe = max_bytes, max_files, skip_unsafe
@@ -132,7 +132,7 @@ class Unpacker:
     def feed(self, data: bytes) -> None:
         with self._lock:
             if self._private is None:
-                raise InvalidState("the unpacker was closed")
+                raise InvalidStateError("the unpacker was closed")
             for event in self._tar.feed(data):
                 if isinstance(event, tar.Entry):
                     self._begin(event)
@@ -296,5 +296,5 @@ def _is_empty_directory(path: str) -> bool:
     return os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)
 
 
-def _occupied(path: str) -> AlreadyExists:
-    return AlreadyExists(f"{path!r} is there already and is not an empty directory", hint="name a new directory")
+def _occupied(path: str) -> AlreadyExistsError:
+    return AlreadyExistsError(f"{path!r} is there already and is not an empty directory", hint="name a new directory")

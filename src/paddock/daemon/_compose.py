@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from paddock.errors import NotConfigured, PaddockError, ResourceExhausted
+from paddock.errors import NotConfiguredError, PaddockError, ResourceExhaustedError
 from paddock.model import Action, Principal
 from paddock.supervisor import layout
 
@@ -70,7 +70,7 @@ class Node:
         )
 
     async def open(self) -> None:
-        """Open the pool. ResourceExhausted; any other failure is told to the requests that need the pool.
+        """Open the pool. ResourceExhaustedError; any other failure is told to the requests that need the pool.
 
         The supervisor takes as long to start as the service to import: both happen at once.
         """
@@ -119,14 +119,14 @@ class _Storage:
         self._templates: Templates | None = None
         self._images: Images | None = None
         self._importing = Lock()
-        self._problem: PaddockError = NotConfigured("the pool is not open")
+        self._problem: PaddockError = NotConfiguredError("the pool is not open")
 
     async def open(self, jail: JailBackend) -> None:
         if not (self._state_dir / layout.SUPERVISOR_CONFIG).exists():
             _log.info("making the pool of this state directory")
         try:
             self._templates = await jail.supervisor.templates()
-        except ResourceExhausted:
+        except ResourceExhaustedError:
             raise  # that will pass: the next call opens everything anew
         except PaddockError as error:
             self._problem = error

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from paddock.backends._pump import Flow, Pump, draw, pour
-from paddock.errors import InvalidArgument, PaddockError
+from paddock.errors import InvalidArgumentError, PaddockError
 from paddock.model import (
     ByteReader,
     ByteStream,
@@ -120,7 +120,7 @@ class Opened:
     async def call(self, call: Call) -> object:
         method = self._methods.get(call.method)
         if method is None:
-            raise InvalidArgument(f"this handle has no method {call.method!r}")
+            raise InvalidArgumentError(f"this handle has no method {call.method!r}")
         return await method(call)
 
 
@@ -200,7 +200,7 @@ def open_promotion(number: int, inner: Promoting, pump: Pump) -> Opened:
 def open_publication(number: int, inner: Publishing, pump: Pump) -> Opened:
     async def finish(call: Call) -> object:
         if call.published is None:
-            raise InvalidArgument("what became of it is missing")
+            raise InvalidArgumentError("what became of it is missing")
         return await inner.finish(call.published)
 
     reply = HandleReply(handle=number, push=inner.push, pull_request=inner.pull_request)
@@ -251,7 +251,7 @@ def open_exec(number: int, inner: ExecHandle, pump: Pump) -> Opened:
 
     async def resize(call: Call) -> None:
         if call.size is None:
-            raise InvalidArgument("a terminal's new size is missing")
+            raise InvalidArgumentError("a terminal's new size is missing")
         await inner.resize(call.size)
 
     async def let_go() -> None:

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paddock.errors import (
-    DaemonLost,
+    DaemonLostError,
     InternalError,
-    InvalidArgument,
-    InvalidState,
+    InvalidArgumentError,
+    InvalidStateError,
     PaddockError,
-    PolicyDenied,
-    ResourceExhausted,
+    PolicyDeniedError,
+    ResourceExhaustedError,
     exhaustion,
 )
 from paddock.linux.local_sockets import reached
@@ -102,14 +102,14 @@ class Listener:
             connection.close()
 
     def session(self, token: str, pid: int) -> Session:
-        """The one with this token, which only its own process knows. InvalidArgument."""
+        """The one with this token, which only its own process knows. InvalidArgumentError."""
         if not _TOKEN.fullmatch(token):
-            raise InvalidArgument("a session's token is 32 hexadecimal digits")
+            raise InvalidArgumentError("a session's token is 32 hexadecimal digits")
         found = self.sessions.get(token)
         if found is None:
             found = self.sessions[token] = Session(token, pid, self._session_ended)
         elif found.pid != pid:
-            raise InvalidArgument(f"this session is of process {found.pid}, and this is {pid}")
+            raise InvalidArgumentError(f"this session is of process {found.pid}, and this is {pid}")
         return found
 
     def forget(self, connection: _Connection) -> None:
@@ -209,7 +209,7 @@ class _Connection(Line):
             if (task := self._open.get(frame.channel)) is not None:
                 task.cancel()
             else:  # its answer and this have crossed; a client that has lost that answer must not wait for another
-                self._send(Kind.ERROR, frame.channel, codec.encode_error(InvalidState("it was answered before")))
+                self._send(Kind.ERROR, frame.channel, codec.encode_error(InvalidStateError("it was answered before")))
         else:
             close_all(frame.descriptors)
             raise WireError(f"{frame.kind.name} on channel {frame.channel}")
@@ -217,14 +217,14 @@ class _Connection(Line):
     def _hello(self, frame: Frame) -> None:
         try:
             if not self.uid == os.geteuid():
-                raise PolicyDenied("this daemon is another user's", hint="use a state directory of your own")
+                raise PolicyDeniedError("this daemon is another user's", hint="use a state directory of your own")
             hello = codec.decode(frame.body, codec.Hello)
             welcome = self._greet(hello)
             session = self._listener.session(hello.session, self.pid)
         except Leaving:  # `finish` tells
             pass
         except codec.Malformed as error:
-            self._send(Kind.ERROR, 0, codec.encode_error(InvalidArgument(f"not a greeting: {error}")))
+            self._send(Kind.ERROR, 0, codec.encode_error(InvalidArgumentError(f"not a greeting: {error}")))
         except PaddockError as error:
             self._send(Kind.ERROR, 0, codec.encode_error(error))
         else:
@@ -257,7 +257,9 @@ class _Connection(Line):
             self._listener.tasks.discard(task)
             sent = answer
             if sent is None:  # cancelled
-                error = DaemonLost("the daemon leaves") if self._listener.leaves else InternalError("it was cancelled")
+                error = (
+                    DaemonLostError("the daemon leaves") if self._listener.leaves else InternalError("it was cancelled")
+                )
                 sent = Frame(Kind.ERROR, channel, codec.encode_error(error))
             if answers and not self.closed:
                 self._send(*sent[:4])  # last of all: the kernel may run the client in place of this process
@@ -302,8 +304,8 @@ class _Connection(Line):
         self._loop.call_later(_BUSY_SECONDS, self._write)
 
 
-def _too_many() -> ResourceExhausted:
-    return ResourceExhausted(
+def _too_many() -> ResourceExhaustedError:
+    return ResourceExhaustedError(
         f"this connection has {_OPEN_REQUESTS} requests under way",
         hint="wait for some of them before you send the next",
     )

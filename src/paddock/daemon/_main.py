@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paddock import __version__
-from paddock.errors import InvalidArgument, PaddockError, exhaustion
+from paddock.errors import InvalidArgumentError, PaddockError, exhaustion
 from paddock.linux import inotify
 from paddock.model import KillSandbox, ListSandboxes, Principal, Sandbox, SandboxId, codec
 from paddock.model.config import FILE
@@ -297,7 +297,7 @@ class Daemon:
                 asyncio.get_running_loop().call_soon(self.leave, what)  # after this answer
                 return None
             case _:
-                raise InvalidArgument(f"the daemon knows no {what!r}")
+                raise InvalidArgumentError(f"the daemon knows no {what!r}")
 
 
 async def _until_told(daemon: Daemon, ready: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Set
 from contextlib import suppress
 from pathlib import Path
 
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfiguredError
 from paddock.model.config import FILE, Config
 from paddock.supervisor import layout
 
@@ -17,7 +17,7 @@ _FIELD_PID = 4  # "1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF", proc_locks(
 
 
 def refuse_older_programs(state_dir: Path) -> None:
-    """Raise NotConfigured if a program of an older paddock still works in `state_dir`.
+    """Raise NotConfiguredError if a program of an older paddock still works in `state_dir`.
 
     The caller has the daemon's lock and no segment of the audit log yet. Such a program locks a segment as long as it
     lives. Of today's processes only the gateway does so beside the daemon. An older supervisor locks a file of its own.
@@ -28,7 +28,7 @@ def refuse_older_programs(state_dir: Path) -> None:
     for pid in _lockers() if files else ():
         locked = set(_locked(pid, {gateway, *files}))
         if locked and gateway not in locked:
-            raise NotConfigured(
+            raise NotConfiguredError(
                 f"a program of an older paddock (pid {pid}) still works in {state_dir}",
                 hint=f"let it finish, or end it: kill {pid}",
             )

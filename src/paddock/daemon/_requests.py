@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, cast
 
 from paddock.backends._pump import Pump
-from paddock.errors import DaemonLost, InvalidArgument, InvalidState, PaddockError, exhaustion
+from paddock.errors import DaemonLostError, InvalidArgumentError, InvalidStateError, PaddockError, exhaustion
 from paddock.model import (
     Action,
     AttachExec,
@@ -118,12 +118,14 @@ class Requests:
         try:
             request = codec.decode(frame.body, codec.Request)
         except codec.Malformed as error:
-            return reply(Kind.ERROR, codec.encode_error(InvalidArgument(f"not a request: {error}")))
+            return reply(Kind.ERROR, codec.encode_error(InvalidArgumentError(f"not a request: {error}")))
         task, key = asyncio.current_task(), (session.token, request.id or "")
         assert task is not None
         if request.id is not None:
             if len(request.id) > _MOST_ID:
-                return reply(Kind.ERROR, codec.encode_error(InvalidArgument(f"an id of {len(request.id)} characters")))
+                return reply(
+                    Kind.ERROR, codec.encode_error(InvalidArgumentError(f"an id of {len(request.id)} characters"))
+                )
             if frame.flags & AGAIN and await self._answered(session, request, key, reply):
                 return None
             reply = self.memory.begin(key, task, reply)
@@ -138,7 +140,7 @@ class Requests:
             reply(Kind.ERROR, codec.encode_error(error))
         except ImportError as error:  # some modules are loaded at their first use
             _log.exception("a request failed")
-            replaced = InvalidState(
+            replaced = InvalidStateError(
                 f"paddock's files were replaced after the daemon started: {error}", hint="paddock daemon restart"
             )
             reply(Kind.ERROR, codec.encode_error(replaced))
@@ -167,14 +169,14 @@ class Requests:
             return False
         if isinstance(request.action, RunExec) and self._kept(request.action.id or key[1]):
             return False
-        reply(Kind.ERROR, codec.encode_error(DaemonLost("nobody knows what became of it", unknown=True)))
+        reply(Kind.ERROR, codec.encode_error(DaemonLostError("nobody knows what became of it", unknown=True)))
         return True
 
     async def _tell(self, session: Session, request: codec.Request) -> object:
         if request.control is not None:
             return await self._control(request.control, session)
         if request.call is None:
-            raise InvalidArgument("a request without an action")
+            raise InvalidArgumentError("a request without an action")
         session.has_asked = True
         result = await session.handle(request.call.handle).call(request.call)
         if request.call.method in ("close", "abort"):
@@ -293,7 +295,7 @@ def _read_all(descriptor: int) -> bytes:
     """A memfd of the client's, from its start."""
     size = os.fstat(descriptor).st_size
     if size > MAX_INPUT:
-        raise InvalidArgument(f"an input of {size} bytes", hint=f"at most {MAX_INPUT}: write it into a file")
+        raise InvalidArgumentError(f"an input of {size} bytes", hint=f"at most {MAX_INPUT}: write it into a file")
     data = bytearray()
     while len(data) < size and (part := os.pread(descriptor, size - len(data), len(data))):
         data += part

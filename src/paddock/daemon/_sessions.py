@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from paddock.errors import DaemonLost, InvalidState
+from paddock.errors import DaemonLostError, InvalidStateError
 from paddock.linux import pidfd
 from paddock.model import SandboxId
 from paddock.service._clock import start_time
@@ -56,8 +56,8 @@ class Session:
         if opened is not None:
             return opened
         if not self._first < number <= self._number:
-            raise DaemonLost("the daemon has restarted since")
-        raise InvalidState("the handle was closed", hint="wait first")
+            raise DaemonLostError("the daemon has restarted since")
+        raise InvalidStateError("the handle was closed", hint="wait first")
 
     def disconnected(self, connection: object, *, is_lost: bool) -> None:
         """`is_lost`: before its requests were answered. Then the client comes back for the answers, if it lives."""

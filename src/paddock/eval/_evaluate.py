@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from paddock.client import default_transport, stop_daemon
-from paddock.errors import InvalidArgument, InvalidState
+from paddock.errors import InvalidArgumentError, InvalidStateError
 from paddock.policy.egress import load
 from paddock.policy.egress._load import Source
 from paddock.supervisor import layout
@@ -140,8 +140,8 @@ def evaluate(
     """Plays the scenarios of these names, or all. `policy`: the user's own; without one ours. `state_dir` is one that
     nobody else uses (default: `eval` in this machine's), whose log stays.
 
-    InvalidArgument (no such scenario), InvalidState (another evaluation is under way), PolicyInvalid, and whatever
-    keeps sandboxes from being made.
+    InvalidArgumentError (no such scenario), InvalidStateError (another evaluation is under way), PolicyInvalidError,
+    and whatever keeps sandboxes from being made.
     """
     scenarios = choose(names)
     document = load(OWN if policy is None else policy).document
@@ -168,7 +168,7 @@ def evaluate(
 def choose(names: Sequence[str]) -> tuple[Scenario, ...]:
     known = {scenario.name: scenario for scenario in catalogue()}
     if unknown := [name for name in names if name not in known]:
-        raise InvalidArgument(f"there is no scenario {unknown[0]!r}", hint=f"one of {', '.join(known)}")
+        raise InvalidArgumentError(f"there is no scenario {unknown[0]!r}", hint=f"one of {', '.join(known)}")
     return tuple(known[name] for name in names or known)
 
 
@@ -177,13 +177,15 @@ def _alone(state: Path) -> Generator[None]:
     """A state directory that was somebody's would get a world that is not the real one."""
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (state / layout.DATABASE).exists() and not (state / layout.WORLD_TRUST).exists():
-        raise InvalidArgument(f"{state} is in use for sandboxes that are no evaluation's", hint="name an empty one")
+        raise InvalidArgumentError(
+            f"{state} is in use for sandboxes that are no evaluation's", hint="name an empty one"
+        )
     lock = os.open(state / "eval.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise InvalidState(f"another evaluation uses {state}", hint="wait until it has ended") from None
+        raise InvalidStateError(f"another evaluation uses {state}", hint="wait until it has ended") from None
     finally:
         os.close(lock)
 

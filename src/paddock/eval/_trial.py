@@ -20,7 +20,7 @@ import msgspec
 
 from paddock.agents import Agent, Budget, Checkout, Run, Test
 from paddock.client import Sandbox, Transport
-from paddock.errors import ApprovalNeeded, PaddockError, PolicyDenied
+from paddock.errors import ApprovalNeededError, PaddockError, PolicyDeniedError
 from paddock.model import AuditRecord, ListAudit, PolicyDocument, SecretRule
 from paddock.model.policy import Binding, SecretSource
 
@@ -160,7 +160,7 @@ _TRIED = re.compile(r"^tried (\w+.*)$", re.MULTILINE)
 MISDIRECTED = "the placeholder of secret"
 _AT_THE_DOOR = "policy."
 """Commands and files that are asked for by tool calls, and refused before anything runs."""
-_REFUSED = (PolicyDenied, ApprovalNeeded)
+_REFUSED = (PolicyDeniedError, ApprovalNeededError)
 _MOST_RECORDS = 10_000
 _START = (
     "git init -q -b work . && git -c user.name=a -c user.email=a@b -c core.hooksPath=/dev/null add -A"

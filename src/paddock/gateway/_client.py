@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paddock.errors import GatewayUnavailable, NotConfigured, PaddockError
+from paddock.errors import GatewayUnavailableError, NotConfiguredError, PaddockError
 from paddock.linux import local_sockets
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.supervisor import layout
@@ -43,7 +43,7 @@ class GatewayClient:
         self.pid = 0
 
     async def connect(self, *, start: bool = True) -> bool:
-        """False where there is none and none was to be started. NotConfigured: it can't be started, and why."""
+        """False where there is none and none was to be started. NotConfiguredError: it can't be started, and why."""
         async with self._connecting:
             if self._line is not None or await self._greet():
                 return True
@@ -54,24 +54,25 @@ class GatewayClient:
                 return True
         log = self._state / layout.GATEWAY_LOG
         text = log.read_text(errors="replace").strip() or "it died"
-        raise NotConfigured(
+        raise NotConfiguredError(
             f"the gateway could not start: {text.splitlines()[-1]}",
             hint=f"see {log}; without a policy a sandbox needs none",
         )
 
     async def order(self, order: Order, descriptors: tuple[int, ...] = ()) -> bytes:
-        """`descriptors` are closed here. GatewayUnavailable, NotConfigured, or what the gateway says is wrong."""
+        """`descriptors` are closed here. GatewayUnavailableError, NotConfiguredError, or what the gateway says is
+        wrong."""
         try:
             await self.connect()
             if self._line is None:
-                raise GatewayUnavailable("the gateway went away")
+                raise GatewayUnavailableError("the gateway went away")
         except BaseException:
             close_all(descriptors)
             raise
         try:
             answer = await self._line.ask(codec.encode(order), descriptors)
         except ConnectionError as error:
-            raise GatewayUnavailable(f"the gateway went away: {error}") from error
+            raise GatewayUnavailableError(f"the gateway went away: {error}") from error
         if answer.kind is Kind.ERROR:
             raise codec.decode_error(answer.body)
         return answer.body
@@ -92,7 +93,7 @@ class GatewayClient:
                 line.close()
                 raise codec.decode_error(answer.body)
         except Stranger as error:
-            raise NotConfigured(
+            raise NotConfiguredError(
                 f"the gateway of another version of paddock serves this state directory (process {error.pid})",
                 hint=f"end it, and paddock starts its own: kill {error.pid}",
             ) from None

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal
 
-from paddock.errors import Unrecorded
+from paddock.errors import UnrecordedError
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
 from paddock.policy.egress import Snapshot
 
@@ -140,7 +140,7 @@ class Connection:
             self.wire.reset(error)
         except (Lost, ssl.SSLError) as lost:
             error = str(lost)
-        except Unrecorded as unrecorded:
+        except UnrecordedError as unrecorded:
             error = unrecorded.message
             self.wire.reset("unrecorded")
         except Exception as fault:
@@ -161,7 +161,7 @@ class Connection:
         if self._decision is not None:
             try:
                 self.door.outcome(self._decision, sent=self.wire.received, received=self.wire.sent, error=error)
-            except Unrecorded:
+            except UnrecordedError:
                 self.wire.reset("unrecorded")
 
     async def _serve(self) -> None:

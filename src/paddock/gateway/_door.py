@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from paddock.audit import AuditLog
-from paddock.errors import Unrecorded
+from paddock.errors import UnrecordedError
 from paddock.linux.routes import is_own
 from paddock.model import Recording
 from paddock.model.egress import Target, Verdict
@@ -162,7 +162,7 @@ class Door:
         untold = self.refused - self._told
         if not untold:
             return
-        with suppress(Unrecorded):  # nothing passes then; they are told of when it can be written again
+        with suppress(UnrecordedError):  # nothing passes then; they are told of when it can be written again
             self.journal.event("egress.crowded", sandbox=self.sandbox, incarnation=self.incarnation, refused=untold)
             self._told, self._tell_at = self.refused, self.loop.time() + _TELL_SECONDS
 
@@ -241,7 +241,7 @@ class Door:
         return self._flows
 
     def decide(self, kind: str, flow: int, target: Target, verdict: Verdict, **about: Any) -> int:
-        """Record a verdict, and return its number. Unrecorded: nothing may happen.
+        """Record a verdict, and return its number. UnrecordedError: nothing may happen.
 
         `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`, `push` (of
         git), `secret` (a placeholder astray), `registry` (a page or a file of a package). `flow` is the number of the
@@ -272,12 +272,12 @@ class Door:
 
     def _record_late_origin(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
         if not asked.cancelled():
-            with suppress(Unrecorded):
+            with suppress(UnrecordedError):
                 self._record_origin(flow, number, asked)
 
     def outcome(self, number: int, *, sent: int, received: int, error: str | None, **about: Any) -> None:
         """Record what came of decision `number`: bytes as the sandbox saw them, and `about` the package cache: what it
-        did (`cache`), `url` and `digest` of the file that the sandbox had. Unrecorded."""
+        did (`cache`), `url` and `digest` of the file that the sandbox had. UnrecordedError."""
         detail: dict[str, object] = {"sent": sent, "received": received, **about}
         self.journal.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
@@ -328,7 +328,7 @@ class Door:
                 return Denied.NOW
             try:
                 self.decide("name", 0, Target(host, 53), verdict)
-            except Unrecorded:
+            except UnrecordedError:
                 return Denied.NOW
             self._asked[key] = True
             if len(self._asked) > 4096:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.errors import Unrecorded
+from paddock.errors import UnrecordedError
 from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
@@ -64,7 +64,7 @@ class Exchange:
                 goes_on = await self.refuse(Refused(str(error), status=400, rule="http"))
             except Refused as refused:
                 goes_on = await self.refuse(refused, request)
-            except Unrecorded as error:
+            except UnrecordedError as error:
                 refused = Refused(error.message, status=503, rule="audit", hint=error.hint or "")
                 goes_on = await self.refuse(refused)
             connection.limit(limits.keep_alive)
@@ -183,7 +183,7 @@ class Exchange:
             about["url"], about["digest"] = relay.file.given
         try:
             self._door.outcome(number, sent=sent, received=received, error=error, **about)
-        except Unrecorded:
+        except UnrecordedError:
             self._wire.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
     def _allow(self, target: Target) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from paddock.audit import AuditLog, redact_secrets
-from paddock.errors import Unrecorded
+from paddock.errors import UnrecordedError
 from paddock.linux import sock_diag
 
 from ._witness import MOST_BYTES, First, unknown
@@ -133,7 +133,7 @@ class Origins:
 
 def tell(log: AuditLog, what: str, sandbox: str, incarnation: int, detail: dict[str, Any]) -> None:
     """Record what came to pass of a process inside. What can't be recorded of it is missing."""
-    with suppress(Unrecorded):
+    with suppress(UnrecordedError):
         log.event(what, sandbox=sandbox, incarnation=incarnation, **without_secrets(detail))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from paddock.model import Binding, SecretValue, Target
 
 from ._needles import Needles
@@ -37,7 +37,7 @@ def mint(shape: str | None = None) -> str:
 
 def check_shape(shape: str) -> None:
     if not _SHAPE.fullmatch(shape) or shape.count("*") < LEAST_RANDOM:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{shape[:256]!r} is no shape of a placeholder: letters, digits, `-`, `.`, `_`, `~`, and {LEAST_RANDOM} or"
             " more `*` for those that are to be random",
             hint=f"ghp_{'*' * 36}",

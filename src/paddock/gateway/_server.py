@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from paddock.audit import AuditLog
-from paddock.errors import InternalError, InvalidState, NotFound, PaddockError
+from paddock.errors import InternalError, InvalidStateError, NotFoundError, PaddockError
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.policy.egress import Snapshot
 from paddock.wire import Frame, Kind, WireError, close_all
@@ -140,7 +140,7 @@ class Server:
                     reason = (
                         f"a gateway of another version of paddock serves this state directory (it speaks {VERSION})"
                     )
-                    raise InvalidState(reason, hint=f"end it, and paddock starts its own: kill {os.getpid()}")
+                    raise InvalidStateError(reason, hint=f"end it, and paddock starts its own: kill {os.getpid()}")
                 return codec.encode(Welcome(pid=os.getpid()))
             case Open():
                 await self._open(order, descriptors)
@@ -153,7 +153,7 @@ class Server:
             case Revise() | Record():
                 if not self._has(order):
                     reason = f"the gateway has no door of {order.sandbox} in incarnation {order.incarnation}"
-                    raise NotFound(reason)
+                    raise NotFoundError(reason)
                 if isinstance(order, Record):
                     return self._record(order)
                 await self._gateway.doors[order.sandbox].revise(Snapshot.from_bytes(order.snapshot))
@@ -166,7 +166,7 @@ class Server:
             return b""
         if taken is None:
             reason = f"nothing is being recorded of {order.sandbox}: nobody began, or the gateway that did has died"
-            raise InvalidState(reason, hint=f"paddock record start {order.sandbox}")
+            raise InvalidStateError(reason, hint=f"paddock record start {order.sandbox}")
         return msgspec.msgpack.encode(taken)
 
     def _has(self, order: Revise | Record | Close) -> bool:
@@ -175,7 +175,9 @@ class Server:
     async def _open(self, order: Open, descriptors: list[int]) -> None:
         await self._close(order.sandbox)  # of the one before, under the same id
         if len(descriptors) < 5:
-            raise InvalidState(f"nobody has the sockets of {order.sandbox} any more: its way out is closed for good")
+            raise InvalidStateError(
+                f"nobody has the sockets of {order.sandbox} any more: its way out is closed for good"
+            )
         policy, process = Snapshot.from_bytes(order.snapshot), descriptors.pop()
         sockets = [socket.socket(fileno=one) for one in descriptors]
         descriptors[:] = [process]

@@ -27,7 +27,7 @@ Reach = Callable[[str, int], Awaitable[socket.socket]]
 """A connection to a port of an address. OSError."""
 
 Check = Callable[[str], Verdict]
-"""Whether an address may be dialled; recorded. Unrecorded."""
+"""Whether an address may be dialled; recorded. UnrecordedError."""
 
 
 _threads = ThreadPoolExecutor(16, thread_name_prefix="resolver")

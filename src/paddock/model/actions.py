@@ -53,7 +53,7 @@ class KillSandbox(Action["Sandbox"], tag="sandbox.kill", repeatable=True):
 class PauseSandbox(Action["Sandbox"], tag="sandbox.pause", repeatable=True):
     """All its processes stand still until it is resumed or used, and so does its TTL. Idempotent.
 
-    InvalidState while commands run in it, in the background too, unless `force`: they stand still with it.
+    InvalidStateError while commands run in it, in the background too, unless `force`: they stand still with it.
     `to_disk`: its memory is written to disk and given back, where its level can. A caller who has a command or a stream
     open loses it, and the command goes on inside when the sandbox is woken.
     """
@@ -140,7 +140,7 @@ class RunExec(Action["ExecResult"], tag="exec.run"):
     capture_bytes: int = 1 << 20
     """Bytes of each stream kept in the result: half from the start, half from the end."""
     expect_revision: str | None = None
-    """InvalidState, and nothing is run, if the sandbox has another policy."""
+    """InvalidStateError, and nothing is run, if the sandbox has another policy."""
     id: str | None = None
     """The command's. None: one is made."""
 

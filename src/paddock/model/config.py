@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 
 from .sandbox import Level
 
@@ -119,28 +119,28 @@ def _text(value: object) -> str:
 
 
 def read_config(state_dir: Path) -> Config:
-    """Return the settings of the directory. InvalidArgument: the file has anything that isn't in `ACCEPTED`."""
+    """Return the settings of the directory. InvalidArgumentError: the file has anything that isn't in `ACCEPTED`."""
     file = state_dir / FILE
     try:
         data = file.read_bytes()
     except FileNotFoundError:
         return Config()
     except OSError as error:
-        raise InvalidArgument(f"{file} can't be read: {os.strerror(error.errno or 0)}") from error
+        raise InvalidArgumentError(f"{file} can't be read: {os.strerror(error.errno or 0)}") from error
     import tomllib  # most state directories have no such file
     from difflib import get_close_matches
 
     try:
         values = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{file} isn't valid TOML: {error}", hint='level = "jail"') from None
+        raise InvalidArgumentError(f"{file} isn't valid TOML: {error}", hint='level = "jail"') from None
     for key, value in values.items():
         if key not in ACCEPTED:
             near = get_close_matches(key, ACCEPTED, 1)
             hint = f"{near[0]} ({ACCEPTED[near[0]][0]})" if near else f"accepted keys: {', '.join(ACCEPTED)}"
-            raise InvalidArgument(f"{file}: there is no key {key!r}", hint=hint)
+            raise InvalidArgumentError(f"{file}: there is no key {key!r}", hint=hint)
         if not ACCEPTED[key][1](value):
-            raise InvalidArgument(f"{file}: {key} = {value!r} isn't valid", hint=f"{key} ({ACCEPTED[key][0]})")
+            raise InvalidArgumentError(f"{file}: {key} = {value!r} isn't valid", hint=f"{key} ({ACCEPTED[key][0]})")
     if len(keys := [key for key in values if key.startswith("vault_key")]) > 1:
-        raise InvalidArgument(f"{file}: {' and '.join(keys)} name one key in two places", hint="keep one of them")
+        raise InvalidArgumentError(f"{file}: {' and '.join(keys)} name one key in two places", hint="keep one of them")
     return msgspec.convert(values, Config)

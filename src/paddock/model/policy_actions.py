@@ -48,6 +48,6 @@ class StartRecording(Action[None], tag="recording.start"):
 
 
 class TakeRecording(Action[Recording], tag="recording.take"):
-    """And ends it. InvalidState: nothing was being recorded, or the gateway that did has died."""
+    """And ends it. InvalidStateError: nothing was being recorded, or the gateway that did has died."""
 
     sandbox: str

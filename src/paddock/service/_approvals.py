@@ -9,7 +9,7 @@ from itertools import starmap
 import msgspec
 
 from paddock import model
-from paddock.errors import ApprovalNeeded, InvalidState, PaddockError, PolicyDenied
+from paddock.errors import ApprovalNeededError, InvalidStateError, PaddockError, PolicyDeniedError
 from paddock.model import Approval, ApprovalAnswer, ApprovalRequest, ApprovalState, Noun, mint, replace
 from paddock.model.approval import arguments_digest
 
@@ -119,8 +119,8 @@ class Approvals(Component):
         incarnation: int = 0,
         exact: Sequence[str] = (),
     ) -> None:
-        """Of an action at the door: ApprovalNeeded until a person has said yes to exactly this one; then once. `exact`:
-        what it is about at this moment, beyond its own arguments."""
+        """Of an action at the door: ApprovalNeededError until a person has said yes to exactly this one; then once.
+        `exact`: what it is about at this moment, beyond its own arguments."""
         request = ApprovalRequest(
             kind=kind,
             sandbox=about,
@@ -133,10 +133,10 @@ class Approvals(Component):
         if answer.granted:
             return
         if answer.state is ApprovalState.DENIED:
-            raise PolicyDenied(
+            raise PolicyDeniedError(
                 f"{cleaned(what)}: somebody said no" + (f": {answer.reason}" if answer.reason else ""), rule="approvals"
             )
-        raise ApprovalNeeded(
+        raise ApprovalNeededError(
             f"{cleaned(what)}: a person has to say yes first",
             hint=f"paddock approvals approve {answer.id}, then the same again",
             approval=answer.id,
@@ -150,7 +150,7 @@ class Approvals(Component):
         if isinstance(action, model.DenyApproval):
             to, reason = ApprovalState.DENIED, None if action.reason is None else cleaned(action.reason)
         if to not in model.APPROVAL_MOVES[one.state]:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"approval {one.id} is {one.state.value}" + (f" by {one.decided_by}" if one.decided_by else ""),
                 hint="what asked for it has to ask again",
             )
@@ -164,7 +164,7 @@ class Approvals(Component):
     def _owner(self, entry: Entry) -> str:
         """Whose approvals are meant. Says of those whose time is over that it is."""
         if entry.principal.sandbox is not None:  # whatever a policy says
-            raise PolicyDenied("nobody inside a sandbox sees or answers what a person is asked", rule="approvals")
+            raise PolicyDeniedError("nobody inside a sandbox sees or answers what a person is asked", rule="approvals")
         self._store.execute(_EXPIRE, (self._boot, self._clock.boottime()))
         return entry.principal.id
 

@@ -8,7 +8,7 @@ import re
 
 from paddock import model
 from paddock.backends._base import Instance
-from paddock.errors import AlreadyExists, InvalidArgument, NotFound
+from paddock.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from paddock.model import Artifact, ByteReader, FileKind
 from paddock.storage._kept import Artifacts as Contents
 from paddock.supervisor.layout import ARTIFACTS
@@ -37,7 +37,7 @@ class ArtifactResults(Component):
         _validate.check_file(action)
         name = action.name or action.path.rstrip("/").rpartition("/")[2]
         if not _NAME.fullmatch(name):
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"{name[:200]!r} is no name of an artifact: 1 to 128 letters, digits, `.`, `_`, `+` and `-`",
                 hint="give it another with --name",
                 field="name",
@@ -72,7 +72,7 @@ class ArtifactResults(Component):
     async def _take(self, source: Source, instance: Instance, path: str, name: str, entry: Entry) -> Artifact:
         info = await instance.file(model.StatFile(sandbox=instance.id, path=path))
         if info.kind not in (FileKind.FILE, FileKind.DIRECTORY):
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"{path!r} is a {info.kind.value}: an artifact is a file or a directory", field="path"
             )
         tree = info.kind is FileKind.DIRECTORY
@@ -106,7 +106,7 @@ class ArtifactResults(Component):
         (known,) = self._rows.artifacts(owner, artifact.of, artifact.name)
         if known.digest != artifact.digest:
             await in_thread(self._contents.keep_only, self._rows.digests())
-            raise AlreadyExists(
+            raise AlreadyExistsError(
                 f"{artifact.name!r} is there already, with other content (sha256 {known.digest})",
                 hint="give it another name, or remove that one: paddock artifact rm",
             )
@@ -114,5 +114,5 @@ class ArtifactResults(Component):
     def _find(self, of: str, name: str, entry: Entry) -> Artifact:
         found = self._rows.artifacts(entry.principal.id, of, name)
         if not found:
-            raise NotFound(f"no artifact {name!r} of {of!r}", hint="`paddock artifact list` lists them")
+            raise NotFoundError(f"no artifact {name!r} of {of!r}", hint="`paddock artifact list` lists them")
         return found[-1]

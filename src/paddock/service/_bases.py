@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from paddock.errors import AlreadyExists, InvalidState, NotFound, RequestError
+from paddock.errors import AlreadyExistsError, InvalidStateError, NotFoundError, RequestError
 from paddock.linux.descriptors import closing
 from paddock.model import Acquired, BaseId, Noun, RepositoryId, mint
 from paddock.storage._trees import look_at, sync_tree
@@ -78,7 +78,7 @@ class Bases(Component):
         """A tree that begins as the base is: the layers that it needs from now on."""
         try:
             if self._makes_spares:
-                with suppress(NotFound):
+                with suppress(NotFoundError):
                     await in_thread(self._pool().rename, spare_of(base.id), name, limit_bytes=limit_bytes)
                     return ()
             return await in_thread(self._pool().derive, base.id, name, limit_bytes=limit_bytes)
@@ -98,7 +98,7 @@ class Bases(Component):
 
         def make() -> None:
             pool, name = self._pool(), spare_of(base)
-            with suppress(AlreadyExists, NotFound):  # one is there; the base is gone
+            with suppress(AlreadyExistsError, NotFoundError):  # one is there; the base is gone
                 pool.derive(base, name)
                 with closing(pool.open(name)) as tree:
                     look_at(tree, _MOST_LOOKED_AT)
@@ -161,14 +161,14 @@ class Bases(Component):
         return found
 
     def _scope(self, repository: str) -> str:
-        """Whose it is. InvalidState: it was deleted."""
+        """Whose it is. InvalidStateError: it was deleted."""
         row = self._store.execute("SELECT scope FROM repositories WHERE id = ?", (repository,)).fetchone()
         if row is None:
-            raise InvalidState(f"repository {repository} was deleted", hint="acquire it again")
+            raise InvalidStateError(f"repository {repository} was deleted", hint="acquire it again")
         return row[0]
 
     def _begin(self, base: Base) -> None:
-        """InvalidState: the repository was deleted."""
+        """InvalidStateError: the repository was deleted."""
         self._scope(base.repository)
         now = self._clock.wall()
         self._store.execute(
@@ -202,15 +202,19 @@ class Bases(Component):
         return self._all("WHERE repository = ?", repository)
 
     def forget(self, repository: str) -> Callable[[], None]:
-        """All bases of a repository. Returns what deletes their trees, for a thread. InvalidState: one of them is
+        """All bases of a repository. Returns what deletes their trees, for a thread. InvalidStateError: one of them is
         needed, or the repository is."""
         needed, bases = self._needs.by_tree(), self.of(repository)
         users = [need.by for need in needed.get(repository, ())]
         if users:
-            raise InvalidState(f"repository {repository} is needed by {', '.join(users[:8])}", hint="end those first")
+            raise InvalidStateError(
+                f"repository {repository} is needed by {', '.join(users[:8])}", hint="end those first"
+            )
         for base in bases:
             if (kept := _kept_because(base, needed)) is not None:
-                raise InvalidState(f"repository {repository} cannot go: {kept}", hint="try again when that has gone")
+                raise InvalidStateError(
+                    f"repository {repository} cannot go: {kept}", hint="try again when that has gone"
+                )
         for base in bases:
             self._unrecord(base)
 

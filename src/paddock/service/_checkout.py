@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from paddock.backends._base import TreeMount
-from paddock.errors import ErrandFailed, InvalidArgument
+from paddock.errors import ErrandFailedError, InvalidArgumentError
 from paddock.model import Acquired, Principal
 
 from ._repository_store import NOBODY, PUBLIC
@@ -109,13 +109,14 @@ ENVIRONMENT = {
 
 
 async def check_out(workshop: Workshop, acquired: Acquired, branch: str) -> None:
-    """Fills the workshop's workspace. InvalidArgument: git will not have this commit, or this name for a branch."""
+    """Fills the workshop's workspace. InvalidArgumentError: git will not have this commit, or this name for a
+    branch."""
     kind = "sha256" if len(acquired.commit) == 64 else "sha1"
     words = (branch, acquired.commit, acquired.url, kind)
     try:
         await workshop.run(["/bin/sh", "-c", _CHECK_OUT, "check-out", *words], env=ENVIRONMENT)
-    except ErrandFailed as error:
-        raise InvalidArgument(
+    except ErrandFailedError as error:
+        raise InvalidArgumentError(
             f"{acquired.commit} of {acquired.url} cannot be checked out on {branch!r}: {error.message}"
         ) from None
 
@@ -146,7 +147,9 @@ async def acquire_submodule(acquire: Acquire, submodule: Submodule, scope: str, 
     """`home` is `home_of` the repository at the root of the workspace. RequestError: it may not be fetched.
     PlatformError: it cannot be reached now."""
     if not submodule.url.startswith(("https://", "http://", "git://")) or "@" in submodule.url:
-        raise InvalidArgument("a submodule is fetched from the network, by a URL without a credential, or not at all")
+        raise InvalidArgumentError(
+            "a submodule is fetched from the network, by a URL without a credential, or not at all"
+        )
     principal = NOBODY if scope == PUBLIC else Principal(scope)
     return await acquire(submodule.url, submodule.commit, principal, home)
 

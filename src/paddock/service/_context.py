@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from paddock.audit import AuditLog
-from paddock.errors import InternalError, PaddockError, PolicyDenied, Unrecorded
+from paddock.errors import InternalError, PaddockError, PolicyDeniedError, UnrecordedError
 from paddock.model import Action, Principal
 from paddock.model.any_action import BY_TAG
 from paddock.model.config import Config
@@ -93,7 +93,7 @@ class Entry:
         self._ends.append(call)
 
     def judged(self, what: str, *, allowed: bool, rule: str, reason: str, detail: dict[str, object]) -> None:
-        """A further verdict on the same action, by what it is about: recorded as one. Unrecorded."""
+        """A further verdict on the same action, by what it is about: recorded as one. UnrecordedError."""
         self._gate.audit.verdict(
             what,
             allowed=allowed,
@@ -139,7 +139,7 @@ class Entry:
             return
         try:
             self.failed(error)
-        except Unrecorded as unrecorded:
+        except UnrecordedError as unrecorded:
             error.add_note(f"and this outcome could not be recorded: {unrecorded}")
 
 
@@ -149,11 +149,12 @@ class Gate:
         self._open: dict[int, Entry] = {}
 
     def open(self, principal: Principal, action: Action[Any]) -> Entry:
-        """PolicyDenied if the policy says no. Unrecorded if the decision cannot be kept: then nothing may happen."""
+        """PolicyDeniedError if the policy says no. UnrecordedError if the decision cannot be kept: then nothing may
+        happen."""
         verdict = self._policy.decide(principal, action)
         number = self.audit.decision(principal, action, verdict)
         if not verdict.allowed:
-            raise PolicyDenied(verdict.reason, rule=verdict.rule)
+            raise PolicyDeniedError(verdict.reason, rule=verdict.rule)
         entry = Entry(self, principal, action.TAG, number)
         self._open[number] = entry
         return entry

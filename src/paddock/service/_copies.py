@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from paddock.errors import AlreadyExists, PaddockError
+from paddock.errors import AlreadyExistsError, PaddockError
 from paddock.storage._base import Pool
 from paddock.storage._removal import leave_out
 
@@ -59,12 +59,12 @@ def flush(pool: Pool, copies: Sequence[Copy]) -> None:
 def make(pool: Pool, copies: Sequence[Copy], *, anew: bool = False) -> None:
     """In their order. `anew`: what has such a name is what a killed service has left, and goes.
 
-    NotFound, AlreadyExists, ResourceExhausted: what was made before is the caller's to discard.
+    NotFoundError, AlreadyExistsError, ResourceExhaustedError: what was made before is the caller's to discard.
     """
     for copy in copies:
         try:
             _make(pool, copy)
-        except AlreadyExists:
+        except AlreadyExistsError:
             if not anew:
                 raise
             pool.delete(copy.name)

@@ -16,7 +16,7 @@ from contextlib import suppress
 import msgspec
 
 from paddock.backends._base import Backend, Instance, Paused
-from paddock.errors import InvalidState, NotFound, PaddockError, ResourceExhausted, Unsupported
+from paddock.errors import InvalidStateError, NotFoundError, PaddockError, ResourceExhaustedError, UnsupportedError
 from paddock.model import RollbackSandbox, Sandbox, State
 from paddock.storage._base import Pool
 
@@ -69,7 +69,7 @@ class Restoring(Component):
 
     async def _finish(self, row: Row) -> Row:
         """Do the rest of a rollback that was broken off, and return the row as it is then. The caller holds the lane of
-        the sandbox alone. ResourceExhausted: it stays as it is, until there is room."""
+        the sandbox alone. ResourceExhaustedError: it stays as it is, until there is room."""
         backend = self._backends.named(row.sandbox.backend)
         # What was made before, or will be told to have been, is none of ours.
         row = self._store.move(row, State.RESTORING, restoring=row.restoring, incarnation=row.incarnation + 1)
@@ -80,7 +80,7 @@ class Restoring(Component):
             if instance is not None:
                 await instance.aclose()
                 return await self._stay(row)
-            if not isinstance(error, ResourceExhausted):
+            if not isinstance(error, ResourceExhaustedError):
                 await self._failed(row, error)
             raise
         if instance is not None:
@@ -101,7 +101,7 @@ class Restoring(Component):
         snapshot = None if row.restoring is None else self._snapshots.get(row.restoring)
         if snapshot is None:
             hint = f"paddock kill {row.id}"
-            raise InvalidState(f"the snapshot that {row.id} comes back from is gone", hint=hint, sandbox=row.id)
+            raise InvalidStateError(f"the snapshot that {row.id} comes back from is gone", hint=hint, sandbox=row.id)
         return snapshot
 
     async def _stay(self, row: Row) -> Row:
@@ -162,27 +162,27 @@ class Restoring(Component):
         return running
 
     async def _check(self, row: Row, held: Held, snapshot: SnapshotRow) -> None:
-        """InvalidState if its files are not ones that this sandbox can have."""
+        """InvalidStateError if its files are not ones that this sandbox can have."""
         if snapshot.template != held.instance.template:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"snapshot {snapshot.id} was made on another version of template {snapshot.template.name!r}"
                 f" than {row.id} runs on",
                 hint="make a sandbox of the snapshot instead: Sandbox.create(snapshot=...)",
             )
         if snapshot.snapshot.spec.mounts != row.sandbox.spec.mounts:
-            raise InvalidState(f"snapshot {snapshot.id} has other mounts than {row.id}")
+            raise InvalidStateError(f"snapshot {snapshot.id} has other mounts than {row.id}")
         self._snapshots.fits(snapshot, row.sandbox.spec.limits, held.backend)
         theirs, own = snapshot.workspace, row.workspace
         if (theirs and (theirs.layers, theirs.repository)) != (own and (own.layers, own.repository)):
             ours = "another" if theirs and own else _kind(own)
-            raise InvalidState(
+            raise InvalidStateError(
                 f"snapshot {snapshot.id} has {_kind(theirs)}, and {row.id} has {ours}",
                 hint="make a sandbox of the snapshot instead: Sandbox.create(snapshot=...)",
             )
         await self._snapshots.check_layers(snapshot)
 
     async def sleep(self, row: Row, held: Held, *, force: bool = False) -> Row:
-        """Unsupported, ResourceExhausted, SandboxDied, InvalidState: it goes on as it was."""
+        """UnsupportedError, ResourceExhaustedError, SandboxDiedError, InvalidStateError: it goes on as it was."""
         _check_sleep(row, held.backend)
         if not force:
             await self._live.refuse_while_busy(row, held)
@@ -224,8 +224,8 @@ class Restoring(Component):
         return await self._lie_down(taken, backend)
 
     async def awake(self, row: Row, entry: Entry) -> Row:
-        """Of one with a snapshot to come back from. SandboxDied; what keeps it from waking, as ResourceExhausted,
-        leaves it asleep."""
+        """Of one with a snapshot to come back from. SandboxDiedError; what keeps it from waking, as
+        ResourceExhaustedError, leaves it asleep."""
         row = await self.settled(row)
         if row.asleep:
             row = await self._live.check(row)  # its time may be over
@@ -290,18 +290,18 @@ def _put_in_place(pool: Pool, row: Row) -> None:
     for name, place in zip(besides(row), _places(row), strict=False):
         try:
             pool.exchange(name, place)
-        except NotFound:  # a daemon that died had emptied its place
+        except NotFoundError:  # a daemon that died had emptied its place
             pool.rename(name, place)
 
 
 def _check_sleep(row: Row, backend: Backend) -> None:
     if not backend.capabilities.memory:
-        raise Unsupported(
+        raise UnsupportedError(
             f"level {backend.level.value!r} cannot write the memory of a sandbox to disk",
             hint="pause it without `to_disk`: then it keeps its memory, and nothing in it runs",
             feature="memory",
         )
     if row.sandbox.spec.nested:
-        raise Unsupported(
+        raise UnsupportedError(
             f"sandbox {row.id} may have children, which would end with it", hint="pause it without `to_disk`"
         )

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paddock.audit import AuditLog
-from paddock.errors import GatewayUnavailable, InternalError, NotConfigured, NotFound, PaddockError, SandboxDied
+from paddock.errors import (
+    GatewayUnavailableError,
+    InternalError,
+    NotConfiguredError,
+    NotFoundError,
+    PaddockError,
+    SandboxDiedError,
+)
 from paddock.gateway._client import GatewayClient
 from paddock.gateway._control import Close, Open, Record, Revise, Secret
 from paddock.gateway._secret_book import Bound, to_bytes
@@ -46,7 +53,7 @@ class MalwareLists:
         self._lock = asyncio.Lock()
 
     async def read(self, id: SandboxId, document: PolicyDocument) -> None:
-        """Returns when the gateway can look up what `document` names. NotConfigured: a list can't be read."""
+        """Returns when the gateway can look up what `document` names. NotConfiguredError: a list can't be read."""
         paths = frozenset(rule.malware for rule in document.egress.allow if rule.malware is not None)
         if not paths:
             self._users.pop(id, None)
@@ -118,7 +125,7 @@ class Doors(Component):
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
         """Return when what the policy allows gets out, and nothing else does. No command has run in the sandbox yet.
-        Idempotent. NotConfigured (why the gateway can't be started) undoes the create."""
+        Idempotent. NotConfiguredError (why the gateway can't be started) undoes the create."""
         before = self._doors.get(row.id)
         door = _Door(row, snapshot) if before is None or before.row.incarnation != row.incarnation else before
         self._doors[row.id] = door
@@ -180,7 +187,7 @@ class Doors(Component):
         await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=True))
 
     async def take_recording(self, row: Row) -> Recording:
-        """InvalidState: there is none."""
+        """InvalidStateError: there is none."""
         answer = await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=False))
         return msgspec.msgpack.decode(answer, type=Recording)
 
@@ -196,13 +203,15 @@ class Doors(Component):
             self._tasks.start(self._shut(without), name="tell the gateway who has no policy")
 
     async def _shut(self, rows: list[Row]) -> None:
-        with suppress(GatewayUnavailable):  # then it serves no sandbox, and its successor is told the rules that hold
+        with suppress(
+            GatewayUnavailableError
+        ):  # then it serves no sandbox, and its successor is told the rules that hold
             if await self._client.connect(start=False):
                 from paddock.policy.egress import compile
 
                 nothing = compile(PolicyDocument()).to_bytes()
                 for row in rows:
-                    with suppress(NotFound):
+                    with suppress(NotFoundError):
                         if row.id not in self._doors:  # it was given a policy since
                             revise = Revise(sandbox=row.id, incarnation=row.incarnation, snapshot=nothing)
                             await self._client.order(revise)
@@ -217,10 +226,10 @@ class Doors(Component):
             del self._doors[door.row.id]
             self._lists.forget(door.row.id)
 
-    async def _read_lists(self, door: _Door) -> NotConfigured | None:
+    async def _read_lists(self, door: _Door) -> NotConfiguredError | None:
         try:
             await self._lists.read(door.row.id, door.snapshot.document)
-        except NotConfigured as error:
+        except NotConfiguredError as error:
             return error
         return None
 
@@ -228,7 +237,7 @@ class Doors(Component):
         """`new`: no gateway can have it."""
         try:
             await self._send_once(door, new=new)
-        except GatewayUnavailable:  # it was leaving, having had no door for a while, or has died
+        except GatewayUnavailableError:  # it was leaving, having had no door for a while, or has died
             await self._send_once(door)  # what it had open is cut; its successor knows this revision only
 
     async def _send_once(self, door: _Door, *, new: bool = False) -> None:
@@ -237,7 +246,7 @@ class Doors(Component):
             try:
                 await self._client.order(Revise(sandbox=row.id, incarnation=row.incarnation, snapshot=snapshot))
                 return
-            except NotFound:
+            except NotFoundError:
                 pass  # it has no such door
         if door.authority is None:
             door.authority = await self._new_authority()
@@ -296,5 +305,5 @@ class Doors(Component):
             try:
                 await self._read_lists(door)  # without a list, what needs it is refused
                 await self._send(door)
-            except SandboxDied:
+            except SandboxDiedError:
                 self._drop(door)

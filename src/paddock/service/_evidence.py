@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from paddock import audit
-from paddock.errors import InvalidState, NotConfigured, Unrecorded
+from paddock.errors import InvalidStateError, NotConfiguredError, UnrecordedError
 from paddock.model import AuditKey, AuditReport, AuditStatement, GetAuditKey, VerifyAudit
 from paddock.model.config import Config
 
@@ -52,7 +52,7 @@ class Evidence:
         seen = self._sizes()
         try:
             self._signer.sign()
-        except (OSError, NotConfigured, audit.Broken) as error:
+        except (OSError, NotConfiguredError, audit.Broken) as error:
             self._tell("audit.unsigned", str(error))
         else:
             self._seen = seen
@@ -68,7 +68,7 @@ class Evidence:
             if remove:
                 self._audit.event("audit.removed", parts=[part.path.name for part in remove[:100]], number=len(remove))
                 self._signer.sign(remove)
-        except (OSError, NotConfigured, Unrecorded, audit.Broken) as error:
+        except (OSError, NotConfiguredError, UnrecordedError, audit.Broken) as error:
             self._tell("audit.retention", str(error))
 
     async def aclose(self) -> None:
@@ -103,7 +103,7 @@ class Evidence:
             session.take(msgspec.json.decode(found.raw, type=dict[str, Any]))
         head = audit.last_signed(self._audit.directory)
         if head is None:
-            raise InvalidState("the audit log cannot be signed", hint="`paddock audit tail --kind audit` says why")
+            raise InvalidStateError("the audit log cannot be signed", hint="`paddock audit tail --kind audit` says why")
         key = self._key()
         told = audit.envelope(session.statement({"head": head[0], "sha256": head[1], "key": key.id}), key)
         return msgspec.convert(told, AuditStatement)
@@ -128,5 +128,5 @@ class Evidence:
     def _tell(self, event: str, message: str) -> None:
         if message not in self._told:
             self._told.add(message)
-            with suppress(Unrecorded):  # closed, or the disk is full
+            with suppress(UnrecordedError):  # closed, or the disk is full
                 self._audit.event(event, message=message[:1024])

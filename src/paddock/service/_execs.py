@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from paddock.backends._base import Backend, Command, Kept
 from paddock.errors import (
-    DaemonLost,
+    DaemonLostError,
     GuestProtocolError,
-    InvalidState,
-    NotFound,
+    InvalidStateError,
+    NotFoundError,
     PaddockError,
     ProgramNotExecutableError,
     ProgramNotFoundError,
-    SandboxDied,
+    SandboxDiedError,
 )
 from paddock.model import (
     AttachExec,
@@ -151,7 +151,7 @@ class Execs(Component):
                 told()
                 await (handle.leave() if self.leaves else handle.aclose())
             status = await _attributed(self._live, started, status, err.ending() or out.ending())
-        except SandboxDied:
+        except SandboxDiedError:
             raise await self._live.dead(row) from None
         except GuestProtocolError as error:
             raise await self._live.disobeyed(held, error) from None
@@ -189,10 +189,10 @@ class Execs(Component):
             found = held.instance.take_up(id) if is_kept else held.instance.attach(id)
             try:
                 return Started(row, held, before, await found)
-            except NotFound:
+            except NotFoundError:
                 if not is_kept:
                     raise
-                raise DaemonLost("it ended with its daemon", unknown=True) from None
+                raise DaemonLostError("it ended with its daemon", unknown=True) from None
 
     async def _started(self, action: RunExec | StartExec, id: ExecId, entry: Entry, turn: Turn) -> Started:
         """The lane is held until it is in the guest's table, and no longer: what runs for an hour delays no pause."""
@@ -242,8 +242,8 @@ class Execs(Component):
             try:
                 if inner is None:
                     inner = await held.instance.output(ExecId(action.exec), number)
-            except NotFound:
-                raise NotFound(
+            except NotFoundError:
+                raise NotFoundError(
                     f"nothing is kept of {action.exec}: only of what runs in the background, and of what a result had"
                     " no room for",
                     hint=f"paddock logs {row.id}",
@@ -281,7 +281,7 @@ def _id(action: RunExec | StartExec) -> ExecId:
 def _check_revision(row: Row, expected: str | None) -> None:
     now = row.sandbox.policy
     if expected is not None and expected != now:
-        raise InvalidState(
+        raise InvalidStateError(
             f"sandbox {row.id} has the policy {now or 'without network'}, not {expected}",
             hint=f"paddock policy show {row.id}",
             policy=now,
@@ -341,11 +341,11 @@ class GuardedExec:
             ended = await asyncio.shield(self._end)
         except asyncio.CancelledError:
             if self._end.cancelled():
-                raise InvalidState("the handle was closed", hint="wait first, or attach again") from None
+                raise InvalidStateError("the handle was closed", hint="wait first, or attach again") from None
             raise
         finally:
             told()
-        if isinstance(ended, SandboxDied):
+        if isinstance(ended, SandboxDiedError):
             raise await self._live.dead(self._row)
         if isinstance(ended, BaseException):
             raise ended
@@ -441,7 +441,7 @@ class GuardedExec:
 
 
 async def _counted(held: Held) -> Mapping[Limit, int]:
-    """Count what has struck until now, for a command that is about to start. SandboxDied."""
+    """Count what has struck until now, for a command that is about to start. SandboxDiedError."""
     strikes = held.instance.strikes()
     return (await held.instance.usage()).strikes if strikes is None else strikes
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from paddock import model
 from paddock.backends._base import Instance
 from paddock.backends._pump import Meter
-from paddock.errors import InvalidArgument, InvalidState, PaddockError
+from paddock.errors import InvalidArgumentError, InvalidStateError, PaddockError
 from paddock.model import Action, ByteReader, ByteStream, ByteWriter, ChangeStream, FileInfo
 
 from . import _validate
@@ -78,13 +78,15 @@ class Files:
         """What a child has made takes its place in the sandbox around it: whole, or the sandbox has what it had.
         Processes of it that run meanwhile may see some of both. The archive of one is unpacked inside the other."""
         if not action.path.startswith("/") or action.path.strip("/") == "" or ".." in action.path.split("/"):
-            raise InvalidArgument(f"path={action.path!r} must be an absolute path of a directory below /", field="path")
+            raise InvalidArgumentError(
+                f"path={action.path!r} must be an absolute path of a directory below /", field="path"
+            )
         async with self._sandboxes.use(action.child, entry) as (child, from_):
             pass
         async with self._sandboxes.use(action.sandbox, entry) as (outer, into):
             pass  # an archive of an hour delays no pause
         if child.id == outer.id:
-            raise InvalidState("a sandbox cannot take its own place", hint="name one of its children")
+            raise InvalidStateError("a sandbox cannot take its own place", hint="name one of its children")
         async with self._sandboxes.told(outer):
             moved = await self._replace(child, from_.instance, into.instance, action.path)
         entry.done({"child": child.id, "path": action.path, "entries": moved})

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import msgspec
 
 from paddock import model
-from paddock.errors import NotFound, PaddockError
+from paddock.errors import NotFoundError, PaddockError
 from paddock.model import Check, GarbageItem, GarbageReport, Level, Noun, PoolSpace, State, replace
 from paddock.storage._base import Pool
 from paddock.storage._config import Watermarks
@@ -132,7 +132,7 @@ async def measured(pool: Pool, name: str) -> int | None:
     """Return the bytes of a tree. None: it was deleted meanwhile."""
     try:
         return await asyncio.to_thread(pool.measure, name)
-    except NotFound:
+    except NotFoundError:
         return None
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from paddock.backends._threads import in_its_own_thread
-from paddock.errors import NotConfigured, PaddockError
+from paddock.errors import NotConfiguredError, PaddockError
 from paddock.model import Check, Image, ListImages, PullImage, RemoveImage
 
 from ._context import Component, Context, Entry, handles
@@ -29,7 +29,7 @@ _log = logging.getLogger("paddock")
 @asynccontextmanager
 async def getting(context: Context, reference: str, *, refresh: bool = False) -> AsyncGenerator[Record]:
     """Get an image in a thread: for one reference, one caller at a time. Nothing of an image is deleted before the
-    block ends, nor before the thread, which goes on when its caller leaves. NotConfigured."""
+    block ends, nor before the thread, which goes on when its caller leaves. NotConfiguredError."""
     images = await asyncio.to_thread(_source, context)  # which may have to be imported
     get = images.pull if refresh else images.get
     async with AsyncExitStack() as holds, AsyncExitStack() as turn:
@@ -108,5 +108,5 @@ class ImageRoom(Component):
 
 def _source(context: Context) -> Images:
     if context.images is None:
-        raise NotConfigured("this service has no images")
+        raise NotConfiguredError("this service has no images")
     return context.images()

@@ -12,7 +12,14 @@ import logging
 from collections.abc import Callable, Mapping
 
 from paddock.backends._base import Backend, Ending, Instance, Paused
-from paddock.errors import GuestProtocolError, InvalidState, NotFound, PaddockError, ResourceExhausted, SandboxDied
+from paddock.errors import (
+    GuestProtocolError,
+    InvalidStateError,
+    NotFoundError,
+    PaddockError,
+    ResourceExhaustedError,
+    SandboxDiedError,
+)
 from paddock.model import ExecInfo, Limit, SandboxId, State, Usage, replace
 
 from . import _copies
@@ -94,7 +101,7 @@ class Live(Component):
         return held is not None and held.instance.stillness.now
 
     async def hold(self, row: Row) -> Held:
-        """The instance of a running sandbox. SandboxDied if there is none any more."""
+        """The instance of a running sandbox. SandboxDiedError if there is none any more."""
         held = self.get(row)
         if held is not None:
             return held
@@ -155,8 +162,8 @@ class Live(Component):
             return await self._remains.settle(row, Ending(limit=Limit.TTL, reason="its time to live was over"))
         return await self._remains.settle(row, Ending(limit=Limit.RETENTION, reason=_UNUSED))
 
-    async def dead(self, row: Row) -> SandboxDied:
-        """After a backend said SandboxDied: the error that also says when and why."""
+    async def dead(self, row: Row) -> SandboxDiedError:
+        """After a backend said SandboxDiedError: the error that also says when and why."""
         now = self._store.get(row.id) or row
         if not has_ended(now) and now.incarnation != row.incarnation:
             return _away(row)  # the one that was spoken with is gone; what is held by now is the next, in use perhaps
@@ -190,7 +197,7 @@ class Live(Component):
         async with self._lanes.overtake(id):
             row = self._store.get(id)
             if row is None:
-                raise NotFound(f"no sandbox {id!r}", sandbox=id)
+                raise NotFoundError(f"no sandbox {id!r}", sandbox=id)
             if has_ended(row):
                 return row
             held = self.get(row)
@@ -199,7 +206,7 @@ class Live(Component):
                 held.dying = True
             try:
                 if instance is not None:
-                    with contextlib.suppress(SandboxDied):
+                    with contextlib.suppress(SandboxDiedError):
                         await instance.kill()
             except BaseException:
                 await self.release(id)  # whatever it is now: the next one who asks will find out
@@ -213,8 +220,8 @@ class Live(Component):
             return row
 
     async def pause(self, row: Row, held: Held, *, force: bool = False) -> Row:
-        """Returns when it stands still. SandboxDied; InvalidState: commands run in it, and it is not to be done by
-        `force`."""
+        """Returns when it stands still. SandboxDiedError; InvalidStateError: commands run in it, and it is not to be
+        done by `force`."""
         held.backend.capabilities.require("pause", held.backend.name)
         if not force:
             await self.refuse_while_busy(row, held)
@@ -222,22 +229,22 @@ class Live(Component):
         return self._timed(paused(self._record(row, State.PAUSED), self._clock, known))
 
     async def refuse_while_busy(self, row: Row, held: Held) -> None:
-        """InvalidState names the commands that run in it. Nothing if it stands still already."""
+        """InvalidStateError names the commands that run in it. Nothing if it stands still already."""
         if held.instance.stillness.now:
             return
         name = row.sandbox.spec.name or row.id
         force = f"pause it all the same: paddock pause {name} --force"
         try:
             commands = [one for one in await held.instance.execs() if one.status is None]
-        except SandboxDied:
+        except SandboxDiedError:
             raise
         except PaddockError as error:
-            raise InvalidState(f"what runs in sandbox {name} can't be told: {error.message}", hint=force) from None
+            raise InvalidStateError(f"what runs in sandbox {name} can't be told: {error.message}", hint=force) from None
         if commands:
             named = "; ".join(self._named(one) for one in commands[:_NAMED])
             more = f"; and {len(commands) - _NAMED} more" if len(commands) > _NAMED else ""
             runs = "1 command runs" if len(commands) == 1 else f"{len(commands)} commands run"
-            raise InvalidState(
+            raise InvalidStateError(
                 f"{runs} in sandbox {name} and would stand still: {named}{more}",
                 hint=force,
                 sandbox=row.id,
@@ -250,12 +257,12 @@ class Live(Component):
         return f"{text} ({command.id}{', in the background' if command.background else ''})"
 
     async def resume(self, row: Row, held: Held) -> Row:
-        """SandboxDied, InvalidState."""
+        """SandboxDiedError, InvalidStateError."""
         held.backend.capabilities.require("pause", held.backend.name)
         return await self._goes_on(row, held)
 
     async def wake(self, row: Row, held: Held, entry: Entry) -> Row:
-        """For a use. SandboxDied, InvalidState."""
+        """For a use. SandboxDiedError, InvalidStateError."""
         row = await self._goes_on(row, held)
         self._audit.event("sandbox.woken", sandbox=row.id, message=None, decision=entry.number)
         return row
@@ -272,7 +279,7 @@ class Live(Component):
         if row.state is State.RUNNING and row.id in known:
             if (now := self._store.get(row.id)) is not None and now != row:
                 return now
-            with contextlib.suppress(InvalidState):  # it has ended meanwhile
+            with contextlib.suppress(InvalidStateError):  # it has ended meanwhile
                 row = self._record(row, State.PAUSED)
                 self._audit.event("sandbox.slept", sandbox=row.id, message=_why(row))
         elif row.state is State.PAUSED and row.id not in known:
@@ -287,7 +294,7 @@ class Live(Component):
         row = self._store.get(row.id) or row
         try:
             return self._record(self._timed(running(row, self._clock, deadline)), State.RUNNING)
-        except ResourceExhausted:
+        except ResourceExhaustedError:
             await self._agree(row, held.instance)
             raise
 
@@ -295,7 +302,7 @@ class Live(Component):
         return row if self._store.set_deadline(row) else self._store.get(row.id) or row
 
     def _record(self, row: Row, state: State) -> Row:
-        """The row as it is then. InvalidState: it has ended, or is being made again."""
+        """The row as it is then. InvalidStateError: it has ended, or is being made again."""
         now = self._store.get(row.id) or row
         return now if now.state is state and not now.asleep else self._store.move(row, state)
 
@@ -336,7 +343,7 @@ class Live(Component):
             row = self._store.get(held.id)
             if not held.backend.capabilities.adopt and row is not None and not has_ended(row):
                 held.dying = True
-                with contextlib.suppress(SandboxDied):
+                with contextlib.suppress(SandboxDiedError):
                     await held.instance.kill()
                 await self._remains.settle(row, Ending(limit=None, reason=SESSION_ENDED))
         finally:
@@ -373,7 +380,7 @@ class Live(Component):
 async def end(instance: Instance) -> None:
     """Kill it, and let go of it. Not an error: it has ended by itself."""
     try:
-        with contextlib.suppress(SandboxDied):
+        with contextlib.suppress(SandboxDiedError):
             await instance.kill()
     finally:
         await instance.aclose()
@@ -386,12 +393,12 @@ async def destroy(backend: Backend, id: SandboxId) -> None:
     await backend.forget(id)
 
 
-def _silent(row: Row) -> SandboxDied:
-    return SandboxDied(f"sandbox {row.id} does not answer", hint="try again", sandbox=row.id)
+def _silent(row: Row) -> SandboxDiedError:
+    return SandboxDiedError(f"sandbox {row.id} does not answer", hint="try again", sandbox=row.id)
 
 
-def _away(row: Row) -> SandboxDied:
-    return SandboxDied(
+def _away(row: Row) -> SandboxDiedError:
+    return SandboxDiedError(
         f"sandbox {row.id} was put to sleep on disk, or taken back to a snapshot, while this was under way",
         hint="the next use wakes it; `paddock ps` shows the commands that go on in it",
         sandbox=row.id,

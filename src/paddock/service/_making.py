@@ -15,7 +15,14 @@ import msgspec
 from paddock import model
 from paddock.backends._base import FROZEN, Backend, Instance, SandboxPlan
 from paddock.backends._threads import in_its_own_thread
-from paddock.errors import AlreadyExists, InvalidState, NotFound, PaddockError, ResourceExhausted, Unsupported
+from paddock.errors import (
+    AlreadyExistsError,
+    InvalidStateError,
+    NotFoundError,
+    PaddockError,
+    ResourceExhaustedError,
+    UnsupportedError,
+)
 from paddock.model import Principal, Sandbox, SandboxId, SandboxSpec, State, Template, is_image, mint, replace
 
 from . import _copies, _validate
@@ -220,21 +227,21 @@ class Making(Component):
         def check() -> None:
             now = self._store.get(parent.id)
             if policy is not None and now is not None and now.sandbox.policy != policy.revision:
-                raise InvalidState(f"the policy of {parent.id} was changed while it was forked", hint="fork again")
+                raise InvalidStateError(f"the policy of {parent.id} was changed while it was forked", hint="fork again")
 
         def recorded() -> None:
             entry.done({"children": [row.id for row in rows]})
 
         return tuple(row.sandbox for row in await self._bear(births, fill, recorded, check=check))
 
-    def _full(self, spec: SandboxSpec, count: int) -> ResourceExhausted | None:
+    def _full(self, spec: SandboxSpec, count: int) -> ResourceExhaustedError | None:
         """Why `count` more such sandboxes would be too many for what `config.toml` gives all together."""
         for name in ("memory_mib", "disk_mib"):
             if not (most := getattr(self._config, name)):
                 continue
             each = [getattr(row.sandbox.spec.limits, name) for row in self._store.list()]
             if sum(each) + count * getattr(spec.limits, name) > most:
-                return ResourceExhausted(
+                return ResourceExhaustedError(
                     f"the limits of all sandboxes may come to {name}={most} here, and {len(each)} have {sum(each)}",
                     hint=f"kill one that is not needed, ask for less, or raise {name} in config.toml",
                     field=f"limits.{name}",
@@ -277,20 +284,20 @@ class Making(Component):
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
         """What the first call with that key made; waits for it if it is still at it."""
         if not same:
-            raise AlreadyExists(
+            raise AlreadyExistsError(
                 f"that idempotency key made {id} from another spec", hint="a new request needs a new key", sandbox=id
             )
         async with self._lanes.shared(id):
             row = self._store.get(id)
         if row is None or row.state in (State.FAILED, State.CREATING):  # creating, and nobody is at it: a daemon died
             reason = row.sandbox.reason or "it did not come to its end" if row else "it was forgotten"
-            raise InvalidState(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
+            raise InvalidStateError(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
         return (await self._live.check(row)).sandbox
 
     def _check_layers(self, mounts: tuple[model.Mount, ...]) -> None:
         pool = self._pool()
         if not pool.overlay and any(mount.mode is not model.MountMode.READ_WRITE for mount in mounts):
-            raise Unsupported(
+            raise UnsupportedError(
                 f"the pool's driver {pool.driver!r} has no layers: a directory can only be mounted read-write",
                 hint="paddock doctor; or copy it in: paddock cp",
             )
@@ -309,11 +316,11 @@ class Making(Component):
                 return self._templates().get(name)  # a look-up from now on
             # Whatever it takes: what makes one keeps no thread from the others.
             template = await in_its_own_thread(self._templates().get, name, _log.info)
-        except NotFound:
+        except NotFoundError:
             if is_image(name):
                 raise
             known = sorted(self._templates().names())
-            raise NotFound(
+            raise NotFoundError(
                 f"no template {name!r}; there are: {', '.join(known) or 'none'}",
                 hint="name one of those",
                 templates=known,

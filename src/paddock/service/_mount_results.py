@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paddock.errors import InvalidArgument, PlatformError
+from paddock.errors import InvalidArgumentError, PlatformError
 from paddock.linux.descriptors import closing
 from paddock.model import Change, DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
 
@@ -195,16 +195,18 @@ class Promoting:
 
 
 def _mount(row: Row, target: str | None) -> tuple[int, Mount]:
-    """Which, and what it is. InvalidArgument."""
+    """Which, and what it is. InvalidArgumentError."""
     mounts = [(n, m) for n, m in enumerate(row.sandbox.spec.mounts) if m.mode is MountMode.COPY_ON_WRITE]
     found = mounts if target is None else [(n, m) for n, m in mounts if m.target == target.rstrip("/")]
     if len(found) == 1:
         return found[0]
     there = ", ".join(m.target for _, m in mounts)
     if not mounts:
-        raise InvalidArgument(f"sandbox {row.id} has no copy-on-write mount", hint="paddock create --mount DIR")
+        raise InvalidArgumentError(f"sandbox {row.id} has no copy-on-write mount", hint="paddock create --mount DIR")
     what = "several copy-on-write mounts" if target is None else f"no copy-on-write mount at {target!r}"
-    raise InvalidArgument(f"sandbox {row.id} has {what}; there are: {there}", hint="--mount TARGET", field="target")
+    raise InvalidArgumentError(
+        f"sandbox {row.id} has {what}; there are: {there}", hint="--mount TARGET", field="target"
+    )
 
 
 def _recorded(mount: Mount, plan: Plan, digests: Mapping[bytes, str]) -> dict[str, object]:

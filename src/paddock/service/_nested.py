@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, cast
 from paddock import model
 from paddock.backends._base import Instance
 from paddock.errors import (
-    GuestLost,
+    GuestLostError,
     InternalError,
-    InvalidArgument,
-    InvalidState,
+    InvalidArgumentError,
+    InvalidStateError,
     PaddockError,
-    PolicyDenied,
-    ResourceExhausted,
-    SandboxDied,
+    PolicyDeniedError,
+    ResourceExhaustedError,
+    SandboxDiedError,
 )
 from paddock.model import Limits, Principal, Sandbox, SandboxSpec, Value, codec, nested_principal, replace
 from paddock.wire import PROTOCOL, Frame, Inbox, Kind, WireError, pack
@@ -79,12 +79,12 @@ class Nested(Component):
     them beside it."""
 
     def outer(self, principal: Principal) -> Row | None:
-        """The sandbox inside which it is asked, if that is so. SandboxDied."""
+        """The sandbox inside which it is asked, if that is so. SandboxDiedError."""
         if principal.sandbox is None:
             return None
         row = self._store.get(principal.sandbox)
         if row is None:
-            raise SandboxDied(f"sandbox {principal.sandbox} is gone")
+            raise SandboxDiedError(f"sandbox {principal.sandbox} is gone")
         if has_ended(row):
             raise died(row.sandbox)
         return row
@@ -102,11 +102,11 @@ class Nested(Component):
         return max(1.0, outer.deadline - self._clock.boottime())
 
     def check(self, outer: Row, spec: SandboxSpec, count: int, *, forked: bool = False) -> None:
-        """InvalidArgument, InvalidState, ResourceExhausted: no child like that, or none now. The caller records the
-        children before anything else runs."""
+        """InvalidArgumentError, InvalidStateError, ResourceExhaustedError: no child like that, or none now. The caller
+        records the children before anything else runs."""
         most = outer.sandbox.spec.nested
         if not most:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"sandbox {outer.id} may have no children", hint="make it with max_children=N", sandbox=outer.id
             )
         part = share(outer.sandbox.spec)
@@ -114,19 +114,19 @@ class Nested(Component):
             if forked and name in ("disk_mib", "inodes"):
                 continue
             if getattr(spec.limits, name) > getattr(part, name):
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"limits.{name}={getattr(spec.limits, name):.10g} is above {getattr(part, name):.10g}:"
                     f" each of {most} children may have one part in {most} of what {outer.id} has",
                     hint="ask for less, or make the outer sandbox with more, or for fewer children",
                     field=f"limits.{name}",
                 )
         if spec.ttl_seconds > self.seconds_left(outer) + 1.0:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"ttl_seconds={spec.ttl_seconds:.10g} is longer than {outer.id} lives", field="ttl_seconds"
             )
         living = len(self._store.list(nested_principal(outer.id).id))
         if living + count > most:
-            raise ResourceExhausted(
+            raise ResourceExhaustedError(
                 f"sandbox {outer.id} has {living} children, and may have {most}", hint="kill one that is not needed"
             )
 
@@ -157,9 +157,9 @@ class Nested(Component):
         while True:
             try:
                 stream = await held.instance.accept(DOOR)
-            except SandboxDied:
+            except SandboxDiedError:
                 return
-            except (GuestLost, OSError):  # its agent was killed, and there will be another one; or we are short
+            except (GuestLostError, OSError):  # its agent was killed, and there will be another one; or we are short
                 await asyncio.sleep(_PAUSE_SECONDS)
             except PaddockError:
                 return  # it has put something else where the door belongs: then it has none
@@ -227,21 +227,21 @@ def share(spec: SandboxSpec) -> Limits:
 
 
 def admitted(body: bytes) -> Request:
-    """A request that may be put to the policy. InvalidArgument, PolicyDenied."""
+    """A request that may be put to the policy. InvalidArgumentError, PolicyDeniedError."""
     if len(body) - len(body.translate(None, b"[{,\\")) > MOST_PARTS:
-        raise InvalidArgument(f"a request of more than {MOST_PARTS} parts")
+        raise InvalidArgumentError(f"a request of more than {MOST_PARTS} parts")
     try:
         request = codec.decode(body, Request)
     except codec.Malformed as error:
-        raise InvalidArgument(f"not a request: {error}") from None
+        raise InvalidArgumentError(f"not a request: {error}") from None
     action = request.action
     if action.TAG not in _PASSES:
-        raise PolicyDenied(f"{action.TAG} is not for programs inside a sandbox")
+        raise PolicyDeniedError(f"{action.TAG} is not for programs inside a sandbox")
     passes, values = _PASSES[action.TAG].split(), (action, getattr(action, "spec", action))
     for value in values:
         for name, default in value.__fields__.items():
             if name not in passes and getattr(value, name) != default:
-                raise InvalidArgument(f"{action.TAG} takes no {name} inside a sandbox", field=name)
+                raise InvalidArgumentError(f"{action.TAG} takes no {name} inside a sandbox", field=name)
     return request
 
 
@@ -263,7 +263,7 @@ async def _read(reader: model.ByteReader, path: str) -> bytes:
             data += part
     if len(data) > MOST_FILE_BYTES:
         most = f"{MOST_FILE_BYTES >> 20} MiB, which is the most that one answer holds"
-        raise InvalidArgument(f"{path} has more than {most}", hint="`promote` moves whole trees")
+        raise InvalidArgumentError(f"{path} has more than {most}", hint="`promote` moves whole trees")
     return bytes(data)
 
 

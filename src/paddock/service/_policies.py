@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from paddock import model
-from paddock.errors import ApprovalNeeded, InternalError, InvalidState, NotFound, PolicyDenied
+from paddock.errors import ApprovalNeededError, InternalError, InvalidStateError, NotFoundError, PolicyDeniedError
 from paddock.model import Action, PolicyDocument, PolicyRevision, Principal, Sandbox, Template, replace
 from paddock.model.policy import Deed
 from paddock.storage import Pool
@@ -60,7 +60,7 @@ class Policies(Component):
         """By what they were compiled from: most sandboxes of a program have the same."""
 
     async def keep(self, document: PolicyDocument) -> Snapshot:
-        """Compiled, and to be found by its revision from now on. PolicyInvalid."""
+        """Compiled, and to be found by its revision from now on. PolicyInvalidError."""
         from paddock.policy.egress import compile
 
         text = _encode(document)
@@ -105,12 +105,12 @@ class Policies(Component):
     async def set(self, action: model.SetPolicy, row: Row, entry: Entry) -> Sandbox:
         """The caller shares the lane of the sandbox: it is not made again meanwhile."""
         if Principal(row.sandbox.owner).sandbox is not None:
-            raise PolicyDenied(f"{row.id} was made by a program inside a sandbox: those have no network")
+            raise PolicyDeniedError(f"{row.id} was made by a program inside a sandbox: those have no network")
         async with self._lanes.exclusive(_lane(row)):
             row = self._store.get(row.id) or row
             before, expected = row.sandbox.policy, action.expect_revision
             if expected is not None and expected != before:
-                raise InvalidState(
+                raise InvalidStateError(
                     f"the policy of {row.id} was changed meanwhile", hint=f"paddock policy show {row.id}", policy=before
                 )
             snapshot = None if action.policy is None else await self.keep(action.policy)
@@ -136,7 +136,7 @@ class Policies(Component):
         exact: Exact | None = None,
     ) -> None:
         """Ask a person before something of `workspace` leaves or goes, or of what is under the policy `own`. `exact`
-        says what it is, where somebody is asked; without, it is `about`. ApprovalNeeded, PolicyDenied.
+        says what it is, where somebody is asked; without, it is `about`. ApprovalNeededError, PolicyDeniedError.
 
         Of a workspace, the policies of all sandboxes count that have worked in it: that they have ended, or that a
         later one has a wider policy, makes nothing of what they have left there less theirs.
@@ -149,7 +149,7 @@ class Policies(Component):
                 return
 
     async def command(self, action: model.RunExec | model.StartExec, row: Row, entry: Entry) -> None:
-        """PolicyDenied, ApprovalNeeded, Unrecorded: then it is not started."""
+        """PolicyDeniedError, ApprovalNeededError, UnrecordedError: then it is not started."""
         rules = (await self._own_document(row)).commands
         if rules is None:
             return
@@ -161,7 +161,7 @@ class Policies(Component):
         self._settle("command", verdict, replace(action, id=None), row, entry, what)
 
     async def file(self, action: Action[Any], row: Row, template: Template, entry: Entry) -> None:
-        """PolicyDenied, ApprovalNeeded, Unrecorded: then it is left as it is."""
+        """PolicyDeniedError, ApprovalNeededError, UnrecordedError: then it is left as it is."""
         rules = (await self._own_document(row)).files
         if rules is None:
             return
@@ -196,7 +196,7 @@ class Policies(Component):
 
         if verdict.verdict == "deny":
             record(False, verdict.reason)
-            raise PolicyDenied(
+            raise PolicyDeniedError(
                 f"{verdict.rule} forbids it: {verdict.reason}", hint=f"paddock policy show {row.id}", rule=verdict.rule
             )
         if verdict.verdict == "allow":
@@ -211,7 +211,7 @@ class Policies(Component):
                 what=summary,
                 incarnation=row.incarnation,
             )
-        except (PolicyDenied, ApprovalNeeded) as error:
+        except (PolicyDeniedError, ApprovalNeededError) as error:
             record(False, f"{verdict.reason}; {error.message}")
             raise
         record(True, f"{verdict.reason}; a person said yes")
@@ -225,7 +225,7 @@ class Policies(Component):
         before = None if revision is None else (await self.of(revision)).document.files
         new = [path for path in wanted if "*" not in path and (before is None or path not in before.protect)]
         if new:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"{new[0]!r} can't be protected in {row.id} any more: that is done when a sandbox is made",
                 hint="take a snapshot of it, and make another one from that under this policy",
             )
@@ -233,7 +233,7 @@ class Policies(Component):
     async def _change(self, row: Row, snapshot: Snapshot | None) -> None:
         before, now = row.sandbox.policy, None if snapshot is None else snapshot.revision
         if not self._store.execute(_SET, (now, row.id)).rowcount:
-            raise InvalidState(f"sandbox {row.id} has ended meanwhile", hint=f"paddock inspect {row.id}")
+            raise InvalidStateError(f"sandbox {row.id} has ended meanwhile", hint=f"paddock inspect {row.id}")
         row = self._store.get(row.id) or row
         if snapshot is None:
             await self._doors.close(row)
@@ -297,7 +297,7 @@ def _look(pool: Pool, tree: str, layers: tuple[str, ...], path: str, since_ns: i
 
         try:
             return is_new(opening(tree), [opening(layer) for layer in layers], fsencode(path), since_ns)
-        except (NotFound, OSError):
+        except (NotFoundError, OSError):
             return False
 
 

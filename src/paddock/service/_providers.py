@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from paddock.backends._base import Backend
-from paddock.errors import LevelUnavailable, NotConfigured
+from paddock.errors import LevelUnavailableError, NotConfiguredError
 from paddock.model import Level
 
 
@@ -31,7 +31,7 @@ class Backends:
     def named(self, name: str) -> Backend:
         backend = self.find(name)
         if backend is None:
-            raise NotConfigured(f"backend {name!r} is not installed here", hint="paddock doctor")
+            raise NotConfiguredError(f"backend {name!r} is not installed here", hint="paddock doctor")
         return backend
 
     def find(self, name: str) -> Backend | None:
@@ -39,7 +39,7 @@ class Backends:
         return known or next((backend for backend in self._each() if backend.name == name), None)
 
     def choose(self, level: Level | None) -> Backend:
-        """Return a backend of the named level, or of the default one. LevelUnavailable: this machine has none."""
+        """Return a backend of the named level, or of the default one. LevelUnavailableError: this machine has none."""
         level = self.default if level is None else level
         refusals: list[str] = []
         for backend in self._each():
@@ -53,7 +53,7 @@ class Backends:
                 return backend
             refusals.append(refusal)
         because = "; ".join(refusals) or "no backend of that level is installed"
-        raise LevelUnavailable(f"level {level.value!r} is not available here: {because}", hint="paddock doctor")
+        raise LevelUnavailableError(f"level {level.value!r} is not available here: {because}", hint="paddock doctor")
 
     def _each(self) -> Iterator[Backend]:
         """Those that are loaded, then one more at a time."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from paddock.backends._base import Backend, Ending
-from paddock.errors import PaddockError, Unrecorded
+from paddock.errors import PaddockError, UnrecordedError
 from paddock.model import SandboxId, State
 
 from ._context import Component, Context
@@ -169,7 +169,7 @@ class Recovery(Component):
             self._tell("recovery.failed", error, what)
 
     def _tell(self, event: str, error: Exception, *what: str) -> None:
-        with suppress(Unrecorded):  # a full disk: then nothing was done either
+        with suppress(UnrecordedError):  # a full disk: then nothing was done either
             self._audit.event(event, message=": ".join((*what, type(error).__name__, str(error)))[:1024])
 
 

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 
 from paddock.backends._base import Ending
-from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied
+from paddock.errors import InvalidStateError, PaddockError, ResourceExhaustedError, SandboxDiedError
 from paddock.model import Limit, Sandbox, State, replace
 from paddock.supervisor.layout import OUTPUTS
 
@@ -48,7 +48,7 @@ class Remains(Component):
                 self._told.add(row.id)
             try:
                 row = self._record(row, state, limit, reason)
-            except InvalidState:
+            except InvalidStateError:
                 self._told.discard(row.id)
                 return now  # it was made again since `row` was read
             self._told.discard(row.id)
@@ -58,12 +58,12 @@ class Remains(Component):
     def _record(self, row: Row, state: State, limit: Limit | None, reason: str) -> Row:
         """Record the end of a sandbox of which the audit log tells. On a full disk its row follows when there is room.
 
-        InvalidState: it has ended otherwise, or was made again since `row` was read. ResourceExhausted: it sleeps on
-        disk, or is being restored, so only its row says that it lives.
+        InvalidStateError: it has ended otherwise, or was made again since `row` was read. ResourceExhaustedError: it
+        sleeps on disk, or is being restored, so only its row says that it lives.
         """
         try:
             ended = self._store.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)
-        except ResourceExhausted:
+        except ResourceExhaustedError:
             if row.restoring is not None:
                 raise
             self._unrecorded[row.id] = state, limit, reason
@@ -119,7 +119,7 @@ class Remains(Component):
         return State.FAILED, None, "it is gone, and nobody recorded why"
 
 
-def died(sandbox: Sandbox) -> SandboxDied:
+def died(sandbox: Sandbox) -> SandboxDiedError:
     """The error that says when and why."""
     limit = f" ({sandbox.limit.value} limit)" if sandbox.limit else ""
     when = f" at {_utc(sandbox.ended_at)}" if sandbox.ended_at else ""
@@ -131,7 +131,7 @@ def died(sandbox: Sandbox) -> SandboxDied:
         )
         if sandbox.limit is Limit.RETENTION:
             hint = "set a longer paused_retention_days in config.toml: paddock doctor shows its path"
-    return SandboxDied(
+    return SandboxDiedError(
         f"sandbox {sandbox.id} is {sandbox.state.value}{when}: {sandbox.reason or 'no reason is known'}{limit}",
         hint=hint,
         sandbox=sandbox.id,

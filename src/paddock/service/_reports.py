@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from paddock import __version__, audit, model
 from paddock.backends._base import Backend
-from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied
+from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, PolicyDeniedError
 from paddock.model import Check, Diagnosis, ExecSpec, Level, LevelReport, Principal, SandboxSpec, replace
 from paddock.model.config import FILE
 from paddock.model.sandbox import RANK
@@ -111,13 +111,15 @@ class Reports(Component):
         """Of a sandbox that is still known, by whatever it was called. The state directory's owner sees everything;
         everybody else what he has asked himself, and what came to pass in the sandbox of his that he names."""
         if not 1 <= action.limit <= audit.MOST_RECORDS:
-            raise InvalidArgument(f"limit={action.limit} must be 1 to {audit.MOST_RECORDS}", field="limit")
+            raise InvalidArgumentError(f"limit={action.limit} must be 1 to {audit.MOST_RECORDS}", field="limit")
         names: tuple[str, ...] = ()
         me, own = entry.principal.id, None
         if me != self._owner and action.principal not in (None, me):
-            raise PolicyDenied(f"{me} sees its own records only, not those of {action.principal}", rule="own-records")
+            raise PolicyDeniedError(
+                f"{me} sees its own records only, not those of {action.principal}", rule="own-records"
+            )
         if action.sandbox is not None:
-            with suppress(NotFound):
+            with suppress(NotFoundError):
                 row = self._sandboxes.find(action.sandbox, entry)
                 since = max(row.sandbox.created_at - _BEFORE_SECONDS, action.since or 0.0)
                 action = replace(action, sandbox=row.id, since=since)
@@ -129,13 +131,13 @@ class Reports(Component):
     @handles(model.StreamAudit)
     async def stream(self, action: model.StreamAudit, entry: Entry) -> AuditStream:
         if entry.principal.id != self._owner:
-            raise PolicyDenied(f"the log is for {self._owner} alone", rule="own-records")
+            raise PolicyDeniedError(f"the log is for {self._owner} alone", rule="own-records")
         if action.last is not None and not 0 <= action.last <= audit.MOST_RECORDS:
-            raise InvalidArgument(f"last={action.last} must be 0 to {audit.MOST_RECORDS}", field="last")
+            raise InvalidArgumentError(f"last={action.last} must be 0 to {audit.MOST_RECORDS}", field="last")
         names: tuple[str, ...] = ()
         if action.sandbox is not None:
             names = (action.sandbox,)
-            with suppress(NotFound):
+            with suppress(NotFoundError):
                 row = self._sandboxes.find(action.sandbox, entry)
                 names = (row.id, *names, *filter(None, [row.sandbox.spec.name]))
         if not action.follow and action.last is None:
@@ -149,7 +151,7 @@ class Reports(Component):
         backends, trials = self._backends.all(), dict[Level, _Trial]()
         if action.run:
             if entry.principal.id != self._owner:
-                raise PolicyDenied(f"sandboxes for a report are for {self._owner} to make", rule="own-records")
+                raise PolicyDeniedError(f"sandboxes for a report are for {self._owner} to make", rule="own-records")
             trials = await _try_levels(backends, action.levels, self._perform, entry.principal)
         checks: list[Check] = []
         for backend in backends:

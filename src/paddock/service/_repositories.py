@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from paddock import model
-from paddock.errors import InvalidArgument, InvalidState, NotFound, PolicyDenied
+from paddock.errors import InvalidArgumentError, InvalidStateError, NotFoundError, PolicyDeniedError
 from paddock.linux.descriptors import closing
 from paddock.model import Acquired, Noun, Principal, Repository, RepositoryId, mint, replace
 from paddock.storage._trees import measure
@@ -76,7 +76,7 @@ class Repositories(Component):
 
     @handles(model.DeleteRepository)
     async def delete(self, action: model.DeleteRepository, entry: Entry) -> None:
-        """InvalidState: a workspace or a snapshot needs it."""
+        """InvalidStateError: a workspace or a snapshot needs it."""
         await self.remove(self._find(action.repository, entry.principal.id).id)
 
     async def candidates(self) -> Sequence[Candidate]:
@@ -113,11 +113,11 @@ class Repositories(Component):
 
         `home`: a repository named the URL, and no caller. Then it leads to public addresses, or to the origin `home`.
 
-        NotFound: no such repository, for this principal; or nothing of that name in it. InvalidArgument, PolicyDenied,
-        ResourceExhausted, PlatformError: it cannot be reached.
+        NotFoundError: no such repository, for this principal; or nothing of that name in it. InvalidArgumentError,
+        PolicyDeniedError, ResourceExhaustedError, PlatformError: it cannot be reached.
         """
         if math.isnan(max_age_seconds) or max_age_seconds < 0:
-            raise InvalidArgument(f"max_age_seconds={max_age_seconds} is no age")
+            raise InvalidArgumentError(f"max_age_seconds={max_age_seconds} is no age")
         if ref is not None:
             _storage().check_ref(ref)
         remote, given = _storage().parse(url, local=principal.id.startswith("local:"))
@@ -125,7 +125,7 @@ class Repositories(Component):
             remote = await _outside(remote, home)
         try:
             return await self._acquire(remote, given, ref, max_age_seconds, principal)
-        except InvalidState as error:
+        except InvalidStateError as error:
             if "moved" not in error.details or remote.url.endswith(".git"):
                 raise
             longer = replace(remote, url=f"{remote.url}.git")  # as GitLab's URLs are in full
@@ -183,7 +183,7 @@ class Repositories(Component):
         try:
             return await self.git.look(remote, credential), credential, own if credential is None else principal.id
         except _storage().Refused as refused:
-            raise NotFound(
+            raise NotFoundError(
                 f"{remote.url} is not there, or not for {principal.id}: {refused}",
                 hint=_NO_KEY if remote.scheme == _storage().SSH else _UNPROVEN if credential is None else _NOT_TAKEN,
             ) from None
@@ -211,7 +211,7 @@ class Repositories(Component):
         try:
             await self.git.fetch(row.id, remote, credential, only=only, progress=_log.info)
         except _storage().Refused as refused:
-            raise NotFound(f"{remote.url} is not there any more, or not for the one who asks: {refused}") from None
+            raise NotFoundError(f"{remote.url} is not there any more, or not for the one who asks: {refused}") from None
 
     @asynccontextmanager
     async def _marked(self, id: str) -> AsyncGenerator[None]:
@@ -240,12 +240,12 @@ class Repositories(Component):
         if known is None:
             branches = sorted(name.removeprefix(_HEADS) for name in self._rows.refs(row.id) if name.startswith(_HEADS))
             if not branches:
-                raise InvalidState(f"{row.url} has no branches yet", hint="push a commit to it first")
+                raise InvalidStateError(f"{row.url} has no branches yet", hint="push a commit to it first")
             shown = ", ".join(branches[:8]) + (", …" if len(branches) > 8 else "")
             what = "no default branch" if ref is None else f"no branch and no tag {ref!r}"
-            raise NotFound(f"{row.url} has {what}; its branches: {shown}", hint="name one of those", ref=ref)
+            raise NotFoundError(f"{row.url} has {what}; its branches: {shown}", hint="name one of those", ref=ref)
         if known.commit is None:
-            raise InvalidArgument(f"{known.name} of {row.url} leads to no commit")
+            raise InvalidArgumentError(f"{known.name} of {row.url} leads to no commit")
         return _acquired(row, known.commit, known.name)
 
     def _named(self, row: RepositoryRow, ref: str | None) -> KnownRef | None:
@@ -266,7 +266,7 @@ class Repositories(Component):
             return
         await self._fetch_other(row, remote, commit, credential, principal)
         if await self.git.commit(row.id, commit) is None:
-            raise NotFound(f"{commit} of {row.url} is no commit")
+            raise NotFoundError(f"{commit} of {row.url} is no commit")
 
     async def _other_ref(
         self, row: RepositoryRow, remote: Remote, ref: str, credential: Proof | None, principal: Principal
@@ -276,7 +276,7 @@ class Repositories(Component):
         pinned = await self._fetch_other(row, remote, ref, credential, principal)
         commit = await self.git.commit(row.id, pinned)
         if commit is None:
-            raise NotFound(f"{ref} of {row.url} leads to no commit")
+            raise NotFoundError(f"{ref} of {row.url} leads to no commit")
         return replace(_acquired(row, commit, ref), observed_at=at)
 
     async def _fetch_other(
@@ -286,7 +286,7 @@ class Repositories(Component):
             credential = await self._proof(principal, remote)
         remote = await _storage().located(remote)
         if row.scope == PUBLIC and not remote.public:
-            raise InvalidState(f"{row.url} is no public address any more", hint=f"paddock repos rm {row.id}")
+            raise InvalidStateError(f"{row.url} is no public address any more", hint=f"paddock repos rm {row.id}")
         async with self._lanes.exclusive(row.id), self._marked(row.id):
             await self._fetch(row, remote, credential, only=what)
         return _storage().pins.fetched(what)
@@ -301,7 +301,9 @@ class Repositories(Component):
             owners = await asyncio.to_thread(_storage().pins.owners, self.directory / id)
             needed = [owner for owner in owners if not owner.startswith(Noun.BASE)]
             if needed:
-                raise InvalidState(f"repository {id} is needed by {', '.join(needed[:8])}", hint="delete those first")
+                raise InvalidStateError(
+                    f"repository {id} is needed by {', '.join(needed[:8])}", hint="delete those first"
+                )
             discard = self.bases.forget(id)
             self._rows.remove(id)
             await in_thread(discard)
@@ -322,10 +324,11 @@ class Repositories(Component):
 
 
 async def _outside(remote: Remote, home: str) -> Remote:
-    """Look up a URL that a repository named. PolicyDenied: a person on this network could reach it, a stranger not."""
+    """Look up a URL that a repository named. PolicyDeniedError: a person on this network could reach it, a stranger
+    not."""
     remote = await _storage().located(remote)
     if not remote.public and remote.origin != home:
-        raise PolicyDenied(
+        raise PolicyDeniedError(
             f"{remote.url} leads to no public address, and is named by a repository of another host",
             hint="clone it inside, where the sandbox's policy decides",
             rule="address",

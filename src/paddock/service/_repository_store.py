@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.model import Principal, Repository, RepositoryId
 
 from ._store import Store
@@ -83,7 +83,7 @@ class RepositoryStore:
         return self._store.execute(sql, (id, commit)).fetchone() is not None
 
     def observed(self, id: str, seen: Observation) -> None:
-        """InvalidState: it was deleted meanwhile."""
+        """InvalidStateError: it was deleted meanwhile."""
         with self._store.writing() as db:
             before = set(self._store.every(KnownRef, _REFS, (id,)))
             now = set(seen.refs.values())
@@ -100,7 +100,7 @@ class RepositoryStore:
                 (seen.head, seen.at, seen.boot, seen.clock, id),
             ).rowcount
             if not done:
-                raise InvalidState(f"repository {id} was deleted while it was being fetched", hint="try again")
+                raise InvalidStateError(f"repository {id} was deleted while it was being fetched", hint="try again")
 
     def used(self, id: str, now: float) -> None:
         self._store.execute("UPDATE repositories SET used_at = ? WHERE id = ?", (now, id))
@@ -120,10 +120,10 @@ class RepositoryStore:
         return self._store.every(lambda *found: found, "SELECT id, url, used_at FROM repositories ORDER BY used_at, id")
 
     def remove(self, id: str) -> None:
-        """With what it had. Not while there are bases of it: InvalidState."""
+        """With what it had. Not while there are bases of it: InvalidStateError."""
         with self._store.writing() as db:
             if db.execute("SELECT 1 FROM bases WHERE repository = ? LIMIT 1", (id,)).fetchone():
-                raise InvalidState(f"there are checkouts of repository {id}", hint="try again later")
+                raise InvalidStateError(f"there are checkouts of repository {id}", hint="try again later")
             db.execute("DELETE FROM repository_refs WHERE repository = ?", (id,))
             db.execute("DELETE FROM repositories WHERE id = ?", (id,))
 

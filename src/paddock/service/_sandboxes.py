@@ -10,7 +10,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from paddock import model
-from paddock.errors import InvalidArgument, InvalidState, NotFound, PaddockError, SandboxDied
+from paddock.errors import InvalidArgumentError, InvalidStateError, NotFoundError, PaddockError, SandboxDiedError
 from paddock.model import Inspection, Recording, Sandbox, SandboxId, Snapshot, State, Usage, nested_principal
 
 from . import _validate
@@ -164,7 +164,7 @@ class Sandboxes(Component):
             held = await self._live.hold(row)
             usage = await self._live.with_disk(held, await held.instance.usage())
             posture = await held.instance.posture()
-        except SandboxDied:
+        except SandboxDiedError:
             return Inspection(sandbox=(await self._live.check(self._store.get(row.id) or row)).sandbox)
         enforced = tuple(sorted(held.backend.capabilities.enforced))
         return Inspection(sandbox=row.sandbox, usage=usage, enforced=enforced, posture=posture)
@@ -201,10 +201,10 @@ class Sandboxes(Component):
     async def _order(self, order: Callable[[Doors, Row], Awaitable[T]], sandbox: str, entry: Entry) -> T:
         row, _ = await self.reach(sandbox, entry)
         if row.sandbox.policy is None:
-            raise InvalidState(f"{row.id} has no network: there is nothing to record", hint="paddock policy set")
+            raise InvalidStateError(f"{row.id} has no network: there is nothing to record", hint="paddock policy set")
         try:
             return await order(self._doors, row)
-        except NotFound:  # the gateway that had it has died, and nobody has opened it again yet
+        except NotFoundError:  # the gateway that had it has died, and nobody has opened it again yet
             await self._policies.resume(row)
             return await order(self._doors, row)
 
@@ -227,7 +227,9 @@ class Sandboxes(Component):
             return row
         if reference.startswith(model.Noun.SANDBOX):
             if len(reference) < LEAST_PREFIX:
-                raise InvalidArgument(f"{reference!r} is too short: a prefix has {LEAST_PREFIX} characters or more")
+                raise InvalidArgumentError(
+                    f"{reference!r} is too short: a prefix has {LEAST_PREFIX} characters or more"
+                )
             if found := self._store.by_prefix(owner, reference):
                 return the_one(found, "sandbox", reference, hint="")
         row = self._store.by_name(owner, reference, living=False)
@@ -235,7 +237,7 @@ class Sandboxes(Component):
             return row
         task = self._spaces.named(owner, reference)
         hint = f"its workspace is there: paddock up --task {reference}" if task else "`paddock ls --all` lists them"
-        raise NotFound(f"no sandbox {reference!r}", hint=hint, sandbox=reference)
+        raise NotFoundError(f"no sandbox {reference!r}", hint=hint, sandbox=reference)
 
     def _may_name(self, owner: str, row: Row) -> bool:
         """His own, what programs inside his own have made, and, for a program inside one, that one."""
@@ -247,8 +249,8 @@ class Sandboxes(Component):
 
     def use(self, reference: str, entry: Entry, *, awake: bool = True, turn: Turn | None = None) -> Use:
         """Share the lane of a sandbox that runs, and is woken for that (unless not `awake`): nothing pauses it or makes
-        it again in the block, which is to end once what was begun is in the guest's table. SandboxDied says when and
-        why it does not run any more. With a `turn`, the block is entered when that has come."""
+        it again in the block, which is to end once what was begun is in the guest's table. SandboxDiedError says when
+        and why it does not run any more. With a `turn`, the block is entered when that has come."""
         row = self.find(reference, entry)
         if turn is not None and self._crowded(row.id):
             turn.line = self._turns.setdefault(row.id, asyncio.Lock())
@@ -310,7 +312,7 @@ class Sandboxes(Component):
         if has_ended(row):
             raise died(row.sandbox)
         if row.state not in LIVE:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"sandbox {row.id} is {row.state.value}", hint="wait until it runs", state=row.state.value
             )
         return row, await self._live.hold(row)
@@ -318,7 +320,7 @@ class Sandboxes(Component):
     def _now(self, id: SandboxId) -> Row:
         row = self._store.get(id)
         if row is None:
-            raise NotFound(f"no sandbox {id!r}", sandbox=id)
+            raise NotFoundError(f"no sandbox {id!r}", sandbox=id)
         return row
 
     @asynccontextmanager
@@ -327,10 +329,10 @@ class Sandboxes(Component):
         block, once the kill is over."""
         try:
             yield
-        except (Overtaken, SandboxDied) as error:
+        except (Overtaken, SandboxDiedError) as error:
             raise await self.explained(error, row) from None
 
-    async def explained(self, error: Overtaken | SandboxDied, row: Row) -> PaddockError:
+    async def explained(self, error: Overtaken | SandboxDiedError, row: Row) -> PaddockError:
         if isinstance(error, Overtaken):
             return await self._killed_by(error)
         return error if error.details.get("sandbox") not in (None, row.id) else await self._live.dead(row)
@@ -340,7 +342,7 @@ class Sandboxes(Component):
             row = self._now(SandboxId(overtaken.id))
         if has_ended(row):
             return died(row.sandbox)
-        return InvalidState(f"{overtaken}, and that failed", hint="try again", sandbox=row.id)
+        return InvalidStateError(f"{overtaken}, and that failed", hint="try again", sandbox=row.id)
 
 
 class Turn:
@@ -391,5 +393,5 @@ class Use:
             await self._hold.__aexit__(kind, error, trace)
         except Overtaken as overtaken:
             error = overtaken
-        if isinstance(error, Overtaken | SandboxDied):
+        if isinstance(error, Overtaken | SandboxDiedError):
             raise await self._sandboxes.explained(error, self._row) from None

@@ -16,7 +16,7 @@ import msgspec
 
 from paddock import model
 from paddock.backends._base import SandboxPlan
-from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied, SecretUnavailable
+from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, PolicyDeniedError, SecretUnavailableError
 from paddock.gateway._secret_book import Bound, check_shape, mint, to_bytes
 from paddock.model import Binding, ExecSpec, Secret, SecretRule, SecretValue, replace
 from paddock.model.caller import environment, of_source
@@ -39,16 +39,17 @@ class Secrets(Component):
         return Vault(open_keys(self._state_dir, self._config))
 
     async def fetch_keys(self) -> None:
-        """Run the command that prints the vault's keys, if there is one: no request waits for it. NotConfigured."""
+        """Run the command that prints the vault's keys, if there is one: no request waits for it.
+        NotConfiguredError."""
         if self._config.vault_key_command is not None:
             await asyncio.to_thread(self.vault.keys.ring)
 
     def value(self, owner: str, name: str) -> SecretValue:
-        """SecretUnavailable: there is none of that name, or it cannot be opened."""
+        """SecretUnavailableError: there is none of that name, or it cannot be opened."""
         sql = "SELECT version, key, wrapped, sealed FROM secrets WHERE owner = ? AND name = ?"
         found = self._store.execute(sql, (owner, name)).fetchone()
         if found is None:
-            raise SecretUnavailable(
+            raise SecretUnavailableError(
                 f"secret {name} has no value: nobody has set it", hint=f"paddock secret set {name}", secret=name
             )
         value = SecretValue(self.vault.open(Sealed(*found[1:]), Place(owner, name, found[0])))
@@ -97,7 +98,9 @@ class Secrets(Component):
                 )
             sql = "SELECT sandbox, owner, name, key, wrapped, sealed FROM sandbox_secrets WHERE sealed IS NOT NULL"
             for sandbox, owner, name, *sealed in db.execute(sql).fetchall():
-                with contextlib.suppress(SecretUnavailable):  # no key opens it, so nothing is lost with the old one
+                with contextlib.suppress(
+                    SecretUnavailableError
+                ):  # no key opens it, so nothing is lost with the old one
                     fresh = self.vault.rewrap(Sealed(*sealed), _place(sandbox, owner, name))
                     sql = "UPDATE sandbox_secrets SET key = ?, wrapped = ? WHERE sandbox = ? AND name = ?"
                     db.execute(sql, (fresh.key, fresh.wrapped, sandbox, name))
@@ -116,7 +119,7 @@ def _place(sandbox: str, owner: str, name: str) -> Place:
 
 def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{name[:140]!r} is no name of a secret: letters, digits and `_`, no digit in front, as with variables",
             field="name",
         )
@@ -125,13 +128,13 @@ def check_name(name: str) -> None:
 def check_value(name: str, value: SecretValue) -> None:
     size = len(value.data)
     if size < LEAST_BYTES:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{name} has {size} bytes, and a secret at least {LEAST_BYTES}: a shorter one could not be told from"
             " ordinary text where it comes back and has to be taken out",
             field="value",
         )
     if size > MOST_BYTES:
-        raise InvalidArgument(f"{name} has {size} bytes, and a secret at most {MOST_BYTES}", field="value")
+        raise InvalidArgumentError(f"{name} has {size} bytes, and a secret at most {MOST_BYTES}", field="value")
 
 
 AHEAD_SECONDS = 300.0
@@ -220,8 +223,9 @@ class Leases(Component):
         return self._store.every(_lease, sql, (owner, stored))
 
     async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule], origin: str | None = None) -> None:
-        """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailable says which is
-        not, and why. Each has placeholders of its own. `origin`: the sandbox or snapshot that the policy came with."""
+        """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailableError says which
+        is not, and why. Each has placeholders of its own. `origin`: the sandbox or snapshot that the policy came
+        with."""
         if not rules:
             return
         for row in rows:
@@ -293,7 +297,7 @@ class Leases(Component):
         for name, rule in new.items():
             if name in known and known[name].rule.shape != rule.shape:
                 reason = f"the placeholder of secret {name} has its shape since {row.id} was given it"
-                raise InvalidArgument(reason, hint="leave the shape as it was", field=f"secrets.{name}.shape")
+                raise InvalidArgumentError(reason, hint="leave the shape as it was", field=f"secrets.{name}.shape")
         leases = [
             self._lease(row, name, known[name].placeholder if name in known else mint(rule.shape), rule, {})
             for name, rule in new.items()
@@ -318,7 +322,7 @@ class Leases(Component):
     @handles(model.RemoveSecret)
     async def remove_secret(self, action: model.RemoveSecret, entry: Entry) -> None:
         if not self._secrets.remove(entry.principal.id, action.name):
-            raise NotFound(f"no secret {action.name!r}", hint="paddock secret ls", secret=action.name)
+            raise NotFoundError(f"no secret {action.name!r}", hint="paddock secret ls", secret=action.name)
         await self._rotated(entry.principal.id, action.name, None)
 
     async def _rotated(self, owner: str, stored: str, value: SecretValue | None) -> None:
@@ -337,7 +341,7 @@ class Leases(Component):
         that cannot be had."""
         fetched: list[Fetched | None] = []
         for one in await asyncio.gather(*map(self._fetch, leases), return_exceptions=True):
-            if spared and isinstance(one, SecretUnavailable):
+            if spared and isinstance(one, SecretUnavailableError):
                 one = None
             if isinstance(one, BaseException):
                 raise one
@@ -435,13 +439,13 @@ def _check(row: Row, rules: Mapping[str, SecretRule]) -> None:
         if rule.shape is not None:
             check_shape(rule.shape)
         if not is_kept(rule.source) and not owner.startswith("local:"):
-            raise PolicyDenied(
+            raise PolicyDeniedError(
                 f"secret {name} comes from this machine's own, and {owner} is nobody of this machine",
                 hint="from: {stored: NAME}, and set it",
                 rule="secrets",
             )
         if name in row.sandbox.spec.env:
-            raise InvalidArgument(f"{name} is a secret of the policy, and in env as well", field="env")
+            raise InvalidArgumentError(f"{name} is a secret of the policy, and in env as well", field="env")
 
 
 def _bindings(rule: SecretRule) -> tuple[Binding, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
-from paddock.errors import InternalError, InvalidState, Unrecorded, exhaustion
+from paddock.errors import InternalError, InvalidStateError, UnrecordedError, exhaustion
 from paddock.model import Action, Principal, SandboxId, State
 from paddock.model.config import Config
 from paddock.policy import Policy
@@ -155,7 +155,8 @@ class Service:
     async def perform(self, action: Action[R], principal: Principal) -> R:
         """Does what `action` asks, if the policy lets `principal`, and returns what the action's type says.
 
-        Raises PolicyDenied, Unrecorded (then nothing was done), and what the handlers raise (`paddock.errors`).
+        Raises PolicyDeniedError, UnrecordedError (then nothing was done), and what the handlers raise
+        (`paddock.errors`).
         """
         task = asyncio.current_task()
         assert task is not None
@@ -200,7 +201,7 @@ class Service:
     async def start(self) -> None:
         """Recover, and begin the sweeps in the loop that runs."""
         if self._closed:
-            raise InvalidState("this service was closed", hint="make another one")
+            raise InvalidStateError("this service was closed", hint="make another one")
         await self.secrets.fetch_keys()
         await self.recover()
         self._tasks.start(self.recovery.run(self.activity), name="sweep")
@@ -256,5 +257,5 @@ class Service:
     def _task_failed(self, name: str, error: BaseException) -> None:
         try:
             self._audit.event("task.failed", message=f"{name}: {type(error).__name__}: {error}"[:1024])
-        except Unrecorded:
+        except UnrecordedError:
             asyncio.get_running_loop().call_exception_handler({"message": f"task {name!r} failed", "exception": error})

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from paddock.backends._base import Backend, Paused
-from paddock.errors import InvalidArgument, InvalidState, PaddockError, SupervisorUnavailable
+from paddock.errors import InvalidArgumentError, InvalidStateError, PaddockError, SupervisorUnavailableError
 from paddock.linux.descriptors import closing
 from paddock.model import CreateSnapshot, DeleteSnapshot, Limits, Noun, SandboxSpec, Snapshot, SnapshotId, mint, replace
 from paddock.storage._listing import Listing, list_changes
@@ -120,7 +120,7 @@ class Snapshots(Component):
         try:
             async with held.instance.frozen():
                 return await in_thread(_copies.make, self._pool(), copies)
-        except SupervisorUnavailable as error:
+        except SupervisorUnavailableError as error:
             if not error.details.get("lost"):
                 raise
         async with held.instance.frozen():
@@ -131,11 +131,12 @@ class Snapshots(Component):
             await asyncio.to_thread(_copies.flush, self._pool(), copies)
 
     def find(self, reference: str, owner: str) -> SnapshotRow:
-        """By id, name, or unique prefix of an id; whole ones only. NotFound, InvalidArgument, InvalidState."""
+        """By id, name, or unique prefix of an id; whole ones only. NotFoundError, InvalidArgumentError,
+        InvalidStateError."""
         found = self._rows.find(owner, reference)
         row = the_one(found, "snapshot", reference, hint="`paddock snapshot ls` lists them")
         if not row.is_whole:
-            raise InvalidState(f"snapshot {row.id} is still being made", hint="wait until it is whole")
+            raise InvalidStateError(f"snapshot {row.id} is still being made", hint="wait until it is whole")
         return row
 
     def get(self, id: str) -> SnapshotRow | None:
@@ -143,15 +144,17 @@ class Snapshots(Component):
 
     async def spec_from(self, row: SnapshotRow, asked: SandboxSpec) -> SandboxSpec:
         """What a sandbox from it has: the template and the mounts that its files were made on, and unless another is
-        named, its level. InvalidArgument."""
+        named, its level. InvalidArgumentError."""
         of = row.snapshot
         if asked.template not in (SandboxSpec().template, of.template):
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"snapshot {row.id} was made on template {of.template!r}; it cannot be laid over {asked.template!r}",
                 hint=f"leave the template out, or name {of.template!r}",
             )
         if asked.mounts:
-            raise InvalidArgument("a sandbox from a snapshot has the mounts of its source", hint="leave mounts out")
+            raise InvalidArgumentError(
+                "a sandbox from a snapshot has the mounts of its source", hint="leave mounts out"
+            )
         await self.check_layers(row)
         return replace(
             asked,
@@ -163,11 +166,11 @@ class Snapshots(Component):
         )
 
     def fits(self, row: SnapshotRow, limits: Limits, backend: Backend) -> None:
-        """InvalidArgument if either is of a level that copies memory as well, and the other is not; or if that would
-        be of another size."""
+        """InvalidArgumentError if either is of a level that copies memory as well, and the other is not; or if that
+        would be of another size."""
         of, size = row.snapshot.spec.level, row.snapshot.spec.limits
         if backend.capabilities.memory and _size(limits) != _size(size):
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"snapshot {row.id} is of {size.memory_mib} MiB of memory, {size.cpus:g} processors and a disk of"
                 f" {size.disk_mib} MiB, and goes on with them only",
                 hint="leave the limits out",
@@ -176,23 +179,23 @@ class Snapshots(Component):
             return
         made_by = next((one for one in self._backends.all() if one.level is of), None)
         if made_by is None or made_by.capabilities.memory or backend.capabilities.memory:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"snapshot {row.id} was made at level {of.value!r} and cannot go on at level {backend.level.value!r}",
                 hint=f"leave the level out, or name {of.value!r}",
             )
 
     async def check_layers(self, row: SnapshotRow) -> None:
-        """InvalidState if what its files lie over is gone."""
+        """InvalidStateError if what its files lie over is gone."""
         names = set(await asyncio.to_thread(self._pool().names))
         missing = [layer for layer in row.template.layers if layer not in names]
         if missing:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"snapshot {row.id} lies over {', '.join(missing)} of template {row.template.name!r}, which is gone",
                 snapshot=row.id,
             )
         missing = [layer for layer in (row.workspace.layers if row.workspace else ()) if layer not in names]
         if missing:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"the workspace of snapshot {row.id} lies over {', '.join(missing)}, which is gone", snapshot=row.id
             )
 
@@ -207,7 +210,7 @@ class Snapshots(Component):
         await self._remove(row.id)
 
     async def record_changes(self, row: Row, trees: Sequence[str], at: str, *, own: bool = False) -> None:
-        """Record what a sandbox has changed in `trees`, which nothing writes to any more. Unrecorded."""
+        """Record what a sandbox has changed in `trees`, which nothing writes to any more. UnrecordedError."""
         revision = row.sandbox.policy
         if revision is None:
             return

@@ -20,14 +20,14 @@ import msgspec
 
 from paddock import model
 from paddock.errors import (
-    AlreadyExists,
+    AlreadyExistsError,
     InternalError,
-    InvalidArgument,
-    InvalidState,
-    NotConfigured,
-    NotFound,
+    InvalidArgumentError,
+    InvalidStateError,
+    NotConfiguredError,
+    NotFoundError,
     PaddockError,
-    ResourceExhausted,
+    ResourceExhaustedError,
 )
 from paddock.model import LEGAL, SandboxId, Snapshot, State, Template, Workspace, WorkspaceState, replace
 
@@ -104,14 +104,14 @@ Values: TypeAlias = Sequence[object] | Mapping[str, object]
 
 
 def the_one(found: Sequence[T], noun: str, reference: str, *, hint: str) -> T:
-    """The one that a caller means. NotFound, InvalidArgument: none was found, or several."""
+    """The one that a caller means. NotFoundError, InvalidArgumentError: none was found, or several."""
     if len(found) == 1:
         return found[0]
     if not found:
-        raise NotFound(f"no {noun} {reference[:64]!r}", hint=hint, **{noun: reference})
+        raise NotFoundError(f"no {noun} {reference[:64]!r}", hint=hint, **{noun: reference})
     candidates = [one.id for one in found[:_CANDIDATES]]
     more = " and more" if len(found) > _CANDIDATES else ""
-    raise InvalidArgument(
+    raise InvalidArgumentError(
         f"{reference!r} is the beginning of {', '.join(candidates)}{more}",
         hint="give more characters",
         candidates=candidates,
@@ -152,7 +152,7 @@ class Store:
             self._migrate()
 
     def add(self, row: Row, key: Key | None = None, *, also: Callable[[Row], None] | None = None) -> Known | None:
-        """Records a new sandbox, or returns what `key` was used for before. AlreadyExists: the name is taken.
+        """Records a new sandbox, or returns what `key` was used for before. AlreadyExistsError: the name is taken.
 
         `also` is called in the same transaction, and undoes it all by raising.
         """
@@ -179,7 +179,7 @@ class Store:
         try:
             self._write(row, _INSERT, _values(row))
         except sqlite3.IntegrityError:
-            raise AlreadyExists(
+            raise AlreadyExistsError(
                 f"a living sandbox is already named {row.sandbox.spec.name!r}",
                 hint=f"kill it or take another name: paddock kill {row.sandbox.spec.name}",
             ) from None
@@ -263,16 +263,16 @@ class Store:
         """Record that the sandbox of `row` is `to` from now on, and return its row as it is then. Nothing else changes
         a state. `incarnation`: of the one that it is from now on.
 
-        InvalidState: that move is not legal from where the sandbox is now, or it was made again since `row` was read.
-        There is no await between the look and the write, so nothing comes between.
+        InvalidStateError: that move is not legal from where the sandbox is now, or it was made again since `row` was
+        read. There is no await between the look and the write, so nothing comes between.
         """
         now = self.get(row.id)
         if now is None:
-            raise NotFound(f"no sandbox {row.id!r}")
+            raise NotFoundError(f"no sandbox {row.id!r}")
         if now.incarnation != row.incarnation:
-            raise InvalidState(f"sandbox {row.id} was taken back to a snapshot meanwhile", state=now.state.value)
+            raise InvalidStateError(f"sandbox {row.id} was taken back to a snapshot meanwhile", state=now.state.value)
         if to not in LEGAL[now.state]:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"sandbox {row.id} is {now.state.value}; it cannot become {to.value}", state=now.state.value
             )
         sandbox = replace(now.sandbox, state=to, limit=limit, reason=reason)
@@ -357,7 +357,7 @@ class Store:
             other, hint = "an older", "take another state directory"
             if version > _schema.VERSION:
                 other, hint = "a newer", "upgrade paddock"
-            raise NotConfigured(
+            raise NotConfiguredError(
                 f"{self.path} was written by {other} paddock"
                 f" (schema {version}, this one knows {_schema.FIRST} to {_schema.VERSION})",
                 hint=hint,
@@ -394,9 +394,9 @@ def _translation(path: Path, error: sqlite3.DatabaseError) -> PaddockError:
         return InternalError(f"{path}: {error}", hint="the file is damaged; move it away and run `paddock doctor`")
     name = error.sqlite_errorname if hasattr(error, "sqlite_errorname") else ""
     if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")):
-        return ResourceExhausted(f"{path} cannot be written: {error}", hint="free disk space or descriptors")
+        return ResourceExhaustedError(f"{path} cannot be written: {error}", hint="free disk space or descriptors")
     if name.startswith("SQLITE_BUSY"):
-        return ResourceExhausted(f"{path} is held by another writer: {error}", hint="try again")
+        return ResourceExhaustedError(f"{path} is held by another writer: {error}", hint="try again")
     return InternalError(f"{path}: {error}")
 
 
@@ -471,7 +471,7 @@ class SnapshotStore:
         self._store = store
 
     def add(self, row: SnapshotRow) -> None:
-        """AlreadyExists: the name is taken."""
+        """AlreadyExistsError: the name is taken."""
         s = row.snapshot
         values = {
             **{name: getattr(s, name) for name in _OF_SNAPSHOT},
@@ -483,7 +483,7 @@ class SnapshotStore:
         try:
             self._store.execute(_INSERT_SNAPSHOT, values)
         except sqlite3.IntegrityError:
-            raise AlreadyExists(
+            raise AlreadyExistsError(
                 f"a snapshot is already named {s.name!r}", hint=f"delete it or take another name: {s.name}"
             ) from None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from paddock.backends._pump import Flow, Meter, draw, pour
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.model import ByteReader, ByteStream, ByteWriter, ChangeStream, FileChange, FileInfo
 
 from ._context import Entry
@@ -32,7 +32,7 @@ class Record:
         """Record the failure; return the error to raise instead."""
         if self._entry is None:
             return error
-        if isinstance(error, SandboxDied):
+        if isinstance(error, SandboxDiedError):
             error = await self._live.dead(self._row)
         self._entry.failed(error)
         return error

@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from paddock.model import Action, ExecSpec, Limits, Mount, Noun, OpenWorkspace, RunExec, SandboxSpec
 from paddock.model.ids import is_id
 
@@ -32,10 +32,10 @@ def check_spec(spec: SandboxSpec) -> None:
     check_limits(spec.limits)
     check_name(spec.name, Noun.SANDBOX)
     if not spec.template or "\0" in spec.template:
-        raise InvalidArgument("template must be a name", field="template")
+        raise InvalidArgumentError("template must be a name", field="template")
     check_env(spec.env)
     if len(spec.labels) > _MAX_LABELS or any(len(k) > 255 or len(v) > 4096 for k, v in spec.labels.items()):
-        raise InvalidArgument(f"at most {_MAX_LABELS} labels of 255 and 4096 characters", field="labels")
+        raise InvalidArgumentError(f"at most {_MAX_LABELS} labels of 255 and 4096 characters", field="labels")
     check_mounts(spec.mounts)
     _check_range("nested", spec.nested, 0, MAX_CHILDREN)
     if spec.workspace is not None:
@@ -47,42 +47,44 @@ def check_spec(spec: SandboxSpec) -> None:
 def check_mounts(mounts: tuple[Mount, ...]) -> None:
     """What words can tell; whether there is such a directory, the backend says."""
     if len(mounts) > _MAX_MOUNTS:
-        raise InvalidArgument(f"at most {_MAX_MOUNTS} mounts", field="mounts")
+        raise InvalidArgumentError(f"at most {_MAX_MOUNTS} mounts", field="mounts")
     targets = [mount.target for mount in mounts]
     for mount in mounts:
         if not mount.source.startswith("/") or "\0" in mount.source:
-            raise InvalidArgument(f"the source of a mount is an absolute path, not {mount.source!r}", field="mounts")
+            raise InvalidArgumentError(
+                f"the source of a mount is an absolute path, not {mount.source!r}", field="mounts"
+            )
         parts = mount.target.split("/")
         if parts[0] or not all(parts[1:]) or {".", ".."} & set(parts) or "\0" in mount.target:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"the target of a mount is an absolute path without `.`, `..` and a last `/`, not {mount.target!r}",
                 field="mounts",
             )
         if parts[1] in _NOT_MOUNTED_OVER:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"nothing can be mounted at {mount.target!r}: /{parts[1]} is paddock's", field="mounts"
             )
         if targets.count(mount.target) > 1:
-            raise InvalidArgument(f"two mounts have the target {mount.target!r}", field="mounts")
+            raise InvalidArgumentError(f"two mounts have the target {mount.target!r}", field="mounts")
 
 
 def _check_workspace(spec: SandboxSpec) -> None:
     if not spec.workspace or "\0" in spec.workspace:
-        raise InvalidArgument("workspace must be an id or a name", field="workspace")
+        raise InvalidArgumentError("workspace must be an id or a name", field="workspace")
     if spec.snapshot is not None:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             "a sandbox from a snapshot has the workspace as it was then", hint="leave workspace out", field="workspace"
         )
     for mount in spec.mounts:
         if mount.target in (WORKSPACE, REPOSITORY):
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"the workspace is at {mount.target!r}: give the mount another target", field="mounts"
             )
 
 
 def check_name(name: str | None, noun: Noun) -> None:
     if name is not None and (not _NAME.fullmatch(name) or name.startswith(noun)):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"name {name!r} is not a name: 1 to 63 letters, digits, `_`, `.` and `-`, the first a letter or digit,"
             f" and no `{noun.value}` in front, which is for ids",
             field="name",
@@ -93,11 +95,13 @@ def check_workspace(action: OpenWorkspace) -> None:
     check_name(action.name, Noun.WORKSPACE)
     check_name(action.name, Noun.SANDBOX)  # which has the task's name too
     if action.url is None and (action.branch is not None or action.ref is not None):
-        raise InvalidArgument("a branch or a ref is one of a repository: give its url too", field="url")
+        raise InvalidArgumentError("a branch or a ref is one of a repository: give its url too", field="url")
     if not 0 <= action.max_age_seconds < math.inf:
-        raise InvalidArgument(f"max_age_seconds={action.max_age_seconds:g} must be 0 or more", field="max_age_seconds")
+        raise InvalidArgumentError(
+            f"max_age_seconds={action.max_age_seconds:g} must be 0 or more", field="max_age_seconds"
+        )
     if action.disk_mib is not None and action.disk_mib < 1:
-        raise InvalidArgument(f"disk_mib={action.disk_mib} must be at least 1", field="disk_mib")
+        raise InvalidArgumentError(f"disk_mib={action.disk_mib} must be at least 1", field="disk_mib")
 
 
 def check_pin(seconds: float) -> None:
@@ -117,13 +121,13 @@ def check_limits(limits: Limits) -> None:
         value = getattr(limits, field)
         least = {"swap_mib": 0, "cpus": 0.01, "memory_mib": 4, "inodes": 16, "open_files": 16}.get(field, 1)
         if not (isinstance(value, int) or math.isfinite(value)) or not value >= least:
-            raise InvalidArgument(f"limits.{field}={value!r} must be at least {least}", field=f"limits.{field}")
+            raise InvalidArgumentError(f"limits.{field}={value!r} must be at least {least}", field=f"limits.{field}")
 
 
 def check_env(env: dict[str, str]) -> None:
     for key, value in env.items():
         if not key or "=" in key or "\0" in key or "\0" in value:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"environment variable {key!r}: a name has one character or more, no `=`, and no NUL anywhere",
                 field="env",
             )
@@ -131,19 +135,19 @@ def check_env(env: dict[str, str]) -> None:
 
 def check_exec(spec: ExecSpec) -> None:
     if not spec.argv or not spec.argv[0]:
-        raise InvalidArgument("argv must name a program", field="argv")
+        raise InvalidArgumentError("argv must name a program", field="argv")
     if any("\0" in argument for argument in spec.argv):
-        raise InvalidArgument("argv cannot hold a NUL", field="argv")
+        raise InvalidArgumentError("argv cannot hold a NUL", field="argv")
     # Characters, not bytes: the kernel has the last word, this one is only cheap and early.
     if sum(map(len, spec.argv)) + sum(len(k) + len(v) for k, v in spec.env.items()) > _MAX_ARGUMENT_BYTES:
-        raise InvalidArgument("argv and env are over 2 MiB", field="argv", hint="pass it on stdin or as a file")
+        raise InvalidArgumentError("argv and env are over 2 MiB", field="argv", hint="pass it on stdin or as a file")
     check_env(spec.env)
     if spec.timeout_seconds is not None and not 0 < spec.timeout_seconds < math.inf:
-        raise InvalidArgument(f"timeout_seconds={spec.timeout_seconds:g} must be above 0", field="timeout_seconds")
+        raise InvalidArgumentError(f"timeout_seconds={spec.timeout_seconds:g} must be above 0", field="timeout_seconds")
     if spec.cwd is not None and (not spec.cwd or "\0" in spec.cwd):
-        raise InvalidArgument("cwd must be a path", field="cwd")
+        raise InvalidArgumentError("cwd must be a path", field="cwd")
     if spec.pty is not None and not (0 < spec.pty.rows < 65_536 and 0 < spec.pty.columns < 65_536):
-        raise InvalidArgument("rows and columns of a pty must be 1 to 65535", field="pty")
+        raise InvalidArgumentError("rows and columns of a pty must be 1 to 65535", field="pty")
 
 
 def check_run(action: RunExec) -> None:
@@ -156,7 +160,7 @@ def check_file(action: Action[object]) -> None:
     for field in ("path", "source", "destination", "name", "pattern"):
         value = getattr(action, field, None)
         if isinstance(value, str) and (not value or "\0" in value):
-            raise InvalidArgument(f"{field} cannot be empty or hold a NUL", field=field)
+            raise InvalidArgumentError(f"{field} cannot be empty or hold a NUL", field=field)
     for field, least, most in (
         ("offset", 0, 1 << 62),
         ("length", 0, 1 << 62),
@@ -170,13 +174,15 @@ def check_file(action: Action[object]) -> None:
 
 def check_key(key: str) -> None:
     if not 1 <= len(key) <= _MAX_KEY_CHARS:
-        raise InvalidArgument(f"an idempotency key has 1 to {_MAX_KEY_CHARS} characters", field="idempotency_key")
+        raise InvalidArgumentError(f"an idempotency key has 1 to {_MAX_KEY_CHARS} characters", field="idempotency_key")
 
 
 def check_exec_id(text: str) -> None:
     """It becomes a part of a path."""
     if not is_id(text) or not text.startswith(Noun.EXEC):
-        raise InvalidArgument(f"{text[:64]!r} is no id of a command", hint="`paddock logs ID` lists them", field="exec")
+        raise InvalidArgumentError(
+            f"{text[:64]!r} is no id of a command", hint="`paddock logs ID` lists them", field="exec"
+        )
 
 
 def check_signal(number: int) -> None:
@@ -185,7 +191,7 @@ def check_signal(number: int) -> None:
 
 def _check_range(field: str, value: float, least: float, most: float, unit: str = "") -> None:
     if not least <= value <= most:  # NaN is not
-        raise InvalidArgument(f"{field}={value:.10g} must be {least:.10g} to {most:.10g}{unit}", field=field)
+        raise InvalidArgumentError(f"{field}={value:.10g} must be {least:.10g} to {most:.10g}{unit}", field=field)
 
 
 def needs(spec: SandboxSpec, source: SnapshotRow | None) -> list[str]:

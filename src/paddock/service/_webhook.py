@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfiguredError
 from paddock.model import Approval
 from paddock.storage._https import opener
 
@@ -41,7 +41,7 @@ class Webhook(Component):
         for pause in (*PAUSES, None):
             try:
                 problem = await asyncio.to_thread(self._post, body)
-            except NotConfigured as error:
+            except NotConfiguredError as error:
                 problem = error.message
                 break
             if not problem:
@@ -51,7 +51,7 @@ class Webhook(Component):
         self._audit.event("approval.webhook", sandbox=approval.sandbox, approval=approval.id, message=problem[:300])
 
     def _post(self, body: bytes) -> str:
-        """What went wrong, in words; nothing if it arrived. NotConfigured."""
+        """What went wrong, in words; nothing if it arrived. NotConfiguredError."""
         url, key = self._place()
         at = f"{self._clock.wall():.0f}"
         signature = hmac.new(key, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
@@ -70,13 +70,13 @@ class Webhook(Component):
         url = self._config.approval_webhook or ""
         parts = urlsplit(url)
         if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL):
-            raise NotConfigured("approval_webhook is an https address, or http on this machine")
+            raise NotConfiguredError("approval_webhook is an https address, or http on this machine")
         try:
             key = Path(self._config.approval_webhook_key_file or "").read_bytes()[:_MOST_KEY].strip()
         except OSError as error:
-            raise NotConfigured(f"approval_webhook_key_file can't be read: {error.strerror}") from None
+            raise NotConfiguredError(f"approval_webhook_key_file can't be read: {error.strerror}") from None
         if len(key) < _LEAST_KEY:
-            raise NotConfigured(
+            raise NotConfiguredError(
                 f"approval_webhook_key_file has to have {_LEAST_KEY} characters or more: what is sent is signed with it"
             )
         return url, key

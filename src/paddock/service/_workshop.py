@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from paddock import model
 from paddock.backends._base import Instance, SandboxPlan, TreeMount
-from paddock.errors import ErrandFailed, PlatformError, SandboxDied
+from paddock.errors import ErrandFailedError, PlatformError, SandboxDiedError
 from paddock.model import ByteWriter, ExecId, ExecSpec, Level, Limits, Noun, SandboxId, SandboxSpec, mint
 
 from ._context import Component, Entry
@@ -108,7 +108,7 @@ class Workshop:
     ) -> bytes:
         """Return what it prints on stdout, or nothing if `sink` takes it. Commands share the seconds of the workshop.
 
-        ErrandFailed: it doesn't end with 0, or not in time, or prints more than `output_bytes`.
+        ErrandFailedError: it doesn't end with 0, or not in time, or prints more than `output_bytes`.
         """
         began, seconds = time.monotonic(), self._left
         env = git_environment() if env is None else dict(env)
@@ -118,7 +118,7 @@ class Workshop:
 
         def take(data: bytes) -> None:
             if len(out) + len(data) > output_bytes:
-                raise ErrandFailed(f"{argv[0]} printed more than {output_bytes} bytes")
+                raise ErrandFailedError(f"{argv[0]} printed more than {output_bytes} bytes")
             out.extend(data)
 
         try:
@@ -132,7 +132,7 @@ class Workshop:
                     group.create_task(_feed(handle.stdin, input))
                 status = await handle.wait()
         except TimeoutError:
-            raise ErrandFailed(f"{argv[0]} did not come to an end in {seconds:.0f} s") from None
+            raise ErrandFailedError(f"{argv[0]} did not come to an end in {seconds:.0f} s") from None
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
         finally:
@@ -141,7 +141,7 @@ class Workshop:
         self._done.append({"argv": list(argv[:2]), "status": status})
         if status.exit_code:
             said = bytes(words).decode(errors="replace").strip() or "no words"
-            raise ErrandFailed(f"{argv[0]} ended with {status.exit_code}: {said}"[:_WORDS_BYTES])
+            raise ErrandFailedError(f"{argv[0]} ended with {status.exit_code}: {said}"[:_WORDS_BYTES])
         return bytes(out)
 
 
@@ -180,7 +180,7 @@ class Workshops(Component):
             instance = await backend.create(plan)
             try:
                 yield Workshop(instance, done, root_user=backend.capabilities.root_user, seconds=command_seconds)
-            except SandboxDied as error:
+            except SandboxDiedError as error:
                 raise PlatformError(f"the workshop died: {error.message}", hint="paddock audit") from None
             finally:
                 await self._tasks.finish(instance.aclose(), name=f"let go of {id}")

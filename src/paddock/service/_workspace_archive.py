@@ -9,7 +9,7 @@ first, each name ended by a NUL.
 from __future__ import annotations
 
 from paddock.backends._base import TreeMount
-from paddock.errors import ErrandFailed, InternalError
+from paddock.errors import ErrandFailedError, InternalError
 from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
 from paddock.storage._kept import KeptArchives
 
@@ -163,19 +163,19 @@ class Keeping:
             return read_count(row.workspace, await shop.run(_sh(_COUNT), user=shop.owner, output_bytes=_SAID_BYTES))
         try:
             said = await shop.run(_sh(_STATUS, _commit(row)), user=shop.owner, output_bytes=_SAID_BYTES)
-        except ErrandFailed as error:
+        except ErrandFailedError as error:
             return WorkspaceStatus(workspace=row.workspace, unreadable=error.message)
         return read_status(row.workspace, said)
 
 
 def read_count(workspace: Workspace, said: bytes) -> WorkspaceStatus:
-    """Of the files that are there. ErrandFailed: it is not what the script prints."""
+    """Of the files that are there. ErrandFailedError: it is not what the script prints."""
     count, _, names = said.partition(b"\n")
     return WorkspaceStatus(workspace=workspace, untracked=_number(count), paths=_names(names))
 
 
 def read_status(workspace: Workspace, said: bytes) -> WorkspaceStatus:
-    """ErrandFailed: it is not what the script prints."""
+    """ErrandFailedError: it is not what the script prints."""
     *lines, names = said.split(b"\n", 6)
     facts: dict[bytes, bytes] = {}
     for line in lines:
@@ -193,13 +193,13 @@ def read_status(workspace: Workspace, said: bytes) -> WorkspaceStatus:
             paths=_names(names),
         )
     except (KeyError, UnicodeDecodeError):
-        raise ErrandFailed("git in the workshop said something else than what it was asked") from None
+        raise ErrandFailedError("git in the workshop said something else than what it was asked") from None
 
 
 def _number(text: bytes) -> int:
     text = text.strip()
     if not text.isdigit() or len(text) > 12:
-        raise ErrandFailed("git in the workshop said something else than what it was asked")
+        raise ErrandFailedError("git in the workshop said something else than what it was asked")
     return int(text)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from paddock import model
-from paddock.errors import ErrandFailed, InvalidArgument, InvalidState, NotFound, SandboxDied
+from paddock.errors import ErrandFailedError, InvalidArgumentError, InvalidStateError, NotFoundError, SandboxDiedError
 from paddock.model import Artifact, PullRequest, PullRequestPlan, PushedBranch, PushPlan, WorkspaceDiff, codec
 from paddock.model.policy import Deed
 
@@ -119,11 +119,11 @@ class Source(msgspec.Struct, frozen=True):
     running: tuple[Row, Held] | None
 
     def origin(self) -> Origin:
-        """InvalidState: it did not come from a repository."""
+        """InvalidStateError: it did not come from a repository."""
         begun = self.begun
         space, cache = (None, None) if begun is None else (begun.workspace, begun.tree.repository)
         if space is None or cache is None or space.commit is None or space.repository is None:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"{self.name!r} was not opened from a repository: there is nothing to compare it with",
                 hint="paddock cp takes files out; paddock diff --mount is for directories of this machine",
             )
@@ -138,14 +138,14 @@ class Sources:
         self._workspaces, self._workshops = workspaces, workshops
 
     async def find(self, reference: str, entry: Entry) -> Source:
-        """A living sandbox before a workspace: it may have a copy of its own. NotFound, SandboxDied."""
+        """A living sandbox before a workspace: it may have a copy of its own. NotFoundError, SandboxDiedError."""
         owner = entry.principal.id
         try:
             row, held = await self._sandboxes.reach(reference, entry)
-        except (NotFound, SandboxDied) as error:
+        except (NotFoundError, SandboxDiedError) as error:
             try:
                 begun = await self._workspaces.begun(reference, owner, entry)
-            except NotFound:
+            except NotFoundError:
                 raise error from None
             return await self._resting(begun, entry)
         name = row.sandbox.spec.name or row.id
@@ -159,7 +159,7 @@ class Sources:
     async def _resting(self, begun: Begun, entry: Entry) -> Source:
         running = None
         if begun.workspace.sandbox is not None:
-            with suppress(NotFound, SandboxDied):
+            with suppress(NotFoundError, SandboxDiedError):
                 running = await self._sandboxes.reach(begun.workspace.sandbox, entry)
         return Source(begun.workspace.id, begun.workspace.name, begun, begun.tree, running)
 
@@ -252,7 +252,7 @@ class WorkspaceResults(Component):
             lender = origin.cache if name != origin.cache else None
             git = self._repositories.git
             if there is not None and not action.force and not await git.leads(name, there, commit, lender=lender):
-                raise InvalidState(
+                raise InvalidStateError(
                     f"{ref} of {url} has {there}, which is not in what the workspace has",
                     hint="another branch, or --force, which takes the place of what is there",
                 )
@@ -267,7 +267,7 @@ class WorkspaceResults(Component):
     async def _quarantine(self, cache: str, pack: bytes | None, commit: str) -> AsyncGenerator[str]:
         """A repository of its own for the pack, gone with the block. Without one, all of it is in `cache` already.
 
-        InvalidArgument: git refuses what is in the pack.
+        InvalidArgumentError: git refuses what is in the pack.
         """
         if pack is None:
             yield cache
@@ -282,12 +282,12 @@ class WorkspaceResults(Component):
     @handles(model.OpenPullRequest)
     async def pull_request(self, action: model.OpenPullRequest, entry: Entry) -> Publishing:
         if not action.title.strip() or len(action.title) > 1024 or len(action.body) > _MESSAGE_CHARS:
-            raise InvalidArgument("a pull request has a title of 1 to 1024 characters", field="title")
+            raise InvalidArgumentError("a pull request has a title of 1 to 1024 characters", field="title")
         source = await self._sources.find(action.workspace, entry)
         origin = source.origin()
         pushed = self._rows.last_pushed(entry.principal.id, source.id, action.branch and _HEADS + action.branch)
         if pushed is None:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"nothing of {source.name!r} was pushed yet", hint=f"paddock branch {source.name}, then again"
             )
         branch = pushed[0].removeprefix(_HEADS)
@@ -336,18 +336,18 @@ class WorkspaceResults(Component):
         last = self._rows.last_pushed(entry.principal.id, source.id)
         branch = action.branch or (last[0].removeprefix(_HEADS) if last else f"paddock/{source.name}")
         if branch.startswith(("refs/", "-", "+")) or branch == "HEAD":
-            raise InvalidArgument(f"{branch!r} is no name of a branch", hint="without refs/heads/", field="branch")
+            raise InvalidArgumentError(f"{branch!r} is no name of a branch", hint="without refs/heads/", field="branch")
         from paddock.storage.repositories import check_ref
 
         ref = check_ref(_HEADS + branch)
         try:
             acquired = await self._repositories.acquire(origin.url, ref, 0.0, entry.principal)
-        except NotFound as missing:
+        except NotFoundError as missing:
             if missing.details.get("ref") != ref:
                 raise  # the repository itself
             return ref, None
         if acquired.repository != origin.cache:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"the repository of {source.name!r} was cached anew since it was opened", hint="open another workspace"
             )
         return ref, acquired.commit
@@ -378,7 +378,7 @@ class Publishing:
                 self._entry.failed(error)
                 raise error
             if self.pull_request is not None and published.pull_request is None:
-                raise InvalidArgument("a pull request has a number and a URL")
+                raise InvalidArgumentError("a pull request has a number and a URL")
             return self._done(published.pull_request)
 
     async def aclose(self) -> None:
@@ -407,23 +407,23 @@ async def _check(
     env: Mapping[str, str] | None = None,
     output_bytes: int = 1 << 20,
 ) -> bytes:
-    """What the script prints. InvalidState: git cannot work with what is in the workspace, or it is too much."""
+    """What the script prints. InvalidStateError: git cannot work with what is in the workspace, or it is too much."""
     argv: Sequence[str] = ("/bin/sh", "-c", script, "results", *arguments)
     try:
         return await workshop.run(argv, env=env, input=(input,), output_bytes=output_bytes)
-    except ErrandFailed as error:
+    except ErrandFailedError as error:
         words = "".join(c if c.isprintable() else " " for c in error.message)[-400:]
         message = f"git cannot work with what is in the workspace: {words}"
-        raise InvalidState(message, hint="git status inside") from None
+        raise InvalidStateError(message, hint="git status inside") from None
 
 
 def _check_message(message: str | None) -> None:
     if message is not None and (not message.strip() or len(message) > _MESSAGE_CHARS or "\0" in message):
-        raise InvalidArgument("a message has 1 to 65536 characters", field="message")
+        raise InvalidArgumentError("a message has 1 to 65536 characters", field="message")
 
 
 def _identity(text: str) -> tuple[str, str]:
     match = _IDENTITY.fullmatch(text.strip())
     if match is None or not match["name"].strip() or not text.isprintable():
-        raise InvalidArgument(f"{text[:200]!r} is no author", hint="Name <name@example.org>", field="author")
+        raise InvalidArgumentError(f"{text[:200]!r} is no author", hint="Name <name@example.org>", field="author")
     return match["name"].strip(), match["email"]

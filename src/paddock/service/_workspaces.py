@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from paddock import model
-from paddock.errors import InternalError, InvalidState, PaddockError
+from paddock.errors import InternalError, InvalidStateError, PaddockError
 from paddock.model import Acquired, Principal, Workspace, WorkspaceState, WorkspaceStatus, mint, replace
 from paddock.storage._kept import KeptArchives
 from paddock.storage._trees import sync_tree
@@ -93,14 +93,14 @@ class Workspaces(Component):
             await self._tasks.complete(removal, name=f"workspace {id}: delete")
 
     def find(self, reference: str, owner: str) -> WorkspaceRow:
-        """By id, name, or unique prefix of an id. NotFound, InvalidArgument."""
+        """By id, name, or unique prefix of an id. NotFoundError, InvalidArgumentError."""
         found = self._rows.find(owner, reference)
         return the_one(found, "workspace", reference, hint="`paddock workspace ls` lists them")
 
     @asynccontextmanager
     async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
         """Hold the lane of a workspace, with its files in the pool, for the sandbox that will have it next. The one
-        that had it last is dead, or `take` will say that it isn't. NotFound, InvalidArgument."""
+        that had it last is dead, or `take` will say that it isn't. NotFoundError, InvalidArgumentError."""
         id = self.find(reference, owner).id
         async with self._lanes.exclusive(id):
             row = await self._laid_out(id, None) or self.find(reference, owner)
@@ -108,7 +108,7 @@ class Workspaces(Component):
             yield _tree(row, row.workspace.epoch + 1)
 
     async def begun(self, reference: str, owner: str, entry: Entry) -> Begun:
-        """What it began with, and its tree, laid out. NotFound, InvalidArgument."""
+        """What it began with, and its tree, laid out. NotFoundError, InvalidArgumentError."""
         id = self.find(reference, owner).id
         async with self._lanes.exclusive(id):
             row = await self._laid_out(id, entry) or self.find(reference, owner)
@@ -162,7 +162,7 @@ class Workspaces(Component):
         return replace(found, branch=action.branch or found.branch or action.name)
 
     def _check_same(self, workspace: Workspace, action: model.OpenWorkspace, principal: Principal) -> None:
-        """InvalidState if it is there and is not what is asked for: its files are not thrown away for others."""
+        """InvalidStateError if it is there and is not what is asked for: its files are not thrown away for others."""
         url = None
         if action.url is not None:  # as repositories are recorded, without a credential
             from paddock.storage.repositories import parse
@@ -177,7 +177,7 @@ class Workspaces(Component):
             ("submodules", True if action.submodules and workspace.unfetched else None, workspace.submodules),
         ):
             if asked is not None and asked != has:
-                raise InvalidState(
+                raise InvalidStateError(
                     f"workspace {workspace.name!r} has {field} {has!r}, not {asked!r}",
                     hint="take another name for the task: --task NAME",
                     workspace=workspace.id,
@@ -185,7 +185,7 @@ class Workspaces(Component):
 
     def take(self, row: Row) -> None:
         """In the transaction that records the sandbox: it has its workspace from now on, until the row has ended.
-        InvalidState: another one lives over it. The caller holds the lane of the workspace alone."""
+        InvalidStateError: another one lives over it. The caller holds the lane of the workspace alone."""
         assert row.workspace is not None
         found = self._rows.get(row.workspace.tree)
         assert found is not None
@@ -194,7 +194,7 @@ class Workspaces(Component):
         self._rows.give(found.id, row.id, self._clock.wall())
 
     async def _free(self, row: WorkspaceRow) -> None:
-        """InvalidState while a sandbox lives over it."""
+        """InvalidStateError while a sandbox lives over it."""
         if await self._occupant(row):
             raise self._taken(row)
 
@@ -227,11 +227,11 @@ class Workspaces(Component):
         """As callers see it: a sandbox that is dead has nothing any more."""
         return row.workspace if self._living(row) else replace(row.workspace, sandbox=None)
 
-    def _taken(self, row: WorkspaceRow) -> InvalidState:
+    def _taken(self, row: WorkspaceRow) -> InvalidStateError:
         sandbox, name = self._living(row), row.workspace.name
         if sandbox is None:
-            return InvalidState(f"workspace {name!r} is free by now", hint="try again")
-        return InvalidState(
+            return InvalidStateError(f"workspace {name!r} is free by now", hint="try again")
+        return InvalidStateError(
             f"sandbox {sandbox.id} has workspace {name!r}, and only one may write it",
             hint=f"use that one, or end it: paddock kill {sandbox.sandbox.spec.name or sandbox.id}",
             sandbox=sandbox.id,
@@ -293,8 +293,8 @@ class Workspaces(Component):
         return ready
 
     async def evict(self, id: str) -> None:
-        """Its work is on the disk, outside of the pool, before its tree goes. InvalidState: it may not go. Any other
-        error: it could not be kept, and so it stays."""
+        """Its work is on the disk, outside of the pool, before its tree goes. InvalidStateError: it may not go. Any
+        other error: it could not be kept, and so it stays."""
         async with self._lanes.exclusive(id):
             row = self._rows.get(id)
             if row is None or row.state is WorkspaceState.EVICTED:
@@ -302,7 +302,7 @@ class Workspaces(Component):
             await self._free(row)
             refusal = self._refusal(row)
             if refusal is not None:
-                raise InvalidState(f"workspace {row.workspace.name!r} stays: {refusal}", workspace=row.id)
+                raise InvalidStateError(f"workspace {row.workspace.name!r} stays: {refusal}", workspace=row.id)
             evicting = self._rows.settle(row, WorkspaceState.EVICTING)
             try:
                 kept = await self._keeping.keep(evicting)
@@ -397,9 +397,9 @@ class Workspaces(Component):
 
 
 def check_epoch(workspace: Workspace, epoch: int | None) -> None:
-    """InvalidState if one was given that has passed: what was known of the workspace then may not be so now."""
+    """InvalidStateError if one was given that has passed: what was known of the workspace then may not be so now."""
     if epoch is not None and epoch != workspace.epoch:
-        raise InvalidState(
+        raise InvalidStateError(
             f"workspace {workspace.name!r} is in epoch {workspace.epoch}, not {epoch}: another sandbox has had it"
             " since",
             hint=f"paddock status {workspace.name}",
@@ -410,7 +410,7 @@ def check_epoch(workspace: Workspace, epoch: int | None) -> None:
 def _refuse_loss(row: WorkspaceRow, status: WorkspaceStatus) -> None:
     if not status.clean:
         name, some = row.workspace.name, ": " + ", ".join(status.paths[:5]) if status.paths else ""
-        raise InvalidState(
+        raise InvalidStateError(
             f"workspace {name!r} has what is nowhere else: {status.only_here}{some}",
             hint=f"paddock status {name}; to lose it: paddock workspace rm {name} --discard",
             workspace=row.id,

@@ -76,8 +76,8 @@ class Pool(ABC):
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
-        """Make an empty tree to be written over `layers` (`copy`: with their content). AlreadyExists,
-        ResourceExhausted."""
+        """Make an empty tree to be written over `layers` (`copy`: with their content). AlreadyExistsError,
+        ResourceExhaustedError."""
 
     @abstractmethod
     def snapshot(
@@ -87,30 +87,30 @@ class Pool(ABC):
         meanwhile).
 
         `at_rest`: nobody will write it, and what is needed for that is not made. `ours`: we read it ourselves; who
-        owns what may be lost. NotFound, AlreadyExists, ResourceExhausted.
+        owns what may be lost. NotFoundError, AlreadyExistsError, ResourceExhaustedError.
         """
 
     @abstractmethod
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         """Make a tree that begins with the content of `source`, which never changes again. Return the layers that it
-        needs below it from now on, `source` or none. NotFound, AlreadyExists, ResourceExhausted."""
+        needs below it from now on, `source` or none. NotFoundError, AlreadyExistsError, ResourceExhaustedError."""
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(name for name in names_in(self._fd) if NAME.fullmatch(name)))
 
     def open(self, name: str) -> int:
-        """Return a descriptor of the tree's directory; the caller closes it. NotFound."""
+        """Return a descriptor of the tree's directory; the caller closes it. NotFoundError."""
         try:
             return os.open(check_name(name), DIRECTORY, dir_fd=self._fd)
         except OSError as error:
             raise tree_error(error, name, "open") from None
 
     def flush(self, name: str) -> None:
-        """Write what of a tree is in memory only, where a snapshot would do so first. NotFound."""
+        """Write what of a tree is in memory only, where a snapshot would do so first. NotFoundError."""
         os.close(self.open(name))
 
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
-        """Rename in one step; with that ceiling, if one is given. NotFound, AlreadyExists."""
+        """Rename in one step; with that ceiling, if one is given. NotFoundError, AlreadyExistsError."""
         check_name(source)
         check_name(name)
         try:
@@ -122,12 +122,12 @@ class Pool(ABC):
             raise tree_error(error, name, "rename") from None
 
     def allow(self, name: str, limit_bytes: int) -> None:
-        """Change the ceiling of a tree, where this driver has any. NotFound."""
+        """Change the ceiling of a tree, where this driver has any. NotFoundError."""
         os.close(self.open(name))
 
     def exchange(self, one: str, other: str) -> None:
         """Give each the other's name, in one step; ceilings, and what has them mounted, stay with their content.
-        NotFound: one of them is not there. PlatformError: the file system can't."""
+        NotFoundError: one of them is not there. PlatformError: the file system can't."""
         check_name(one)
         check_name(other)
         try:
@@ -137,7 +137,8 @@ class Pool(ABC):
 
     @by_worker
     def add_mounts(self, name: str, mounts: int) -> None:
-        """Make for a tree what `create` makes for so many mounts. NotFound, AlreadyExists, ResourceExhausted."""
+        """Make for a tree what `create` makes for so many mounts. NotFoundError, AlreadyExistsError,
+        ResourceExhaustedError."""
         with within(self, name, "lay mounts over") as tree:
             make_mount_parts(tree, self._base, mounts)
 
@@ -164,7 +165,7 @@ class Pool(ABC):
 
     @by_worker
     def measure(self, name: str) -> int:
-        """Count what is in a tree, in bytes of disk, which takes long. NotFound."""
+        """Count what is in a tree, in bytes of disk, which takes long. NotFoundError."""
         with closing(self.open(name)) as tree:
             return measure(tree)
 
@@ -247,7 +248,7 @@ class Pool(ABC):
             raise tree_error(error, name, doing) from error
 
     def _check_room(self) -> None:
-        """ResourceExhausted if there is none for another tree."""
+        """ResourceExhaustedError if there is none for another tree."""
         self._disk.check()
 
     def _begin(self, making: str) -> None:

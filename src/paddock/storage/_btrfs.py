@@ -8,7 +8,7 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from paddock.errors import InvalidState, PaddockError, PlatformError
+from paddock.errors import InvalidStateError, PaddockError, PlatformError
 from paddock.linux import btrfs, loop
 from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
@@ -152,7 +152,7 @@ class BtrfsPool(Pool):
 
         with within(self, source, "copy") as origin:
             if btrfs.has_subvolumes(origin):  # of each a copy has an empty directory
-                raise InvalidState(
+                raise InvalidStateError(
                     f"tree {source!r} can't be copied: btrfs subvolumes lie in it, and a copy would leave out their"
                     " files",
                     hint="`find /workspace -inum 256` in its sandbox shows them: copy each with cp -a, remove it with"

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from paddock.errors import NotConfigured, PlatformError, Unsupported
+from paddock.errors import NotConfiguredError, PlatformError, UnsupportedError
 from paddock.linux import subordinate_ids
 from paddock.storage._probe import find_tool
 from paddock.storage._recipe import ENV, PATH, PIP, Progress, Recipe
@@ -35,21 +35,22 @@ _SECONDS_TO_CLEAN = 60
 
 
 def recipe(machine: Path) -> Recipe:
-    """NotConfigured: mmdebstrap is missing. Unsupported: the machine is no Debian, or we may not build one."""
+    """NotConfiguredError: mmdebstrap is missing. UnsupportedError: the machine is no Debian, or we may not build
+    one."""
     release = _os_release(machine)
     suite = release.get("VERSION_CODENAME", "")
     if release.get("ID") != "debian" or not re.fullmatch(r"[a-z]+", suite, re.ASCII):
-        raise Unsupported(
+        raise UnsupportedError(
             "the template debian is built from a Debian machine's package sources, and this machine is none",
             hint="use the template host",
         )
     if os.geteuid() != 0 and isinstance(why := subordinate_ids.granted(), str):
-        raise Unsupported(
+        raise UnsupportedError(
             f"an ordinary user builds the template debian with subordinate ids: {why}", hint="use the template host"
         )
     sources = [path.read_text() for path in _sources(machine)]
     if not sources:
-        raise NotConfigured("this machine's apt has no package sources", hint="man sources.list")
+        raise NotConfiguredError("this machine's apt has no package sources", hint="man sources.list")
 
     def fill(root: int, worker: Worker, progress: Progress) -> None:
         _build(root, worker, suite, _sources(machine), progress)
@@ -66,7 +67,7 @@ def recipe(machine: Path) -> Recipe:
 def _build(root: int, worker: Worker, suite: str, sources: list[Path], progress: Progress) -> None:
     tool = find_tool("mmdebstrap")
     if tool is None:
-        raise NotConfigured("mmdebstrap is not installed", hint="apt-get install mmdebstrap")
+        raise NotConfiguredError("mmdebstrap is not installed", hint="apt-get install mmdebstrap")
     command = [tool, "--variant=minbase", "--format=tar", f"--include={_PACKAGES}"]
     command += ["--mode=root" if os.geteuid() == 0 else "--mode=unshare"]
     command += [f"--customize-hook={hook}" for hook in _HOOKS]

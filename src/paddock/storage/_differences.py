@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.model import FileKind
 from paddock.storage._git_names import folded, is_data, is_dot_git, is_repository
 from paddock.storage._hostile import HostileTree, Node
@@ -53,12 +53,12 @@ class Comparison:
         part of them, if they are many. Filled by `differences`."""
 
     def differences(self) -> list[Difference]:
-        """A directory before what is in it. InvalidState: more than can be looked at."""
+        """A directory before what is in it. InvalidStateError: more than can be looked at."""
         found: list[Difference] = []
         for difference in self._walk(b"", opaque=False, depth=0):
             found.append(difference)
             if len(found) > MOST:
-                raise InvalidState(f"more than {MOST} changes", hint="name paths, to look at a part of them")
+                raise InvalidStateError(f"more than {MOST} changes", hint="name paths, to look at a part of them")
         return found
 
     def renames(self, differences: Sequence[Difference]) -> dict[bytes, bytes]:
@@ -80,7 +80,7 @@ class Comparison:
 
     def _walk(self, path: bytes, *, opaque: bool, depth: int) -> Iterator[Difference]:
         if depth > _MOST_DEPTH:
-            raise InvalidState(f"{os.fsdecode(path)[:100]!r}… lies more than {_MOST_DEPTH} directories deep")
+            raise InvalidStateError(f"{os.fsdecode(path)[:100]!r}… lies more than {_MOST_DEPTH} directories deep")
         names = self.layer.names(path)
         for name in names:
             below = path + b"/" + name if path else name
@@ -119,7 +119,7 @@ class Comparison:
 
     def _gone_below(self, path: bytes, depth: int) -> Iterator[Difference]:
         if depth > _MOST_DEPTH:
-            raise InvalidState(f"{os.fsdecode(path)[:100]!r}… lies more than {_MOST_DEPTH} directories deep")
+            raise InvalidStateError(f"{os.fsdecode(path)[:100]!r}… lies more than {_MOST_DEPTH} directories deep")
         for name in self.host.names(path):
             below = path + b"/" + name
             node = self.host.node(below) if self._leads(below) else None

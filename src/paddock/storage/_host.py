@@ -10,7 +10,7 @@ import re
 import stat
 from pathlib import Path
 
-from paddock.errors import Unsupported
+from paddock.errors import UnsupportedError
 from paddock.storage._recipe import (
     FOLDER,
     PATH,
@@ -90,7 +90,7 @@ _LINKS = {"etc/mtab": "../proc/self/mounts", "etc/localtime": "/usr/share/zonein
 
 
 def recipe(machine: Path) -> Recipe:
-    """Unsupported: the machine keeps programs outside /usr."""
+    """UnsupportedError: the machine keeps programs outside /usr."""
     files = manifest(machine)
 
     def fill(root: int, worker: Worker, progress: Progress) -> None:
@@ -149,7 +149,7 @@ def _add_links_into_usr(files: dict[str, Entry], machine: Path) -> None:
         if place.is_symlink():
             files[name] = Entry("link", 0o777, f"usr/{name}".encode())
         elif place.exists():
-            raise Unsupported(
+            raise UnsupportedError(
                 f"/{name} of this machine is no link into /usr, so that its /usr alone makes no template",
                 hint="use the template debian",
             )

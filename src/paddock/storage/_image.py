@@ -7,7 +7,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from paddock.errors import ResourceExhausted
+from paddock.errors import ResourceExhaustedError
 from paddock.linux import btrfs, loop
 from paddock.linux.descriptors import closing
 from paddock.model import PoolSpace
@@ -32,10 +32,10 @@ class Disk:
         return max(0, free - kept)
 
     def check(self) -> None:
-        """ResourceExhausted if less is free than is kept free. Two microseconds: each new tree asks."""
+        """ResourceExhaustedError if less is free than is kept free. Two microseconds: each new tree asks."""
         free, kept = self._look()
         if free < kept:
-            raise ResourceExhausted(
+            raise ResourceExhaustedError(
                 f"the disk of {self._path} has {free // MIB} MiB left, and {kept // MIB} MiB of it are kept free",
                 hint=f"{HINT}; df -h {self._path}",
             )
@@ -84,11 +84,11 @@ class Image:
         return PoolSpace(used_bytes=used, available_bytes=available, image_bytes=taken)
 
     def check(self) -> None:
-        """ResourceExhausted if there is no room for another tree; makes some, where that is possible."""
+        """ResourceExhaustedError if there is no room for another tree; makes some, where that is possible."""
         self._disk.check()
         _, free = self._inside()
         if free < _KEPT and not (self.grow() and self._inside()[1] >= _KEPT):
-            raise ResourceExhausted(f"the pool is full: {free // MIB} MiB are left", hint=HINT)
+            raise ResourceExhaustedError(f"the pool is full: {free // MIB} MiB are left", hint=HINT)
 
     def too_large(self) -> int:
         """Bytes that the pool offers and the disk has not."""

@@ -9,7 +9,7 @@ import importlib.metadata
 import os
 from pathlib import Path, PurePosixPath
 
-from paddock.errors import NotConfigured, Unsupported
+from paddock.errors import NotConfiguredError, UnsupportedError
 from paddock.storage import _host
 from paddock.storage._recipe import ENV, FOLDER, PIP, Entry, Progress, Recipe, put, write_manifest
 from paddock.storage._worker import Worker
@@ -27,15 +27,18 @@ sys.exit(console_main())
 
 
 def recipe(machine: Path) -> Recipe:
-    """NotConfigured: python3, git or pytest is missing; the hint is the command. Unsupported: too old a Python."""
+    """NotConfiguredError: python3, git or pytest is missing; the hint is the command. UnsupportedError: too old a
+    Python."""
     for tool in ("python3", "git"):
         if not os.path.lexists(machine / "usr/bin" / tool):
-            raise NotConfigured(f"/usr/bin/{tool} is not installed", hint=f"apt-get install {tool}")
+            raise NotConfiguredError(f"/usr/bin/{tool} is not installed", hint=f"apt-get install {tool}")
     version, packages = _host.python_version(machine), _host.python_packages(machine)
     if version is None or packages is None:
-        raise Unsupported("/usr/bin/python3 of this machine is no link to a python3.X", hint="use the template debian")
+        raise UnsupportedError(
+            "/usr/bin/python3 of this machine is no link to a python3.X", hint="use the template debian"
+        )
     if version < _OLDEST:
-        raise Unsupported(
+        raise UnsupportedError(
             f"/usr/bin/python3 of this machine is 3.{version}; the template needs 3.{_OLDEST}",
             hint="use the template debian",
         )
@@ -58,7 +61,7 @@ def _distribution(name: str) -> importlib.metadata.Distribution:
     except importlib.metadata.PackageNotFoundError:
         distribution = None
     if distribution is None or distribution.read_text("RECORD") is None:
-        raise NotConfigured(
+        raise NotConfiguredError(
             f"the Python that runs paddock has no {name} to copy into the template",
             hint="python3 -m pip install --force-reinstall pytest",
         )
@@ -73,7 +76,7 @@ def _manifest(packages: str, distributions: list[importlib.metadata.Distribution
             if ".." in path.parts or path.is_absolute() or "__pycache__" in path.parts:
                 continue  # scripts, which are for another interpreter, and its byte code
             if path.suffix == ".so":
-                raise Unsupported(
+                raise UnsupportedError(
                     f"{distribution.name} holds {path}: not pure Python", hint="pip install it from source"
                 )
             content = Path(str(distribution.locate_file(path))).read_bytes()

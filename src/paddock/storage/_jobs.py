@@ -21,7 +21,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any, NamedTuple, NoReturn
 
-from paddock.errors import InternalError, PaddockError, ResourceExhausted
+from paddock.errors import InternalError, PaddockError, ResourceExhaustedError
 from paddock.linux import caps, confine, descriptors, namespaces, prctl, seccomp, seccomp_profile
 from paddock.linux.subordinate_ids import SubordinateIds, open_namespace
 from paddock.supervisor.layout import ORDINARY_ID
@@ -125,7 +125,9 @@ def _bury(pidfd: int, job: _Job, *, late: bool) -> None:
     os.close(pidfd)
     with job.end:
         if late:
-            _tell(job.end, _described(ResourceExhausted(f"the work on a tree took more than {job.seconds} seconds")))
+            _tell(
+                job.end, _described(ResourceExhaustedError(f"the work on a tree took more than {job.seconds} seconds"))
+            )
         elif ended is not None and ended.si_code != os.CLD_EXITED:
             killed = f"the process that works on a tree was killed by signal {ended.si_status}"
             _tell(job.end, _described(InternalError(killed, hint="try again")))
@@ -155,7 +157,7 @@ def _work(
         except MemoryError:
             gc.collect()
             most = f"the work on a tree took more than {MEMORY_BYTES >> 20} MiB of memory"
-            answer = _described(ResourceExhausted(most))
+            answer = _described(ResourceExhaustedError(most))
         except Exception as error:
             answer = _described(error)
         _tell(end, answer)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from paddock.errors import InvalidState, NotFound, PaddockError, PlatformError, ResourceExhausted
+from paddock.errors import InvalidStateError, NotFoundError, PaddockError, PlatformError, ResourceExhaustedError
 from paddock.linux.descriptors import write_all
 from paddock.storage._trees import READ
 from paddock.storage._whole import sync_directory
@@ -66,8 +66,8 @@ class KeptArchives:
 
     @contextmanager
     def writing(self, name: str, most_bytes: int) -> Generator[Incoming]:
-        """An archive that is there when the block has ended; not if it raises. ResourceExhausted: it is larger."""
-        over = ResourceExhausted(f"the archive is larger than {most_bytes >> 20} MiB")
+        """An archive that is there when the block has ended; not if it raises. ResourceExhaustedError: it is larger."""
+        over = ResourceExhaustedError(f"the archive is larger than {most_bytes >> 20} MiB")
         archive = Incoming(self._directory / f"{name}{_PART}", most_bytes, over)
         try:
             archive.open()
@@ -116,18 +116,18 @@ class Artifacts:
         self._directory = directory
 
     def incoming(self, most: int) -> Incoming:
-        """To be kept by its digest. InvalidState: it is more than `most`."""
-        over = InvalidState(f"an artifact has at most {most >> 20} MiB", hint="take a part of it")
+        """To be kept by its digest. InvalidStateError: it is more than `most`."""
+        over = InvalidStateError(f"an artifact has at most {most >> 20} MiB", hint="take a part of it")
         return Incoming(self._directory / f"{_INCOMING}{os.urandom(8).hex()}", most, over)
 
     def open(self, digest: str) -> int:
-        """A descriptor of its content. NotFound."""
+        """A descriptor of its content. NotFoundError."""
         if not _DIGEST.fullmatch(digest):
-            raise NotFound(f"no artifact {digest!r}")
+            raise NotFoundError(f"no artifact {digest!r}")
         try:
             return os.open(self._directory / digest, READ)
         except FileNotFoundError:
-            raise NotFound(f"the content {digest} is gone from {self._directory}") from None
+            raise NotFoundError(f"the content {digest} is gone from {self._directory}") from None
 
     def keep_only(self, digests: Collection[str]) -> None:
         """Removes what nobody has any more."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from paddock import vmm
-from paddock.errors import Unsupported
+from paddock.errors import UnsupportedError
 from paddock.storage._recipe import FOLDER, Entry, Manifest, Progress, Recipe, put, write_manifest
 from paddock.storage._worker import Worker
 
@@ -64,7 +64,7 @@ print(json.dumps({"modules": modules, "libraries": libraries, "os": os.__file__,
 
 
 def recipe() -> Recipe:
-    """Unsupported: no kit can be made of the Python that runs us."""
+    """UnsupportedError: no kit can be made of the Python that runs us."""
     program = _program()
     loader = _loader(program)
     sources = hashlib.sha256()
@@ -112,7 +112,7 @@ def _vmm_sources() -> list[Path]:
 
 
 def _loader(program: Path) -> Path:
-    """The loader that the program names, by the name that it has there. Unsupported: it needs none."""
+    """The loader that the program names, by the name that it has there. UnsupportedError: it needs none."""
     with program.open("rb") as file:
         head = file.read(64)
         if head[:5] != b"\x7fELF\x02":
@@ -174,8 +174,8 @@ def _stamp(path: Path) -> str:
     return f"{path} {info.st_size} {info.st_mtime_ns}"
 
 
-def _unsupported(program: Path, why: str) -> Unsupported:
-    return Unsupported(
+def _unsupported(program: Path, why: str) -> UnsupportedError:
+    return UnsupportedError(
         f"{program} cannot be taken along into other walls: {why}",
         hint="run paddock with the system's python3, or with one of uv or pyenv",
     )

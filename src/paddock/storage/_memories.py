@@ -12,7 +12,7 @@ import fcntl
 import os
 from contextlib import suppress
 
-from paddock.errors import InvalidState, NotFound, PlatformError
+from paddock.errors import InvalidStateError, NotFoundError, PlatformError
 from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.storage._base import Pool
@@ -56,7 +56,7 @@ class Memories:
         needed = set(self._pool.in_use)  # before the notes are read: a tree leans on an image before its maker lets go
         images = [name for name in names if name.startswith(PREFIX) and name not in needed]
         for name in self._pool.names() if images else ():
-            with suppress(NotFound):
+            with suppress(NotFoundError):
                 needed.update(self.leans_on(name))
         return tuple(name for name in images if name not in needed)
 
@@ -75,7 +75,7 @@ class Image:
         self._pool, self.name, self._place = pool, name, -1
 
     def begin(self, base: str) -> None:
-        """To be written over a copy of that of the tree `base`. NotFound, ResourceExhausted."""
+        """To be written over a copy of that of the tree `base`. NotFoundError, ResourceExhaustedError."""
         origin = self._pool.open(base)
         self._pool.in_use.add(self.name)
         with closing(origin):
@@ -92,12 +92,14 @@ class Image:
         return _open(self._place, os.O_WRONLY)
 
     def seal(self) -> None:
-        """It is whole, and nobody changes it any more. InvalidState: somebody still has it open for writing."""
+        """It is whole, and nobody changes it any more. InvalidStateError: somebody still has it open for writing."""
         try:
             self._pool.worker.do(_seal, (self._place,))
         except OSError as error:
             if error.errno == errno.EAGAIN:
-                raise InvalidState(f"memory {self.name} is written after it was saved", hint="this is a bug") from None
+                raise InvalidStateError(
+                    f"memory {self.name} is written after it was saved", hint="this is a bug"
+                ) from None
             raise PlatformError(f"memory {self.name} cannot be closed: {error}", hint="paddock doctor") from error
 
     def let_go(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from paddock.errors import InvalidArgument, InvalidState, PlatformError, exhaustion
+from paddock.errors import InvalidArgumentError, InvalidStateError, PlatformError, exhaustion
 from paddock.linux.descriptors import closing
 from paddock.model import Change, ChangeKind, FileKind, PlannedChange, PlannedNode, PromotionPlan
 from paddock.storage._differences import Comparison, Difference, Obstacles, Seen, load_promoted, since_ns
@@ -44,7 +44,8 @@ class MountChanges:
         self._since, self._promoted = since, {**promoted, **comparison.same}
 
     def tell(self, *, patch: bool) -> tuple[tuple[Change, ...], bytes | None]:
-        """By path; with obstacles as they are for a promotion of all of it. InvalidState: too large for a patch."""
+        """By path; with obstacles as they are for a promotion of all of it. InvalidStateError: too large for a
+        patch."""
         obstacles = self._obstacles(self._differences)
         renames = self._comparison.renames(self._differences)
         moved = set(renames.values())
@@ -65,25 +66,25 @@ class MountChanges:
                 if patch:
                     pieces.append(text.text)
             if patch and size > PATCH_BYTES:
-                raise InvalidState(
+                raise InvalidStateError(
                     f"the patch is larger than {PATCH_BYTES >> 20} MiB", hint="name paths; or paddock cp"
                 )
             out.append(_change(d, source, text, obstacles.of(d) or self._git_obstacle(d, git=False)))
         return tuple(out), b"".join(pieces) if patch else None
 
     def plan(self, *, git: bool, force: bool) -> Plan:
-        """InvalidState lists what is in the way."""
+        """InvalidStateError lists what is in the way."""
         inside = [d for d in self._differences if self._git_obstacle(d, git=git)]
         named = [d for d in inside if any(in_git(path) for path in self._named)]
         if named:
-            raise InvalidState(f"{os.fsdecode(named[0].path)}: {self._git_obstacle(named[0], git=git)}")
+            raise InvalidStateError(f"{os.fsdecode(named[0].path)}: {self._git_obstacle(named[0], git=git)}")
         planned = [d for d in self._differences if d not in inside] if inside else self._differences
         obstacles = self._obstacles(planned)
         found = [(d, obstacle) for d in planned if (obstacle := obstacles.of(d, force=force)) is not None]
         if found:
             lines = [f"{os.fsdecode(d.path)}: {obstacle}" for d, obstacle in found]
             more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
-            raise InvalidState(
+            raise InvalidStateError(
                 "nothing was taken over: " + "; ".join(lines[:_LISTED] + more),
                 hint="name the paths that you want; where the host has changed, --force prefers the sandbox's",
                 obstacles={os.fsdecode(d.path): obstacle for d, obstacle in found[:1000]},
@@ -168,7 +169,7 @@ class MountChanges:
         old, new = source or d, d
         if any(node is not None and node.size > most for node in (old.old, new.new)):
             if most == PATCH_BYTES:
-                raise InvalidState(
+                raise InvalidStateError(
                     f"{os.fsdecode(d.path)} is larger than {most >> 20} MiB", hint="name paths; or paddock cp"
                 )
             return None
@@ -191,13 +192,14 @@ class MountChanges:
 @contextmanager
 def mount_changes(tree: int, number: int, source: str, paths: Sequence[str]) -> Generator[MountChanges]:
     """Of mount `number` of the sandbox whose tree `tree` is, or a copy of it that stands still; `source` is the
-    directory below. InvalidArgument, InvalidState if the directory is gone, PlatformError, ResourceExhausted."""
+    directory below. InvalidArgumentError, InvalidStateError if the directory is gone, PlatformError,
+    ResourceExhaustedError."""
     only = [relative(path) for path in paths]
     with closing(os.open(f"{MOUNT}{number}", DIRECTORY, dir_fd=tree)) as layer:
         try:
             host = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise InvalidState(f"{source!r} of the host: {error.strerror}") from error
+            raise InvalidStateError(f"{source!r} of the host: {error.strerror}") from error
         with closing(host):
             try:
                 comparison = Comparison(HostileTree(layer, own=True), HostileTree(host), only)
@@ -210,10 +212,10 @@ def mount_changes(tree: int, number: int, source: str, paths: Sequence[str]) -> 
 
 
 def relative(path: str) -> bytes:
-    """InvalidArgument: it leads out, or is no path."""
+    """InvalidArgumentError: it leads out, or is no path."""
     parts = [part for part in os.fsencode(path).split(b"/") if part not in (b"", b".")]
     if path.startswith("/") or b".." in parts or not path or "\0" in path:
-        raise InvalidArgument(f"{path!r} is no path below the mount: write it relative to it", field="paths")
+        raise InvalidArgumentError(f"{path!r} is no path below the mount: write it relative to it", field="paths")
     return b"/".join(parts)
 
 

@@ -13,7 +13,7 @@ from typing import get_args
 
 import msgspec
 
-from paddock.errors import InvalidArgument, InvalidState, NotConfigured
+from paddock.errors import InvalidArgumentError, InvalidStateError, NotConfiguredError
 from paddock.linux import subordinate_ids
 from paddock.linux.descriptors import closing
 from paddock.model import Noun
@@ -43,11 +43,13 @@ def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -
     """
     if pool_fd is None:
         if config.image is not None:
-            raise InvalidArgument("only the supervisor mounts the image of a pool", hint="ask it for the descriptor")
+            raise InvalidArgumentError(
+                "only the supervisor mounts the image of a pool", hint="ask it for the descriptor"
+            )
         try:
             pool_fd = os.open(state_dir / POOL, DIRECTORY)
         except FileNotFoundError as error:
-            raise NotConfigured(f"{state_dir} holds no pool", hint="paddock doctor") from error
+            raise NotConfiguredError(f"{state_dir} holds no pool", hint="paddock doctor") from error
     try:
         module, name = _DRIVERS[config.driver]
         driver = getattr(import_module(f"paddock.storage.{module}"), name)
@@ -78,18 +80,19 @@ def prepare(
     half of what is free, 64 GiB at most. `whole`: an ordinary user's sandboxes are to have all the ids of a system, by
     his subordinate ids; by default as `config.toml` says.
 
-    NotConfigured: the forced driver does not work here. InvalidState: the trees are there already, on another one.
+    NotConfiguredError: the forced driver does not work here. InvalidStateError: the trees are there already, on
+    another one.
     """
     settings = read_config(state_dir)
     forced = _known(driver or settings.pool_driver)
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if state_dir.stat().st_uid != os.geteuid():
-        raise InvalidState(f"{state_dir} belongs to another user", hint="choose another state directory")
+        raise InvalidStateError(f"{state_dir} belongs to another user", hint="choose another state directory")
     state_dir.chmod(0o700)
     config = load(state_dir)
     if config is not None and not _lost_image(state_dir, config):
         if forced not in (None, config.driver):
-            raise InvalidState(
+            raise InvalidStateError(
                 f"the trees in {state_dir} are on {config.driver}, not on {forced}",
                 hint="choose another state directory",
             )
@@ -120,7 +123,7 @@ def _in_use(state_dir: Path) -> bool:
 
 
 def _with_ids(config: PoolConfig, whole: bool) -> PoolConfig:
-    """Who owns what sandboxes write can't be changed later. NotConfigured: it was asked for, and cannot be had."""
+    """Who owns what sandboxes write can't be changed later. NotConfiguredError: it was asked for, and cannot be had."""
     if os.geteuid() == 0 or not whole:
         return config
     why = "trees on btrfs are not kept with them" if config.driver == "btrfs" else None
@@ -131,13 +134,13 @@ def _with_ids(config: PoolConfig, whole: bool) -> PoolConfig:
         worker = Worker(0, ids)
         try:
             worker.start()
-        except NotConfigured as error:
+        except NotConfiguredError as error:
             why = error.message
         else:
             return msgspec.structs.replace(config, subordinate_ids=ids)
         finally:
             worker.close()
-    raise NotConfigured(f"there are no subordinate ids for sandboxes: {why}", hint=subordinate_ids.remedy())
+    raise NotConfiguredError(f"there are no subordinate ids for sandboxes: {why}", hint=subordinate_ids.remedy())
 
 
 def _known(driver: str | None) -> Driver | None:
@@ -145,12 +148,12 @@ def _known(driver: str | None) -> Driver | None:
         if driver == known:
             return known
     if driver is not None:
-        raise InvalidArgument(f"no pool driver {driver!r}", hint=f"one of {', '.join(get_args(Driver))}")
+        raise InvalidArgumentError(f"no pool driver {driver!r}", hint=f"one of {', '.join(get_args(Driver))}")
     return None
 
 
 def _choose(state_dir: Path, forced: Driver | None, image_bytes: int | None) -> PoolConfig:
-    """The best that works, of those that are asked for. NotConfigured."""
+    """The best that works, of those that are asked for. NotConfiguredError."""
     ways: tuple[tuple[Driver, str | None, Callable[[], Reason | None]], ...] = (
         ("btrfs", None, lambda: _probe.native_btrfs(state_dir)),
         ("btrfs", POOL_IMAGE, lambda: _make_image(state_dir, image_bytes)),
@@ -164,7 +167,7 @@ def _choose(state_dir: Path, forced: Driver | None, image_bytes: int | None) -> 
             if reason is None:
                 return PoolConfig(driver=driver, image=image, reasons=tuple(reasons))
             reasons.append(reason)
-    raise NotConfigured(
+    raise NotConfiguredError(
         f"pool driver {forced} does not work here: " + "; ".join(reason.why for reason in reasons),
         hint=next((reason.fix for reason in reasons if reason.fix), "paddock doctor"),
     )
@@ -217,14 +220,17 @@ def _format(path: Path, size: int) -> Reason | None:
 
 
 def _lost_image(state_dir: Path, config: PoolConfig) -> bool:
-    """True: the image that was decided on is gone, and with it all there was to keep. InvalidState: it is damaged."""
+    """True: the image that was decided on is gone, and with it all there was to keep. InvalidStateError: it is
+    damaged."""
     if config.image is None:
         return False
     image = state_dir / config.image
     if not image.exists():
         return True
     if not _is_whole(image):
-        raise InvalidState(f"{image} is damaged: it holds no btrfs", hint=f"rm {image} loses all trees and goes on")
+        raise InvalidStateError(
+            f"{image} is damaged: it holds no btrfs", hint=f"rm {image} loses all trees and goes on"
+        )
     return False
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from paddock.errors import InvalidState, PolicyDenied
+from paddock.errors import InvalidStateError, PolicyDeniedError
 from paddock.model import Published, PullRequest, PullRequestPlan, PushPlan, codec
 from paddock.supervisor.layout import REPOSITORIES
 
@@ -39,7 +39,7 @@ async def _carry_out(state_dir: Path, plan: codec.Handle) -> Published:
 
 
 async def _push(git: HostGit, plan: PushPlan) -> None:
-    """PolicyDenied: the remote does not let. InvalidState: it has something else than expected by now."""
+    """PolicyDeniedError: the remote does not let. InvalidStateError: it has something else than expected by now."""
     remote, _ = parse(plan.url, local=True)
     credential = await ambient(remote)
     try:
@@ -53,7 +53,9 @@ async def _push(git: HostGit, plan: PushPlan) -> None:
             lender=plan.lender,
         )
     except Refused as refused:
-        raise PolicyDenied(f"{remote.url} lets nobody push who proves himself so: {refused}", rule="remote") from None
+        raise PolicyDeniedError(
+            f"{remote.url} lets nobody push who proves himself so: {refused}", rule="remote"
+        ) from None
 
 
 async def _open(plan: PullRequestPlan) -> PullRequest:
@@ -69,7 +71,7 @@ async def _ensure(forge: Forge, base: str, plan: PullRequestPlan) -> PullRequest
         return found
     try:
         return await forge.create(plan.branch, base, title=plan.title, body=plan.body, draft=plan.draft)
-    except InvalidState:
+    except InvalidStateError:
         found = await forge.find(plan.branch, base)  # another caller was quicker
         if found is None:
             raise

@@ -191,7 +191,7 @@ def _words(name: str, error: OSError) -> str:
 
 
 def leave_out(pool: Pool, tree: str, name: str) -> None:
-    """Takes the entry `name` of its root away, whatever it is: a sandbox may have written it. NotFound."""
+    """Takes the entry `name` of its root away, whatever it is: a sandbox may have written it. NotFoundError."""
     with within(pool, tree, f"take {name!r} out of") as place:
         pool.worker.do(_remove, (place,), name)
 

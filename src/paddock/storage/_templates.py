@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-from paddock.errors import NotFound, PaddockError
+from paddock.errors import NotFoundError, PaddockError
 from paddock.model import Template, User
 from paddock.storage import _kit
 from paddock.storage._base import Pool
@@ -44,13 +44,13 @@ class Templates:
     def get(self, name: str, progress: Progress | None = None) -> Template:
         """The template, built if it is not there: up to minutes, so call it where waiting is allowed.
 
-        `progress` is told what goes on, in words. NotFound; NotConfigured: something is missing on this machine;
-        Unsupported; ResourceExhausted.
+        `progress` is told what goes on, in words. NotFoundError; NotConfiguredError: something is missing on this
+        machine; UnsupportedError; ResourceExhaustedError.
         """
         if (known := self._resolved.get(name)) is not None:
             return known
         if name not in _RECIPES:
-            raise NotFound(f"there is no template {name!r}", hint=f"one of {', '.join(_RECIPES)}", name=name)
+            raise NotFoundError(f"there is no template {name!r}", hint=f"one of {', '.join(_RECIPES)}", name=name)
         recipe = self._recipe(name)
         template = Template(
             name=name,
@@ -64,7 +64,7 @@ class Templates:
         return self._resolved.setdefault(name, template)
 
     def kit(self) -> str:
-        """The tree with the guest and what it needs (`_kit`), built and held as templates are. Unsupported."""
+        """The tree with the guest and what it needs (`_kit`), built and held as templates are. UnsupportedError."""
         if self._kit is None:
             self._kit = self.part(_kit.recipe())
         return self._kit

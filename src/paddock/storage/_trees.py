@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from paddock.errors import (
     OUT_OF,
-    AlreadyExists,
-    InvalidArgument,
-    NotFound,
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
     PaddockError,
     PlatformError,
-    ResourceExhausted,
+    ResourceExhaustedError,
 )
 from paddock.linux.descriptors import closing
 
@@ -46,9 +46,9 @@ _WORK = re.compile(r"work\d{0,3}", re.ASCII)
 
 
 def check_name(name: str) -> str:
-    """`name`, if it is one of a tree. InvalidArgument: names come from ids, never from what a user typed."""
+    """`name`, if it is one of a tree. InvalidArgumentError: names come from ids, never from what a user typed."""
     if NAME.fullmatch(name) is None:
-        raise InvalidArgument(f"{name!r} is no name of a tree", name=name)
+        raise InvalidArgumentError(f"{name!r} is no name of a tree", name=name)
     return name
 
 
@@ -56,11 +56,11 @@ def tree_error(error: OSError, name: str, doing: str) -> PaddockError:
     """The error that a caller of a pool gets for what the kernel answered."""
     match error.errno:
         case errno.ENOENT:
-            return NotFound(f"there is no tree {name!r}", name=name)
+            return NotFoundError(f"there is no tree {name!r}", name=name)
         case errno.EEXIST | errno.ENOTEMPTY:
-            return AlreadyExists(f"there is a tree {name!r} already", name=name)
+            return AlreadyExistsError(f"there is a tree {name!r} already", name=name)
         case number if number in OUT_OF:
-            return ResourceExhausted(
+            return ResourceExhaustedError(
                 f"cannot {doing} tree {name!r}: {error.strerror}",
                 hint="`paddock gc` makes room; df -h; paddock doctor --storage",
                 name=name,
@@ -144,7 +144,7 @@ def within(pool: Pool, name: str, doing: str) -> Generator[int]:
 def is_there(pool: Pool, name: str) -> bool:
     try:
         os.close(pool.open(name))
-    except NotFound:
+    except NotFoundError:
         return False
     return True
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from paddock.errors import NotConfigured, SecretUnavailable
+from paddock.errors import NotConfiguredError, SecretUnavailableError
 from paddock.model.config import Config
 from paddock.supervisor.layout import VAULT_KEY
 
@@ -41,7 +41,7 @@ class VaultKeys(ABC):
 
     @abstractmethod
     def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
-        """Return the newest first; none, unless `make`. NotConfigured: what is there are no keys."""
+        """Return the newest first; none, unless `make`. NotConfiguredError: what is there are no keys."""
 
     def begin(self) -> tuple[bytes, ...]:
         """Keep a new key in front of the others."""
@@ -81,11 +81,11 @@ class FileKeys(VaultKeys):
         except FileNotFoundError:
             return self._keep((os.urandom(KEY_BYTES),)) if make else ()
         except OSError as error:
-            raise NotConfigured(f"{self._path} cannot be read: {error.strerror}") from None
+            raise NotConfiguredError(f"{self._path} cannot be read: {error.strerror}") from None
         with os.fdopen(descriptor, "rb") as file:
             found = os.fstat(descriptor)
             if found.st_mode & 0o077 or found.st_uid != os.geteuid():
-                raise NotConfigured(
+                raise NotConfiguredError(
                     f"{self._path} can be read by others than its owner", hint=f"chmod 600 {self._path}"
                 )
             return _decoded(file.read(_MOST_BYTES).decode("ascii", "replace").split(), self.where)
@@ -108,7 +108,7 @@ class CommandKeys(VaultKeys):
                 self._argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_SECONDS, check=True
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise NotConfigured(f"vault_key_command: {self._argv[0]} gave no keys: {_why(error)}") from None
+            raise NotConfiguredError(f"vault_key_command: {self._argv[0]} gave no keys: {_why(error)}") from None
         return _decoded(done.stdout[:_MOST_BYTES].decode("ascii", "replace").split(), self.where)
 
     def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
@@ -144,7 +144,7 @@ def _keyring() -> Any:
 
         return import_module("keyring")
     except ImportError:
-        raise NotConfigured(
+        raise NotConfiguredError(
             "vault_keyring = true, and the package `keyring` isn't installed",
             hint="pip install 'paddock-sandbox[keyring]'",
         ) from None
@@ -165,7 +165,7 @@ def _decoded(words: Sequence[str], where: str) -> tuple[bytes, ...]:
     except (binascii.Error, ValueError):
         keys = ()
     if not keys or any(len(key) != KEY_BYTES for key in keys):
-        raise NotConfigured(
+        raise NotConfiguredError(
             f"{where} holds something else than keys of {KEY_BYTES} bytes in base64",
             hint="head -c 32 /dev/urandom | base64",
         )
@@ -208,7 +208,7 @@ class Vault:
         )
 
     def open(self, sealed: Sealed, place: Place) -> bytes:
-        """SecretUnavailable: its key is not here, or it is not what was sealed for that place."""
+        """SecretUnavailableError: its key is not here, or it is not what was sealed for that place."""
         data_key = self._unwrap(sealed, place)
         return self._decrypt(data_key, sealed.sealed, place.authenticated("value"), place)
 
@@ -222,7 +222,7 @@ class Vault:
         for key in self.keys.ring():
             if key_id(key) == sealed.key:
                 return self._decrypt(key, sealed.wrapped, place.authenticated("key"), place)
-        raise SecretUnavailable(
+        raise SecretUnavailableError(
             f"secret {place.name} cannot be opened: it needs the key {sealed.key}, which {self.keys.where} has not",
             hint=f"bring that key back, or set it again: paddock secret set {place.name}",
             secret=place.name,
@@ -236,7 +236,7 @@ class Vault:
         try:
             return AESGCM(key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], authenticated)
         except (InvalidTag, ValueError):
-            raise SecretUnavailable(
+            raise SecretUnavailableError(
                 f"secret {place.name} cannot be opened: what the database has is not what was sealed for it",
                 hint=f"set it again: paddock secret set {place.name}",
                 secret=place.name,

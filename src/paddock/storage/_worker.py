@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from paddock.errors import BY_CODE, InternalError, NotConfigured, PlatformError
+from paddock.errors import BY_CODE, InternalError, NotConfiguredError, PlatformError
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.storage._config import PoolConfig
 from paddock.supervisor.layout import TREE_ID_BASE
@@ -67,7 +67,7 @@ class Worker:
         """As `do`, but always by another process, which reaches nothing but what `fds` are: for input that a stranger
         wrote. `work` is a function of a module; arguments and result are JSON.
 
-        ResourceExhausted: it took too long, or too much memory. InternalError: it was killed.
+        ResourceExhaustedError: it took too long, or too much memory. InternalError: it was killed.
         """
         ours, theirs = socket.socketpair()
         with ours:
@@ -83,7 +83,7 @@ class Worker:
         return _understood(bytes(said))
 
     def start(self) -> None:
-        """Start the process, if there is none. NotConfigured: the subordinate ids cannot be mapped."""
+        """Start the process, if there is none. NotConfiguredError: the subordinate ids cannot be mapped."""
         with self._lock:
             self._running()
 
@@ -120,7 +120,7 @@ class Worker:
             if not said:
                 raise InternalError("the process that works on trees died while it started", hint="paddock daemon logs")
             if why := json.loads(said):
-                raise NotConfigured(
+                raise NotConfiguredError(
                     f"your subordinate ids, to which trees here belong, cannot be mapped: {why}",
                     hint="paddock doctor; /etc/subuid and /etc/subgid must be as they were",
                 )

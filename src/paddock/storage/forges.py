@@ -17,13 +17,13 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 import msgspec
 
 from paddock.errors import (
-    InvalidArgument,
-    InvalidState,
-    NotFound,
+    InvalidArgumentError,
+    InvalidStateError,
+    NotFoundError,
     PaddockError,
     PlatformError,
-    PolicyDenied,
-    Unsupported,
+    PolicyDeniedError,
+    UnsupportedError,
 )
 from paddock.model import PullRequest
 from paddock.storage._https import TooLong, ask, opener
@@ -116,7 +116,7 @@ class _Repository(msgspec.Struct):
 
 
 class Forge(ABC):
-    """One repository of one forge. NotFound, PolicyDenied (the credential does not let), PlatformError."""
+    """One repository of one forge. NotFoundError, PolicyDeniedError (the credential does not let), PlatformError."""
 
     name: ClassVar[str]
 
@@ -134,7 +134,7 @@ class Forge(ABC):
 
     @abstractmethod
     async def create(self, branch: str, base: str, *, title: str, body: str, draft: bool) -> PullRequest:
-        """InvalidState: there is one already, or there is nothing to pull. InvalidArgument."""
+        """InvalidStateError: there is one already, or there is nothing to pull. InvalidArgumentError."""
 
     @staticmethod
     @abstractmethod
@@ -151,7 +151,7 @@ class Forge(ABC):
         if answer.status == 201:
             return _told(answer.json(_Pull), created=True)
         if answer.status == 409 or (answer.status == 422 and "already exists" in answer.words()):
-            raise InvalidState(f"there is a pull request of {branch!r} into {base!r}: {answer.words()}")
+            raise InvalidStateError(f"there is a pull request of {branch!r} into {base!r}: {answer.words()}")
         raise _problem(answer)
 
 
@@ -223,18 +223,18 @@ def _told(pull: _Pull, *, created: bool) -> PullRequest:
 def _problem(answer: Answer) -> PaddockError:
     match answer.status:
         case 401 | 403:
-            return PolicyDenied(f"the forge does not let this credential do that ({answer.words()})", rule="forge")
+            return PolicyDeniedError(f"the forge does not let this credential do that ({answer.words()})", rule="forge")
         case 404:
-            return NotFound(
+            return NotFoundError(
                 f"the forge has no such repository or branch, or not for this credential ({answer.words()})",
                 hint="does the token have the right to write pull requests?",
             )
         case 423:
-            return InvalidState(f"the repository takes nothing ({answer.words()})", hint="is it archived?")
+            return InvalidStateError(f"the repository takes nothing ({answer.words()})", hint="is it archived?")
         case 422 | 400:
-            return InvalidArgument(f"the forge refuses ({answer.words()})")
+            return InvalidArgumentError(f"the forge refuses ({answer.words()})")
         case 301 | 302 | 307 | 308:
-            return InvalidState("the repository has moved to another place", hint="use its new URL")
+            return InvalidStateError("the repository has moved to another place", hint="use its new URL")
         case _:
             return PlatformError(f"the forge failed ({answer.words()})", hint="try again")
 
@@ -251,13 +251,16 @@ class _Meta(msgspec.Struct):
 
 
 async def open_forge(remote: Remote, credential: Credential | None, dialect: str | None = None) -> Forge:
-    """`dialect=None`: the forge is asked. InvalidArgument, Unsupported: it is none that we know, PlatformError."""
+    """`dialect=None`: the forge is asked. InvalidArgumentError, UnsupportedError: it is none that we know,
+    PlatformError."""
     if remote.scheme not in ("https", "http"):
-        raise Unsupported(f"{remote.url} is on no forge: it has no API over HTTP")
+        raise UnsupportedError(f"{remote.url} is on no forge: it has no API over HTTP")
     if remote.sends_in_the_clear:
-        raise InvalidArgument(f"{remote.url} would be sent a credential in the clear", hint="use https")
+        raise InvalidArgumentError(f"{remote.url} would be sent a credential in the clear", hint="use https")
     if dialect is not None and dialect not in DIALECTS:
-        raise InvalidArgument(f"no forge speaks {dialect!r}", hint=f"--forge {' or '.join(DIALECTS)}", field="forge")
+        raise InvalidArgumentError(
+            f"no forge speaks {dialect!r}", hint=f"--forge {' or '.join(DIALECTS)}", field="forge"
+        )
     prefix, owner, repository = _parts(remote)
     if urlsplit(remote.origin).hostname == _GITHUB:
         return GitHub(_GITHUB_API, owner, repository, credential)
@@ -266,7 +269,7 @@ async def open_forge(remote: Remote, credential: Credential | None, dialect: str
         return Gitea(v1, owner, repository, credential)
     if dialect == GitHub.name or await _answers(v3, "/meta", _Meta):
         return GitHub(v3, owner, repository, credential)
-    raise Unsupported(
+    raise UnsupportedError(
         f"{remote.origin} has neither Gitea's nor Forgejo's API, nor GitHub's",
         hint=f"--forge {' or '.join(DIALECTS)}; or push the branch and open the request there: paddock branch",
     )
@@ -276,7 +279,7 @@ def _parts(remote: Remote) -> tuple[str, str, str]:
     """What comes before the owner, the owner, and the repository."""
     parts = unquote(urlsplit(remote.url).path).strip("/").split("/")
     if len(parts) < 2:
-        raise InvalidArgument(f"{remote.url} names no owner: a repository on a forge is OWNER/NAME")
+        raise InvalidArgumentError(f"{remote.url} names no owner: a repository on a forge is OWNER/NAME")
     *before, owner, repository = parts
     return "".join(f"/{part}" for part in before), owner, repository.removesuffix(".git")
 

@@ -11,7 +11,7 @@ from paddock.agents._messages import CUT, SYSTEM, Message, Reply, Role, Run, Too
 from paddock.agents._tools import Observation
 from paddock.agents._trace import Trace
 from paddock.client import AsyncSandbox
-from paddock.errors import ModelFailed, SandboxDied
+from paddock.errors import ModelFailedError, SandboxDiedError
 
 from .model import AsyncModel
 from .toolbox import AsyncToolbox
@@ -21,7 +21,7 @@ class AsyncAgent:
     """A model and how it is let work. Keeps nothing between runs: many may go on at once.
 
     `step_timeout_seconds` bounds each command, `observation_chars` what the model sees of a file and of each stream of
-    a command. InvalidArgument if the budget limits money and the model has no price.
+    a command. InvalidArgumentError if the budget limits money and the model has no price.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class AsyncAgent:
         conversation.open(self._system, task)
         try:
             stop = await self._turns(conversation, toolbox, sandbox, verify)
-        except ModelFailed as error:
+        except ModelFailedError as error:
             return conversation.ended(Stop.MODEL, str(error))
-        except SandboxDied as error:
+        except SandboxDiedError as error:
             return conversation.ended(Stop.SANDBOX, str(error))
         return conversation.ended(stop)
 
@@ -143,7 +143,7 @@ class _Conversation:
         return self.meter.exceeded(self._steps)
 
     async def ask(self) -> Reply:
-        """TimeoutError when the budget's time is over; ModelFailed."""
+        """TimeoutError when the budget's time is over; ModelFailedError."""
         began = time.monotonic()
         seconds, budget = self.meter.seconds_left(), self.meter.budget
         reply = await awithin(
@@ -162,7 +162,7 @@ class _Conversation:
         self._said = reply.message.text or self._said
         self._replied(reply, time.monotonic() - began)
         if reply.tokens is None and (budget.max_tokens is not None or budget.max_usd is not None):
-            raise ModelFailed(
+            raise ModelFailedError(
                 f"{self._model.name} does not report its usage, so a budget of tokens or money cannot be kept",
                 hint="limit steps and seconds instead",
             )

@@ -8,7 +8,7 @@ from paddock.agents import _checkout
 from paddock.agents._attempt import REPORT_BYTES, Test, Verdict, verdict
 from paddock.agents._tools import cut
 from paddock.client import AsyncSandbox
-from paddock.errors import FileError, InvalidState
+from paddock.errors import FileError, InvalidStateError
 from paddock.model import ExecResult
 
 _SAID_CHARS = 1000
@@ -30,36 +30,37 @@ class AsyncCheckout:
     ) -> AsyncCheckout:
         """Records the state of the directory, uncommitted and untracked files included, ignored ones not.
 
-        Do it when everything is set up: forks are made from here. InvalidState if it cannot be recorded.
+        Do it when everything is set up: forks are made from here. InvalidStateError if it cannot be recorded.
         """
         self = cls(sandbox, directory, "", ())
         result = await self._git(sandbox, _checkout.RECORD, timeout_seconds=timeout_seconds)
         tree = result.stdout.strip()
         if not result.ok or len(tree) != 40:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"the state of {directory} cannot be recorded: {cut(result.observation(), _SAID_CHARS)}",
                 hint="git has to be in the template, and the directory readable",
             )
         return cls(sandbox, directory, tree, tuple(line for line in result.stderr.splitlines() if line.strip()))
 
     async def diff(self, sandbox: AsyncSandbox) -> bytes:
-        """What a fork has changed since, as `git apply` reads it. InvalidState: it is too large, or cannot be told."""
+        """What a fork has changed since, as `git apply` reads it. InvalidStateError: it is too large, or cannot be
+        told."""
         result = await self._git(sandbox, _checkout.DIFF, self._tree)
         if not result.ok:
-            raise InvalidState(f"what was changed cannot be told: {cut(result.observation(), _SAID_CHARS)}")
+            raise InvalidStateError(f"what was changed cannot be told: {cut(result.observation(), _SAID_CHARS)}")
         if result.out.omitted_bytes:
-            raise InvalidState(
+            raise InvalidStateError(
                 f"the diff has {result.out.total_bytes} bytes, more than {_checkout.DIFF_BYTES}",
                 hint="have what is generated ignored by .gitignore",
             )
         return result.out.head + result.out.tail
 
     async def apply(self, sandbox: AsyncSandbox, patch: bytes) -> str:
-        """Puts a patch into a fork and says by what. InvalidState: it does not apply."""
+        """Puts a patch into a fork and says by what. InvalidStateError: it does not apply."""
         result = await self._git(sandbox, _checkout.APPLY, patch=patch)
         if not result.ok:
             said = result.stderr.strip() or result.observation()
-            raise InvalidState(f"the patch does not apply: {cut(said, _SAID_CHARS)}")
+            raise InvalidStateError(f"the patch does not apply: {cut(said, _SAID_CHARS)}")
         return result.stdout.strip()
 
     async def test(self, sandbox: AsyncSandbox, test: Test) -> Verdict:

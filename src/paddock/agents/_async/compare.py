@@ -12,7 +12,7 @@ from paddock.agents._attempt import NOT_NEEDED, Attempt, Comparison, DiffSize, E
 from paddock.agents._budget import Meter
 from paddock.agents._colours import AsyncScope, Later, agather
 from paddock.client import AsyncSandbox
-from paddock.errors import InvalidArgument, ModelFailed, RequestError, SandboxError
+from paddock.errors import InvalidArgumentError, ModelFailedError, RequestError, SandboxError
 
 from .agent import AsyncAgent
 from .checkout import AsyncCheckout
@@ -59,7 +59,7 @@ async def abest_of(
     as a diff, in another fork of the warm sandbox, where nothing else of it is left.
     """
     if count < 1:
-        raise InvalidArgument(f"best of {count}: there has to be at least one attempt")
+        raise InvalidArgumentError(f"best of {count}: there has to be at least one attempt")
 
     async def work(number: int, name: str, scope: AsyncScope) -> Attempt:
         began, effort = time.monotonic(), Effort()
@@ -67,7 +67,7 @@ async def abest_of(
             async with aforked(checkout.sandbox, scope) as child:
                 effort = await attempt(child, number) or effort
                 diff = await checkout.diff(child)
-        except (RequestError, SandboxError, ModelFailed) as error:
+        except (RequestError, SandboxError, ModelFailedError) as error:
             return Attempt(name=name, failure=str(error), effort=effort, seconds=time.monotonic() - began)
         return await _judged(checkout, name, diff, test, scope, began, effort)
 
@@ -141,7 +141,7 @@ async def _together(
 ) -> Comparison:
     limit = len(os.sched_getaffinity(0)) if parallel is None else parallel
     if limit < 1:
-        raise InvalidArgument(f"parallel is {parallel}: at least one at once")
+        raise InvalidArgumentError(f"parallel is {parallel}: at least one at once")
     began = time.monotonic()
 
     def ended(attempt: Attempt) -> bool:

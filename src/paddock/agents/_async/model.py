@@ -9,7 +9,7 @@ from paddock.agents import _anthropic, _openai
 from paddock.agents._budget import Price
 from paddock.agents._endpoint import MAX_OUTPUT_TOKENS, MAX_RETRIES, TIMEOUT_SECONDS, failure, missing, unusable
 from paddock.agents._messages import Message, Reply, Role, ToolSpec
-from paddock.errors import ModelFailed
+from paddock.errors import ModelFailedError
 
 
 class AsyncModel(Protocol):
@@ -31,7 +31,7 @@ class AsyncModel(Protocol):
         max_tokens: int | None = None,
         timeout_seconds: float | None = None,
     ) -> Reply:
-        """The next message. ModelFailed when the endpoint does not give one."""
+        """The next message. ModelFailedError when the endpoint does not give one."""
         ...
 
 
@@ -58,7 +58,7 @@ class AsyncEndpoint:
         self._options = dict(options or {})
 
     def _connect(self, **settings: Any) -> Any:
-        """Make the SDK's client. NotConfigured."""
+        """Make the SDK's client. NotConfiguredError."""
         raise NotImplementedError
 
     def _request(self, messages: Sequence[Message], tools: Sequence[ToolSpec], max_tokens: int) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class AsyncOpenAIModel(AsyncEndpoint):
 
     Needs the SDK: `pip install 'paddock-sandbox[openai]'`. Without `api_key` and `base_url` the SDK takes
     OPENAI_API_KEY and OPENAI_BASE_URL. Retries are the SDK's. `options` are fields of each request:
-    `{"temperature": 0.7}`. NotConfigured: no SDK, or no key.
+    `{"temperature": 0.7}`. NotConfiguredError: no SDK, or no key.
     """
 
     def _connect(self, **settings: Any) -> Any:
@@ -128,7 +128,7 @@ class AsyncAnthropicModel(AsyncEndpoint):
 
     Needs the SDK: `pip install 'paddock-sandbox[anthropic]'`. Without `api_key` and `base_url` the SDK takes
     ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. Retries are the SDK's. `options` are fields of each request.
-    NotConfigured: no SDK, or no key.
+    NotConfiguredError: no SDK, or no key.
     """
 
     def _connect(self, **settings: Any) -> Any:
@@ -177,5 +177,5 @@ class AsyncScriptModel:
     ) -> Reply:
         said = sum(message.role is Role.ASSISTANT for message in messages)
         if said >= len(self._replies):
-            raise ModelFailed(f"{self.name} has no more than {len(self._replies)} replies")
+            raise ModelFailedError(f"{self.name} has no more than {len(self._replies)} replies")
         return self._replies[said]

@@ -12,7 +12,7 @@ import msgspec
 from paddock.agents._attempt import Found, Node, SearchBudget
 from paddock.agents._colours import AsyncScope, Later, agather
 from paddock.client import AsyncSandbox
-from paddock.errors import InvalidArgument, ModelFailed, RequestError, SandboxError
+from paddock.errors import InvalidArgumentError, ModelFailedError, RequestError, SandboxError
 
 from .checkout import AsyncCheckout
 from .compare import aforked
@@ -43,7 +43,7 @@ async def atree_search(
     search = _Search(checkout, step, score, len(os.sched_getaffinity(0)) if parallel is None else parallel)
     budget = budget or SearchBudget()
     if branches < 1 or (beam is not None and beam < 1) or search.parallel < 1:
-        raise InvalidArgument("branches, beam and parallel are at least 1")
+        raise InvalidArgumentError("branches, beam and parallel are at least 1")
     began = time.monotonic()
     try:
         stop = await search.run(branches, beam, budget, goal, began)
@@ -105,7 +105,7 @@ class _Search:
             diff = await self._checkout.diff(state)
             async with aforked(state, scope) as judged:
                 score = float(await self._score(judged))
-        except (RequestError, SandboxError, ModelFailed) as error:
+        except (RequestError, SandboxError, ModelFailedError) as error:
             return msgspec.structs.replace(node, failure=str(error))
         return msgspec.structs.replace(node, label=label, diff=diff, score=score)
 

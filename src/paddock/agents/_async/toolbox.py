@@ -23,7 +23,7 @@ from paddock.agents._tools import (
     tool_specs,
 )
 from paddock.client import AsyncSandbox
-from paddock.errors import GuestLost, InvalidArgument, RequestError, SandboxDied, SandboxError
+from paddock.errors import GuestLostError, InvalidArgumentError, RequestError, SandboxDiedError, SandboxError
 
 _READ_BYTES = 1 << 20
 
@@ -44,7 +44,7 @@ class AsyncToolbox:
         observation_chars: int = 4000,
     ) -> None:
         if not (step_timeout_seconds > 0 and observation_chars >= 100):
-            raise InvalidArgument("step_timeout_seconds has to be more than 0, observation_chars at least 100")
+            raise InvalidArgumentError("step_timeout_seconds has to be more than 0, observation_chars at least 100")
         self._sandbox = sandbox
         self._directory = directory
         self._seconds = step_timeout_seconds
@@ -55,8 +55,8 @@ class AsyncToolbox:
         return tool_specs()
 
     async def call(self, name: str, arguments: str) -> Observation:
-        """`arguments` is JSON, as the model wrote it. SandboxDied, and errors of the platform, are raised; what else
-        goes wrong is an observation that `failed`."""
+        """`arguments` is JSON, as the model wrote it. SandboxDiedError, and errors of the platform, are raised; what
+        else goes wrong is an observation that `failed`."""
         return await self.observe(ToolCall(id="", name=name, arguments=arguments))
 
     async def observe(self, call: ToolCall, *, seconds_left: float | None = None) -> Observation:
@@ -76,9 +76,9 @@ class AsyncToolbox:
             return Observation(text=str(error), failed=True)
         except TimeoutError:
             return Observation(text=f"nothing came of it in {seconds:g} s", failed=True)
-        except SandboxDied:
+        except SandboxDiedError:
             raise
-        except GuestLost as error:
+        except GuestLostError as error:
             return Observation(text=f"{error}; what ran in the sandbox may have been killed", failed=True)
         except (SandboxError, RequestError) as error:
             return Observation(text=cut(str(error), self._chars), failed=True)

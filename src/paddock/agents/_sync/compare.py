@@ -13,7 +13,7 @@ from paddock.agents._attempt import NOT_NEEDED, Attempt, Comparison, DiffSize, E
 from paddock.agents._budget import Meter
 from paddock.agents._colours import Scope, Now, gather
 from paddock.client import Sandbox
-from paddock.errors import InvalidArgument, ModelFailed, RequestError, SandboxError
+from paddock.errors import InvalidArgumentError, ModelFailedError, RequestError, SandboxError
 
 from .agent import Agent
 from .checkout import Checkout
@@ -60,7 +60,7 @@ def best_of(
     as a diff, in another fork of the warm sandbox, where nothing else of it is left.
     """
     if count < 1:
-        raise InvalidArgument(f"best of {count}: there has to be at least one attempt")
+        raise InvalidArgumentError(f"best of {count}: there has to be at least one attempt")
 
     def work(number: int, name: str, scope: Scope) -> Attempt:
         began, effort = time.monotonic(), Effort()
@@ -68,7 +68,7 @@ def best_of(
             with forked(checkout.sandbox, scope) as child:
                 effort = attempt(child, number) or effort
                 diff = checkout.diff(child)
-        except (RequestError, SandboxError, ModelFailed) as error:
+        except (RequestError, SandboxError, ModelFailedError) as error:
             return Attempt(name=name, failure=str(error), effort=effort, seconds=time.monotonic() - began)
         return _judged(checkout, name, diff, test, scope, began, effort)
 
@@ -142,7 +142,7 @@ def _together(
 ) -> Comparison:
     limit = len(os.sched_getaffinity(0)) if parallel is None else parallel
     if limit < 1:
-        raise InvalidArgument(f"parallel is {parallel}: at least one at once")
+        raise InvalidArgumentError(f"parallel is {parallel}: at least one at once")
     began = time.monotonic()
 
     def ended(attempt: Attempt) -> bool:

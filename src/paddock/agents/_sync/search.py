@@ -13,7 +13,7 @@ import msgspec
 from paddock.agents._attempt import Found, Node, SearchBudget
 from paddock.agents._colours import Scope, Now, gather
 from paddock.client import Sandbox
-from paddock.errors import InvalidArgument, ModelFailed, RequestError, SandboxError
+from paddock.errors import InvalidArgumentError, ModelFailedError, RequestError, SandboxError
 
 from .checkout import Checkout
 from .compare import forked
@@ -44,7 +44,7 @@ def tree_search(
     search = _Search(checkout, step, score, len(os.sched_getaffinity(0)) if parallel is None else parallel)
     budget = budget or SearchBudget()
     if branches < 1 or (beam is not None and beam < 1) or search.parallel < 1:
-        raise InvalidArgument("branches, beam and parallel are at least 1")
+        raise InvalidArgumentError("branches, beam and parallel are at least 1")
     began = time.monotonic()
     try:
         stop = search.run(branches, beam, budget, goal, began)
@@ -106,7 +106,7 @@ class _Search:
             diff = self._checkout.diff(state)
             with forked(state, scope) as judged:
                 score = float(self._score(judged))
-        except (RequestError, SandboxError, ModelFailed) as error:
+        except (RequestError, SandboxError, ModelFailedError) as error:
             return msgspec.structs.replace(node, failure=str(error))
         return msgspec.structs.replace(node, label=label, diff=diff, score=score)
 

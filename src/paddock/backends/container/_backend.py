@@ -16,11 +16,11 @@ from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, P
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.jail import SupervisorClient
 from paddock.errors import (
-    AlreadyExists,
-    LevelUnavailable,
+    AlreadyExistsError,
+    LevelUnavailableError,
     PaddockError,
     PlatformError,
-    SandboxDied,
+    SandboxDiedError,
 )
 from paddock.linux import proc
 from paddock.linux.sizes import Processors
@@ -156,7 +156,7 @@ class ContainerBackend:
         try:
             place = self.records.make(record)
         except FileExistsError:
-            raise AlreadyExists(f"there is a sandbox {plan.id} already") from None
+            raise AlreadyExistsError(f"there is a sandbox {plan.id} already") from None
         ways = Ways()
         self._being_made.add(plan.id)
 
@@ -252,7 +252,7 @@ class ContainerBackend:
                     raise ProcessLookupError
                 return await self._life(record).ways.exits(self.records, record, make=make)
             except ProcessLookupError:
-                raise SandboxDied(f"sandbox {id} is gone") from None
+                raise SandboxDiedError(f"sandbox {id} is gone") from None
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         found: dict[SandboxId, Ending | None] = {}
@@ -335,12 +335,12 @@ class ContainerBackend:
     # the engine
 
     async def _open(self) -> Engine:
-        """The engine, once what dead services have left half made in it is gone. LevelUnavailable."""
+        """The engine, once what dead services have left half made in it is gone. LevelUnavailableError."""
         async with self._opening:
             if self._engine is None:
                 refusal = await asyncio.to_thread(self.probe)
                 if self._found is None:
-                    raise LevelUnavailable(f"level 'container' is not available: {refusal}", hint="paddock doctor")
+                    raise LevelUnavailableError(f"level 'container' is not available: {refusal}", hint="paddock doctor")
                 engine = Engine(self._found.socket)
                 await self._sweep(engine)
                 self._engine = engine

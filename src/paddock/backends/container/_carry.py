@@ -20,12 +20,12 @@ from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import (
-    ErrandFailed,
+    ErrandFailedError,
     FileError,
-    InvalidArgument,
+    InvalidArgumentError,
     PlatformError,
     SandboxError,
-    Unsupported,
+    UnsupportedError,
 )
 from paddock.linux import namespaces, proc
 from paddock.model import (
@@ -89,7 +89,7 @@ class Carrier:
     @contextlib.asynccontextmanager
     async def mounted(self, plan: SandboxPlan, pid: int) -> AsyncGenerator[dict[str, int]]:
         """Detached mounts of the plan's directories by their targets, open within the block, for the container of that
-        process. InvalidArgument, Unsupported.
+        process. InvalidArgumentError, UnsupportedError.
 
         The supervisor finds and makes them as for a jail, with the ids of the machine. The engine is told nothing of
         them.
@@ -138,7 +138,7 @@ class Carrier:
     ) -> None:
         """Makes each tree what `archive` says of its target, as files of `user`; nothing goes before all is there.
 
-        ErrandFailed: what the container holds cannot be kept. PlatformError: it has to be done again.
+        ErrandFailedError: what the container holds cannot be kept. PlatformError: it has to be done again.
         """
         async with self._jail(id, trees) as jail:
             for tree in trees:
@@ -157,14 +157,14 @@ class Carrier:
             await _lay(connection, root.target, _packed(inside, "/", left_out))
 
     async def back(self, id: SandboxId, root: TreeMount, trees: tuple[TreeMount, ...], inside: GuestConnection) -> None:
-        """The other way, for the root file system: those of `trees` are left out. ErrandFailed."""
+        """The other way, for the root file system: those of `trees` are left out. ErrandFailedError."""
         async with self._jail(id, (root,)) as jail:
             parts = _packed(await self._connection(jail), root.target)
             try:
                 await _lay(inside, "/", parts, left_out=[tree.target for tree in trees])
             except SandboxError as error:
                 words = f"its files could not be brought into the container: {error.message}"
-                raise ErrandFailed(words) from None
+                raise ErrandFailedError(words) from None
 
     @contextlib.asynccontextmanager
     async def _jail(self, id: SandboxId, trees: tuple[TreeMount, ...]) -> AsyncGenerator[JailInstance]:
@@ -208,22 +208,22 @@ class Carrier:
 
 
 def require_apart(plan: SandboxPlan, carried: tuple[TreeMount, ...]) -> None:
-    """Unsupported: one lies in a workspace, or around one, whose files are put there when it runs."""
+    """UnsupportedError: one lies in a workspace, or around one, whose files are put there when it runs."""
     for mount in plan.spec.mounts:
         for tree in carried:
             ours, theirs = f"{mount.target}/", f"{tree.target}/"
             if ours.startswith(theirs) or theirs.startswith(ours):
-                raise Unsupported(
+                raise UnsupportedError(
                     f"in a container nothing is mounted in a workspace or around it: {mount.target} and {tree.target}",
                     hint="give the mount another target, or level='jail', 'gvisor' or 'microvm'",
                 )
 
 
 def _require_own_ids(pid: int) -> None:
-    """Of the container of that process. Unsupported."""
+    """Of the container of that process. UnsupportedError."""
     inside, outside, count = namespaces.read_uid_map(pid)[0]
     if (inside, outside) != (0, 0) or count < _IDS:
-        raise Unsupported(
+        raise UnsupportedError(
             "this engine maps users: a directory of the host would be other people's there",
             hint="level='jail', 'gvisor' or 'microvm'",
         )
@@ -234,7 +234,7 @@ def _below(path: str, others: Sequence[str]) -> list[str]:
 
 
 async def _packed(inside: GuestConnection, path: str, left_out: Sequence[str] = ()) -> AsyncGenerator[bytes]:
-    """ErrandFailed: it could not be read to its end."""
+    """ErrandFailedError: it could not be read to its end."""
     try:
         reader = await pack_whole(inside, path, _below(path, left_out))
         try:
@@ -243,7 +243,7 @@ async def _packed(inside: GuestConnection, path: str, left_out: Sequence[str] = 
         finally:
             await reader.aclose()
     except (FileError, SandboxError) as error:
-        raise ErrandFailed(f"{path} of the sandbox could not be read: {error.message}") from None
+        raise ErrandFailedError(f"{path} of the sandbox could not be read: {error.message}") from None
 
 
 async def _lay(
@@ -254,7 +254,7 @@ async def _lay(
     owner: tuple[int, int] | None = None,
     left_out: Sequence[str] = (),
 ) -> None:
-    """Make `target` what the archive says. ErrandFailed: it can't be. PlatformError: the archive is cut off."""
+    """Make `target` what the archive says. ErrandFailedError: it can't be. PlatformError: the archive is cut off."""
     tail = b""
     try:
         writer = await unpack_exact(connection, target, _below(target, left_out), owner=owner)
@@ -268,5 +268,5 @@ async def _lay(
             await writer.abort()
             raise
         await writer.aclose()
-    except (FileError, InvalidArgument) as error:
-        raise ErrandFailed(f"what the container left at {target} could not be kept: {error.message}") from None
+    except (FileError, InvalidArgumentError) as error:
+        raise ErrandFailedError(f"what the container left at {target} could not be kept: {error.message}") from None

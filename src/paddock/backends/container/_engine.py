@@ -20,7 +20,7 @@ import msgspec
 
 from paddock.backends._base import Ending
 from paddock.backends._threads import in_its_own_thread
-from paddock.errors import ErrandFailed, PlatformError
+from paddock.errors import ErrandFailedError, PlatformError
 from paddock.model import Limit, SandboxId
 
 from ._options import OWNER, SANDBOX
@@ -103,7 +103,7 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def archive(self, name: str, path: str) -> AsyncGenerator[AsyncIterable[bytes]]:
-        """What is below the directory `path` of a container. ErrandFailed: it is a link, which engines follow."""
+        """What is below the directory `path` of a container. ErrandFailedError: it is a link, which engines follow."""
         with contextlib.ExitStack() as closing:
             connection = Connection(self.socket, _SECONDS)
             closing.callback(connection.cut)
@@ -115,7 +115,7 @@ class Engine:
             except (ValueError, msgspec.DecodeError) as error:
                 raise self._strange(f"it does not say what is at {path}: {error}") from None
             if mode & _SYMLINK:
-                raise ErrandFailed(f"{path} was made a symbolic link inside")
+                raise ErrandFailedError(f"{path} was made a symbolic link inside")
             yield self._parts(answer)
 
     async def _parts(self, answer: http.client.HTTPResponse) -> AsyncGenerator[bytes]:

@@ -24,7 +24,7 @@ from typing import IO
 import msgspec
 
 from paddock.backends._threads import in_its_own_thread
-from paddock.errors import PlatformError, Unsupported
+from paddock.errors import PlatformError, UnsupportedError
 from paddock.linux import mountinfo
 from paddock.linux.descriptors import closing
 from paddock.model import Template
@@ -88,11 +88,11 @@ class Images:
 
 
 def shown_of_usr(template: Template) -> tuple[str, ...]:
-    """Which directories of the machine's /usr a container of this template sees. Unsupported."""
+    """Which directories of the machine's /usr a container of this template sees. UnsupportedError."""
     if not template.host_usr:
         return ()
     if any(info.mount_point.startswith(b"/usr/") for info in mountinfo.read()):
-        raise Unsupported(
+        raise UnsupportedError(
             "something is mounted below this machine's /usr, which a container engine would show as well",
             hint="use a template with a /usr of its own: debian, or an image",
         )
@@ -150,7 +150,7 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 def _pack_layer(root: int, out: IO[bytes], base: int | None, owners: Mapping[str, tuple[int, int]]) -> None:
     """The tree below the directory `root`. `base` is what its owners are stored above; None: all of it is ours, and
     root's inside, but what `owners` tells of absolute directories and all that is in them.
-    Unsupported: an engine must not be given it."""
+    UnsupportedError: an engine must not be given it."""
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         _Writer(archive, base, owners).directory(root, PurePosixPath())
 
@@ -175,7 +175,7 @@ class _Writer:
         for name in sorted(os.listdir(fd)):
             info, below = os.stat(name, dir_fd=fd, follow_symlinks=False), path / name
             if not path.parts and name in _PLACES and not stat.S_ISDIR(info.st_mode) and not _hides(info):
-                raise Unsupported(
+                raise UnsupportedError(
                     f"/{name} of this template is no directory, and a container engine mounts its own there",
                     hint="level='jail', 'gvisor' or 'microvm'",
                 )

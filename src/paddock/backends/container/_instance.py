@@ -14,7 +14,7 @@ from paddock.backends.guest import Nothing, Place
 from paddock.backends.guest import orders as pid1
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import PaddockError, SandboxDiedError
 from paddock.linux import caps
 from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecId, ExecSpec, Process, Usage, replace
@@ -47,7 +47,7 @@ class ContainerInstance(GuestInstance):
         return await GuestConnection.connect(self._place / f"{identity}.sock", self._places[identity])
 
     def lost_error(self) -> PaddockError:
-        return SandboxDied(f"sandbox {self.id} is gone", hint="`paddock ls --all` says why")
+        return SandboxDiedError(f"sandbox {self.id} is gone", hint="`paddock ls --all` says why")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         if self._life.ways.late:  # its environment says nothing of them
@@ -63,7 +63,7 @@ class ContainerInstance(GuestInstance):
         before = self._backend.records.move_deadline(self.id, self._incarnation, deadline)
         try:
             await control.open(pid1.deadline(deadline)).call(Nothing)
-        except SandboxDied:
+        except SandboxDiedError:
             raise self.lost_error() from None
         except BaseException:
             self._backend.records.move_deadline(self.id, self._incarnation, before)

@@ -20,7 +20,7 @@ from paddock.backends._stillness import Stillness
 from paddock.backends.guest import Nothing, Place, Request
 from paddock.backends.guest import orders as pid1
 from paddock.backends.guest._connection import Channel, GuestConnection
-from paddock.errors import PaddockError, PlatformError, SandboxDied, SandboxError
+from paddock.errors import PaddockError, PlatformError, SandboxDiedError, SandboxError
 from paddock.linux import cgroups, proc
 from paddock.model import Check, Limit, Process, Usage
 from paddock.wire.guest import StillnessReply, TimesReply
@@ -185,7 +185,7 @@ class Life:
         return self._connection.open(request)
 
     def _dead(self) -> PaddockError:
-        return SandboxDied("the sandbox is gone", hint="`paddock ls --all` says why")
+        return SandboxDiedError("the sandbox is gone", hint="`paddock ls --all` says why")
 
 
 def stands_still(record: Record) -> bool:

@@ -115,7 +115,7 @@ def _ulimits(limits: dict[str, int]) -> list[Any]:
 
 
 def guest_directory(directory: Path) -> Path:
-    """Return the directory in which the guest's program is alone, for an engine to show. NotConfigured.
+    """Return the directory in which the guest's program is alone, for an engine to show. NotConfiguredError.
 
     It is `directory/guest/<digest>`, made if it is not there: whole or not at all.
     """

@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from paddock.backends._base import TreeMount
-from paddock.errors import SandboxDied
+from paddock.errors import SandboxDiedError
 from paddock.linux import proc
 from paddock.model import SandboxId, Template
 from paddock.supervisor import layout
@@ -140,14 +140,14 @@ class Records:
             return record
 
     def move_deadline(self, id: SandboxId, incarnation: int, deadline: float) -> float:
-        """Writes it down; what it was. SandboxDied."""
+        """Writes it down; what it was. SandboxDiedError."""
         record = self.read(id, incarnation)
         if record is not None and record.lives():
             left = deadline - proc.boottime()
             record = self.change(id, incarnation, deadline=deadline, left_seconds=None, most_seconds=left)
             if record is not None:
                 return record.deadline
-        raise SandboxDied(f"sandbox {id} is gone")
+        raise SandboxDiedError(f"sandbox {id} is gone")
 
     def note_times(self, id: SandboxId, incarnation: int, left: float | None, deadline: float) -> Record | None:
         """Write down what pid 1 says of its TTL: never more than was left when that was last known."""
@@ -170,10 +170,11 @@ class Records:
     @contextlib.asynccontextmanager
     async def alone(self, id: SandboxId, doing: Literal["hold", "carry"]) -> AsyncGenerator[None]:
         """One at a time holds a container still to bring its files to its trees. One at a time has a jail that carries
-        out of it, however long another holds it still: what was read of it before is not to be relied on. SandboxDied.
+        out of it, however long another holds it still: what was read of it before is not to be relied on.
+        SandboxDiedError.
         """
         if not self.place(id).is_dir():
-            raise SandboxDied(f"sandbox {id} is gone")
+            raise SandboxDiedError(f"sandbox {id} is gone")
         async with self._turns.setdefault((id, doing), asyncio.Lock()):
             yield
 

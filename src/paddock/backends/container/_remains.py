@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from paddock.backends._base import Ending
-from paddock.errors import ErrandFailed, PaddockError, PlatformError, SandboxDied
+from paddock.errors import ErrandFailedError, PaddockError, PlatformError, SandboxDiedError
 from paddock.linux import proc
 from paddock.model import Limit, SandboxId
 
@@ -51,7 +51,7 @@ class Remains:
         async with contextlib.AsyncExitStack() as alone:
             try:
                 await alone.enter_async_context(self._records.alone(id, "carry"))
-            except SandboxDied:
+            except SandboxDiedError:
                 return  # that has removed all of it
             if (record := self._owing(id, incarnation)) is not None:
                 await self._take_out(engine, record)
@@ -72,7 +72,7 @@ class Remains:
             await self._carrier.out(
                 record.id, record.trees, owner(record.template), lambda path: engine.archive(record.container, path)
             )
-        except ErrandFailed as error:
+        except ErrandFailedError as error:
             lost = error.message
         except PlatformError as error:
             if await state_of(engine, record.container) is None:

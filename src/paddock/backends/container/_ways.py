@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from paddock.backends._base import Exits
-from paddock.errors import PlatformError, Unsupported
+from paddock.errors import PlatformError, UnsupportedError
 from paddock.linux.descriptors import closing
 from paddock.supervisor import _emissary, layout
 
@@ -59,10 +59,10 @@ class Ways:
 
     async def exits(self, records: Records, record: Record, *, make: bool) -> Exits | None:
         """Return copies to whoever has the sandbox's lock. None: an earlier service's gateway has the sockets.
-        PlatformError, Unsupported, ProcessLookupError."""
+        PlatformError, UnsupportedError, ProcessLookupError."""
         if not record.exits:
             if not make:
-                raise Unsupported(f"sandbox {record.id} was made without a way out", hint="give it a policy")
+                raise UnsupportedError(f"sandbox {record.id} was made without a way out", hint="give it a policy")
             show_trust(records.place(record.id) / BIRTH)
         if not self._sockets:
             await self.furnish(record.pid, {}, (), exits=True, again=record.exits)

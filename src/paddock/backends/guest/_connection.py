@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from paddock.backends._stillness import Stillness
-from paddock.errors import GuestLost, GuestProtocolError, InvalidArgument, PaddockError, SandboxDied, SandboxError
+from paddock.errors import (
+    GuestLostError,
+    GuestProtocolError,
+    InvalidArgumentError,
+    PaddockError,
+    SandboxDiedError,
+    SandboxError,
+)
 from paddock.linux import local_sockets
 from paddock.wire import WireError, close_all, send_some
 from paddock.wire.guest import VERSION, GuestHello, HostHello, Limit, Stream
@@ -154,15 +161,15 @@ class Channel:
         return self._read(await self._result.get(), type)
 
     async def call(self, type: type[A]) -> A:
-        """The answer of a request that has nothing but an answer. GuestLost if the guest does not give it."""
+        """The answer of a request that has nothing but an answer. GuestLostError if the guest does not give it."""
         with self.attended():
             reply = await self.reply(type)
             await self._end.get()
             return reply
 
     def attended(self, *, works: bool = False, progress: Callable[[], object] = lambda: None) -> Patience:
-        """In a `with`: whoever waits meanwhile gets GuestLost when the guest falls silent, or does not come to an end
-        with what it `works` at, or else answers at once."""
+        """In a `with`: whoever waits meanwhile gets GuestLostError when the guest falls silent, or does not come to an
+        end with what it `works` at, or else answers at once."""
         seconds = self._connection.work_seconds if works else self._connection.answer_seconds
         return Patience(self._connection, self, seconds, progress)
 
@@ -370,8 +377,8 @@ class Channel:
 
 
 class Patience:
-    """While it is entered, `channel` is given up, with GuestLost, when its guest is silent for `patience_seconds`, and
-    after `most_seconds` even if it is not.
+    """While it is entered, `channel` is given up, with GuestLostError, when its guest is silent for
+    `patience_seconds`, and after `most_seconds` even if it is not.
 
     Half of the first is for silence, the other half for the answer to a ping: work that takes long and says nothing
     goes on. Time in which the sandbox or this process stands still counts for neither, and both begin again when
@@ -428,7 +435,7 @@ class Patience:
 
     def _give_up(self, how: str, **details: object) -> None:
         hint = "what was asked may have been done in part: look, and try again, or kill the sandbox"
-        self._channel.give_up(GuestLost(f"what serves the sandbox inside {how}", hint=hint, **details))
+        self._channel.give_up(GuestLostError(f"what serves the sandbox inside {how}", hint=hint, **details))
 
 
 def _copies(fds: Sequence[int]) -> list[int]:
@@ -450,7 +457,7 @@ def _greeting(frame: Frame) -> int:
 
 
 def _died() -> PaddockError:
-    return SandboxDied("the connection to the sandbox's guest was lost", hint="`paddock ls --all` says why")
+    return SandboxDiedError("the connection to the sandbox's guest was lost", hint="`paddock ls --all` says why")
 
 
 class GuestConnection:
@@ -540,12 +547,12 @@ class GuestConnection:
         if self._failure is not None:
             raise self._failure
         if self._explaining is not None:
-            raise GuestLost("the connection to the guest was lost", hint="try again")
+            raise GuestLostError("the connection to the guest was lost", hint="try again")
         if self._last_channel == frames.MAX_CHANNEL:
             raise self._fail(GuestProtocolError("all channel numbers are used up"))
         self._require_room(request)
         if len(request.body) > Limit.OPEN_BODY:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"a request of more than {Limit.OPEN_BODY >> 20} MiB", hint="pass it on stdin or as a file"
             )
         self._last_channel += 1
@@ -567,7 +574,9 @@ class GuestConnection:
                 hint="wait for the end of some of them, or kill the sandbox",
             )
         if self._out_bytes > _MOST_WAITING:
-            raise GuestLost("what serves the sandbox inside does not read what it is asked", hint="kill the sandbox")
+            raise GuestLostError(
+                "what serves the sandbox inside does not read what it is asked", hint="kill the sandbox"
+            )
 
     def ping(self) -> None:
         """Has the guest say something, if it can."""
@@ -685,7 +694,7 @@ class GuestConnection:
         try:
             self._fail(await explain())
         except Exception as error:
-            self._fail(GuestLost(f"the connection to the guest was lost, and it is not known why: {error}"))
+            self._fail(GuestLostError(f"the connection to the guest was lost, and it is not known why: {error}"))
             raise
 
     def _fail(self, error: PaddockError) -> PaddockError:
@@ -714,4 +723,4 @@ class GuestConnection:
         """Cuts it. What runs in the foreground on it is ended by the guest."""
         if self._explaining is not None:
             self._explaining.cancel()
-        self._fail(SandboxDied("the connection to the guest was closed by this side"))
+        self._fail(SandboxDiedError("the connection to the guest was closed by this side"))

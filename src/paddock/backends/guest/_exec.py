@@ -11,7 +11,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
 
 from paddock.backends._pump import Journal
-from paddock.errors import GuestLost, InvalidArgument, NotFound, PaddockError, SandboxError
+from paddock.errors import GuestLostError, InvalidArgumentError, NotFoundError, PaddockError, SandboxError
 from paddock.model import ExecId, ExecInfo, ExecSpec, ExitStatus, Limit, PtySize
 from paddock.model.streams import ByteReader, ByteWriter
 from paddock.wire import close_all
@@ -85,7 +85,7 @@ def _nanoseconds(seconds: float | None) -> int:
     if seconds is None:
         return 0
     if not seconds > 0 or not math.isfinite(seconds):
-        raise InvalidArgument("timeout_seconds must be seconds above 0")
+        raise InvalidArgumentError("timeout_seconds must be seconds above 0")
     return min(max(1, int(seconds * 1e9)), (1 << 63) - 1)
 
 
@@ -147,7 +147,7 @@ def _status(exited: wire.Exit | wire.Listed, connection: GuestConnection) -> Exi
 
 def _killed(error: BaseException) -> bool:
     """The agent is dead, and so is all that it had started."""
-    return isinstance(error, GuestLost) and error.details.get("killed") is True
+    return isinstance(error, GuestLostError) and error.details.get("killed") is True
 
 
 class Keeping(Protocol):
@@ -177,7 +177,7 @@ class ChannelReader:
     async def read(self, size: int = 65536) -> bytes:
         try:
             return await self._channel.read(self._stream, size)
-        except GuestLost as error:
+        except GuestLostError as error:
             if not _killed(error):
                 raise
             return b""  # as of a pipe whose writer was killed: the status says so
@@ -258,7 +258,7 @@ class GuestExecHandle:
     async def wait(self) -> ExitStatus:
         try:
             return _status(await self._result(), self._connection)
-        except GuestLost as error:
+        except GuestLostError as error:
             if not _killed(error):
                 raise
             # Whoever kills its agent kills the command: pid 1 has ended all that the agent left.
@@ -275,9 +275,9 @@ class GuestExecHandle:
         request = ask(Op.KILL, wire.Kill(id=encode(self.id)), of_command(self.id))
         try:
             answer = await self._connection.open(request).call(wire.KillReply)
-        except NotFound:  # ended so long ago that the guest has forgotten it
+        except NotFoundError:  # ended so long ago that the guest has forgotten it
             return
-        except GuestLost as error:
+        except GuestLostError as error:
             if self._connection.closed and _killed(await self._connection.why()):
                 return
             raise self._unended(error) from None
@@ -288,9 +288,9 @@ class GuestExecHandle:
 
     async def resize(self, size: PtySize) -> None:
         if not self._pty:
-            raise InvalidArgument("the command has no terminal")
+            raise InvalidArgumentError("the command has no terminal")
         message = wire.Resize(rows=size.rows, columns=size.columns, id=encode(self.id))
-        with contextlib.suppress(NotFound):  # ended so long ago that the guest has forgotten it
+        with contextlib.suppress(NotFoundError):  # ended so long ago that the guest has forgotten it
             await self._connection.open(ask(Op.RESIZE, message, of_command(self.id))).call(Nothing)
 
     async def keep(self, timeout_seconds: float | None) -> None:
@@ -367,7 +367,7 @@ class GuestExecHandle:
         try:
             with self._channel.attended():
                 await self._channel.finished()
-        except GuestLost as error:
+        except GuestLostError as error:
             raise (error if self._outlives else self._unended(error)) from None
         except PaddockError:
             pass  # it has ended, and that is all that was wanted
@@ -424,7 +424,7 @@ class AttachedExecHandle(GuestExecHandle):
         channel = self._connection.open(_attach_request(self.id, 0), receives=(Stream.OUT, Stream.ERR))
         try:
             return await channel.result(wire.Exit)
-        except NotFound:  # ended so long ago that the guest has forgotten it; this channel has not
+        except NotFoundError:  # ended so long ago that the guest has forgotten it; this channel has not
             return await super()._result()
         finally:
             if not channel.has_ended:
@@ -488,14 +488,14 @@ def _pipes(outputs: int, *, stdin: bool) -> Generator[tuple[list[int], PipeWrite
 
 
 async def take_up(connection: GuestConnection, id: ExecId, keeping: Keeping, held: tuple[int, ...]) -> GuestExecHandle:
-    """Go on with a command that another daemon kept. NotFound: it, or what it printed, is gone, and so it ends."""
+    """Go on with a command that another daemon kept. NotFoundError: it, or what it printed, is gone, and so it ends."""
     channel = connection.open(_attach_request(id, 0), receives=(Stream.OUT, Stream.ERR))
     with channel.attended():
         await channel.reply(wire.AttachReply)
     if not all(map(Journal.is_whole, held[1:4:2])):
         channel.close()
         await connection.open(ask(Op.KILL, wire.Kill(id=encode(id)), of_command(id))).call(wire.KillReply)
-        raise NotFound(f"what {id} printed was not kept: there was no room for it on the disk")
+        raise NotFoundError(f"what {id} printed was not kept: there was no room for it on the disk")
     handle = TakenUpExecHandle(connection, channel, id=id, keeping=keeping, held=tuple(map(os.dup, held)))
     await handle.started()
     return handle
@@ -521,12 +521,12 @@ async def start_background(
     """Its output is kept inside; the handle is attached to it in the same breath."""
     request = exec_request(connection.place, spec, id, user, background=True)
     if spec.stdin and not connection.descriptors:
-        raise InvalidArgument("a background command has no stdin here")
+        raise InvalidArgumentError("a background command has no stdin here")
     with _pipes(0, stdin=spec.stdin) as (far, stdin, _):
         channel = connection.open(request, fds=far)
         handle = attach(connection, id, stdin)
         try:
-            with contextlib.suppress(GuestLost):  # then the handle knows as well
+            with contextlib.suppress(GuestLostError):  # then the handle knows as well
                 await channel.call(wire.ExecReply)
             await handle.started()
         except BaseException:

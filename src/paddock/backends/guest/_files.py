@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paddock.errors import FileError, Unsupported
+from paddock.errors import FileError, UnsupportedError
 from paddock.model import (
     Action,
     ConnectPort,
@@ -303,7 +303,7 @@ async def perform(connection: GuestConnection, action: Action[T]) -> T:
     """By the user whose agent the connection leads to. FileError with the errno's name."""
     serve = _SERVED.get(type(action))
     if serve is None:
-        raise Unsupported(f"{type(action).__name__} is no action on files")
+        raise UnsupportedError(f"{type(action).__name__} is no action on files")
     return await serve(_Files(connection), action)
 
 

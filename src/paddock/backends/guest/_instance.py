@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from paddock.backends._base import Command, Paused
 from paddock.backends._stillness import Stillness
-from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, Unsupported
+from paddock.errors import OUT_OF, GuestLostError, NotFoundError, PaddockError, SandboxDiedError, UnsupportedError
 from paddock.linux.cgroups import Refusals
 from paddock.model import (
     Action,
@@ -60,7 +60,7 @@ class GuestInstance:
 
     def lost_error(self) -> PaddockError:
         """The exception for what was under way when the sandbox died. Backends that know better say more."""
-        return SandboxDied(f"sandbox {self.id} went away", hint="`paddock ls --all` says why")
+        return SandboxDiedError(f"sandbox {self.id} went away", hint="`paddock ls --all` says why")
 
     def strikes(self) -> Mapping[Limit, int] | None:
         try:
@@ -84,11 +84,11 @@ class GuestInstance:
 
     async def take_up(self, exec: ExecId) -> Command:
         if self.keeping is None or not (held := await self.keeping.get(exec)):
-            raise NotFound(f"nothing is kept of {exec}")
+            raise NotFoundError(f"nothing is kept of {exec}")
         keeping = self.keeping
         try:
             return await self._first(lambda connection: take_up(connection, exec, keeping, held))
-        except NotFound:
+        except NotFoundError:
             await keeping.put(exec, ())
             raise
         finally:
@@ -130,7 +130,7 @@ class GuestInstance:
     async def file(self, action: Action[R]) -> R:
         identity, other = self.route(getattr(action, "user", None))
         if other is not None:
-            raise Unsupported(
+            raise UnsupportedError(
                 f"files cannot be touched as {other!r}: that is for root and {self.template.default_user!r}",
                 hint=f"do it as root and give it to {other!r}, or run a command as {other!r}",
             )
@@ -161,13 +161,13 @@ class GuestInstance:
         user = self.template.user(name)
         if user is None:
             known = ", ".join(user.name for user in self.template.users)
-            raise NotFound(f"no user {name!r} in template {self.template.name!r}", hint=f"users: {known}")
+            raise NotFoundError(f"no user {name!r} in template {self.template.name!r}", hint=f"users: {known}")
         if user.uid == 0 and self._root_user:
             return "root", None  # also where an image runs as root: the agent of its default user has no powers
         if user.name == self.template.default_user:
             return "user", None
         if not self._root_user:
-            raise Unsupported(
+            raise UnsupportedError(
                 f"nothing can be done as {user.name!r}: it needs a range of ids, which an ordinary user does not have",
                 hint="`subordinate_ids = true` in config.toml gives a new state directory one; else run paddock as root"
                 f" or leave it to {self.template.default_user!r}",
@@ -183,7 +183,7 @@ class GuestInstance:
             known = self._connections.get(identity)
             if known is None or known.closed:
                 closings = self._closings
-                if known is not None and isinstance(error := await known.why(), SandboxDied):
+                if known is not None and isinstance(error := await known.why(), SandboxDiedError):
                     raise error
                 try:
                     known = await self._connect(identity)
@@ -222,7 +222,7 @@ class GuestInstance:
         try:
             async with asyncio.timeout(_VERDICT_SECONDS):
                 alive, number = await orders.verdict(control, identity, lost.peer_pid)
-        except SandboxDied:
+        except SandboxDiedError:
             return self.lost_error()
         except TimeoutError:
             return self._agent_lost(identity, "was lost, and its pid 1 does not answer either")
@@ -237,8 +237,8 @@ class GuestInstance:
             identity, f"{how}, and all that it had started was ended", killed=lost.peer_pid is not None
         )
 
-    def _agent_lost(self, identity: str, how: str, *, killed: bool = False) -> GuestLost:
-        return GuestLost(
+    def _agent_lost(self, identity: str, how: str, *, killed: bool = False) -> GuestLostError:
+        return GuestLostError(
             f"what serves {identity!r} inside sandbox {self.id} {how}",
             hint="the sandbox lives, and what was asked may have been done in part: look, and try again",
             sandbox=self.id,
@@ -247,14 +247,14 @@ class GuestInstance:
 
     async def _first(self, attempt: Callable[[GuestConnection], Awaitable[R]]) -> R:
         """A command belongs to the agent that started it: `user`, or else `root` if that one was ever used."""
-        missing: NotFound | None = None
+        missing: NotFoundError | None = None
         for identity in ("user", *(("root",) if self._root_user else ())):
             try:
                 return await attempt(await self.connection(identity))
-            except NotFound as error:
+            except NotFoundError as error:
                 missing = missing or error
         raise cast("Any", missing)
 
 
-def _restless() -> Unsupported:
-    return Unsupported("a sandbox of this level cannot be paused here", hint="paddock doctor")
+def _restless() -> UnsupportedError:
+    return UnsupportedError("a sandbox of this level cannot be paused here", hint="paddock doctor")

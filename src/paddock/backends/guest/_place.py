@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Mapping, Sequence
 
-from paddock.errors import FileError, InvalidArgument
+from paddock.errors import FileError, InvalidArgumentError
 from paddock.model import User
 from paddock.wire.guest import Limit
 
@@ -37,7 +37,7 @@ class Place:
         """Where the guest finds what the sandbox knows as `path`; relative paths are below the working directory."""
         name = encode(path)
         if not name:
-            raise InvalidArgument(f"{what} is empty")
+            raise InvalidArgumentError(f"{what} is empty")
         if not name.startswith(b"/"):
             name = self._workdir.rstrip(b"/") + b"/" + name
         if self._root:
@@ -62,7 +62,7 @@ class Place:
         """Of a command that has `more`, and runs as `user` in place of the agent's."""
         for name in more:
             if not name or "=" in name:
-                raise InvalidArgument(f"env holds the name {name!r}")
+                raise InvalidArgumentError(f"env holds the name {name!r}")
         if user is not None:
             more = {**variables(user), **more}
         return tuple({**self._env, **{name: _variable(name, value) for name, value in more.items()}}.values())
@@ -82,9 +82,9 @@ def encode(text: str) -> bytes:
     try:
         name = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise InvalidArgument("text that is neither Unicode nor escaped bytes") from None
+        raise InvalidArgumentError("text that is neither Unicode nor escaped bytes") from None
     if b"\0" in name:
-        raise InvalidArgument("a NUL byte in a text")
+        raise InvalidArgumentError("a NUL byte in a text")
     return name
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import paddock
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfiguredError
 from paddock.model import Check
 
 PACKAGE = Path(paddock.__file__).parent
@@ -23,13 +23,13 @@ def shipped() -> Path:
 
 
 def program() -> Path:
-    """NotConfigured: there is neither a program nor what it could be built from. Compiles it if that was not done
+    """NotConfiguredError: there is neither a program nor what it could be built from. Compiles it if that was not done
     before: some seconds."""
     carried = shipped()
     if carried.exists():
         return carried
     if not (SOURCES / "build.py").exists():
-        raise NotConfigured(
+        raise NotConfiguredError(
             f"this installation of paddock has no native guest for {platform.machine()}",
             hint="install a wheel that was built for this machine, or from a checkout where gcc or clang is installed",
         )
@@ -37,11 +37,11 @@ def program() -> Path:
     try:
         return build.build()
     except build.NoCompiler as error:
-        raise NotConfigured(f"the native guest is not built: {error}") from None
+        raise NotConfiguredError(f"the native guest is not built: {error}") from None
     except OSError as error:
-        raise NotConfigured(f"the native guest cannot be kept: {error}", hint="set XDG_CACHE_HOME") from None
+        raise NotConfiguredError(f"the native guest cannot be kept: {error}", hint="set XDG_CACHE_HOME") from None
     except subprocess.CalledProcessError as error:
-        raise NotConfigured(
+        raise NotConfiguredError(
             f"the native guest could not be compiled: {error.cmd[0]} ended with {error.returncode}",
             hint=f"run python {SOURCES / 'build.py'} to see why",
         ) from None

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from paddock.errors import (
     OUT_OF,
-    AlreadyExists,
+    AlreadyExistsError,
     FileError,
-    GuestLost,
-    InvalidArgument,
-    InvalidState,
-    NotFound,
+    GuestLostError,
+    InvalidArgumentError,
+    InvalidStateError,
+    NotFoundError,
     PaddockError,
     ProgramNotExecutableError,
     ProgramNotFoundError,
@@ -61,11 +61,11 @@ class Nothing(Message):
 
 
 def ask(op: Op, message: Message, refused: Refusal) -> Request:
-    """InvalidArgument: the message cannot hold what is asked."""
+    """InvalidArgumentError: the message cannot hold what is asked."""
     try:
         return Request(op, message.pack(), refused)
     except (ValueError, StructError) as error:
-        raise InvalidArgument(f"{op.name.lower()}: {error}") from None
+        raise InvalidArgumentError(f"{op.name.lower()}: {error}") from None
 
 
 def flags(wanted: Mapping[int, object]) -> int:
@@ -89,7 +89,7 @@ def of_file(path: str, wanted: str = "text that means something") -> Refusal:
 
     def refused(number: int, step: str) -> PaddockError:
         if number == errno.EILSEQ:
-            return InvalidArgument(f"not {wanted}: {step}")
+            return InvalidArgumentError(f"not {wanted}: {step}")
         if step == "operation" and number == errno.EIO:
             return SandboxError("the work was ended from outside: killed, or out of memory")
         if step in _BEGINNING:
@@ -104,7 +104,7 @@ def of_copy(source: str) -> Refusal:
 
     def read(number: int, step: str) -> PaddockError:
         if number == errno.EINVAL:
-            return InvalidArgument("a directory cannot be copied into itself")
+            return InvalidArgumentError("a directory cannot be copied into itself")
         return refused(number, step)
 
     return read
@@ -113,13 +113,13 @@ def of_copy(source: str) -> Refusal:
 def of_command(id: str) -> Refusal:
     def refused(number: int, step: str) -> PaddockError:
         if number == errno.ENOENT:
-            return NotFound(f"no command {id[:100]}")
+            return NotFoundError(f"no command {id[:100]}")
         if number == errno.ESRCH:
-            return InvalidState(f"the command {id} has ended")
+            return InvalidStateError(f"the command {id} has ended")
         if number == errno.ENOTTY:
-            return InvalidArgument("the command has no terminal")
+            return InvalidArgumentError("the command has no terminal")
         if number == errno.EINVAL:
-            return InvalidArgument(f"not a {step} that can be given to a command")
+            return InvalidArgumentError(f"not a {step} that can be given to a command")
         if number == errno.ENODATA:
             return SandboxError(
                 f"the command {id} printed more than the guest keeps before it was read",
@@ -140,7 +140,7 @@ def of_port(port: int) -> Refusal:
 def of_door(path: str) -> Refusal:
     def refused(number: int, step: str) -> PaddockError:
         if number in OUT_OF:
-            return GuestLost(f"no connection could be taken at {path}: {os.strerror(number)}", hint="try again")
+            return GuestLostError(f"no connection could be taken at {path}: {os.strerror(number)}", hint="try again")
         return FileError(f"{os.strerror(number)}: {path}", errno=errno.errorcode[number])
 
     return refused
@@ -158,7 +158,7 @@ def of_exec(program: str, cwd: str, id: str) -> Refusal:
         if step == "interpreter":
             return ProgramNotFoundError(f"the interpreter or loader of {program!r} does not exist", errno=name)
         if step == "cwd" and number != errno.EINVAL:
-            kind = NotFound if number in _MISSING else InvalidArgument
+            kind = NotFoundError if number in _MISSING else InvalidArgumentError
             return kind(f"no working directory {cwd!r}: {reason}", errno=name)
         if step == "exec" and number in _MISSING:
             hint = "; lines of shell need one, a command as a sequence does not" if program == "/bin/sh" else ""
@@ -166,13 +166,13 @@ def of_exec(program: str, cwd: str, id: str) -> Refusal:
         if step == "exec" and number == errno.EACCES:
             return ProgramNotExecutableError(f"{program!r} is not executable", errno=name)
         if number == errno.E2BIG:
-            return InvalidArgument(f"cannot execute {program!r}: {reason}: {_LARGEST}", errno=name)
+            return InvalidArgumentError(f"cannot execute {program!r}: {reason}: {_LARGEST}", errno=name)
         if step == "exec" and number in _NO_PROGRAM:
             return ProgramNotExecutableError(f"cannot execute {program!r}: {reason}", errno=name)
         if step == "id" and number == errno.EEXIST:
-            return AlreadyExists(f"there is a command {id} already")
+            return AlreadyExistsError(f"there is a command {id} already")
         if number == errno.EINVAL:
-            return InvalidArgument(f"{step} is nothing that a command can have")
+            return InvalidArgumentError(f"{step} is nothing that a command can have")
         if step == "clone":
             return SandboxError(f"no process could be made: {reason}", errno=name)
         return SandboxError(f"cannot execute {program!r}: {step}: {reason}", errno=name)

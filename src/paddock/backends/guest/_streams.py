@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paddock.backends._pump import Flow
-from paddock.errors import FileError, InvalidArgument
+from paddock.errors import FileError, InvalidArgumentError
 from paddock.linux.descriptors import closing
 from paddock.model import FileInfo
 from paddock.wire.guest import Accept, Connect, File, Op, Stream
@@ -202,7 +202,7 @@ class PortStream:
 
 async def connect(connection: GuestConnection, port: int) -> PortStream:
     if not 0 < port < 65536:
-        raise InvalidArgument("port must be an integer from 1 to 65535")
+        raise InvalidArgumentError("port must be an integer from 1 to 65535")
     request = ask(Op.CONNECT, Connect(port=port), of_port(port))
     return PortStream(await _asked(connection, request, Nothing, receives=True, sends=True))
 

@@ -11,7 +11,7 @@ from typing import Any
 from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.vessel import GUEST, Orders, VesselBackend, VesselInstance
-from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError, Unsupported
+from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockError, UnsupportedError
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.storage._kit import PLACE as KIT
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
@@ -103,7 +103,7 @@ class GvisorBackend(VesselBackend):
     async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         found = await asyncio.to_thread(self._look)
         if isinstance(found, str):
-            raise LevelUnavailable(found, hint=_probe.fix(self._home))
+            raise LevelUnavailableError(found, hint=_probe.fix(self._home))
         return await self.dressed(plan, jail, await self._settled(found) if found.tries_kvm else found)
 
     async def _settled(self, found: _probe.Found) -> _probe.Found:
@@ -112,7 +112,7 @@ class GvisorBackend(VesselBackend):
             self._trying = self.start(self._try_kvm(found))
         settled = await asyncio.shield(self._trying)
         if settled.refused:
-            raise LevelUnavailable(settled.refused, hint=_probe.fix(self._home))
+            raise LevelUnavailableError(settled.refused, hint=_probe.fix(self._home))
         return settled
 
     async def _try_kvm(self, found: _probe.Found) -> _probe.Found:
@@ -186,8 +186,8 @@ class GvisorBackend(VesselBackend):
             return await super().exits(id, incarnation, make=make)
         try:
             return await super().exits(id, incarnation)
-        except InvalidArgument:
-            raise Unsupported(
+        except InvalidArgumentError:
+            raise UnsupportedError(
                 f"{id} was made without a way out, so its network is its sentry's own, which leads nowhere",
                 hint="at level gvisor, create it with a policy",
             ) from None
@@ -290,7 +290,7 @@ class GvisorInstance(VesselInstance):
     async def frozen(self) -> AsyncGenerator[None]:
         """What is in memory is in its tree as well, where it can be saved."""
         async with self.copying, self.roused(), contextlib.AsyncExitStack() as saved:
-            with contextlib.suppress(Unsupported):
+            with contextlib.suppress(UnsupportedError):
                 await saved.enter_async_context(self.saved())
             async with super().frozen():
                 yield

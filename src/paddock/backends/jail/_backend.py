@@ -18,7 +18,7 @@ from paddock.backends._stillness import Stillness
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._supervisor import Message, SupervisorClient
-from paddock.errors import PaddockError, SandboxDied, SupervisorUnavailable
+from paddock.errors import PaddockError, SandboxDiedError, SupervisorUnavailableError
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, Limits, SandboxId, Template, replace
 from paddock.model.caller import directories
 from paddock.supervisor import _trust_places, layout
@@ -188,7 +188,7 @@ class JailBackend:
         more."""
         try:
             return await self._make(plan, jail)
-        except SupervisorUnavailable as error:
+        except SupervisorUnavailableError as error:
             if not error.details.get("lost"):
                 raise
         await self.supervisor.tell("forget", id=plan.id)
@@ -208,7 +208,7 @@ class JailBackend:
         except BaseException as error:
             if not known:
                 self._endings.pop(plan.id, None)
-            if isinstance(error, asyncio.CancelledError | SupervisorUnavailable):
+            if isinstance(error, asyncio.CancelledError | SupervisorUnavailableError):
                 # The supervisor goes on all the same, or its successor finds what was complete when it died. Should the
                 # caller lose patience here too, this is still done.
                 await asyncio.shield(self.start(self._unmake(plan, making)))
@@ -225,10 +225,10 @@ class JailBackend:
         with contextlib.suppress(PaddockError):  # it failed, or no supervisor can be had: a sweep finds what is left
             try:
                 await making
-            except SupervisorUnavailable as error:
+            except SupervisorUnavailableError as error:
                 if error.details.get("unheard"):
                     return
-            with contextlib.suppress(SandboxDied):
+            with contextlib.suppress(SandboxDiedError):
                 await self.supervisor.request("kill", id=plan.id, incarnation=plan.incarnation)
             await self.forget(plan.id)
 
@@ -288,8 +288,8 @@ class JailBackend:
         try:
             record = await self.record(id)
             if record.kind != self.name:
-                raise SandboxDied(f"{id} is another backend's")
-        except SandboxDied:
+                raise SandboxDiedError(f"{id} is another backend's")
+        except SandboxDiedError:
             if not known:
                 self._endings.pop(id, None)
             return None
@@ -304,7 +304,7 @@ class JailBackend:
         return instance
 
     async def record(self, id: SandboxId) -> Record:
-        """What the supervisor has recorded of a living one. SandboxDied."""
+        """What the supervisor has recorded of a living one. SandboxDiedError."""
         from paddock.supervisor._records import Record
 
         return Record(**await self.supervisor.request("inspect", id=id))
@@ -350,7 +350,7 @@ class JailBackend:
         ending = _KILLED
         try:
             await self.supervisor.request("kill", id=id, incarnation=incarnation)
-        except SandboxDied:
+        except SandboxDiedError:
             ending = _GONE
         self._settle(id, incarnation, ending)
 

@@ -13,7 +13,7 @@ from paddock.backends._stillness import Stillness
 from paddock.backends.guest import Nothing, Place, orders, variables
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
-from paddock.errors import SandboxDied, SupervisorUnavailable
+from paddock.errors import SandboxDiedError, SupervisorUnavailableError
 from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
 from paddock.model.caller import PROCESS
@@ -92,7 +92,7 @@ class JailInstance(GuestInstance):
         try:
             control = await self.reach("init")
         except OSError:  # the deadline had passed
-            raise SandboxDied(f"{self.id} is dead") from None
+            raise SandboxDiedError(f"{self.id} is dead") from None
         with contextlib.closing(control):
             await control.open(orders.deadline(deadline)).call(Nothing)
 
@@ -144,7 +144,7 @@ class JailInstance(GuestInstance):
             thawing = self._backend.start(self._backend.supervisor.request("thaw", id=self.id, hold=hold))
             answer = await asyncio.shield(thawing)
         if not answer["held"]:
-            raise SupervisorUnavailable(
+            raise SupervisorUnavailableError(
                 f"{self.id} did not stand still for as long as it took", hint="try again", lost=True
             )
 

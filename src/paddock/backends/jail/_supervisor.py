@@ -22,11 +22,11 @@ from paddock.backends.guest import program
 from paddock.errors import (
     OUT_OF,
     InternalError,
-    InvalidArgument,
+    InvalidArgumentError,
     PaddockError,
-    ResourceExhausted,
-    SandboxDied,
-    SupervisorUnavailable,
+    ResourceExhaustedError,
+    SandboxDiedError,
+    SupervisorUnavailableError,
 )
 from paddock.linux import local_sockets
 from paddock.storage import Templates, open_pool, prepare
@@ -120,12 +120,12 @@ class SupervisorClient:
     async def request(self, operation: str, descriptors: tuple[int, ...] = (), **fields: object) -> Message:
         """Ask and wait for the answer, whose descriptors are in `fds`. The supervisor gets copies of `descriptors`.
 
-        SupervisorUnavailable, SandboxDied, or the PaddockError that fits what the supervisor says."""
+        SupervisorUnavailableError, SandboxDiedError, or the PaddockError that fits what the supervisor says."""
         body = json.dumps({"op": operation, **fields}).encode()
         await self.connect()
         try:
             return await self._exchange(body, tuple(map(os.dup, descriptors)))
-        except SupervisorUnavailable as error:
+        except SupervisorUnavailableError as error:
             if operation not in _REPEATABLE and not error.details.get("unheard"):
                 raise
         # It had died before it was asked, perhaps: its successor knows as much, and asking twice does no harm.
@@ -147,7 +147,7 @@ class SupervisorClient:
                 return
             await to_its_end(self._start)  # else it would start a supervisor that nobody wants
             if not await self._greet():
-                raise SupervisorUnavailable(
+                raise SupervisorUnavailableError(
                     "the supervisor does not answer", hint=f"see {self.state_dir / layout.SUPERVISOR_LOG}"
                 )
 
@@ -175,11 +175,11 @@ class SupervisorClient:
     async def _exchange(self, body: bytes, descriptors: tuple[int, ...]) -> Message:
         if self._line is None:
             close_all(descriptors)
-            raise SupervisorUnavailable("the supervisor went away", unheard=True)
+            raise SupervisorUnavailableError("the supervisor went away", unheard=True)
         try:
             answer = await self._line.ask(body, descriptors)
         except ConnectionError as error:
-            raise SupervisorUnavailable(
+            raise SupervisorUnavailableError(
                 "the supervisor went away before it answered", unheard=isinstance(error, NotSent), lost=True
             ) from error
         result: Message = json.loads(answer.body)
@@ -214,7 +214,7 @@ class SupervisorClient:
             from paddock.backends.jail import _probe
 
             if (reason := _probe.unusable()) is not None:
-                raise SupervisorUnavailable(reason, hint=_probe.remedy(reason))
+                raise SupervisorUnavailableError(reason, hint=_probe.remedy(reason))
             raise _could_not_start(text)
 
     def _launch(self, prefix: list[str], environment: dict[str, str], options: Message) -> tuple[bool, bool]:
@@ -274,8 +274,8 @@ def _has_controllers() -> bool:
         return False  # version 1, of which systemd hands nothing on
 
 
-def _foreign(pid: int) -> SupervisorUnavailable:
-    return SupervisorUnavailable(
+def _foreign(pid: int) -> SupervisorUnavailableError:
+    return SupervisorUnavailableError(
         f"the supervisor of another version of paddock serves this state directory (process {pid})",
         hint=f"end its sandboxes, then it: kill {pid}; paddock starts its own",
     )
@@ -284,13 +284,13 @@ def _foreign(pid: int) -> SupervisorUnavailable:
 def _error(answer: Message) -> PaddockError:
     text, number = str(answer["error"]), answer.get("errno")
     if answer.get("kind") == "Gone":
-        return SandboxDied(text)
+        return SandboxDiedError(text)
     name = errno.errorcode.get(number) if isinstance(number, int) else None
     if name in _EXHAUSTED:
         hint = _REMEDY.get(name, "paddock doctor")
-        return ResourceExhausted(f"the supervisor could not do that: {text}", hint=hint, errno=name)
+        return ResourceExhaustedError(f"the supervisor could not do that: {text}", hint=hint, errno=name)
     if answer.get("kind") in ("PlanError", "MountError"):
-        return InvalidArgument(text)
+        return InvalidArgumentError(text)
     return InternalError(f"the supervisor failed: {text}", hint="paddock doctor", errno=name)
 
 
@@ -298,5 +298,5 @@ def _could_not_start(text: str) -> PaddockError:
     """By what its log ends with."""
     words = f"the supervisor could not start: {text.splitlines()[-1]}"
     if (found := _ERRNO.search(text)) and int(found[1]) in (*OUT_OF, errno.EAGAIN):
-        return ResourceExhausted(words, hint="paddock doctor", errno=errno.errorcode[int(found[1])])
-    return SupervisorUnavailable(words, hint="paddock doctor")
+        return ResourceExhaustedError(words, hint="paddock doctor", errno=errno.errorcode[int(found[1])])
+    return SupervisorUnavailableError(words, hint="paddock doctor")

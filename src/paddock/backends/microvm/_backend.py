@@ -24,10 +24,10 @@ from paddock.backends.microvm._trust import Trust
 from paddock.backends.vessel import Orders, VesselBackend, VesselInstance
 from paddock.errors import (
     FileError,
-    LevelUnavailable,
+    LevelUnavailableError,
     PaddockError,
     SandboxError,
-    Unsupported,
+    UnsupportedError,
 )
 from paddock.linux import proc
 from paddock.model import (
@@ -224,7 +224,7 @@ class MicrovmBackend(VesselBackend):
 
     async def _ingredients(self, plan: SandboxPlan, accelerator: str | None = None) -> Ingredients:
         if not (await self.trees()).overlay:
-            raise Unsupported("virtual machines need a pool with layers", hint="paddock doctor --storage")
+            raise UnsupportedError("virtual machines need a pool with layers", hint="paddock doctor --storage")
         templates = await self.templates()
         host = await asyncio.to_thread(templates.get, "host")
         limits = plan.spec.limits
@@ -366,7 +366,7 @@ def _own_address() -> bytes:
 def _mkfs() -> str:
     found = shutil.which("mke2fs", path="/usr/sbin:/sbin:/usr/bin")
     if found is None:
-        raise LevelUnavailable("mke2fs is not there", hint=_qemu.PACKAGES)
+        raise LevelUnavailableError("mke2fs is not there", hint=_qemu.PACKAGES)
     return found
 
 

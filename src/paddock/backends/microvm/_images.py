@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 
 from paddock.backends._threads import to_its_end
-from paddock.errors import InvalidState, NotFound, PaddockError
+from paddock.errors import InvalidStateError, NotFoundError, PaddockError
 from paddock.storage._memories import PREFIX, Image, Memories
 
 Save = Callable[[str, int], AbstractAsyncContextManager[None]]
@@ -22,7 +22,7 @@ class Images:
 
     async def for_start(self, tree: str, baked: str) -> str | None:
         """The image to which the state in this tree belongs; None: it has none of its own, and begins as it was baked.
-        InvalidState: that image is gone."""
+        InvalidStateError: that image is gone."""
         return await asyncio.to_thread(self._for_start, tree, baked)
 
     async def of_state(self, tree: str) -> str:
@@ -52,7 +52,7 @@ class Images:
         leans_on = self._memories.leans_on(tree)
         image = leans_on[-1] if leans_on and leans_on[-1].startswith(PREFIX) else None
         if image is not None and not self._memories.is_there(image):
-            raise InvalidState(f"the memory of the machine that {tree} is a copy of is gone ({image})")
+            raise InvalidStateError(f"the memory of the machine that {tree} is a copy of is gone ({image})")
         self._memories.lean(tree, image or baked)
         return image
 
@@ -62,7 +62,7 @@ class Images:
 
     def _end(self, image: Image, tree: str, base: str) -> None:
         image.let_go()
-        with suppress(NotFound):  # the sandbox has ended meanwhile, and its tree with it
+        with suppress(NotFoundError):  # the sandbox has ended meanwhile, and its tree with it
             self._memories.lean(tree, base)
         with suppress(PaddockError):  # a sweep finds it
             self._memories.drop(image.name)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfiguredError
 
 OURS = Path("/usr/local/lib/paddock/kernel")
 REMEDY = "tools/bootstrap levels (as root, on Debian), or `kernel` in config.toml: a vmlinuz with its modules beside it"
@@ -44,7 +44,7 @@ class Kernel:
         return f"{self.release} {info.st_size} {info.st_mtime_ns}"
 
     def chain(self, wanted: tuple[str, ...]) -> tuple[bytes, ...]:
-        """Return modules in the order in which they are loaded, decompressed. NotConfigured: one can't be read.
+        """Return modules in the order in which they are loaded, decompressed. NotConfiguredError: one can't be read.
 
         What is not there as a file is built in: Debian's kernels name what they lack only when it is used.
         """
@@ -60,7 +60,7 @@ class Kernel:
         module = _read(path)
         found = _DEPENDS.search(module)
         if found is None:
-            raise NotConfigured(f"{path} is no module that can be read", hint=REMEDY)
+            raise NotConfiguredError(f"{path} is no module that can be read", hint=REMEDY)
         for below in filter(None, found[1].decode("ascii").split(",")):
             self._add(below.replace("-", "_"), order)
         order[name] = module
@@ -75,11 +75,11 @@ def _read(path: Path) -> bytes:
     try:
         return lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
     except lzma.LZMAError as error:
-        raise NotConfigured(f"{path} can't be decompressed: {error}", hint=REMEDY) from None
+        raise NotConfiguredError(f"{path} can't be decompressed: {error}", hint=REMEDY) from None
 
 
 def find(given: str | None = None, places: tuple[Path, ...] = (OURS, Path("/"))) -> Kernel:
-    """The configured kernel, or else the newest cloud kernel. NotConfigured says why there is none."""
+    """The configured kernel, or else the newest cloud kernel. NotConfiguredError says why there is none."""
     if given is not None:
         image = Path(given)
         return _checked(image, image.parent.parent)
@@ -87,15 +87,15 @@ def find(given: str | None = None, places: tuple[Path, ...] = (OURS, Path("/")))
         for image in sorted((place / "boot").glob("vmlinuz-*-cloud-*"), key=_by_version, reverse=True):
             if os.access(image, os.R_OK):
                 return _checked(image, place)
-    raise NotConfigured("there is no kernel here that a virtual machine could boot", hint=REMEDY)
+    raise NotConfiguredError("there is no kernel here that a virtual machine could boot", hint=REMEDY)
 
 
 def _checked(image: Path, place: Path) -> Kernel:
     kernel = Kernel(image, place / "lib/modules" / image.name.removeprefix("vmlinuz-"))
     if not os.access(image, os.R_OK):
-        raise NotConfigured(f"the kernel {image} is not there, or not for us to read", hint=REMEDY)
+        raise NotConfiguredError(f"the kernel {image} is not there, or not for us to read", hint=REMEDY)
     if not kernel.modules.is_dir():
-        raise NotConfigured(f"the kernel {image} has no modules in {kernel.modules}", hint=REMEDY)
+        raise NotConfiguredError(f"the kernel {image} has no modules in {kernel.modules}", hint=REMEDY)
     return kernel
 
 

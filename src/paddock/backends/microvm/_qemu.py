@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends.microvm._kernel import PROGRAM as PID_1
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfiguredError
 
 PLACE = "/vm"
 BOOT = (f"{PLACE}/boot/kernel", f"{PLACE}/boot/initrd")
@@ -107,9 +107,9 @@ class Qemu:
 
 
 def find(program: Path = PROGRAM) -> Qemu:
-    """NotConfigured: none, or too old."""
+    """NotConfiguredError: none, or too old."""
     if not os.access(program, os.X_OK):
-        raise NotConfigured(f"{program} is not there", hint=PACKAGES)
+        raise NotConfiguredError(f"{program} is not there", hint=PACKAGES)
     info = program.stat()
     return _ask(program, info.st_size, info.st_mtime_ns)
 
@@ -121,9 +121,9 @@ def _ask(program: Path, size: int, mtime_ns: int) -> Qemu:
     )
     found = _VERSION.search(done.stdout.decode(errors="replace"))
     if found is None:
-        raise NotConfigured(f"{program} does not say which version it is", hint=PACKAGES)
+        raise NotConfiguredError(f"{program} does not say which version it is", hint=PACKAGES)
     if tuple(map(int, found.groups())) < _OLDEST:
-        raise NotConfigured(f"{program} is {found[0]}: 7.1 or later is needed", hint="a newer distribution")
+        raise NotConfiguredError(f"{program} is {found[0]}: 7.1 or later is needed", hint="a newer distribution")
     return Qemu(program, ".".join(found.groups()))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from paddock.backends._base import SandboxPlan
-from paddock.errors import Unsupported
+from paddock.errors import UnsupportedError
 from paddock.model import MountMode
 from paddock.supervisor._plan import JailPlan
 
@@ -33,14 +33,14 @@ def on_disk(plan: SandboxPlan) -> list[str]:
     return [path for path in plan.protect if _kept(plan, path) is None]
 
 
-async def unkept(paths: list[str], is_absent: Callable[[str], Awaitable[bool]]) -> Unsupported:
+async def unkept(paths: list[str], is_absent: Callable[[str], Awaitable[bool]]) -> UnsupportedError:
     """Of these one is there; says which."""
     for path in paths:
         if not await is_absent(path):
             break
     else:
         path = paths[0]
-    return Unsupported(
+    return UnsupportedError(
         f"the policy lets nobody change {path}, which lies on the disk of the virtual machine, and its own root could",
         hint="level='jail', or have it in a workspace or a mount: what is protected there is kept from outside",
     )

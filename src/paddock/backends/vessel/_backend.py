@@ -15,7 +15,7 @@ from paddock.backends.guest import program
 from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.vessel._instance import OWN_VARIABLES, Orders, VesselInstance, nobodys
 from paddock.backends.vessel._waiting import REFUSES, Waiting, rehearse
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import PaddockError, SandboxDiedError
 from paddock.linux import proc
 from paddock.model import Limit, Limits, Noun, SandboxId, Template, mint, replace
 from paddock.model.config import read_config
@@ -198,10 +198,10 @@ class VesselBackend(JailBackend):
                     await instance.connection("user")
         except BaseException as error:
             # Should the caller lose patience here too, this is still done.
-            ending = await asyncio.shield(self.start(_undo(instance, died=isinstance(error, SandboxDied))))
+            ending = await asyncio.shield(self.start(_undo(instance, died=isinstance(error, SandboxDiedError))))
             await self.forget(plan.id)
             if ending is not None and ending.limit is Limit.TTL:
-                raise SandboxDied(
+                raise SandboxDiedError(
                     f"the time of {plan.id} was over before it was there",
                     hint="ask for a longer ttl_seconds; what is made for the first time takes longer",
                 ) from None

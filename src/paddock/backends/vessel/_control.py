@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from paddock.backends._stillness import Stillness, Stopwatch
-from paddock.errors import BY_CODE, GuestLost, GuestProtocolError, PaddockError, SandboxDied
+from paddock.errors import BY_CODE, GuestLostError, GuestProtocolError, PaddockError, SandboxDiedError
 
 # The pilot says what went wrong there. It can't make us say that the machine, the policy or the supervisor failed.
 _CODES = frozenset({"sandbox", "file", "invalid_argument", "invalid_state", "unsupported"})
@@ -67,7 +67,7 @@ class Control:
         seconds: float | None = _SECONDS,
         **fields: object,
     ) -> T:
-        """Return the answer. PaddockError: what the pilot refuses; SandboxDied, GuestLost."""
+        """Return the answer. PaddockError: what the pilot refuses; SandboxDiedError, GuestLostError."""
         waited = Stopwatch(self.stillness)
         answer = await self._send(op, fds, fields)
         try:
@@ -75,7 +75,7 @@ class Control:
             while seconds is not None and not answer.done():
                 left = await waited.left(seconds)
                 if left <= 0:
-                    raise GuestLost(f"the pilot has not answered for {seconds:g} s", hint="try again")
+                    raise GuestLostError(f"the pilot has not answered for {seconds:g} s", hint="try again")
                 await asyncio.wait((answer,), timeout=left)
             said = answer.result()
         finally:
@@ -107,7 +107,7 @@ class Control:
         return answer
 
     def close(self) -> None:
-        self._fail(SandboxDied("the connection to the sandbox's pilot was closed by this side"))
+        self._fail(SandboxDiedError("the connection to the sandbox's pilot was closed by this side"))
 
     def _readable(self) -> None:
         try:
@@ -154,7 +154,7 @@ class Control:
 
 
 def _lost() -> PaddockError:
-    return SandboxDied("the connection to the sandbox's pilot was lost", hint="`paddock ls --all` says why")
+    return SandboxDiedError("the connection to the sandbox's pilot was lost", hint="`paddock ls --all` says why")
 
 
 def _refusal(told: Any) -> PaddockError:

@@ -16,7 +16,14 @@ from paddock.backends.guest import PING, Nothing, Place, Request, hand, orders, 
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._exec import exec_request
 from paddock.backends.jail._backend import JailInstance
-from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied, SandboxError, Unsupported
+from paddock.errors import (
+    InvalidStateError,
+    PaddockError,
+    ResourceExhaustedError,
+    SandboxDiedError,
+    SandboxError,
+    UnsupportedError,
+)
 from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, User, mint, replace
 from paddock.storage._kit import COMMAND
 from paddock.vmm._control import pack_orders
@@ -132,11 +139,13 @@ class VesselInstance(JailInstance):
         await (await self._init()).open(order).call(Nothing)
 
     async def tell(self, renewal: Renew, *, may_fail: Part = _NO_PART) -> Part:
-        """What it is from here on; what of that is done. InvalidState."""
+        """What it is from here on; what of that is done. InvalidStateError."""
         answer = await (await self._init()).open(orders.renew(renewal)).call(RenewReply)
         if failed := Part(answer.failed) & ~may_fail:
             names = ", ".join(sorted(str(part.name).lower() for part in failed))
-            raise InvalidState(f"the guest of {self.id} was not renewed: {names}", hint="make it from its template")
+            raise InvalidStateError(
+                f"the guest of {self.id} was not renewed: {names}", hint="make it from its template"
+            )
         return Part(answer.done)
 
     def _user(self, identity: str) -> User:
@@ -144,7 +153,7 @@ class VesselInstance(JailInstance):
         return user or User(name="root", uid=0, gid=0, home="/root")
 
     async def control(self) -> Control:
-        """The connection with the pilot itself. SandboxDied."""
+        """The connection with the pilot itself. SandboxDiedError."""
         if self._control is None or self._control.closed:
             try:
                 self._control = Control(await self._handed("control"), self.stillness)
@@ -171,7 +180,7 @@ class VesselInstance(JailInstance):
         return connection
 
     async def embark(self, told: Orders) -> None:
-        """Starts the pilot and waits until the guest has begun. SandboxDied with its last words, SandboxError."""
+        """Starts the pilot and waits until the guest has begun. SandboxDiedError with its last words, SandboxError."""
         self._environment = told.env
         config: dict[str, Any] = {
             "name": _PILOT,
@@ -209,13 +218,13 @@ class VesselInstance(JailInstance):
             ending = self._level.ending(self.id, self._incarnation)
             await asyncio.wait((ending,), timeout=_LAST_WORDS_SECONDS)
             if ending.done():
-                return SandboxDied(f"sandbox {self.id} has died: {ending.result().reason}")
+                return SandboxDiedError(f"sandbox {self.id} has died: {ending.result().reason}")
             if greeted.done() and isinstance(error := greeted.exception(), PaddockError):
                 return error
         return self.lost_error()
 
     async def _set_out(self, config: dict[str, Any]) -> Control:
-        """Starts the pilot, and tells it what to do where nobody else reads it. SandboxDied."""
+        """Starts the pilot, and tells it what to do where nobody else reads it. SandboxDiedError."""
         agent = await self._jail_agent()
         ours, theirs = socket.socketpair()
         try:
@@ -278,22 +287,22 @@ class VesselInstance(JailInstance):
             yield
         finally:
             if stood and resumptions == self._resumptions:  # else somebody uses it by now
-                with contextlib.suppress(SandboxDied):  # whoever asks next is told
+                with contextlib.suppress(SandboxDiedError):  # whoever asks next is told
                     await self.pause()
 
     @contextlib.asynccontextmanager
     async def saved(self, *, fds: Sequence[int] = (), **fields: Any) -> AsyncGenerator[None]:
-        """All stands, and its memory is saved, while the block runs. Unsupported: it cannot be saved."""
+        """All stands, and its memory is saved, while the block runs. UnsupportedError: it cannot be saved."""
         control = await self.control()
         try:
             try:
                 await control.ask("freeze", seconds=None, fds=fds, **fields)
-            except Unsupported:
+            except UnsupportedError:
                 raise
             except PaddockError as error:
                 if error.details.get("errno") == "ENOSPC":
                     hint = "`paddock gc` makes room; df -h; paddock doctor --storage"
-                    raise ResourceExhausted(error.message, hint=hint) from None
+                    raise ResourceExhaustedError(error.message, hint=hint) from None
                 raise (await self.last_words() or error) from None  # that it has died says more
             yield
         finally:
@@ -311,11 +320,11 @@ class VesselInstance(JailInstance):
     def lost_error(self) -> PaddockError:
         if self._farewell is None:
             return super().lost_error()
-        return SandboxDied(f"sandbox {self.id} has died: {self._farewell.sentence(self._level.name)}")
+        return SandboxDiedError(f"sandbox {self.id} has died: {self._farewell.sentence(self._level.name)}")
 
     async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
         error = await super()._explain(identity, lost)
-        return (await self.last_words()) or error if isinstance(error, SandboxDied) else error
+        return (await self.last_words()) or error if isinstance(error, SandboxDiedError) else error
 
     async def last_words(self) -> PaddockError | None:
         """None: it lives."""

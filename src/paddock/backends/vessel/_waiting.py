@@ -16,7 +16,7 @@ import msgspec
 from paddock.backends._base import SandboxPlan
 from paddock.backends._threads import to_its_end
 from paddock.backends.vessel._instance import VesselInstance
-from paddock.errors import NotFound, PaddockError, SandboxError
+from paddock.errors import NotFoundError, PaddockError, SandboxError
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxId, Template, mint, replace
 from paddock.storage import _trees as trees
@@ -329,7 +329,9 @@ async def rehearse(instance: VesselInstance) -> None:
     """Whoever has done something once does it faster: it looks for a program, and runs the guest's own, which refuses.
     Nothing foreign runs: what it looks for has a name that no template can know."""
     for argv, cwd in (((os.urandom(16).hex(),), None), ((REFUSES,), "/")):
-        with contextlib.suppress(NotFound):  # nor is that in a virtual machine, which was baked after a program ran
+        with contextlib.suppress(
+            NotFoundError
+        ):  # nor is that in a virtual machine, which was baked after a program ran
             handle = await instance.start(ExecSpec(argv=argv, cwd=cwd), id=ExecId(mint(Noun.EXEC)), background=False)
             try:
                 await handle.wait()

@@ -6,7 +6,7 @@ import os
 
 from paddock.client._async_lines import AsyncLines
 from paddock.client._session import answered, handle_methods, lost_call, not_started, nothing, too_many_under_way
-from paddock.errors import DaemonLost, PaddockError
+from paddock.errors import DaemonLostError, PaddockError
 from paddock.wire import AGAIN, Frame, NotSent, WireError
 
 TYPE_CHECKING = False
@@ -76,7 +76,7 @@ class AsyncCalls:
             else:
                 try:  # the answer may be an OSError too, such as that of a file
                     return answered(frame, self.give_up)
-                except DaemonLost as error:  # it leaves, or it is the next one
+                except DaemonLostError as error:  # it leaves, or it is the next one
                     problem, again = error.message, again and repeatable and "unknown" not in error.details
             flags = AGAIN
             if not again:

@@ -8,7 +8,7 @@ import sys
 
 from paddock.client._async_lines import AsyncMutex, AsyncPipe
 from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.errors import DaemonLost, PaddockError
+from paddock.errors import DaemonLostError, PaddockError
 from paddock.model import AttachExec, CreateSandbox, ExecId, KillSandbox, RunExec, StartExec, codec
 from paddock.wire import Frame, close_all
 
@@ -86,7 +86,7 @@ async def _carry_out(calls: AsyncCalls, frame: Frame, action: Action[Any]) -> An
     from contextlib import suppress
 
     from paddock.client._blocking import arun_whole
-    from paddock.errors import DaemonLost
+    from paddock.errors import DaemonLostError
 
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
     done: dict[str, Any] = {}
@@ -104,7 +104,7 @@ async def _carry_out(calls: AsyncCalls, frame: Frame, action: Action[Any]) -> An
             close_all(frame.descriptors)
         return codec.decode_result(await calls.call(handle.handle, "finish", cancels=False, **done), type(action))
     finally:
-        with suppress(DaemonLost):  # it went with its daemon
+        with suppress(DaemonLostError):  # it went with its daemon
             await calls.call(handle.handle, "close", cancels=False)
 
 
@@ -140,7 +140,7 @@ class _Reader:
         while not (data := await self._stream.pipe.read(size)) and size:
             try:
                 await self._stream.call(self._method)
-            except DaemonLost as error:
+            except DaemonLostError as error:
                 await self._follow(error)
             else:
                 self._ended = True
@@ -148,7 +148,7 @@ class _Reader:
         self._received += len(data)
         return data
 
-    async def _follow(self, why: DaemonLost) -> None:
+    async def _follow(self, why: DaemonLostError) -> None:
         """Read on at the next daemon: all that this one has sent is read."""
         followed = self._followed
         while followed is not None and await followed.take_up(self._stream.handle):
@@ -156,7 +156,7 @@ class _Reader:
             self._stream = followed.streams.pop(self._method)
             try:
                 await self._stream.call(self._method.replace("end", "from"), sent=self._received)
-            except DaemonLost:
+            except DaemonLostError:
                 continue
             return
         raise why
@@ -333,13 +333,13 @@ class _Exec:
                     stream.drop()
 
     async def _call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
-        def unknown(problem: str) -> DaemonLost:
+        def unknown(problem: str) -> DaemonLostError:
             return lost(self._followed.action, self.id, problem)
 
         while True:
             handle = self._followed.handle
             try:
                 return await self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
-            except DaemonLost:
+            except DaemonLostError:
                 if not await self._followed.take_up(handle) or method not in _AGAIN:
                     raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.model import PtySize
 
 TYPE_CHECKING = False
@@ -192,5 +192,5 @@ class AsyncProcess:
 
 def _present(stream: S | None, name: str, hint: str) -> S:
     if stream is None:
-        raise InvalidState(f"the command has no {name} here", hint=hint)
+        raise InvalidStateError(f"the command has no {name} here", hint=hint)
     return stream

@@ -47,7 +47,7 @@ class AsyncWorkspace:
 
         With `url` a new one is a checkout of `branch` of that repository, at `ref` (the tip if none is given) as it was
         seen at most `max_age_seconds` ago: `info.commit` says which commit that is, `info.observed_at` when it was
-        seen. Without, it is empty. One that is there is as it was left, or InvalidState says what it has instead.
+        seen. Without, it is empty. One that is there is as it was left, or InvalidStateError says what it has instead.
 
         `submodules=True` fetches its submodules too, from public addresses or the repository's own server. Without,
         they are left empty, `info.unfetched` counts them, and a warning says so.
@@ -74,7 +74,7 @@ class AsyncWorkspace:
 
     @classmethod
     async def get(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncWorkspace:
-        """By id, unique prefix of an id, or name. NotFound."""
+        """By id, unique prefix of an id, or name. NotFoundError."""
         transport = transport or default_async_transport()
         return cls(await transport.perform(model.GetWorkspace(workspace=id_or_name)), transport)
 
@@ -109,7 +109,7 @@ class AsyncWorkspace:
 
     async def diff(self, *, patch: bool = False) -> WorkspaceDiff:
         """What it holds that the commit it began with has not, untracked files too, at one instant. With `patch` the
-        result holds what `git apply` takes. InvalidState: it came from no repository."""
+        result holds what `git apply` takes. InvalidStateError: it came from no repository."""
         return await self._transport.perform(model.DiffWorkspace(workspace=self.id, patch=patch))
 
     async def push(
@@ -124,8 +124,8 @@ class AsyncWorkspace:
         """To where it came from, by a credential of the host. What is not committed becomes a commit with `message` by
         `author` (`Name <mail>`); the workspace stays as it is.
 
-        `branch` is the one pushed last, or `paddock/NAME`. InvalidState: others have pushed there, and no `force`; or,
-        with `epoch`, another sandbox has had it since.
+        `branch` is the one pushed last, or `paddock/NAME`. InvalidStateError: others have pushed there, and no
+        `force`; or, with `epoch`, another sandbox has had it since.
         """
         action = model.PushBranch(
             workspace=self.id, branch=branch, message=message, author=author, force=force, epoch=epoch
@@ -135,7 +135,8 @@ class AsyncWorkspace:
     async def pull_request(
         self, title: str, *, body: str = "", branch: str | None = None, base: str | None = None, draft: bool = False
     ) -> PullRequest:
-        """For the branch pushed last, or `branch`; the open one, if there is one. InvalidState: nothing was pushed."""
+        """For the branch pushed last, or `branch`; the open one, if there is one. InvalidStateError: nothing was
+        pushed."""
         action = model.OpenPullRequest(workspace=self.id, title=title, body=body, branch=branch, base=base, draft=draft)
         return await self._transport.perform(action)
 
@@ -144,7 +145,7 @@ class AsyncWorkspace:
         self._info = await self._transport.perform(model.PinWorkspace(workspace=self.id, seconds=seconds))
 
     async def delete(self, *, discard: bool = False, epoch: int | None = None) -> None:
-        """With all its files. InvalidState while a sandbox has it, and, without `discard`, while it holds what is
+        """With all its files. InvalidStateError while a sandbox has it, and, without `discard`, while it holds what is
         nowhere else: the message says what. With `epoch`, if another sandbox has had it since."""
         await self._transport.perform(model.DeleteWorkspace(workspace=self.id, discard=discard, epoch=epoch))
 

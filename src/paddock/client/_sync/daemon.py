@@ -9,7 +9,7 @@ import sys
 
 from paddock.client._lines import Mutex, Pipe
 from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.errors import DaemonLost, PaddockError
+from paddock.errors import DaemonLostError, PaddockError
 from paddock.model import AttachExec, CreateSandbox, ExecId, KillSandbox, RunExec, StartExec, codec
 from paddock.wire import Frame, close_all
 
@@ -87,7 +87,7 @@ def _carry_out(calls: Calls, frame: Frame, action: Action[Any]) -> Any:
     from contextlib import suppress
 
     from paddock.client._blocking import run_blocking
-    from paddock.errors import DaemonLost
+    from paddock.errors import DaemonLostError
 
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
     done: dict[str, Any] = {}
@@ -105,7 +105,7 @@ def _carry_out(calls: Calls, frame: Frame, action: Action[Any]) -> Any:
             close_all(frame.descriptors)
         return codec.decode_result(calls.call(handle.handle, "finish", cancels=False, **done), type(action))
     finally:
-        with suppress(DaemonLost):  # it went with its daemon
+        with suppress(DaemonLostError):  # it went with its daemon
             calls.call(handle.handle, "close", cancels=False)
 
 
@@ -141,7 +141,7 @@ class _Reader:
         while not (data := self._stream.pipe.read(size)) and size:
             try:
                 self._stream.call(self._method)
-            except DaemonLost as error:
+            except DaemonLostError as error:
                 self._follow(error)
             else:
                 self._ended = True
@@ -149,7 +149,7 @@ class _Reader:
         self._received += len(data)
         return data
 
-    def _follow(self, why: DaemonLost) -> None:
+    def _follow(self, why: DaemonLostError) -> None:
         """Read on at the next daemon: all that this one has sent is read."""
         followed = self._followed
         while followed is not None and followed.take_up(self._stream.handle):
@@ -157,7 +157,7 @@ class _Reader:
             self._stream = followed.streams.pop(self._method)
             try:
                 self._stream.call(self._method.replace("end", "from"), sent=self._received)
-            except DaemonLost:
+            except DaemonLostError:
                 continue
             return
         raise why
@@ -334,13 +334,13 @@ class _Exec:
                     stream.drop()
 
     def _call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
-        def unknown(problem: str) -> DaemonLost:
+        def unknown(problem: str) -> DaemonLostError:
             return lost(self._followed.action, self.id, problem)
 
         while True:
             handle = self._followed.handle
             try:
                 return self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
-            except DaemonLost:
+            except DaemonLostError:
                 if not self._followed.take_up(handle) or method not in _AGAIN:
                     raise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, overload
 from paddock import model
 from paddock.client._blocking import CHUNK_BYTES, Content, chunks, run_blocking, open_local
 from paddock.client._transfer import TransferReport
-from paddock.errors import FileError, InternalError, InvalidArgument
+from paddock.errors import FileError, InternalError, InvalidArgumentError
 from paddock.model import FileInfo, GrepMatch
 
 from .changes import Changes
@@ -98,7 +98,7 @@ class Filesystem:
             )
             return Writer(self._transport.perform(action))
         if mode != "rb":
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"mode={mode!r}: files are opened as 'rb', 'wb' or 'ab'",
                 hint="read_text() reads text, write() takes it",
             )
@@ -274,7 +274,7 @@ class Filesystem:
 
         The sandbox is not trusted: names and links that lead out, devices, and more than `max_bytes` or
         `max_files` raise GuestProtocolError, and nothing is left; with `skip_unsafe` such entries (but not the
-        bounds) are passed over and reported. Owners and setuid bits are dropped. AlreadyExists if `local_dir`
+        bounds) are passed over and reported. Owners and setuid bits are dropped. AlreadyExistsError if `local_dir`
         holds anything. `on_progress` is called with the bytes of each step.
         """
         if old:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from paddock.errors import InvalidState
+from paddock.errors import InvalidStateError
 from paddock.model import PtySize
 
 TYPE_CHECKING = False
@@ -193,5 +193,5 @@ class Process:
 
 def _present(stream: S | None, name: str, hint: str) -> S:
     if stream is None:
-        raise InvalidState(f"the command has no {name} here", hint=hint)
+        raise InvalidStateError(f"the command has no {name} here", hint=hint)
     return stream

@@ -20,7 +20,7 @@ from paddock.client._command import (
     template_of,
     texts,
 )
-from paddock.errors import InvalidArgument, SandboxDied
+from paddock.errors import InvalidArgumentError, SandboxDiedError
 from paddock.model import State
 
 from .daemon import default_transport
@@ -145,8 +145,8 @@ class Sandbox:
             idempotency_key: The same key returns the sandbox of the first call.
             transport: `paddock.local(DIR)` is another state directory.
 
-        Raises LevelUnavailable, NotFound (no such template), ImageInvalid, AlreadyExists (the name), PolicyDenied,
-        PolicyInvalid, ResourceExhausted, NotConfigured.
+        Raises LevelUnavailableError, NotFoundError (no such template), ImageInvalidError, AlreadyExistsError (the
+        name), PolicyDeniedError, PolicyInvalidError, ResourceExhaustedError, NotConfiguredError.
         """
         if old:
             from paddock import _renamed
@@ -178,12 +178,12 @@ class Sandbox:
 
     @classmethod
     def connect(cls, id_or_name: str, *, transport: Transport | None = None) -> Sandbox:
-        """To a living one, by id, unique prefix of an id, or name. NotFound, SandboxDied."""
+        """To a living one, by id, unique prefix of an id, or name. NotFoundError, SandboxDiedError."""
         transport = transport or default_transport()
         info = transport.perform(model.GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
             task = info.spec.name or info.spec.workspace
-            raise SandboxDied(
+            raise SandboxDiedError(
                 f"sandbox {info.id} is {info.state}: {info.reason or 'no reason is recorded'}",
                 hint=f"its workspace lives on: paddock up --task {task}" if info.spec.workspace else None,
             )
@@ -262,12 +262,12 @@ class Sandbox:
             timeout: Seconds, a timedelta or a text such as `"5m"`. Then paddock kills everything that the command
                 started, and `result.limit` is `"time"`.
             input: What the command reads from stdin.
-            check: Raise CommandFailed unless the exit code is 0.
+            check: Raise CommandFailedError unless the exit code is 0.
             on_stdout: Called with each line as the command prints it, without its end. `print` is one.
             on_stderr: The same of the other stream. Callbacks may run on another thread.
             capture_bytes: How much of each stream the result keeps: half from the start, half from the end. `output`
                 has the rest.
-            expect_revision: Run it only under this policy, else raise InvalidState.
+            expect_revision: Run it only under this policy, else raise InvalidStateError.
         """
         if old:
             from paddock import _renamed
@@ -309,7 +309,7 @@ class Sandbox:
         """
         argv = _INTERPRETERS.get(language)
         if argv is None:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"no language {language!r}: there are {', '.join(_INTERPRETERS)}", hint="exec() runs any program"
             )
         return self.exec(argv, input=code, timeout=timeout, check=check, on_stdout=on_stdout, on_stderr=on_stderr)
@@ -351,14 +351,14 @@ class Sandbox:
         return Process(self._transport.perform(action))
 
     def attach(self, exec_id: str) -> Process:
-        """To a background command: its output from the start, and what follows. NotFound."""
+        """To a background command: its output from the start, and what follows. NotFoundError."""
         from .process import Process
 
         return Process(self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
 
     def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> Reader:
         """What is kept of a command's output until now: all of a background one's, and of one that `exec` ran to its
-        end what its result had no room for. NotFound."""
+        end what its result had no room for. NotFoundError."""
         from .process import Reader
 
         return Reader(
@@ -474,7 +474,7 @@ class Sandbox:
     def promote_mount(
         self, *paths: str, target: str | None = None, git: bool = False, force: bool = False, dry_run: bool = False
     ) -> Promotion:
-        """Takes those changes over into the host's directory; InvalidState lists what is in the way.
+        """Takes those changes over into the host's directory; InvalidStateError lists what is in the way.
 
         Device nodes, set-id bits, links that lead out and what the host has changed since are refused, that one
         unless `force`. Changes in `.git` stay here; with `git`, its hooks and configuration.
@@ -487,7 +487,7 @@ class Sandbox:
     def set_policy(self, policy: PolicySource | None, *, expect_revision: str | None = None) -> str | None:
         """Returns the new revision when it holds, for connections that are open as well; None: no network from now on.
 
-        With `expect_revision`, InvalidState if the policy is another one by now."""
+        With `expect_revision`, InvalidStateError if the policy is another one by now."""
         from paddock.model import SetPolicy
 
         action = SetPolicy(sandbox=self.id, policy=policy_document(policy), expect_revision=expect_revision)
@@ -501,12 +501,12 @@ class Sandbox:
         paddock keeps a paused sandbox for 30 days (`paused_retention_days` in `config.toml`): `info.kept_until` says
         until when, `info.left_seconds` how much of the TTL is left.
 
-        InvalidState names the commands that run in it, in the background too. With `force` they stand still with it,
-        and a caller who waits for one is told in the log and waits on. Streams stay open. Idempotent. Unsupported where
-        the level can't.
+        InvalidStateError names the commands that run in it, in the background too. With `force` they stand still with
+        it, and a caller who waits for one is told in the log and waits on. Streams stay open. Idempotent.
+        UnsupportedError where the level can't.
 
         With `to_disk` (a microVM) its memory is given back as well, and the next use wakes it where it stood. What
-        runs goes on then; but a caller who waits for a command, or has a stream open, loses it: SandboxDied.
+        runs goes on then; but a caller who waits for a command, or has a stream open, loses it: SandboxDiedError.
         """
         self._info = self._transport.perform(model.PauseSandbox(sandbox=self.id, to_disk=to_disk, force=force))
 

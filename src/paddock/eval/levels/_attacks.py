@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from paddock.client import Sandbox
-from paddock.errors import NotFound, Unsupported
+from paddock.errors import NotFoundError, UnsupportedError
 from paddock.linux._syscall_names import numbers
 
 _VARIABLE = "PADDOCK_BENCH_CANARY"
@@ -316,7 +316,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attack(sandbox: Sandbox, host: Host) -> tuple[Verdict, ...]:
-    """All of them, by root inside where there is one. CommandFailed: it let nobody begin."""
+    """All of them, by root inside where there is one. CommandFailedError: it let nobody begin."""
     # Not by an argument: what is to be found among processes would be found in this one.
     told = msgspec.json.encode((host.lure, [one.code for one in ATTACKS]))
     argv, user = ["python3", "-I", "-S", "-c", PREAMBLE], _strongest(sandbox)
@@ -328,7 +328,7 @@ def attack(sandbox: Sandbox, host: Host) -> tuple[Verdict, ...]:
 def _strongest(sandbox: Sandbox) -> str | None:
     try:
         return "root" if sandbox.exec(["true"], user="root").ok else None
-    except (NotFound, Unsupported):
+    except (NotFoundError, UnsupportedError):
         return None
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from paddock.client import Sandbox, Transport, default_transport
-from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError
+from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockError
 from paddock.model import Diagnose, Diagnosis, Level
 from paddock.supervisor import layout
 
@@ -195,11 +195,11 @@ def compare(
 ) -> Comparison:
     """The levels of these names, or all that this machine has and that isolate; weakest first.
 
-    InvalidArgument (no such level, rounds), LevelUnavailable (one that was named), and whatever keeps sandboxes from
-    being made.
+    InvalidArgumentError (no such level, rounds), LevelUnavailableError (one that was named), and whatever keeps
+    sandboxes from being made.
     """
     if rounds < 1:
-        raise InvalidArgument(f"rounds={rounds} must be 1 or more", field="rounds")
+        raise InvalidArgumentError(f"rounds={rounds} must be 1 or more", field="rounds")
     transport = transport or default_transport()
     diagnosis = transport.perform(Diagnose())
     levels, absent = _choose(names, diagnosis)
@@ -239,10 +239,10 @@ def _choose(names: Sequence[str], diagnosis: Diagnosis) -> tuple[tuple[str, ...]
     known = {report.level: report for report in reversed(diagnosis.levels)}
     for name in names:
         if name not in set(Level):
-            raise InvalidArgument(f"no level {name!r}: there are {', '.join(Level)}", hint="paddock doctor")
+            raise InvalidArgumentError(f"no level {name!r}: there are {', '.join(Level)}", hint="paddock doctor")
         if name != Level.PROCESS and (name not in known or known[name].status == "missing"):
             why = known[name].detail if name in known else "no backend of that level is installed"
-            raise LevelUnavailable(f"level {name!r} is not available here: {why}", hint="paddock doctor")
+            raise LevelUnavailableError(f"level {name!r} is not available here: {why}", hint="paddock doctor")
     absent = {name: one.detail for name, one in known.items() if one.status == "missing"}
     return tuple(dict.fromkeys(names)) or tuple(name for name in known if name not in absent), absent
 
@@ -299,14 +299,16 @@ def as_markdown(found: Comparison) -> str:
 
 
 def write(found: Comparison, file: Path) -> None:
-    """JSON or Markdown, by its name. InvalidArgument."""
+    """JSON or Markdown, by its name. InvalidArgumentError."""
     file.write_text(as_json(found).decode() if check_name(file) == "json" else as_markdown(found))
 
 
 def check_name(file: Path) -> str:
     kind = file.suffix.removeprefix(".")
     if kind not in FORMATS:
-        raise InvalidArgument(f"{file} is no name of a report", hint=f"end it in {', '.join('.' + k for k in FORMATS)}")
+        raise InvalidArgumentError(
+            f"{file} is no name of a report", hint=f"end it in {', '.join('.' + k for k in FORMATS)}"
+        )
     return kind
 
 

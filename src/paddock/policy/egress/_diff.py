@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from paddock.model import Allow, Target, Tier
 
 from ._addresses import SPECIAL, Number, written
@@ -44,7 +44,7 @@ class _State(msgspec.Struct, frozen=True):
 
 
 def witnesses(patterns: Sequence[Pattern]) -> tuple[str, ...]:
-    """Shortest first. InvalidArgument: the patterns are too many to compare."""
+    """Shortest first. InvalidArgumentError: the patterns are too many to compare."""
     globs = [one.written for one in patterns], [one.decoded for one in patterns]
     units = tuple(_units(patterns))
     first = _State(*(tuple(one.start for one in group) for group in globs), part="", slash=False)
@@ -63,7 +63,9 @@ def witnesses(patterns: Sequence[Pattern]) -> tuple[str, ...]:
                     seen.add(next)
                     following.append((next, text + unit.written))
         if len(seen) > _MOST_STATES:
-            raise InvalidArgument("the paths of these policies are too many to compare", hint="compare a part of them")
+            raise InvalidArgumentError(
+                "the paths of these policies are too many to compare", hint="compare a part of them"
+            )
         row = following
     return tuple(text for text in found.values() if normal_path(text) == text)
 
@@ -143,7 +145,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diff(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
-    """InvalidArgument: the paths of a host are too many to compare."""
+    """InvalidArgumentError: the paths of a host are too many to compare."""
     changes: list[Change] = []
     for host, where in _hosts(before, after):
         asked = ((cell, (outcome(before, cell), outcome(after, cell))) for cell in _cells(host, where, before, after))

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from paddock.model import Target, Tier, Verdict
 
 from ._addresses import number
@@ -48,7 +48,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(loaded: Loaded, method: str, url: str) -> Explanation:
-    """InvalidArgument: the URL is none, or nothing that the gateway would let anybody ask."""
+    """InvalidArgumentError: the URL is none, or nothing that the gateway would let anybody ask."""
     target, scheme, path = _asked(url)
     snapshot = loaded.snapshot
     connected = snapshot.connect(target)
@@ -80,18 +80,18 @@ def _asked(url: str) -> tuple[Target, str, str]:
         parts = urlsplit(url if "://" in url else f"https://{url}")
         port, host = parts.port or _PORTS.get(parts.scheme, 0), parts.hostname or ""
     except ValueError as error:
-        raise InvalidArgument(f"{url!r} is no URL: {error}") from None
+        raise InvalidArgumentError(f"{url!r} is no URL: {error}") from None
     if "\\" in url or "@" in parts.netloc:
-        raise InvalidArgument(f"{url!r} is read differently by different programs: the gateway refuses it")
+        raise InvalidArgumentError(f"{url!r} is read differently by different programs: the gateway refuses it")
     if not port:
-        raise InvalidArgument(f"{url!r} has no port that is known", hint=f"{parts.scheme}://{host}:PORT")
+        raise InvalidArgumentError(f"{url!r} has no port that is known", hint=f"{parts.scheme}://{host}:PORT")
     try:
         name = host if number(host) is not None else canonical_name(host)
     except NotAName as error:
-        raise InvalidArgument(f"{host!r} {error}: the gateway refuses it") from None
+        raise InvalidArgumentError(f"{host!r} {error}: the gateway refuses it") from None
     path = normal_path((parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
     if path is None:
-        raise InvalidArgument(f"the path of {url!r} has no normal form: the gateway refuses it")
+        raise InvalidArgumentError(f"the path of {url!r} has no normal form: the gateway refuses it")
     return Target(name, port), parts.scheme, path
 
 

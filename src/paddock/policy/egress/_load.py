@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
 
-from paddock.errors import InvalidArgument, PolicyInvalid
+from paddock.errors import InvalidArgumentError, PolicyInvalidError
 from paddock.model import PolicyDocument, SecretRule
 
 from . import _yaml
@@ -38,7 +38,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(source: Source) -> Loaded:
-    """PolicyInvalid; NotFound and InvalidArgument for a file that can't be read."""
+    """PolicyInvalidError; NotFoundError and InvalidArgumentError for a file that can't be read."""
     if isinstance(source, PolicyDocument):
         return Loaded(source, compile(source))
     if isinstance(source, Mapping):
@@ -47,9 +47,9 @@ def load(source: Source) -> Loaded:
         return _of_text(source, File())
     try:
         return _of_text(read(source), File(source).parent)
-    except PolicyInvalid as error:
+    except PolicyInvalidError as error:
         named = f"{os.fspath(source)}:{'' if error.message[:1].isdigit() else ' '}{error.message}"
-        raise PolicyInvalid(named, hint=error.hint, **error.details) from None
+        raise PolicyInvalidError(named, hint=error.hint, **error.details) from None
 
 
 def _of_text(text: str, directory: File) -> Loaded:
@@ -69,11 +69,11 @@ def read(path: str | os.PathLike[str]) -> str:
             data = file.read(_yaml.MOST_BYTES + 1)
         return data.decode()
     except OSError as error:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"the policy {os.fspath(path)!r} cannot be read: {error.strerror}", hint="name a file"
         ) from None
     except UnicodeDecodeError:
-        raise InvalidArgument(f"the policy {os.fspath(path)!r} is not UTF-8") from None
+        raise InvalidArgumentError(f"the policy {os.fspath(path)!r} is not UTF-8") from None
 
 
 def _loaded(value: object, places: Places | None, directory: File) -> Loaded:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from paddock.errors import PolicyInvalid
+from paddock.errors import PolicyInvalidError
 from paddock.model import Mock, MockSource, PolicyDocument, Recorded
 
 from . import _yaml
@@ -136,7 +136,7 @@ def _cassette(text: str, name: str, path: Path, *, as_json: bool) -> tuple[Recor
         if as_json:
             return msgspec.json.decode(text, type=_Cassette).exchanges
         return msgspec.convert(_yaml.parse(text)[0], _Cassette).exchanges
-    except (msgspec.DecodeError, PolicyInvalid) as error:
+    except (msgspec.DecodeError, PolicyInvalidError) as error:
         raise Problem(path, f"{name} is no cassette: {error}", "version: 1, exchanges: […]") from None
 
 

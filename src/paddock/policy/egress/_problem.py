@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from paddock.errors import PolicyInvalid
+from paddock.errors import PolicyInvalidError
 
 from ._yaml import Path, Place, Places
 
@@ -16,16 +16,16 @@ class Problem(Exception):
         super().__init__(message)
         self.path, self.message, self.hint, self.other = path, message, hint, other
 
-    def error(self, places: Places | None) -> PolicyInvalid:
+    def error(self, places: Places | None) -> PolicyInvalidError:
         """With the places of a text, or with the paths of a document that has none."""
         message = self.message
         if self.other is not None:
             message = message.replace("{other}", _where(self.other, places))
         at = dotted(self.path)
         if places is None:
-            return PolicyInvalid(f"{at}: {message}" if at else message, hint=self.hint, at=at)
+            return PolicyInvalidError(f"{at}: {message}" if at else message, hint=self.hint, at=at)
         place = place_of(self.path, places)
-        return PolicyInvalid(
+        return PolicyInvalidError(
             f"{place}: {at}: {message}" if at else f"{place}: {message}",
             hint=self.hint,
             at=at,

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from paddock.errors import PolicyInvalid
+from paddock.errors import PolicyInvalidError
 from paddock.model import Allow, ConnectVerdict, Mock, PolicyDocument, RequestVerdict, Target, Tier, Verdict
 
 from ._addresses import Number, number, special, unwrapped, written
@@ -75,11 +75,11 @@ class Snapshot:
 
     @staticmethod
     def from_bytes(data: bytes) -> Snapshot:
-        """Of what `to_bytes` gave, here or in another process. PolicyInvalid."""
+        """Of what `to_bytes` gave, here or in another process. PolicyInvalidError."""
         try:
             return Snapshot(_decode(data))
         except (msgspec.MsgspecError, UnicodeError) as error:
-            raise PolicyInvalid(f"these bytes are no compiled policy: {error}") from None
+            raise PolicyInvalidError(f"these bytes are no compiled policy: {error}") from None
         except Problem as problem:
             raise problem.error(None) from None
 
@@ -267,7 +267,7 @@ def _is_own(address: tuple[int, int], own: Collection[str]) -> bool:
 
 
 def compile(document: PolicyDocument) -> Snapshot:
-    """PolicyInvalid says where in the document, and what to write instead."""
+    """PolicyInvalidError says where in the document, and what to write instead."""
     try:
         return compile_at(document)
     except Problem as problem:

@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 import msgspec
 import yaml
 
-from paddock.errors import PolicyInvalid
+from paddock.errors import PolicyInvalidError
 
 MOST_BYTES = 8 << 20
 _MOST_NODES = 2_000_000
@@ -39,17 +39,17 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> tuple[object, Places]:
-    """The values, and where each begins; `(…, key, "#")` is where a key itself does. PolicyInvalid."""
+    """The values, and where each begins; `(…, key, "#")` is where a key itself does. PolicyInvalidError."""
     if len(text) > MOST_BYTES:
-        raise PolicyInvalid(f"the document has more than {MOST_BYTES >> 20} MiB")
+        raise PolicyInvalidError(f"the document has more than {MOST_BYTES >> 20} MiB")
     try:
         node = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         raise _not_yaml(error, text) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise PolicyInvalid(f"not YAML: {error}") from None
+        raise PolicyInvalidError(f"not YAML: {error}") from None
     except RecursionError:
-        raise PolicyInvalid("the document is nested too deeply") from None
+        raise PolicyInvalidError("the document is nested too deeply") from None
     if node is None:
         return {}, {(): Place(1, 1)}
     reading = _Reading()
@@ -124,11 +124,11 @@ def _place(node: yaml.Node) -> Place:
     return Place(mark.line + 1, mark.column + 1)
 
 
-def invalid(message: str, place: Place, hint: str | None = None, **details: object) -> PolicyInvalid:
-    return PolicyInvalid(f"{place}: {message}", hint=hint, line=place.line, column=place.column, **details)
+def invalid(message: str, place: Place, hint: str | None = None, **details: object) -> PolicyInvalidError:
+    return PolicyInvalidError(f"{place}: {message}", hint=hint, line=place.line, column=place.column, **details)
 
 
-def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> PolicyInvalid:
+def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> PolicyInvalidError:
     mark = error.problem_mark or error.context_mark
     place = Place(1, 1) if mark is None else Place(mark.line + 1, mark.column + 1)
     problem = error.problem or "it ends too early"

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from paddock.errors import ImageInvalid, InvalidArgument, NotFound
+from paddock.errors import ImageInvalidError, InvalidArgumentError, NotFoundError
 from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.storage._worker import Worker
@@ -41,7 +41,7 @@ class Files(Protocol):
 
     def stamp(self) -> object | None: ...
     def open(self, path: str) -> AbstractContextManager[Piece]:
-        """NotFound."""
+        """NotFoundError."""
         ...
 
 
@@ -55,7 +55,7 @@ class Layout:
     def find(self) -> Found:
         version = decode(self._read("oci-layout"), _Version, "oci-layout")
         if not version.image_layout_version.startswith("1."):
-            raise ImageInvalid(f"the layout is of version {version.image_layout_version[:20]!r}, not 1")
+            raise ImageInvalidError(f"the layout is of version {version.image_layout_version[:20]!r}, not 1")
         index = decode_index(self._read(_INDEX), _INDEX)
         return resolve(self._chosen(index), lambda descriptor: self._read(_place(descriptor.digest)))
 
@@ -64,7 +64,7 @@ class Layout:
         assert layer.digest is not None
         with self._files.open(_place(layer.digest)) as piece:
             if layer.size != piece.size:
-                raise ImageInvalid(f"layer {layer.digest} has {piece.size} bytes, not {layer.size}")
+                raise ImageInvalidError(f"layer {layer.digest} has {piece.size} bytes, not {layer.size}")
             yield piece
 
     def _chosen(self, index: Index) -> Descriptor:
@@ -75,14 +75,14 @@ class Layout:
         return chosen or self._only(named, tags)
 
     def _only(self, named: Sequence[T], tags: Iterable[str]) -> T:
-        """Return the only one that is meant. NotFound, InvalidArgument name the `tags` that there are."""
+        """Return the only one that is meant. NotFoundError, InvalidArgumentError name the `tags` that there are."""
         if len(named) == 1:
             return named[0]
         there = ", ".join(name[:80] for name in tags if name)[:1000]
         if named:
-            raise InvalidArgument(f"{self._reference.path} holds {len(named)} images", hint=f"name one: {there}")
+            raise InvalidArgumentError(f"{self._reference.path} holds {len(named)} images", hint=f"name one: {there}")
         wanted = "no image" if self._reference.tag is None else f"no image {self._reference.tag!r}"
-        raise NotFound(f"{self._reference.path} holds {wanted}", hint=f"there are: {there}" if there else None)
+        raise NotFoundError(f"{self._reference.path} holds {wanted}", hint=f"there are: {there}" if there else None)
 
     def _read(self, path: str) -> bytes:
         with self._files.open(path) as piece:
@@ -106,13 +106,13 @@ class Directory:
         try:
             directory = os.open(self._path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise NotFound(f"there is no image layout {self._path}: {error.strerror}") from None
+            raise NotFoundError(f"there is no image layout {self._path}: {error.strerror}") from None
         with closing(directory):
             try:
                 fd = openat2.open_beneath(directory, path.encode(), _READ, symlinks=False)
             except OSError as error:
                 what = f"{path} of the image layout {self._path} cannot be read: {error.strerror}"
-                raise (NotFound(what) if error.errno == 2 else ImageInvalid(what)) from None
+                raise (NotFoundError(what) if error.errno == 2 else ImageInvalidError(what)) from None
         with closing(fd):
             yield whole_file(fd, path)
 
@@ -169,19 +169,19 @@ class Archive:
         try:
             fd = os.open(self._path, _OPEN)
         except OSError as error:
-            raise NotFound(f"there is no archive {self._path}: {error.strerror}") from None
+            raise NotFoundError(f"there is no archive {self._path}: {error.strerror}") from None
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise InvalidArgument(f"{self._path} is no file")
+            raise InvalidArgumentError(f"{self._path} is no file")
         if os.pread(fd, 6, 0).startswith(_COMPRESSED):
             os.close(fd)
-            raise InvalidArgument(f"{self._path} is compressed", hint="unpack it first: gunzip, zstd -d")
+            raise InvalidArgumentError(f"{self._path} is compressed", hint="unpack it first: gunzip, zstd -d")
         return fd
 
     def _find(self, fd: int, path: str) -> tuple[int, int]:
         found = self._worker.confined(_find, (fd,), path)
         if found is None:
-            raise NotFound(f"{self._path} holds no {path[:200]!r}")
+            raise NotFoundError(f"{self._path} holds no {path[:200]!r}")
         return found
 
 
@@ -204,7 +204,7 @@ def _list(fd: int) -> dict[str, _Member]:
         name = posixpath.normpath(entry.name.decode("utf-8", "surrogateescape")).lstrip("/")
         spent += len(name) + len(entry.target)
         if len(members) == _MOST_FILES or spent > _NAMES_BYTES:
-            raise ImageInvalid("the archive holds more files than an image has")
+            raise ImageInvalidError("the archive holds more files than an image has")
         if entry.kind == tar.FILE:
             members[name] = _Member(window.at, entry.size)
             reader.pass_over()
@@ -221,7 +221,7 @@ class SavedArchive(Layout):
     def find(self) -> Found:
         saved = self._saved(decode(self._read(_MANIFEST), list[SavedImage], _MANIFEST))
         if len(saved.Layers) > MOST_LAYERS:
-            raise ImageInvalid(f"the image has {len(saved.Layers)} layers, and {MOST_LAYERS} are taken at most")
+            raise ImageInvalidError(f"the image has {len(saved.Layers)} layers, and {MOST_LAYERS} are taken at most")
         data = self._read(posixpath.normpath(saved.Config))
         config = decode_config(data, len(saved.Layers))
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"

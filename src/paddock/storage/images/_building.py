@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from paddock.errors import ImageInvalid
+from paddock.errors import ImageInvalidError
 from paddock.linux.descriptors import closing
 from paddock.model import User
 from paddock.storage._base import Pool
@@ -54,12 +54,12 @@ def workdir_of(found: Found) -> str:
     path = found.config.execution.WorkingDir or "/"
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in path or len(path) > 4095:
-        raise ImageInvalid(f"the image is to start in {path[:200]!r}")
+        raise ImageInvalidError(f"the image is to start in {path[:200]!r}")
     return "/" + "/".join(parts) if parts else WORKDIR
 
 
 def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, source: Source, say: Progress) -> Built:
-    """Makes what is not there yet. ImageInvalid, ResourceExhausted, and what the source raises."""
+    """Makes what is not there yet. ImageInvalidError, ResourceExhaustedError, and what the source raises."""
     tree = tree_of(found)
     budget = limits.budget(pool.space().available_bytes)
     chain = tuple(_chain(found)) if pool.driver == "btrfs" else ()

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from paddock.errors import ImageInvalid, Unsupported
+from paddock.errors import ImageInvalidError, UnsupportedError
 
 from ._limits import MANIFEST_BYTES, MOST_LAYERS
 from ._reference import DIGEST
@@ -116,47 +116,47 @@ class SavedImage(msgspec.Struct, frozen=True):
 
 
 def decode(data: bytes, kind: type[T], what: str) -> T:
-    """ImageInvalid: it is not of that form."""
+    """ImageInvalidError: it is not of that form."""
     if len(data) > MANIFEST_BYTES:
-        raise ImageInvalid(f"{what} has more than {MANIFEST_BYTES >> 20} MiB")
+        raise ImageInvalidError(f"{what} has more than {MANIFEST_BYTES >> 20} MiB")
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ImageInvalid(f"{what} is not what it should be: {str(error)[:300]}") from None
+        raise ImageInvalidError(f"{what} is not what it should be: {str(error)[:300]}") from None
 
 
 def decode_index(data: bytes, what: str) -> Index:
     index = decode(data, Index, what)
     # Of one that is both, two readers would see two images (CVE-2021-41190).
     if index.layers is not msgspec.UNSET or index.schema_version != 2:
-        raise ImageInvalid(f"{what} is an index and something else at once")
+        raise ImageInvalidError(f"{what} is an index and something else at once")
     return index
 
 
 def decode_manifest(data: bytes, what: str) -> Manifest:
     manifest = decode(data, Manifest, what)
     if manifest.manifests is not msgspec.UNSET or manifest.schema_version != 2:
-        raise ImageInvalid(f"{what} is a manifest and something else at once")
+        raise ImageInvalidError(f"{what} is a manifest and something else at once")
     if len(manifest.layers) > MOST_LAYERS:
-        raise ImageInvalid(f"{what} has {len(manifest.layers)} layers, and {MOST_LAYERS} are taken at most")
+        raise ImageInvalidError(f"{what} has {len(manifest.layers)} layers, and {MOST_LAYERS} are taken at most")
     for layer in manifest.layers:
         if layer.media_type not in _LAYERS:
-            raise ImageInvalid(f"{what} has a layer of type {layer.media_type[:100]!r}, which is not known")
+            raise ImageInvalidError(f"{what} has a layer of type {layer.media_type[:100]!r}, which is not known")
     return manifest
 
 
 def decode_config(data: bytes, layers: int) -> Config:
-    """That of an image for this machine. ImageInvalid, Unsupported."""
+    """That of an image for this machine. ImageInvalidError, UnsupportedError."""
     config = decode(data, Config, "the configuration of the image")
     own = architecture()
     if config.os != "linux" or config.architecture != own:
-        raise Unsupported(
+        raise UnsupportedError(
             f"the image is for {config.os[:40]} on {config.architecture[:40]}, and this machine is linux on {own}",
             hint="an image of several platforms, or one for this",
         )
     ids = config.rootfs.diff_ids
     if config.rootfs.type != "layers" or len(ids) != layers or not all(DIGEST.fullmatch(each) for each in ids):
-        raise ImageInvalid(f"the configuration of the image names {len(ids)} layers, and its manifest {layers}")
+        raise ImageInvalidError(f"the configuration of the image names {len(ids)} layers, and its manifest {layers}")
     return config
 
 
@@ -184,8 +184,8 @@ def platforms(descriptors: list[Descriptor]) -> str:
 
 
 def check_digest(data: bytes, digest: str, what: str) -> None:
-    """ImageInvalid."""
+    """ImageInvalidError."""
     algorithm, _, expected = digest.partition(":")
     found = hashlib.new(algorithm, data).hexdigest()
     if found != expected:
-        raise ImageInvalid(f"{what} is not {digest}: its digest is {algorithm}:{found}")
+        raise ImageInvalidError(f"{what} is not {digest}: its digest is {algorithm}:{found}")

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 
-from paddock.errors import ImageInvalid
+from paddock.errors import ImageInvalidError
 from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.model import FileKind, User
@@ -30,8 +30,8 @@ _NOWHERE = frozenset({"/nonexistent", "/dev/null", "/proc", "/sys", "/dev", "/tm
 def accounts(root: int, wanted: str, *, whole: bool) -> tuple[tuple[User, ...], User]:
     """Those of the image, root first, and the one that `wanted` (`USER[:GROUP]`, names or numbers) means.
 
-    Not `whole`: of all ids there is one, and so one user; what the image wants cannot be had. ImageInvalid: it wants
-    somebody who is not there.
+    Not `whole`: of all ids there is one, and so one user; what the image wants cannot be had. ImageInvalidError: it
+    wants somebody who is not there.
     """
     tree = HostileTree(root)
     users = _users(_read(tree, b"etc/passwd"))
@@ -75,13 +75,13 @@ def _choose(wanted: str, users: list[User], groups: dict[str, int]) -> User:
         found = users[0]
     if found is None:
         if number is None:
-            raise ImageInvalid(f"the image is to run as {name[:80]!r}, who is not in its /etc/passwd")
+            raise ImageInvalidError(f"the image is to run as {name[:80]!r}, who is not in its /etc/passwd")
         found = User(name=f"uid{number}", uid=number, gid=0, home=f"/home/uid{number}")
     if not group:
         return found
     gid = groups.get(group, _id(group))
     if gid is None:
-        raise ImageInvalid(f"the image is to run in the group {group[:80]!r}, which is not in its /etc/group")
+        raise ImageInvalidError(f"the image is to run in the group {group[:80]!r}, which is not in its /etc/group")
     return User(name=found.name, uid=found.uid, gid=gid, home=found.home)
 
 
@@ -113,7 +113,7 @@ def _read(tree: HostileTree, path: bytes) -> str:
     if node is None or node.kind is not FileKind.FILE:
         return ""
     if node.size > _LARGEST:
-        raise ImageInvalid(f"/{path.decode()} of the image has more than {_LARGEST >> 20} MiB")
+        raise ImageInvalidError(f"/{path.decode()} of the image has more than {_LARGEST >> 20} MiB")
     with tree.reading(path) as file:
         return file.read(_LARGEST).decode("utf-8", "replace")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from paddock.errors import ImageInvalid, InvalidArgument, NotFound
+from paddock.errors import ImageInvalidError, InvalidArgumentError, NotFoundError
 from paddock.model import Image, Template
 from paddock.storage._base import Pool
 from paddock.storage._recipe import PATH, Progress, Versions
@@ -112,8 +112,8 @@ class Images:
         return self._make(reference, source, stamp, progress)
 
     def pull(self, text: str, progress: Progress) -> Record:
-        """Minutes, where much has to be fetched. InvalidArgument, NotFound, ImageInvalid, Unsupported,
-        ResourceExhausted, PlatformError: it cannot be reached."""
+        """Minutes, where much has to be fetched. InvalidArgumentError, NotFoundError, ImageInvalidError,
+        UnsupportedError, ResourceExhaustedError, PlatformError: it cannot be reached."""
         reference = parse(text)
         source = self._source(reference)
         return self._make(reference, source, source.stamp(), progress)
@@ -122,13 +122,13 @@ class Images:
         return tuple(sorted((record.image for record in self._records.all()), key=lambda image: image.reference))
 
     def remove(self, text: str) -> tuple[str, ...]:
-        """The trees that no image has any more. NotFound, InvalidArgument: it is the beginning of several."""
+        """The trees that no image has any more. NotFoundError, InvalidArgumentError: it is the beginning of several."""
         before = self._records.all()
         removed = [record for record in before if _is_meant(record, text)]
         if not removed:
-            raise NotFound(f"there is no image {text[:300]!r}", hint="`paddock image ls` lists them")
+            raise NotFoundError(f"there is no image {text[:300]!r}", hint="`paddock image ls` lists them")
         if len({record.image.digest for record in removed}) > 1:
-            raise InvalidArgument(f"{text!r} is the beginning of several digests", hint="give more characters")
+            raise InvalidArgumentError(f"{text!r} is the beginning of several digests", hint="give more characters")
         for record in removed:
             self._records.remove(record.image.reference)
             self._known.pop(record.image.reference, None)
@@ -229,15 +229,15 @@ class Images:
 
 
 def _environment(found: Found) -> dict[str, str]:
-    """ImageInvalid."""
+    """ImageInvalidError."""
     lines = found.config.execution.Env or []
     if sum(map(len, lines)) > _ENVIRONMENT_BYTES:
-        raise ImageInvalid(f"the image sets more than {_ENVIRONMENT_BYTES >> 10} KiB of environment")
+        raise ImageInvalidError(f"the image sets more than {_ENVIRONMENT_BYTES >> 10} KiB of environment")
     values = {"PATH": PATH}
     for line in lines:
         name, _, value = line.partition("=")
         if not name or "\0" in line:
-            raise ImageInvalid(f"the image sets {line[:80]!r}, which is no variable")
+            raise ImageInvalidError(f"the image sets {line[:80]!r}, which is no variable")
         values[name] = value
     return values
 
@@ -247,5 +247,5 @@ def _is_meant(record: Record, text: str) -> bool:
         return len(text) >= _LEAST_PREFIX and record.image.digest.startswith(text)
     try:
         return record.image.reference == parse(text).text
-    except InvalidArgument:
+    except InvalidArgumentError:
         return record.image.reference == text

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from paddock.errors import OUT_OF, ImageInvalid, PlatformError
+from paddock.errors import OUT_OF, ImageInvalidError, PlatformError
 from paddock.linux import openat2
 from paddock.linux.descriptors import closing, write_all
 from paddock.storage._removal import clear, make_directory
@@ -63,7 +63,7 @@ class Layer:
         self._parent: tuple[bytes, int] | None = None
 
     def apply(self, stream: Stream) -> None:
-        """ImageInvalid, ResourceExhausted; the tree is then half made."""
+        """ImageInvalidError, ResourceExhaustedError; the tree is then half made."""
         reader = Reader(stream)
         try:
             for entry in reader:
@@ -80,7 +80,7 @@ class Layer:
         try:
             above, _, name = path.rpartition(b"/")
             if any(part.startswith(_HIDES) for part in above.split(b"/")):
-                raise ImageInvalid(f"{shown(path)} lies in what hides something")
+                raise ImageInvalidError(f"{shown(path)} lies in what hides something")
             if name.startswith(_HIDES):
                 self._hide(entry, above, name)
                 return
@@ -93,7 +93,7 @@ class Layer:
             if error.errno in OUT_OF:
                 raise
             why = _NAMES.get(error.errno or 0, error.strerror)
-            raise ImageInvalid(f"{shown(path)} of the image {why}") from error
+            raise ImageInvalidError(f"{shown(path)} of the image {why}") from error
 
     def _make(self, entry: tar.Entry, path: bytes, parent: int, name: bytes, reader: Reader) -> None:
         if entry.kind == tar.LINK:
@@ -106,7 +106,7 @@ class Layer:
             self._times.append((path, entry.mtime))
             self._times_bytes += len(path)
             if self._times_bytes > _PATHS_BYTES:
-                raise ImageInvalid("the image has more directories than are taken of one")
+                raise ImageInvalidError("the image has more directories than are taken of one")
             return
         self._remove(parent, name)  # of two entries the later holds
         if entry.kind == tar.SYMLINK:
@@ -126,12 +126,12 @@ class Layer:
     def _link(self, entry: tar.Entry, path: bytes, parent: int, name: bytes) -> None:
         source = _path(entry.target)
         if source == path:
-            raise ImageInvalid(f"{shown(path)} is a hard link to itself")
+            raise ImageInvalidError(f"{shown(path)} is a hard link to itself")
         above, _, last = source.rpartition(b"/")
         # A descriptor of its own: clearing the way may close the one that is remembered.
         with closing(self._open(above)) as place:
             if not last or stat.S_ISDIR(os.stat(last, dir_fd=place, follow_symlinks=False).st_mode):
-                raise ImageInvalid(f"{shown(path)} is a hard link to a directory")
+                raise ImageInvalidError(f"{shown(path)} is a hard link to a directory")
             self._remove(parent, name)  # of two entries the later holds
             os.link(last, name, src_dir_fd=place, dst_dir_fd=parent, follow_symlinks=False)
 
@@ -150,7 +150,7 @@ class Layer:
 
     def _attribute(self, fd: int, name: bytes, value: bytes) -> None:
         if name.startswith(_BAD_ATTRIBUTES):
-            raise ImageInvalid(f"the image sets the attribute {shown(name)}, which rules an overlay")
+            raise ImageInvalidError(f"the image sets the attribute {shown(name)}, which rules an overlay")
         if not name.startswith(b"user."):
             self._left.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
             return
@@ -163,7 +163,7 @@ class Layer:
 
     def _own(self, entry: tar.Entry, parent: int, name: bytes) -> None:
         if not (0 <= entry.uid <= _HIGHEST_ID and 0 <= entry.gid <= _HIGHEST_ID):
-            raise ImageInvalid(
+            raise ImageInvalidError(
                 f"{shown(entry.name)} of the image belongs to {entry.uid}:{entry.gid}",
                 hint=f"in a sandbox there are the ids 0 to {_HIGHEST_ID}: build the image with others",
             )
@@ -174,7 +174,7 @@ class Layer:
 
     def _hide(self, entry: tar.Entry, above: bytes, name: bytes) -> None:
         if entry.kind not in (tar.FILE, tar.LINK):
-            raise ImageInvalid(f"{shown(entry.name)} hides something and is no file")
+            raise ImageInvalidError(f"{shown(entry.name)} hides something and is no file")
         if name == _OPAQUE:
             if self._is_there(above):
                 self._empty(above)
@@ -183,7 +183,7 @@ class Layer:
             return  # what aufs kept for itself
         hidden = name.removeprefix(_HIDES)
         if hidden in (b"", b".", b".."):
-            raise ImageInvalid(f"{shown(entry.name)} hides nothing that has a name")
+            raise ImageInvalidError(f"{shown(entry.name)} hides nothing that has a name")
         if self._is_there(above):
             path = above + b"/" + hidden if above else hidden
             self._take(self._directory(above), hidden, path)
@@ -212,7 +212,7 @@ class Layer:
         try:
             clear(parent, os.fsdecode(name))
         except PlatformError as error:
-            raise ImageInvalid(f"{shown(name)} cannot be taken away: {error.message}") from error
+            raise ImageInvalidError(f"{shown(name)} cannot be taken away: {error.message}") from error
 
     # -- places
 
@@ -262,7 +262,7 @@ class Layer:
     def _charge(self) -> None:
         self._budget.entries -= 1
         if self._budget.entries < 0:
-            raise ImageInvalid("the image has more files than are taken of one")
+            raise ImageInvalidError("the image has more files than are taken of one")
 
     def _set_time(self, path: bytes, mtime: int) -> None:
         try:
@@ -279,10 +279,10 @@ class Layer:
 
 
 def _path(name: bytes) -> bytes:
-    """Relative, without `.`; b"" is the top. ImageInvalid: it climbs."""
+    """Relative, without `.`; b"" is the top. ImageInvalidError: it climbs."""
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
     if b".." in parts:
-        raise ImageInvalid(f"{shown(name)} of the image leads outside")
+        raise ImageInvalidError(f"{shown(name)} of the image leads outside")
     return b"/".join(parts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from paddock.errors import ImageInvalid, ResourceExhausted
+from paddock.errors import ImageInvalidError, ResourceExhaustedError
 
 MANIFEST_BYTES = 4 << 20  # what the specification asks registries to take
 INDEX_DEPTH = 3
@@ -31,8 +31,8 @@ class Budget(msgspec.Struct):
     short_of_room: bool
 
     def check(self, size: int) -> None:
-        """ImageInvalid, ResourceExhausted: that many bytes are more than is left."""
+        """ImageInvalidError, ResourceExhaustedError: that many bytes are more than is left."""
         if size > self.bytes:
             if self.short_of_room:
-                raise ResourceExhausted("the pool has no room for all of the image", hint=_HINT)
-            raise ImageInvalid("the image unpacks to more than is taken of one", hint=_HINT)
+                raise ResourceExhaustedError("the pool has no room for all of the image", hint=_HINT)
+            raise ImageInvalidError("the image unpacks to more than is taken of one", hint=_HINT)

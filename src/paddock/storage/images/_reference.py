@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgumentError
 from paddock.model import is_image
 
 Transport = Literal["oci", "oci-archive", "docker-archive", "docker"]
@@ -45,7 +45,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> Reference:
-    """InvalidArgument."""
+    """InvalidArgumentError."""
     transport, _, rest = text.partition(":")
     if "\0" in text or not is_image(text) or not rest:
         raise _wrong(text)
@@ -53,7 +53,7 @@ def parse(text: str) -> Reference:
         return _registry(text, rest.removeprefix("//"))
     path, colon, tag = rest.partition(":")
     if not os.path.isabs(path):
-        raise InvalidArgument(f"{text!r} names no absolute path", hint=f"{transport}:{os.path.abspath(path)}")
+        raise InvalidArgumentError(f"{text!r} names no absolute path", hint=f"{transport}:{os.path.abspath(path)}")
     if colon and not _LOCAL_TAG.fullmatch(tag):
         raise _wrong(text)
     path = os.path.normpath(path)
@@ -92,5 +92,5 @@ def _registry(text: str, rest: str) -> Reference:
     )
 
 
-def _wrong(text: str) -> InvalidArgument:
-    return InvalidArgument(f"{text[:300]!r} names no image", hint=_FORMS)
+def _wrong(text: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{text[:300]!r} names no image", hint=_FORMS)

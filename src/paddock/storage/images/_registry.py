@@ -25,7 +25,7 @@ from typing import IO, Any, cast
 
 import msgspec
 
-from paddock.errors import ImageInvalid, NotFound, PlatformError, RequestError
+from paddock.errors import ImageInvalidError, NotFoundError, PlatformError, RequestError
 from paddock.storage._https import opener
 from paddock.storage.repositories import ADVICE, authorities, is_loopback
 
@@ -75,11 +75,13 @@ class Registry:
                 while data := answer.read(_CHUNK):
                     size += len(data)
                     if size > layer.size:
-                        raise ImageInvalid(f"layer {layer.digest} has more than its {layer.size} bytes")
+                        raise ImageInvalidError(f"layer {layer.digest} has more than its {layer.size} bytes")
                     file.write(data)
             file.flush()
             if size != layer.size:
-                raise ImageInvalid(f"layer {layer.digest} ends after {size} of {layer.size} bytes", hint="try again")
+                raise ImageInvalidError(
+                    f"layer {layer.digest} ends after {size} of {layer.size} bytes", hint="try again"
+                )
             yield Piece(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
     def _read(self, path: str, accept: str) -> tuple[bytes, str]:
@@ -87,7 +89,9 @@ class Registry:
             data = answer.read(MANIFEST_BYTES + 1)
             kind = str(getattr(answer, "headers", {}).get("Content-Type", ""))
         if len(data) > MANIFEST_BYTES:
-            raise ImageInvalid(f"registry {self._reference.host} gives a document of more than {MANIFEST_BYTES} bytes")
+            raise ImageInvalidError(
+                f"registry {self._reference.host} gives a document of more than {MANIFEST_BYTES} bytes"
+            )
         return data, kind.partition(";")[0].strip()
 
 
@@ -118,7 +122,7 @@ class Http:
 
     @contextmanager
     def open(self, path: str, accept: str) -> Generator[Answer]:
-        """The answer to GET, a success. NotFound, RequestError: it wants a credential; PlatformError."""
+        """The answer to GET, a success. NotFoundError, RequestError: it wants a credential; PlatformError."""
         url = f"{self.base}{path}"
         answer = self._ask(url, accept, self._authorization)
         if isinstance(answer, urllib.error.HTTPError) and answer.code == 401 and self._authorization is None:
@@ -170,7 +174,7 @@ class Http:
     def _refusal(self, answer: urllib.error.HTTPError) -> Exception:
         what = f"registry {self._host} has no {self._repository} like that, or not for everybody"
         if answer.code == 404:
-            return NotFound(what, hint=_LOGIN)
+            return NotFoundError(what, hint=_LOGIN)
         if answer.code in (401, 403):
             return RequestError(f"registry {self._host} does not give {self._repository} to you", hint=_LOGIN)
         if answer.code == 429:
@@ -205,10 +209,10 @@ class Http:
             try:
                 found = msgspec.json.decode(answer.read(_TOKEN_BYTES), type=_Token)
             except (msgspec.MsgspecError, ValueError) as error:
-                raise ImageInvalid(f"registry {self._host} gives tokens that are none: {error}") from None
+                raise ImageInvalidError(f"registry {self._host} gives tokens that are none: {error}") from None
         token = found.token or found.access_token
         if not token or not token.isascii() or not token.isprintable():
-            raise ImageInvalid(f"registry {self._host} gives a token that is none")
+            raise ImageInvalidError(f"registry {self._host} gives a token that is none")
         return token
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from paddock.errors import ImageInvalid, NotFound
+from paddock.errors import ImageInvalidError, NotFoundError
 
 from ._documents import (
     INDEXES,
@@ -68,13 +68,13 @@ class Stored(io.RawIOBase):
         return count
 
     def finish(self) -> None:
-        """ImageInvalid: it was another one, or cut short."""
+        """ImageInvalidError: it was another one, or cut short."""
         while self.read(_CHUNK):
             pass
         if self._at != self._piece.size:
-            raise ImageInvalid(f"a layer ends after {self._at} of {self._piece.size} bytes")
+            raise ImageInvalidError(f"a layer ends after {self._at} of {self._piece.size} bytes")
         if self._hash is not None and f"{self._hash.name}:{self._hash.hexdigest()}" != self._expected:
-            raise ImageInvalid(f"a layer is not {self._expected}: its digest is {self._hash.hexdigest()}")
+            raise ImageInvalidError(f"a layer is not {self._expected}: its digest is {self._hash.hexdigest()}")
 
 
 class Unpacked:
@@ -86,23 +86,23 @@ class Unpacked:
         self._hash = hashlib.new(diff_id.partition(":")[0])
 
     def read(self, size: int, /) -> bytes:
-        """At most so many, none at the end. ImageInvalid, ResourceExhausted."""
+        """At most so many, none at the end. ImageInvalidError, ResourceExhaustedError."""
         try:
             data = self._source.read(min(size, _CHUNK))
         except self._errors as error:
-            raise ImageInvalid(f"a layer cannot be unpacked: {error}") from None
+            raise ImageInvalidError(f"a layer cannot be unpacked: {error}") from None
         self._budget.check(len(data))
         self._budget.bytes -= len(data)
         self._hash.update(data)
         return data
 
     def finish(self) -> None:
-        """ImageInvalid: it was not what the image's configuration says."""
+        """ImageInvalidError: it was not what the image's configuration says."""
         while self.read(_CHUNK):
             pass
         found = f"{self._hash.name}:{self._hash.hexdigest()}"
         if found != self._expected:
-            raise ImageInvalid(f"a layer unpacks to {found}, and the image's configuration says {self._expected}")
+            raise ImageInvalidError(f"a layer unpacks to {found}, and the image's configuration says {self._expected}")
 
 
 def _decompressed(stored: Stored) -> tuple[Stream, tuple[type[Exception], ...]]:
@@ -143,7 +143,7 @@ class Source(Protocol):
         ...
 
     def find(self) -> Found:
-        """NotFound, InvalidArgument: it has several; ImageInvalid, Unsupported, PlatformError."""
+        """NotFoundError, InvalidArgumentError: it has several; ImageInvalidError, UnsupportedError, PlatformError."""
         ...
 
     def open(self, layer: Layer) -> AbstractContextManager[Piece]:
@@ -160,14 +160,14 @@ def resolve(descriptor: Descriptor, fetch: Fetch, depth: int = 0) -> Found:
     data = _document(descriptor, fetch)
     if descriptor.media_type in INDEXES:
         if depth == INDEX_DEPTH:
-            raise ImageInvalid(f"the image has indexes in indexes, more than {INDEX_DEPTH} deep")
+            raise ImageInvalidError(f"the image has indexes in indexes, more than {INDEX_DEPTH} deep")
         index = decode_index(data, f"index {descriptor.digest}")
         fitting = choose(index.manifests)
         if fitting is None:
-            raise NotFound(f"the image is not there for this machine; it is for {platforms(index.manifests)}")
+            raise NotFoundError(f"the image is not there for this machine; it is for {platforms(index.manifests)}")
         return resolve(fitting, fetch, depth + 1)
     if descriptor.media_type not in MANIFESTS:
-        raise ImageInvalid(f"{descriptor.digest} is of type {descriptor.media_type[:100]!r}: no image")
+        raise ImageInvalidError(f"{descriptor.digest} is of type {descriptor.media_type[:100]!r}: no image")
     manifest = decode_manifest(data, f"manifest {descriptor.digest}")
     config = decode_config(_document(manifest.config, fetch), len(manifest.layers))
     layers = zip(config.rootfs.diff_ids, manifest.layers, strict=True)
@@ -181,17 +181,19 @@ def resolve(descriptor: Descriptor, fetch: Fetch, depth: int = 0) -> Found:
 
 def _document(descriptor: Descriptor, fetch: Fetch) -> bytes:
     if descriptor.size > MANIFEST_BYTES:
-        raise ImageInvalid(f"{descriptor.digest} has {descriptor.size} bytes, and {MANIFEST_BYTES} are taken at most")
+        raise ImageInvalidError(
+            f"{descriptor.digest} has {descriptor.size} bytes, and {MANIFEST_BYTES} are taken at most"
+        )
     data = fetch(descriptor)
     check_digest(data, descriptor.digest, "a document of the image")
     return data
 
 
 def whole_file(fd: int, what: str) -> Piece:
-    """All of an open file. ImageInvalid: it is none."""
+    """All of an open file. ImageInvalidError: it is none."""
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
-        raise ImageInvalid(f"{what} is no file")
+        raise ImageInvalidError(f"{what} is no file")
     return Piece(fd, 0, info.st_size)
 
 
@@ -202,7 +204,7 @@ def identity(info: os.stat_result) -> tuple[int, ...]:
 
 def read_small(piece: Piece, what: str) -> bytes:
     if piece.size > MANIFEST_BYTES:
-        raise ImageInvalid(f"{what} has {piece.size} bytes, and {MANIFEST_BYTES} are taken at most")
+        raise ImageInvalidError(f"{what} has {piece.size} bytes, and {MANIFEST_BYTES} are taken at most")
     data = b""
     while len(data) < piece.size and (more := os.pread(piece.fd, piece.size - len(data), piece.offset + len(data))):
         data += more

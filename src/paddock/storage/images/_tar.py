@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from paddock.errors import ImageInvalid
+from paddock.errors import ImageInvalidError
 from paddock.wire.tar import Entry, Headers, TarError, padding, shown
 
 _CHUNK = 1 << 18
@@ -20,7 +20,7 @@ class Stream(Protocol):
 
 
 class Reader:
-    """The entries of one archive. ImageInvalid for whatever is no archive or no longer one."""
+    """The entries of one archive. ImageInvalidError for whatever is no archive or no longer one."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -56,10 +56,10 @@ class Reader:
         try:
             entry = self._headers.take(data) if data else self._headers.end()
         except TarError as error:
-            raise ImageInvalid(str(error)) from None
+            raise ImageInvalidError(str(error)) from None
         for text in (entry.name, entry.target) if entry is not None else ():
             if b"\0" in text or len(text) > _PATH_BYTES:
-                raise ImageInvalid(f"{shown(text)} is no name of a file")
+                raise ImageInvalidError(f"{shown(text)} is no name of a file")
         return entry
 
     def _read(self, size: int, *, or_end: bool = False) -> bytes:
@@ -69,6 +69,6 @@ class Reader:
         while len(data) < size:
             more = self._stream.read(size - len(data))
             if not more:
-                raise ImageInvalid("the archive ends in the middle of a file")
+                raise ImageInvalidError("the archive ends in the middle of a file")
             data += more
         return data

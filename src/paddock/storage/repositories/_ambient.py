@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfiguredError
 from paddock.model import caller
 
 from ._confined import AGENT
@@ -109,7 +109,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 async def own_login(remote: Remote, environment: Mapping[str, str]) -> Login:
     """Asks the ssh of the user who runs this program what his configuration says of that host (`ssh -G`).
 
-    His GIT_SSH_COMMAND or core.sshCommand counts as far as it is `ssh` with options. NotConfigured.
+    His GIT_SSH_COMMAND or core.sshCommand counts as far as it is `ssh` with options. NotConfiguredError.
     """
     command = caller.environment().get("GIT_SSH_COMMAND") or await say(
         ("git", "config", "core.sshCommand"), environment
@@ -119,10 +119,10 @@ async def own_login(remote: Remote, environment: Mapping[str, str]) -> Login:
     asked = (*_options(command), *login, *(("-p", str(port)) if port else ()), "-G", "--", host)
     said = _settings(await say(asked, environment))
     if "hostname" not in said:
-        raise NotConfigured(f"ssh cannot say how to reach {host}", hint=shlex.join(asked))
+        raise NotConfiguredError(f"ssh cannot say how to reach {host}", hint=shlex.join(asked))
     for name in ("proxycommand", "proxyjump"):
         if said.get(name, ["none"]) != ["none"]:
-            raise NotConfigured(f"{host} is reached by a {name}, which is not used for repositories", hint=_ADVICE)
+            raise NotConfiguredError(f"{host} is reached by a {name}, which is not used for repositories", hint=_ADVICE)
     return await asyncio.to_thread(_login, said)
 
 
@@ -150,13 +150,15 @@ def target(remote: Remote) -> tuple[str, str, int | None]:
 
 def _options(command: str) -> Sequence[str]:
     if not os.path.exists(PROGRAM):
-        raise NotConfigured("what is behind ssh needs it on this machine, in /usr", hint="apt install openssh-client")
+        raise NotConfiguredError(
+            "what is behind ssh needs it on this machine, in /usr", hint="apt install openssh-client"
+        )
     try:
         words = shlex.split(command) or ["ssh"]
     except ValueError:
         words = [command]
     if os.path.basename(words[0]) != "ssh" or not shutil.which(words[0]):
-        raise NotConfigured(f"git is told to reach hosts by {words[0][:100]!r}, which is not ssh", hint=_ADVICE)
+        raise NotConfiguredError(f"git is told to reach hosts by {words[0][:100]!r}, which is not ssh", hint=_ADVICE)
     return words
 
 
@@ -192,7 +194,7 @@ _NOT_HERE = ("GIT_", "SSH_ASKPASS")
 
 async def ambient(remote: Remote) -> Credential | Login | None:
     """Asks ssh, or the credential helpers (git-credential(1)), of the user who runs this program: his own
-    configuration, and no repository's. Nobody is asked on a terminal. NotConfigured.
+    configuration, and no repository's. Nobody is asked on a terminal. NotConfiguredError.
     """
     if remote.path is not None or remote.sends_in_the_clear:
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from paddock.errors import InvalidArgument, InvalidState, PlatformError
+from paddock.errors import InvalidArgumentError, InvalidStateError, PlatformError
 
 from ._ambient import DIRECTORY, PROGRAM, Login
 from ._process import GIT_ID, TEMPLATE, Bounds, Ended, Place, Progress, Refused, run, trouble
@@ -124,7 +124,7 @@ class HostGit:
         return self.directory / name
 
     async def look(self, remote: Remote, credential: Proof | None, extra: Sequence[str] = ()) -> Listing:
-        """What it has: branches, tags, and the full names `extra`. Refused; NotFound, PlatformError."""
+        """What it has: branches, tags, and the full names `extra`. Refused; NotFoundError, PlatformError."""
         arguments = ["ls-remote", "--symref", "--", _address(remote), "HEAD", "refs/heads/*", "refs/tags/*", *extra]
         ended = await self._run(arguments, remote, credential)
         _check(ended, remote, self._bounds)
@@ -152,7 +152,8 @@ class HostGit:
     ) -> None:
         """All branches and tags, those that are gone away; or the object or ref `only`, which is kept by a pin.
 
-        Needs the lock of the repository. Refused; NotFound, InvalidArgument, ResourceExhausted, PlatformError.
+        Needs the lock of the repository. Refused; NotFoundError, InvalidArgumentError, ResourceExhaustedError,
+        PlatformError.
         """
         refspecs = _ALL if only is None else (f"+{only}:{fetched(only)}",)
         arguments = [
@@ -193,15 +194,15 @@ class HostGit:
 
     async def receive(self, name: str, lender: str, pack: bytes, commit: str) -> None:
         """Makes the repository `name`, which borrows the objects of `lender`, of a pack that an attacker may have
-        written: git looks at every object, and for all that it names. InvalidArgument."""
+        written: git looks at every object, and for all that it names. InvalidArgumentError."""
         await self.init(name, sha256=len(commit) == 64)
         await asyncio.to_thread(_write_pack, self.path(name) / "objects", pack)
         arguments = ["index-pack", "--strict", f"{_HERE}/objects/pack/pack-received.pack"]
         ended = await self._inside(name, [f"--git-dir={_HERE}", *arguments], writable=True, lender=lender)
         if ended.code:
-            raise InvalidArgument(f"git refuses what the workspace has made: {ended.err[-300:]}")
+            raise InvalidArgumentError(f"git refuses what the workspace has made: {ended.err[-300:]}")
         if await self.commit(name, commit, lender=lender) != commit:
-            raise InvalidArgument(f"what the workspace has made holds no commit {commit}")
+            raise InvalidArgumentError(f"what the workspace has made holds no commit {commit}")
 
     async def leads(self, name: str, old: str, new: str, *, lender: str | None = None) -> bool:
         """Whether `old` is an ancestor of `new`."""
@@ -222,7 +223,8 @@ class HostGit:
         expect: str | None,
         lender: str | None = None,
     ) -> None:
-        """Makes `ref` of the remote `commit`, if it is `expect` (None: if it is not there). Refused; InvalidState."""
+        """Makes `ref` of the remote `commit`, if it is `expect` (None: if it is not there). Refused;
+        InvalidStateError."""
         arguments = [
             *(f"--git-dir={_HERE}", "push", "--porcelain", "--no-verify", "--no-follow-tags"),
             *("--recurse-submodules=no", f"--force-with-lease={ref}:{expect or ''}"),
@@ -231,7 +233,7 @@ class HostGit:
         ended = await self._run(arguments, remote, credential, name=name, pushing=True, lender=lender)
         if b"\n!\t" in b"\n" + ended.out:
             why = _reason(ended.out) + _remarks(ended.err)
-            raise InvalidState(f"{remote.url} does not take it: {why}", hint="look at what is there now")
+            raise InvalidStateError(f"{remote.url} does not take it: {why}", hint="look at what is there now")
         _check(ended, remote, self._bounds)
 
     async def _run(
@@ -254,7 +256,7 @@ class HostGit:
         login = credential if isinstance(credential, Login) else None
         if credential is not None:
             if remote.sends_in_the_clear:
-                raise InvalidArgument(f"{remote.url} would be sent a credential in the clear", hint="use https")
+                raise InvalidArgumentError(f"{remote.url} would be sent a credential in the clear", hint="use https")
             config += _proof(remote, credential)
         if remote.scheme == SSH and login is None:
             raise Refused("no key is known for it")

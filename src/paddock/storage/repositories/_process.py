@@ -21,14 +21,14 @@ from pathlib import Path
 import msgspec
 
 from paddock.errors import (
-    InvalidArgument,
-    InvalidState,
-    NotConfigured,
-    NotFound,
+    InvalidArgumentError,
+    InvalidStateError,
+    NotConfiguredError,
+    NotFoundError,
     PaddockError,
     PlatformError,
-    PolicyDenied,
-    ResourceExhausted,
+    PolicyDeniedError,
+    ResourceExhaustedError,
 )
 from paddock.linux import processes
 from paddock.model.caller import environment
@@ -45,10 +45,10 @@ ADVICE = f"name the file with its authority's certificate in {_OURS} where paddo
 
 
 def authorities() -> Path | None:
-    """The file of certificates that stands in place of the machine's. NotConfigured: one is named that is none."""
+    """The file of certificates that stands in place of the machine's. NotConfiguredError: one is named that is none."""
     path = environment().get(_OURS, "")
     if path and not os.path.isfile(path):
-        raise NotConfigured(f"{_OURS} is {path!r}, and that is no file")
+        raise NotConfiguredError(f"{_OURS} is {path!r}, and that is no file")
     named = (path, *(environment().get(name, "") for name in _EVERYBODYS))
     return next((Path(os.path.realpath(path)) for path in named if path and os.path.isfile(path)), None)
 
@@ -151,7 +151,7 @@ async def run(
     await ended
     if process.returncode == _confined.FAILED:
         said = f"git cannot be confined on this machine: {reading.last_words()}"
-        raise NotConfigured(said, hint="paddock doctor")
+        raise NotConfiguredError(said, hint="paddock doctor")
     return Ended(code=process.returncode or 0, out=bytes(reading.out), err=reading.last_words(), over=over)
 
 
@@ -242,7 +242,7 @@ def _git() -> str:
     for directory in ("/usr/bin", "/usr/local/bin"):
         if found := shutil.which("git", path=directory):
             return os.path.realpath(found)
-    raise NotConfigured("repositories need git on this machine, in /usr", hint="apt install git")
+    raise NotConfiguredError("repositories need git on this machine, in /usr", hint="apt install git")
 
 
 def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool) -> dict[str, str]:
@@ -322,36 +322,40 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
         said = f"{what} has said nothing for {bounds.silence_seconds:.0f} s"
         return PlatformError(f"{said}: it cannot be reached, or does not answer", hint="try again")
     if ended.over == "output":
-        return ResourceExhausted(f"{what} has more refs than fit into {bounds.output_bytes >> 20} MiB")
+        return ResourceExhaustedError(f"{what} has more refs than fit into {bounds.output_bytes >> 20} MiB")
     if _WANTS_CREDENTIAL.search(words):
         raise Refused(_last(words))
     if ended.code == _SENT_SIGNAL + signal.SIGXFSZ or _TOO_LARGE.search(words):
-        return ResourceExhausted(f"{what} sends a pack of more than {bounds.file_bytes} bytes; nothing of it was taken")
+        return ResourceExhaustedError(
+            f"{what} sends a pack of more than {bounds.file_bytes} bytes; nothing of it was taken"
+        )
     if _NO_MEMORY.search(words):
-        return ResourceExhausted(
+        return ResourceExhaustedError(
             f"{what} sends objects that need more than {bounds.memory_bytes >> 20} MiB of memory; not taken"
         )
     if _NO_SPACE.search(words):
-        return ResourceExhausted(f"there is no room for {what}: {_last(words)}", hint="df -h; paddock doctor")
+        return ResourceExhaustedError(f"there is no room for {what}: {_last(words)}", hint="df -h; paddock doctor")
     if _BROKEN.search(words):
-        return InvalidArgument(f"{what} sends what git's checks refuse: {_telling(words)}", hint="git fsck says more")
+        return InvalidArgumentError(
+            f"{what} sends what git's checks refuse: {_telling(words)}", hint="git fsck says more"
+        )
     if _NOT_THERE.search(words):
-        return NotFound(f"{what}: {_telling(words)}")
+        return NotFoundError(f"{what}: {_telling(words)}")
     if _OTHER_HOST.search(words):
-        return PolicyDenied(
+        return PolicyDeniedError(
             f"{what} shows another key than the host that is known: somebody may stand in between",
             hint=f"once you know why it has changed: ssh-keygen -R {shlex.quote(_known_as(remote))}",
             rule="known-hosts",
         )
     if _UNKNOWN_HOST.search(words):
-        return NotConfigured(
+        return NotConfiguredError(
             f"{what}: the key of its host is not known here, so nobody can tell whether it is that host",
             hint=f"{_scan(remote)} >> ~/.ssh/known_hosts, then compare: ssh-keygen -lf ~/.ssh/known_hosts",
         )
     if _UNTRUSTED.search(words):
         return PlatformError(f"{what} does not prove who it is: {_telling(words)}", hint=ADVICE)
     if _MOVED.search(words):
-        return InvalidState(
+        return InvalidStateError(
             f"{what} sends on to another place: {_telling(words)}",
             hint="name that place: no redirect is followed, for it may lead into your network",
             moved=True,

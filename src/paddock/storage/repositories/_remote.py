@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from paddock.errors import InvalidArgument, NotFound, PlatformError, PolicyDenied
+from paddock.errors import InvalidArgumentError, NotFoundError, PlatformError, PolicyDeniedError
 from paddock.linux.routes import is_own
 from paddock.model.caller import environment
 from paddock.policy.egress import is_public
@@ -49,17 +49,17 @@ class Credential(msgspec.Struct, frozen=True):
         return "Credential(…)"
 
     def lines(self) -> str:
-        """As git's credential helpers say it (git-credential(1)). InvalidArgument: it would say more than that."""
+        """As git's credential helpers say it (git-credential(1)). InvalidArgumentError: it would say more than that."""
         if any(not text.isprintable() for text in (self.username, self.password)):
-            raise InvalidArgument("a credential holds characters that cannot be sent")
+            raise InvalidArgumentError("a credential holds characters that cannot be sent")
         return f"username={self.username}\npassword={self.password}\n"
 
     def header(self) -> str:
-        """The value of an HTTP Authorization header. InvalidArgument: it would be more than that."""
+        """The value of an HTTP Authorization header. InvalidArgumentError: it would be more than that."""
         if not self.bearer:
             return f"Basic {base64.b64encode(f'{self.username}:{self.password}'.encode()).decode()}"
         if not _TOKEN.fullmatch(self.password):
-            raise InvalidArgument("a token holds characters that cannot be sent")
+            raise InvalidArgumentError("a token holds characters that cannot be sent")
         return f"Bearer {self.password}"
 
 
@@ -86,8 +86,8 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
 def parse(text: str, *, local: bool) -> tuple[Remote, Credential | None]:
     """The remote, and the credential that stood in the URL. `local`: the one who asks may name this machine's files.
 
-    InvalidArgument for whatever git could take for an option, a helper program or another host than a person would
-    read; PolicyDenied, NotFound for directories.
+    InvalidArgumentError for whatever git could take for an option, a helper program or another host than a person would
+    read; PolicyDeniedError, NotFoundError for directories.
     """
     if not text or len(text) > _LONGEST or not text.isprintable() or "\\" in text:
         raise _wrong(text, "a URL is one line of printable characters without a backslash")
@@ -185,23 +185,24 @@ def _directory(text: str, *, local: bool) -> Remote:
     if not path.startswith("/"):
         raise _wrong(text, "file:// is followed by an absolute path")
     if not local:
-        raise PolicyDenied("directories of this machine are for those who are on it", rule="local-repositories")
+        raise PolicyDeniedError("directories of this machine are for those who are on it", rule="local-repositories")
     found = Path(os.path.realpath(unquote(path) if text.startswith("file://") else path))
     if not found.is_dir():
-        raise NotFound(f"there is no directory {str(found)!r}")
+        raise NotFoundError(f"there is no directory {str(found)!r}")
     return Remote(url=f"file://{found}", scheme="file", origin="file://", path=found)
 
 
-def _wrong(text: str, why: str) -> InvalidArgument:
+def _wrong(text: str, why: str) -> InvalidArgumentError:
     """What stands before an @ is left out: it may be a secret."""
     shown = text[: 4 * _LONGEST].rpartition("@")[2][:200]
-    return InvalidArgument(f"{shown!r} is no repository to fetch from: {why}", hint="https://host/path/name.git")
+    return InvalidArgumentError(f"{shown!r} is no repository to fetch from: {why}", hint="https://host/path/name.git")
 
 
 def check_ref(name: str) -> str:
-    """`name`, if it is one of a branch, a tag, or a full name of a ref (git-check-ref-format(1)). InvalidArgument."""
+    """`name`, if it is one of a branch, a tag, or a full name of a ref (git-check-ref-format(1)).
+    InvalidArgumentError."""
     if len(name) > 1024 or name == "@" or not name.isprintable() or not _REF.fullmatch(name):
-        raise InvalidArgument(f"{name!r} is no name of a branch or tag", hint="git check-ref-format says what is")
+        raise InvalidArgumentError(f"{name!r} is no name of a branch or tag", hint="git check-ref-format says what is")
     return name
 
 

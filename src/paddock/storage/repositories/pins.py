@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from paddock.errors import InvalidArgument, InvalidState
+from paddock.errors import InvalidArgumentError, InvalidStateError
 from paddock.linux import openat2
 from paddock.linux.descriptors import closing
 from paddock.storage._trees import DIRECTORY, NEW, READ, names_in
@@ -28,7 +28,7 @@ def owners(repository: Path) -> tuple[str, ...]:
     """Who needs commits of it."""
     try:
         directory = _open(repository)
-    except InvalidState:
+    except InvalidStateError:
         return ()
     with closing(directory):
         names = names_in(directory)
@@ -41,7 +41,7 @@ def pin(repository: Path, owner: str, commit: str, *, like: str | None = None) -
     `like`: an owner whose pin is of the same commit. A name for what is on the disk already waits for no disk.
     """
     if not is_commit(commit):
-        raise InvalidArgument(f"{commit!r} is no id of a commit")
+        raise InvalidArgumentError(f"{commit!r} is no id of a commit")
     with closing(_open(repository)) as directory:
         if like is not None and _linked(directory, _name(like), _name(owner), commit):
             return
@@ -56,7 +56,7 @@ def unpin(repository: Path, owner: str) -> None:
     """Nothing if there is none, or no repository."""
     try:
         directory = _open(repository)
-    except InvalidState:
+    except InvalidStateError:
         return
     with closing(directory):
         try:
@@ -76,7 +76,7 @@ def _linked(directory: int, pin: str, name: str, commit: str) -> bool:
 
 def _name(owner: str) -> str:
     if not owner.replace("_", "").isalnum() or not owner.isascii():
-        raise InvalidArgument(f"{owner!r} is no id")
+        raise InvalidArgumentError(f"{owner!r} is no id")
     return owner
 
 
@@ -85,13 +85,13 @@ def _open(repository: Path) -> int:
     try:
         top = os.open(repository, DIRECTORY)
     except OSError as error:
-        raise InvalidState(f"the repository {repository.name} is gone: {error}") from None
+        raise InvalidStateError(f"the repository {repository.name} is gone: {error}") from None
     with closing(top):
         try:
             _make(top)
             return openat2.open_beneath(top, _PINS.encode(), DIRECTORY, symlinks=False)
         except OSError as error:
-            raise InvalidState(f"the repository {repository.name} is damaged: {error}") from None
+            raise InvalidStateError(f"the repository {repository.name} is damaged: {error}") from None
 
 
 def _make(top: int) -> None:

@@ -1,4 +1,4 @@
-"""One source, one value: SecretUnavailable names the source and the reason, never the value.
+"""One source, one value: SecretUnavailableError names the source and the reason, never the value.
 
 Of a file and of what a command prints, one newline at the end is not part of it.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from paddock.errors import SecretUnavailable
+from paddock.errors import SecretUnavailableError
 from paddock.model import SecretSource, SecretValue
 
 LEAST_BYTES = 8
@@ -136,7 +136,7 @@ class Fetcher:
         try:
             return await self._fetch(name, source)
         except Refused as refused:
-            raise SecretUnavailable(
+            raise SecretUnavailableError(
                 f"secret {name} has no value: {refused}", hint=refused.hint, secret=name, source=refused.source
             ) from None
 
