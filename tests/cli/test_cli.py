@@ -386,6 +386,12 @@ def test_what_people_type_is_what_they_mean(typed: str, meant: str) -> None:
     assert vars(parse(typed.split())) == vars(parse(meant.split()))
 
 
+def test_attempts_take_what_sandboxes_may_reach() -> None:
+    for verb in (["try", "p.patch"], ["agent", "task", "--model", "script:x"]):
+        options = parse([*verb, "--test", "true", "--network", "pypi,a.org", "--policy", "p.yaml"])
+        assert (options.network, options.policy) == (("pypi", "a.org"), "p.yaml")
+
+
 def test_help_and_version_are_words_too(capsys: pytest.CaptureFixture[str]) -> None:
     shown: list[str] = []
     for words in ("help", "--help", "help rm", "kill --help", "version", "--version"):

@@ -25,6 +25,8 @@ def commands(sandbox: Sandbox) -> None:
         ["sh", "-c", "cat; echo e >&2"], input="a\nb", on_stdout=lines.append, on_stderr=errors.append
     )
     assert (lines, errors, watched.stdout) == (["a", "b"], ["e"], "a\nb")
+    missing = [sandbox.exec(["nothing"], on_stderr=how) for how in (None, errors.append)]
+    assert [(one.exit_code, one.stderr) for one in missing] == [(127, f"{errors[-1]}\n")] * 2
     assert sandbox.run_code("print(6 * 7)").stdout == "42\n"
     assert sandbox.run_code("echo $((6 * 7))", language="sh", timeout="30s").stdout == "42\n"
     with sandbox.start(["sort"], stdin=True, timeout=timedelta(seconds=30)) as process:

@@ -142,7 +142,7 @@ def _holds_something_of(pid: int, root: Path, sockets: frozenset[str]) -> bool:
 def _sockets_below(root: Path) -> frozenset[str]:
     """As links in /proc/<pid>/fd show them. /proc/net/unix is of the own network namespace, where they are made."""
     found: set[str] = set()
-    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+    for line in Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()[1:]:
         words = line.split(maxsplit=7)
         if len(words) == 8 and _below(words[7], root):
             found.add(f"socket:[{words[6]}]")

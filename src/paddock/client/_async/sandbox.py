@@ -279,10 +279,9 @@ class AsyncSandbox:
         if on_stdout is not None or on_stderr is not None:
             from .watched import watched
 
-            action = model.StartExec(sandbox=self.id, spec=spec, expect_revision=expect_revision)
-            result = await watched(
-                await self._transport.perform(action), data, on_stdout, on_stderr, capture_bytes=capture_bytes
-            )
+            id = model.mint(model.Noun.EXEC)
+            action = model.StartExec(sandbox=self.id, spec=spec, expect_revision=expect_revision, id=id)
+            result = await watched(self._transport, action, data, on_stdout, on_stderr, capture_bytes=capture_bytes)
         else:
             result = await self._transport.perform(
                 model.RunExec(

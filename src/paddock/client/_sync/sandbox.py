@@ -280,10 +280,9 @@ class Sandbox:
         if on_stdout is not None or on_stderr is not None:
             from .watched import watched
 
-            action = model.StartExec(sandbox=self.id, spec=spec, expect_revision=expect_revision)
-            result = watched(
-                self._transport.perform(action), data, on_stdout, on_stderr, capture_bytes=capture_bytes
-            )
+            id = model.mint(model.Noun.EXEC)
+            action = model.StartExec(sandbox=self.id, spec=spec, expect_revision=expect_revision, id=id)
+            result = watched(self._transport, action, data, on_stdout, on_stderr, capture_bytes=capture_bytes)
         else:
             result = self._transport.perform(
                 model.RunExec(

@@ -5,27 +5,41 @@ from __future__ import annotations
 
 from paddock.client._blocking import together
 from paddock.client._capture import Capture
-from paddock.model import ExecResult
+from paddock.errors import ProgramNotExecutableError, ProgramNotFoundError
+from paddock.model import ExecId, ExecResult, ExitStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paddock.client._sync.streams import ByteReader, ExecHandle
+    from paddock.model import StartExec
+    from paddock.client._sync.streams import ByteReader
+
+    from .transport import Transport
 
 _CHUNK_BYTES = 1 << 16
 
 
 def watched(
-    handle: ExecHandle,
+    transport: Transport,
+    action: StartExec,
     data: bytes | None,
     on_stdout: Callable[[str], object] | None,
     on_stderr: Callable[[str], object] | None,
     *,
     capture_bytes: int,
 ) -> ExecResult:
-    """Feed a command, tell the callbacks its lines, and return its result. An exception of a callback kills it."""
+    """Start a command, feed it, tell the callbacks its lines, and return its result.
+
+    An exception of a callback kills it. A program that isn't there is exit code 127, as of `exec.run`.
+    """
     out, err = Capture(capture_bytes, on_stdout), Capture(capture_bytes, on_stderr)
+    try:
+        handle = transport.perform(action)
+    except (ProgramNotFoundError, ProgramNotExecutableError) as error:
+        err.feed(error.message.encode() + b"\n")
+        status = ExitStatus(code=127 if isinstance(error, ProgramNotFoundError) else 126)
+        return ExecResult(id=ExecId(action.id or ""), status=status, out=out.output(), err=err.output())
 
     def feed() -> None:
         if handle.stdin is not None:
