@@ -709,7 +709,7 @@ def test_who_waits_for_a_daemon_that_starts_or_leaves_is_told_so_once(
 
 def _connections(daemon: int) -> int:
     """Taken, or still in the queue (unix(7): both have the listener's name)."""
-    return Path("/proc/net/unix").read_text().count(f"daemon.sock.{daemon}\n")
+    return Path("/proc/net/unix").read_text(errors="surrogateescape").count(f"daemon.sock.{daemon}\n")
 
 
 _SERVES = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000, bind='127.0.0.1')"

@@ -13,6 +13,7 @@ READERS = {
     "audit/_log.py": "the time of a record, beside its boot time; the order of segments",
     "audit/_heads.py": "when a head was signed",
     "backends/_look.py": "`started_at` of processes, which the kernel counts from the machine's start",
+    "cli/_exec.py": "records of what was refused since a command began, whose times are of that clock",
     "cli/_sandboxes.py": "how long ago and how long until, in words",
     "cli/_logs.py": "the same",
     "cli/_render.py": "times as a person reads them",
