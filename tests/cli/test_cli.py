@@ -402,7 +402,7 @@ def test_help_and_version_are_words_too(capsys: pytest.CaptureFixture[str]) -> N
     assert (shown[0], shown[2], shown[4]) == (shown[1], shown[3], shown[5])
     assert all(f"\n  {verb} " in shown[0] for verb in VERBS)
     assert "examples:\n  paddock kill box" in shown[2]
-    assert max(map(len, shown[0].splitlines())) <= 110
+    assert max(map(len, shown[0].splitlines())) <= 80
 
 
 def test_wrong_usage_speaks_json_too(paddock: Paddock) -> None:

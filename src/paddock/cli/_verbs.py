@@ -34,7 +34,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
         ),
         "create": Verb(
             "_sandboxes",
-            "make a sandbox that stays until `kill` or its TTL, and print its id",
+            "make a sandbox that stays until `kill` or its TTL; print its id",
             examples="paddock create --name box --ttl 2h --memory 1g",
         ),
         "exec": Verb(
@@ -115,7 +115,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
     "policy": {
         "policy": Verb(
             "_policy",
-            "what sandboxes may reach and do: check, explain, diff, schema, set, show",
+            "what sandboxes may reach and do: check, explain, set, show",
             examples="paddock policy check paddock.yaml\n"
             "paddock policy explain paddock.yaml POST https://api.github.com/repos/acme/app",
         ),
@@ -133,7 +133,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "why": Verb("_audit", "say why a sandbox ended, and what was refused", True, "paddock why box"),
         "audit": Verb(
             "_audit",
-            "the record of what was asked, decided and done: ls, tail, export, show, verify, key, statement",
+            "what was asked, decided and done: ls, tail, show, verify",
             True,
             "paddock audit ls box --trouble\npaddock audit verify",
         ),
@@ -146,7 +146,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "image": Verb(
             "_image", "OCI images as templates: pull, ls, rm", examples="paddock image pull docker://python:3.12"
         ),
-        "daemon": Verb("_daemon", "the process that owns this state directory: status, stop, restart, logs"),
+        "daemon": Verb("_daemon", "the process behind all verbs: status, stop, restart, logs"),
         "gc": Verb("_doctor", "delete what nothing needs", examples="paddock gc --dry-run"),
         "bench": Verb("_eval", "measure the levels of this machine, side by side", examples="paddock bench --levels"),
         "completion": Verb(
@@ -201,7 +201,8 @@ examples:
   paddock kill box
 
 `paddock help VERB` says more.
-Exit codes: the command's own; 125 paddock failed; 126 not executable; 127 not found; 2 wrong usage.
+Exit codes: the command's own; 125 paddock failed; 126 not executable;
+127 not found; 2 wrong usage.
 """
 
 
