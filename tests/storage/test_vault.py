@@ -154,5 +154,5 @@ def test_the_desktops_keyring_may_hold_them(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_keyring_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
-    with pytest.raises(NotConfiguredError, match="not installed"):
+    with pytest.raises(NotConfiguredError, match="isn't installed"):
         open_keys(tmp_path, Config(vault_keyring=True)).ring()
