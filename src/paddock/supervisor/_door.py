@@ -47,7 +47,6 @@ def visit(kind: int, there: int, home: int) -> Generator[None]:
         try:
             namespaces.setns(home, kind)
         except BaseException as error:
-            sys.excepthook(
-                type(error), error, error.__traceback__
-            )  # importing `traceback` is a fifth of what an emissary costs
+            # Not by `traceback`: to import that is a fifth of what an emissary costs.
+            sys.excepthook(type(error), error, error.__traceback__)
             os._exit(1)  # a supervisor that is lost in a sandbox is worse than none: the next one takes over
