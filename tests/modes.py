@@ -50,7 +50,7 @@ ONCE = {
     "bench": "*",
     "cli": "*",
     "client": "client_real",
-    "contract": "jail_backend process_backend sanitized",  # without isolation there is nothing that root could do differently
+    "contract": "jail_backend process_backend sanitized",  # without isolation root could do nothing differently
     "daemon": "first_start lifetime many_clients steps",
     "demo": "*",  # .ci/run runs `make demo` as the ordinary user
     "gateway": "mock_real registry_reader whole",
