@@ -30,3 +30,18 @@ def host(guest: Guest) -> Iterator[Connection]:
     connection = guest.connect()
     yield connection
     connection.close()
+
+
+EMULATOR_DIFFERS = {
+    "test_a_program_has_three_descriptors_and_default_signals",
+    "test_a_thousand_commands_leave_nothing_behind",
+    "test_the_end_of_the_lifeline_ends_all",
+}
+"""What these look at under `qemu-user` is the emulator's: its descriptors, its pace, its processes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        name, _, parameters = item.name.partition("[")
+        if name in EMULATOR_DIFFERS and parameters.startswith("aarch64"):
+            item.add_marker(pytest.mark.skip(reason="the emulator answers for itself here"))
