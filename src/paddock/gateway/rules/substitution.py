@@ -39,7 +39,7 @@ class Misdirected(Refused):
         super().__init__(f"the placeholder of secret {secret} in {place}: {reason}", rule="secret")
 
 
-class Swap:
+class Substitution:
     """One request: `target` and `fields` first, then `body` if it has one, `trailers` at last.
 
     `allowed` is `RequestVerdict.secrets`. All raise Misdirected, and Unavailable; then nothing more of the
