@@ -40,7 +40,7 @@ _OF_CERTIFICATES = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/
 
 
 def main(options: dict[str, Any]) -> None:
-    """Serves the state directory, at the socket that the daemon has made."""
+    """Serve the state directory, at the socket that the daemon has made."""
     if os.fork():
         os._exit(0)  # nobody's child
     try:
@@ -106,7 +106,7 @@ async def make_server(
     process_resolver: socket.socket,
     handlers: HandlerHost | None,
 ) -> Server:
-    """Opens what it needs of the state directory; the process gives up its powers after that."""
+    """Open what the server needs of the state directory; the process gives up its powers after that."""
     log = AuditLog(state / layout.AUDIT)
     network = EvaluationNetwork.of(state)
     if network is not None:

@@ -57,7 +57,7 @@ class Head(msgspec.Struct, kw_only=True):
     upgrade: bytes | None = None
 
     def get(self, name: bytes) -> bytes | None:
-        """The first field of that name, given in lower case."""
+        """Return the first field of that name, given in lower case."""
         for found, value in self.fields:
             if found.lower() == name:
                 return value
@@ -131,7 +131,7 @@ def request_of(method: str, target: str, fields: Fields, *, minor: int = 1) -> R
 
 
 def read_response(head: bytes, method: str) -> Response:
-    """The response to a request with `method`, whose head `head` is."""
+    """Read the response to a request with `method`, whose head `head` is."""
     first, _, rest = head.partition(b"\r\n")
     match = _STATUS.fullmatch(first)
     if match is None:
@@ -303,7 +303,7 @@ class Body:
         self.trailers: Fields = []
 
     def take(self, buffer: bytearray) -> bytes:
-        """The next bytes of content, of those that are there; empty: more is needed, or it is `done`."""
+        """Take the next bytes of content, of those that are there; empty: more is needed, or it is `done`."""
         if self.done:
             return b""
         if self._ending is not None:
@@ -324,7 +324,7 @@ class Body:
         return taken
 
     def end(self) -> None:
-        """The connection has ended."""
+        """Note that the connection has ended."""
         if self._left is None and not self._chunked and self._ending is None:
             self.done = True
         if not self.done:
@@ -422,7 +422,7 @@ class BodyStream:
         return self._trailers(self._body.trailers) if self._body.done else None
 
     def take(self, buffer: bytearray) -> bytes:
-        """What can go on of what came; not to be asked for again when it is `done`."""
+        """Take what can go on of what came; not to be asked for again when it is `done`."""
         data = self._body.take(buffer)
         if self._begun:
             data, self._begun = self._begun + data, b""
@@ -435,5 +435,5 @@ class BodyStream:
         return data
 
     def end(self) -> None:
-        """The connection that it came on has ended. BadMessage: too early."""
+        """Note that the connection it came on has ended. BadMessage: too early."""
         self._body.end()

@@ -57,13 +57,13 @@ class CachedFile:
         self.given: tuple[str, str] | None = None
 
     def close(self) -> None:
-        """The request is over."""
+        """Release what the request held."""
         draft, self._draft = self._draft, None
         if draft is not None:
             draft.discard()
 
     def gave(self) -> None:
-        """The client has all of it."""
+        """Note that the client has all of it."""
         self.given = self._wanted
 
     # -- from the disk -------------------------------------------------------------------------------------------------

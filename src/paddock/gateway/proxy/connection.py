@@ -101,7 +101,7 @@ class Connection:
                 stream.recheck(policy)
 
     def branch(self, stream: H2Stream) -> Connection:
-        """A stream of this one: all that was decided on it holds for the stream."""
+        """Make the branch of a stream: all that was decided on it holds for the stream."""
         branch = Connection(self.network, stream, self.destination, flow=self.flow)
         branch.http, branch.is_stream, branch.is_grpc = stream, True, stream.is_grpc
         branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
@@ -209,7 +209,7 @@ class Connection:
         await self._pass(opening)
 
     def allow(self, target: Target) -> ConnectVerdict:
-        """The verdict, recorded."""
+        """Return the verdict, and record it."""
         verdict = self.network.policy.connect(target)
         tier = None if verdict.tier is None else verdict.tier.value
         number = self.network.decide("connect", self.flow, target, verdict, tier=tier)

@@ -250,7 +250,7 @@ class Exchange:
             return await relay.forward()
 
     async def _mock(self, authorized: AuthorizedRequest, relay: Relay) -> bool:
-        """The policy's own answer; nobody outside is asked. Refused: what is to give it does not."""
+        """Send the policy's own answer; no server is asked. Refused: what is to give it does not."""
         network, client, request = self._network, self._client, authorized.request
         body = await relay.collect()
         mock = network.policy.mock(authorized.verdict.item or 0)
@@ -262,7 +262,7 @@ class Exchange:
         return request.keep_alive
 
     async def _claim(self, authorized: AuthorizedRequest, relay: Relay) -> None:
-        """A person's yes to exactly this request, used up by it. Refused: there is none yet.
+        """Use up a person's approval of exactly this request. Refused: there is none yet.
 
         Of a push, the names of its objects stand for what is in them: git never packs them twice in the same way, and
         what is packed may be large.

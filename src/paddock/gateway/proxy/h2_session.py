@@ -156,7 +156,7 @@ class H2Stream(ProxyStream):
         self._proceed()
 
     def lost(self, code: int | None) -> None:
-        """The other side has reset it."""
+        """Take a reset by the other side."""
         untouched = code == ErrorCodes.REFUSED_STREAM
         try:
             name = ErrorCodes(code or 0).name
@@ -317,7 +317,7 @@ class H2Stream(ProxyStream):
             self._lose(ConnectionAbortedError(why))
 
     def refuse(self) -> None:
-        """The stream is not begun, and may be again."""
+        """Refuse to begin the stream. The client may try again."""
         self._reset(ErrorCodes.REFUSED_STREAM)
 
     def _reset(self, code: ErrorCodes) -> None:
@@ -478,7 +478,7 @@ class Session:
     # -- what goes -----------------------------------------------------------------------------------------------------
 
     def open(self) -> H2Stream:
-        """A stream of this side, which is begun with its first bytes."""
+        """Make a stream of this side, which is begun with its first bytes."""
         stream = H2Stream(self, number=None)
         self.streams.add(stream)
         return stream
@@ -493,7 +493,7 @@ class Session:
         return number
 
     def wait(self, stream: H2Stream) -> None:
-        """It has something to send."""
+        """Queue a stream that has something to send."""
         self._waiting[stream] = None
 
     def flush_soon(self) -> None:
@@ -507,7 +507,7 @@ class Session:
         self.flush()
 
     def flush(self) -> None:
-        """Sends what may be sent, in turns, while the connection takes it."""
+        """Send what may be sent, in turns, while the connection takes it."""
         waiting, connection = self._waiting, self.connection
         while waiting and not connection.full and not self.over:
             budget = max(_TURN_BYTES // len(waiting), self.engine.max_outbound_frame_size)
@@ -537,7 +537,7 @@ class Session:
         self.connection.write(self.engine.data_to_send())
 
     def lose(self, error: Exception) -> None:
-        """The connection is lost, and all streams with it."""
+        """End the session: the connection is lost, and all streams with it."""
         self.connection.on_room, self.over = None, True
         for stream in list(self.streams):
             stream.vanish(error)

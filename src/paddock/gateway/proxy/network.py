@@ -314,7 +314,7 @@ class SandboxNetwork:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> str | Denied:
-        """What the resolver inside is told. A name is recorded when it is first asked for under a revision."""
+        """Return what the resolver inside is told. A name is recorded when it is first asked for under a revision."""
         try:
             host = canonical(name)
         except BadHost:

@@ -178,7 +178,7 @@ class PageFilter:
             request.fields.append((b"If-None-Match", self._found.read.etag))
 
     def recall(self, response: Response) -> bytes | None:
-        """The body of a page that need not be asked for, with `response` made its head. Refused."""
+        """Return the body of a page that need not be asked for, with `response` made its head. Refused."""
         store, found = self._store, self._found
         if store is None or found is None or not found.read.checked_at <= store.clock() <= found.read.until:
             return None
@@ -188,7 +188,7 @@ class PageFilter:
         return self._written(response, found.read.answer, found.body)
 
     async def read(self, response: Response, upstream: Upstream) -> bytes:
-        """The body as it may be seen, with `response` made its head. Refused; Lost."""
+        """Return the body as it may be seen, with `response` made its head. Refused; Lost."""
         if response.status == 304 and self._found is not None:
             return self._again(response, self._found, self._found.read.etag)
         redirects = response.status in (301, 302, 303, 307, 308)

@@ -77,13 +77,13 @@ class Relay:
         """Why this side could not go on with the request's body."""
 
     def close(self) -> None:
-        """The request is over."""
+        """Release what the request held."""
         self._network.hold(-self._held)
         if self.file is not None:
             self.file.close()
 
     async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
-        """The whole body, which stays where it is taken from. Refused: it is larger than `most`."""
+        """Read the whole body, which stays where it is taken from. Refused: it is larger than `most`."""
         request = self._request
 
         def enough(_: bytes) -> bool:
@@ -102,12 +102,12 @@ class Relay:
         return content
 
     async def peek(self, most: int) -> bytes | None:
-        """The whole body, which is sent on all the same; None: it is larger than `most`."""
+        """Read the whole body, which is sent on all the same; None: it is larger than `most`."""
         more = await self.begin(lambda _: len(self._begun) > most)
         return None if more else bytes(self._begun)
 
     async def begin(self, enough: Callable[[bytes], bool]) -> bool:
-        """Takes the body up to where `enough`, which is given each new piece of it, says so, or to its end: then it is
+        """Take the body up to where `enough`, which is given each new piece of it, says so, or to its end: then it is
         False. What was taken is sent on with the rest."""
         request, client, body = self._request, self._client, self._body
         if request.expects and not body.done:
@@ -259,7 +259,7 @@ class Relay:
     # -- and back ------------------------------------------------------------------------------------------------------
 
     async def _answer(self, upstream: Upstream, before: int) -> Response:
-        """The final response's head; interim ones are passed on. `before`: bytes that it had sent before."""
+        """Read the final response's head; interim ones are passed on. `before`: bytes that it had sent before."""
         server = upstream.stream
         self._connection.limit(self._network.limits.response, server)
         for _ in range(_MOST_INTERIM):
@@ -351,7 +351,7 @@ class Relay:
         return None if body is None else await self._give_page(response, body)
 
     async def _filter_page(self, page_filter: PageFilter, response: Response, upstream: Upstream) -> bool:
-        """A page is passed on when all of it is there, and has been written anew."""
+        """Pass a page on when all of it is there, and has been written anew."""
         server, page_filter.address = upstream.stream, upstream.address
         self._connection.limit(self._network.limits.response, server)
         try:
@@ -392,7 +392,7 @@ class Relay:
     def returning(
         self, response: Response, upstream: Upstream | None = None, kept: CachedFile | None = None
     ) -> BodyStream:
-        """The answer's body; its head has lost what must not come back. `kept` looks at it first."""
+        """Return the answer's body; its head has lost what must not come back. `kept` looks at it first."""
         book = self._network.secrets
         body = Body(response) if upstream is None else upstream.http.body(response)
         if not book:

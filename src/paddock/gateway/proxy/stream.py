@@ -57,7 +57,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
 
     async def attach(self, sock: socket.socket) -> None:
-        """Takes over a connected socket."""
+        """Take over a connected socket."""
         await self._loop.connect_accepted_socket(lambda: self, sock)
 
     @property
@@ -83,7 +83,7 @@ class ProxyStream(asyncio.BufferedProtocol):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def more(self) -> bool:
-        """Waits until something was added to `buffer` since the last time (it may have been seen already); False:
+        """Wait until something was added to `buffer` since the last time (it may have been seen already); False:
         nothing will be. Lost: it broke."""
         self._check()
         if not self._has_news and not self.ended:
@@ -106,7 +106,7 @@ class ProxyStream(asyncio.BufferedProtocol):
             raise Lost(str(self.error)) from self.error
 
     def stir(self) -> None:
-        """Ends the waiting of `more`."""
+        """End the waiting of `more`."""
         self._has_news = True
         self._wake()
 
@@ -185,7 +185,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._transport.write(data)
 
     async def drain(self) -> None:
-        """Waits until the other side has taken enough. Lost: it broke."""
+        """Wait until the other side has taken enough. Lost: it broke."""
         self._check()
         while self._full:
             self._drained = self._loop.create_future()
@@ -235,7 +235,7 @@ class ProxyStream(asyncio.BufferedProtocol):
                 self._flow_on()
 
     async def join(self, other: ProxyStream) -> None:
-        """Passes what comes from either to the other until both have ended. Lost: one of them broke."""
+        """Pass what comes from either to the other until both have ended. Lost: one of them broke."""
         self.pipe(other)
         other.pipe(self)
         for stream in (self, other):
@@ -324,7 +324,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._lose(exc or ConnectionResetError("closed"))
 
     def close(self) -> None:
-        """What was written still goes out."""
+        """Close the stream. What was written still goes out."""
         if self._tls is not None and not self._shaking and self.error is None:
             self._goodbye()
         if self._transport is not None:

@@ -157,7 +157,7 @@ class Dialer:
 
 
 def system_trust() -> ssl.SSLContext:
-    """What this machine trusts."""
+    """Return a context that trusts what this machine trusts."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

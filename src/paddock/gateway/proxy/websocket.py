@@ -46,7 +46,7 @@ class Messages:
         self._message: _Message | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """What goes on. Violation, after which nothing does."""
+        """Return what goes on. Violation, after which nothing does."""
         out = bytearray()
         self._read.receive_bytes(data)
         try:
@@ -163,7 +163,7 @@ async def switch(
     network: SandboxNetwork,
     swap: Substitution | None,
 ) -> bool:
-    """Passes on what both say, until one ends. False: the connection can't go on. Refused: 101, and nobody asked."""
+    """Pass on what both say, until one ends. False: the connection can't go on. Refused: 101, and nobody asked."""
     if request.upgrade != b"websocket" or response.upgrade != b"websocket":
         server.reset()
         raise Refused("the server switched protocols, unasked", status=502, rule="upstream")

@@ -36,7 +36,7 @@ def is_index(path: str) -> bool:
 
 
 def file_of(path: str) -> PackageFile | None:
-    """What its place says that a file is; None: it is none of the pool, or not where its name belongs."""
+    """Return what its place says that a file is; None: it is none of the pool, or not where its name belongs."""
     match = _FILE.fullmatch(unquote(path))
     if match is None or "%" in unquote(path):
         return None

@@ -48,7 +48,7 @@ class KnownFiles:
         self.turn = asyncio.Semaphore(_PAGES_AT_ONCE)
 
     def judge(self, rule: Allow, authorized: AuthorizedRequest) -> Page | PackageFile | UnreadPage | None:
-        """What it is; None: an index that passes as it is. Refused."""
+        """Tell what a request is; None: an index that passes as it is. Refused."""
         verdict, target, path = authorized.verdict, authorized.target, authorized.path
         if self._revision != verdict.revision:
             self._files.clear()
@@ -146,7 +146,7 @@ class KnownFiles:
         return UnreadPage(*page)
 
     def _check_known(self, rule: Allow, kept: PackageFile) -> PackageFile:
-        """A list may have changed since the page was read."""
+        """Check again: a list may have changed since the page was read."""
         why = kept.held or malicious(rule, self.known(rule, kept.package), kept.version)
         if why is not None:
             raise _refused(kept, why)

@@ -149,7 +149,7 @@ class PackageStore:
         return self._total + self._drafted
 
     def find(self, url: str, name: str) -> Copy | None:
-        """It counts as used now."""
+        """Find an entry, which counts as used now."""
         key = key_of(url, name)
         if key not in self._sizes:
             return None
@@ -171,7 +171,7 @@ class PackageStore:
         return copy
 
     def drop(self, key: str) -> None:
-        """What is no good."""
+        """Delete an entry that is no good."""
         self._unlink(key)
         self._lose(key)
 
@@ -185,7 +185,7 @@ class PackageStore:
         self._total -= self._sizes.pop(key, 0)
 
     def begin(self, entry: Entry) -> Draft:
-        """Makes room for it first. CacheFull."""
+        """Begin an entry, with room made for it first. CacheFull."""
         meta = msgspec.msgpack.encode(entry)
         start = _LENGTH.size + len(meta)
         size = start + entry.size

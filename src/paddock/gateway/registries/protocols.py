@@ -44,7 +44,7 @@ PROTOCOLS: dict[str, Registry] = {"pypi": pypi, "npm": npm, "crates": crates}
 
 
 def normalised(registry: str, name: str) -> str:
-    """The one form of a package's name."""
+    """Return the one form of a package's name."""
     return PROTOCOLS[registry].normalised(name) if registry in PROTOCOLS else name
 
 

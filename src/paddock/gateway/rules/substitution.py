@@ -191,7 +191,7 @@ class Body:
         return self._gzip.encode(swapped) if self.rewrites else data
 
     def end(self) -> bytes:
-        """What is left. To be sent before the end."""
+        """Return what is left, to be sent before the end."""
         rest = self._replacer.end()
         if self._gzip is None:
             return rest
