@@ -52,7 +52,7 @@ class Upstream(Outside):
             writer.close()
 
 
-class Inside:
+class H2Streams:
     """A sandbox behind a network of its own."""
 
     def __init__(self, world: Rig, sandbox: str, port: int) -> None:
@@ -96,11 +96,11 @@ class Inside:
 class Scene:
     def __init__(self, world: Rig, upstream: Upstream, store: PackageStore, directory: Path) -> None:
         self.world, self.upstream, self.store, self.directory = world, upstream, store, directory
-        self.one = Inside(world, "sb_1", world.port)
+        self.one = H2Streams(world, "sb_1", world.port)
 
-    async def another(self, policy: Any = None, sandbox: str = "sb_2") -> Inside:
+    async def another(self, policy: Any = None, sandbox: str = "sb_2") -> H2Streams:
         await self.world.gateway.open(self.world.network(sandbox, policy))
-        return Inside(self.world, sandbox, self.world.port)
+        return H2Streams(self.world, sandbox, self.world.port)
 
     @property
     def kept(self) -> list[Path]:

@@ -19,8 +19,8 @@ from paddock.errors import UnrecordedError
 from paddock.gateway.authority import Authority
 from paddock.gateway.mocks.handler import HandlerHost
 from paddock.gateway.proxy.gateway import Gateway
-from paddock.gateway.proxy.network import Limits, Pages, SandboxNetwork
-from paddock.gateway.registries.malware import Lists
+from paddock.gateway.proxy.network import Limits, RegistryServices, SandboxNetwork
+from paddock.gateway.registries.malware import MalwareIndexes
 from paddock.gateway.registries.package_cache import PackageStore
 from paddock.gateway.registries.reader import Reader
 from paddock.gateway.rules.secrets import SecretBook
@@ -140,7 +140,7 @@ class Rig:
         self.secrets = SecretBook()
         self.packages: PackageStore | None = None
         self.reads = False
-        self.known: Lists | None = None
+        self.known: MalwareIndexes | None = None
         self.handlers: HandlerHost | None = None
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
@@ -216,7 +216,7 @@ class Rig:
 
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
-    pages = Pages(reader=Reader(), known=rig.known, packages=rig.packages) if rig.reads else None
+    pages = RegistryServices(reader=Reader(), known=rig.known, packages=rig.packages) if rig.reads else None
     rig.gateway = Gateway(
         resolver=rig.resolve,
         trust=rig.trust,

@@ -1,5 +1,4 @@
-"""The gateway and its process resolver: who made a connection is recorded, or why that can't be told; and nobody waits
-long."""
+"""The gateway records who made a connection, or why that can't be told. No connection waits long."""
 
 from __future__ import annotations
 

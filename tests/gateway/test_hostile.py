@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddock.errors import UnrecordedError
-from paddock.gateway.proxy.stream import HIGH_WATER, SCRATCH_BYTES
+from paddock.gateway.proxy.stream import HIGH_WATER, SCRATCH_BYTES, Inbound
 from paddock.model.egress import Tier
 from tests.gateway.hellos import client_hello
 from tests.gateway.rig import Policy, Rig, answer_ok, eventually, get, running
@@ -61,7 +61,7 @@ def test_who_asks_and_asks_and_never_listens() -> None:
             network = world.gateway.networks["sb_1"]
             await eventually(lambda: network.live)
             (connection,) = network.live
-            while not connection.client._held:
+            while connection.client._inbound is not Inbound.PAUSED:
                 writer.write(asked)
                 await asyncio.sleep(0)
             assert connection.client._transport.get_write_buffer_size() <= 2 * HIGH_WATER

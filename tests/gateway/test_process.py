@@ -20,7 +20,7 @@ from paddock.errors import InvalidStateError, NotConfiguredError, NotFoundError
 from paddock.gateway.authority import Authority
 from paddock.gateway.client import GatewayClient
 from paddock.gateway.control import VERSION, Close, Hello, Open, Revise, Secret
-from paddock.gateway.proxy.network import Limits, Pages, SandboxNetwork
+from paddock.gateway.proxy.network import Limits, RegistryServices, SandboxNetwork
 from paddock.gateway.rules.secrets import Bound, to_bytes
 from paddock.gateway.server import Server
 from paddock.linux import local_sockets
@@ -250,7 +250,7 @@ class Noted:
         self.said: list[tuple[str, str]] = []
         self.sockets: list[socket.socket] = []
         self.closed = asyncio.Event()
-        self.loop, self.limits, self.pages = asyncio.get_running_loop(), Limits(), Pages()
+        self.loop, self.limits, self.pages = asyncio.get_running_loop(), Limits(), RegistryServices()
         self.networks = {"sb_b": NotedDoor("sb_b", self.said)}
 
     async def open(self, network: SandboxNetwork) -> None:

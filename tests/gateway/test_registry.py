@@ -277,7 +277,7 @@ def test_a_poisoned_page_leads_nowhere() -> None:
         ]
         outside.files = [*wrong, good]
         assert await versions(world) == ["1.0"]
-        assert len(world.gateway.networks["sb_1"].shelf._files) == 1
+        assert len(world.gateway.networks["sb_1"].files._files) == 1
         outside.files = wrong
         status, _, said = await fetch(world, "index.test", PAGE)
         assert status == 502
@@ -304,11 +304,11 @@ def test_what_is_no_page_is_not_read() -> None:
 
 
 def test_a_page_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.gateway.registries.registry.MOST_PAGE_BYTES", 100_000)
+    monkeypatch.setattr("paddock.gateway.proxy.registry_filter.MOST_PAGE_BYTES", 100_000)
 
     async def work(world: Rig, outside: Outside) -> None:
         outside.answers["index.test" + PAGE] = (JSON, os.urandom(200_000))
         assert (await fetch(world, "index.test", PAGE))[0] == 502
-        assert world.gateway.networks["sb_1"].shelf.held == 0
+        assert world.gateway.networks["sb_1"].files.held == 0
 
     through(work)

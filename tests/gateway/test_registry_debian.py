@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddock.gateway.registries import debian
-from paddock.gateway.registries.page import Kept
+from paddock.gateway.registries.page import PackageFile
 from tests.gateway.registry_clients import COOLDOWN, client, fetch, through
 from tests.gateway.registry_files import Outside
 from tests.gateway.rig import Rig, ca_file
@@ -103,10 +103,10 @@ def test_places_in_an_archive() -> None:
     assert all(debian.is_index(f"/debian/dists/bookworm-updates/{path}") for path in lists)
     assert not any(debian.is_index(path) for path in ("/debian/InRelease", "/dists/x/a.deb", "/dists/x/Packages.exe"))
     for path, kept in {
-        "/debian/pool/main/g/gcc-12/g%2b%2b-12_12.2.0-14_amd64.deb": Kept("g++-12", "12.2.0-14"),
-        "/debian/pool/main/libc/libcap2/libcap2-bin_2.66-4_arm64.deb": Kept("libcap2-bin", "2.66-4"),
-        "/ubuntu/pool/universe/d/demo/demo_1.0.orig.tar.xz": Kept("demo", "1.0"),
-        "/debian-security/pool/updates/main/d/demo/demo_1.0-1.dsc": Kept("demo", "1.0-1"),
+        "/debian/pool/main/g/gcc-12/g%2b%2b-12_12.2.0-14_amd64.deb": PackageFile("g++-12", "12.2.0-14"),
+        "/debian/pool/main/libc/libcap2/libcap2-bin_2.66-4_arm64.deb": PackageFile("libcap2-bin", "2.66-4"),
+        "/ubuntu/pool/universe/d/demo/demo_1.0.orig.tar.xz": PackageFile("demo", "1.0"),
+        "/debian-security/pool/updates/main/d/demo/demo_1.0-1.dsc": PackageFile("demo", "1.0-1"),
     }.items():
         assert debian.file_of(path) == kept
     for path in (

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from paddock.errors import InvalidArgumentError
 from paddock.gateway.protocols.gzip import Undecodable
-from paddock.gateway.rules.redaction import Returned, forms
+from paddock.gateway.rules.redaction import ResponseRedaction, forms
 from paddock.gateway.rules.secrets import Bound, SecretBook, Unavailable, mint
-from paddock.gateway.rules.substitution import Misdirected, Swap
+from paddock.gateway.rules.substitution import Misdirected, Substitution
 from paddock.model import Binding, SecretValue, Target
 
 VALUE = b'v"\\ /&=%+\xc3\xa4-sixteen'
@@ -47,8 +47,8 @@ def swap(
     scheme: str = "https",
     method: str = "POST",
     allowed: tuple[str, ...] = ("KEY",),
-) -> Swap:
-    return Swap(book() if secrets is None else secrets, target, scheme=scheme, method=method, allowed=allowed)
+) -> Substitution:
+    return Substitution(book() if secrets is None else secrets, target, scheme=scheme, method=method, allowed=allowed)
 
 
 def basic(user: bytes, password: bytes) -> bytes:
@@ -95,7 +95,7 @@ def test_a_body_in_any_pieces_plain_or_gzip(cuts: list[int], zipped: bool) -> No
     assert got == {"first": VALUE.decode(), "then": [VALUE.decode(), "pdk_no"], "last": HOLDER[:-1]}
 
 
-def said(one: Swap, message: bytes) -> bytes:
+def said(one: Substitution, message: bytes) -> bytes:
     filter = one.message(message)
     return filter.feed(message) + filter.end()
 
@@ -218,7 +218,7 @@ def test_only_codings_that_can_be_looked_into_are_asked_for() -> None:
 def test_no_form_of_a_value_comes_back(value: bytes, before: bytes, after: bytes, cut: int) -> None:
     secrets = book(value=value)
     text = before + base64.b64encode(before + value + after) + b" " + value.hex().encode() + value + after
-    returned = Returned(secrets.redaction(keep_length=True), [(b"X", value)])
+    returned = ResponseRedaction(secrets.redaction(keep_length=True), [(b"X", value)])
     cut %= len(text) + 1
     came = b"".join([returned.feed(text[:cut]), returned.feed(text[cut:]), returned.end()])
     assert value not in came.replace(HELD, b"") or value in before + b"*" + after
@@ -329,7 +329,7 @@ def test_a_value_comes_back_as_its_placeholder_also_out_of_gzip_and_after_rotati
     ).encode()
     zipped = gzip.compress(body)
     fields = [(b"Content-Encoding", b"gzip"), (b"Content-Length", b"%d" % len(zipped)), (b"ETag", b"x")]
-    returned = Returned(secrets.redaction(keep_length=True), fields)
+    returned = ResponseRedaction(secrets.redaction(keep_length=True), fields)
     assert (returned.fields, returned.rewrites) == ([], True)
     came = json.loads(returned.feed(zipped[:9]) + returned.feed(zipped[9:]) + returned.end())
     assert came["you"].startswith(HOLDER)
@@ -341,7 +341,7 @@ def test_a_value_comes_back_as_its_placeholder_also_out_of_gzip_and_after_rotati
 def test_what_cannot_be_looked_into_does_not_come_back() -> None:
     for coding in (b"br", b"zstd", b"gzip, gzip"):
         with pytest.raises(Undecodable):
-            Returned(book().redaction(keep_length=True), [(b"Content-Encoding", coding)])
+            ResponseRedaction(book().redaction(keep_length=True), [(b"Content-Encoding", coding)])
 
 
 def test_every_form_that_programs_write_is_known() -> None:

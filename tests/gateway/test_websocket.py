@@ -25,7 +25,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from paddock.gateway.proxy.websocket import PIECE_BYTES, Messages, Violation
 from paddock.gateway.rules.secrets import Bound, SecretBook
-from paddock.gateway.rules.substitution import Swap
+from paddock.gateway.rules.substitution import Substitution
 from paddock.model import Binding, SecretValue, Target
 from paddock.model.egress import Tier
 from tests.gateway.rig import Policy, Rig, running
@@ -234,7 +234,7 @@ def test_a_server_that_compresses_unasked_is_refused() -> None:
 @settings(deadline=None)
 def test_whatever_the_frames_the_message_is_one(text: str, frames: list[int], reads: list[int]) -> None:
     whole = f"{text}{PLACEHOLDER}{text}"
-    swap = Swap(book(443), Target("a.test", 443), scheme="https", method="GET", allowed=("KEY",))
+    swap = Substitution(book(443), Target("a.test", 443), scheme="https", method="GET", allowed=("KEY",))
     messages = Messages(outwards=True, filter=swap.message, control=swap.control)
     client, data, at = FrameProtocol(True, []), b"", 0
     for size in frames:

@@ -26,7 +26,7 @@ READERS = {
     "gateway/_authority.py": "when a certificate begins and ends",
     "backends/microvm/_backend.py": "what the clock of a machine that was baked is set to",
     "gateway/registries/package_cache.py": "how long a page holds, by the wall clock that its dates are of",
-    "gateway/registries/registry.py": "how old a release is, by the date that its registry gives",
+    "gateway/registries/files.py": "how old a release is, by the date that its registry gives",
     "linux/sizes.py": "`btime` of /proc/stat, from which programs count when a process began",
     "model/ids.py": "ids in the order of their making",
     "storage/images/_images.py": "`pulled_at`",

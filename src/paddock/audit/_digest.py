@@ -54,7 +54,7 @@ def redact_secrets(argv: Sequence[str]) -> list[str]:
 
 
 def describe(action: Action[Any], *, hide: Hide = list) -> dict[str, object]:
-    """The fields of `action` as a record keeps them."""
+    """Return the fields of `action` as a record keeps them."""
     return {field: _value(value, hide) for field, value in _changed(action).items() if value is not None}
 
 

@@ -52,7 +52,7 @@ def seal_head(head: Head, key: SigningKey) -> bytes:
 
 
 def unseal_head(line: bytes) -> tuple[Head, bytes]:
-    """The head and the public key that signed it. Broken; the chain is the caller's."""
+    """Return the head and the public key that signed it. Broken; the chain is the caller's."""
     body, found, rest = line.rpartition(_SIGNATURE)
     if not found or not rest.endswith(b'"}\n'):
         raise Broken("not a signed head")
@@ -83,7 +83,7 @@ class HeadSigner:
         """Segments that do not follow from what was signed before, and where."""
 
     def sign(self, remove: Sequence[Part] = ()) -> Head | None:
-        """A new head, or None: nothing is new. OSError, NotConfigured.
+        """Return a new head, or None: nothing is new. OSError, NotConfigured.
 
         These parts, the oldest of their chains, are removed once a head says so: killed before, all of them are there.
         """

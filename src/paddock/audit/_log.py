@@ -65,7 +65,7 @@ class AuditLog:
         self._append("event", "audit.open", detail={"pid": self._pid, "uid": os.getuid(), **seen})
 
     def decision(self, principal: Principal, action: Action[Any], verdict: Decision) -> int:
-        """Returns the number that the outcome refers to."""
+        """Return the number that the outcome refers to."""
         return self._append(
             "decision",
             action.TAG,
@@ -80,7 +80,7 @@ class AuditLog:
     def verdict(
         self, name: str, *, allowed: bool, rule: str, reason: str, sandbox: str, detail: dict[str, object]
     ) -> int:
-        """A decision on what a sandbox did by itself, no principal's action: returns its number, as `decision`."""
+        """Record a decision on what a sandbox did by itself: return its number, as `decision`."""
         return self._append("decision", name, allowed=allowed, rule=rule, reason=reason, sandbox=sandbox, detail=detail)
 
     def outcome(
@@ -234,7 +234,7 @@ def _take_segment(directory: Path) -> tuple[int, str, int, str, int]:
 
 
 def last_record(fd: int, size: int) -> tuple[int, str] | None:
-    """Number and digest of the last line, if the segment ends with a whole and sound one."""
+    """Return number and digest of the last line, if the segment ends with a whole and sound one."""
     line, end = last_line(fd)
     return _numbered(line) if end == size else None
 
@@ -248,7 +248,7 @@ def _numbered(line: bytes) -> tuple[int, str] | None:
 
 
 def _heads(directory: Path, own: str) -> dict[str, tuple[int, str]]:
-    """Number and digest of the last whole record of every other segment."""
+    """Return number and digest of the last whole record of every other segment."""
     heads: dict[str, tuple[int, str]] = {}
     for name in chains(directory):
         # A torn last line is skipped; the record before it is what can be vouched for.
@@ -258,7 +258,7 @@ def _heads(directory: Path, own: str) -> dict[str, tuple[int, str]]:
 
 
 def last_signed(directory: Path) -> tuple[int, str] | None:
-    """Number and digest of the last signed head; that it is sound is for `verify`."""
+    """Return number and digest of the last signed head; that it is sound is for `verify`."""
     try:
         line = last(directory, HEADS)
     except FileNotFoundError:

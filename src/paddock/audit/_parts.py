@@ -205,7 +205,7 @@ def outdated(directory: Path, most_bytes: float, before: float) -> list[Part]:
 
 
 def _opened(directory: Path, name: str) -> tuple[list[Part], BinaryIO | None]:
-    """The closed parts of a chain, and the file behind them, all of one instant."""
+    """List the closed parts of a chain, and the file behind them, all of one instant."""
     path = directory / name
     while True:
         try:
@@ -227,7 +227,7 @@ def _opened(directory: Path, name: str) -> tuple[list[Part], BinaryIO | None]:
 
 
 def last_line(fd: int) -> tuple[bytes, int]:
-    """The last whole line, newline included, and where it ends; what was torn behind it is passed over."""
+    """Return the last whole line, newline included, and where it ends; what was torn behind it is passed over."""
     size = os.fstat(fd).st_size
     span = _SPAN_BYTES
     while True:

@@ -43,7 +43,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def seal(record: Record) -> tuple[bytes, str]:
-    """The line and its digest."""
+    """Return the line and its digest."""
     body = encode(record)
     own = hashlib.sha256(body).hexdigest()
     return body[:-1] + _TAIL % own.encode(), own
@@ -63,7 +63,7 @@ def encode(record: Record) -> bytes:
 
 
 def _builtins(value: object) -> object:
-    """What the standard library's encoder cannot write."""
+    """Convert a value that the standard library's encoder cannot write."""
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)
     if isinstance(value, Value):
@@ -99,7 +99,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 def unseal(line: bytes) -> Opened:
-    """Checks one line, newline included, by itself; the chain is the caller's."""
+    """Check one line, newline included, by itself; the chain is the caller's."""
     if not line.endswith(b"\n"):
         raise Broken("the line does not end")
     tail, body = line[-_TAIL_LENGTH:], line[:-_TAIL_LENGTH] + b"}"

@@ -39,7 +39,7 @@ def key_id(public: bytes) -> str:
 
 
 def open_key(state_dir: Path, given: str | None = None) -> SigningKey:
-    """The one in the file `given`, or that of the state directory, which is made if there is none yet.
+    """Open the key in the file `given`, or that of the state directory, which is made if there is none yet.
 
     NotConfiguredError: it cannot be read, others can read it, or it is no Ed25519 key.
     """
@@ -112,7 +112,7 @@ def public_pem(public: bytes) -> str:
 
 
 def read_public_key(text: bytes) -> bytes:
-    """The 32 bytes of a PEM. InvalidArgument."""
+    """Return the 32 bytes of a PEM. InvalidArgument."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key

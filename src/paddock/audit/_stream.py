@@ -99,7 +99,7 @@ class Stream:
         self._vouched = False
 
     def skip(self) -> None:
-        """What is there now is not wanted."""
+        """Skip what is there now."""
         for name in chains(self._directory):
             self.cursor.segments.setdefault(name, Position()).offset = size(self._directory, name)
         try:
@@ -116,7 +116,7 @@ class Stream:
                 yield from self._segment(name, end)
 
     def in_order(self) -> Iterator[Found]:
-        """What is new, by time."""
+        """Yield what is new, by time."""
         segments = [self._segment(name, end) for name, end in self._ends()]
         yield from heapq.merge(*segments, key=lambda found: found.line.time if found.line else 0)
 

@@ -169,7 +169,7 @@ class _Reading:
             raise Faulty(HEADS, 1, "nothing was signed with the key that was given", place="")
 
     def _check_begins(self) -> None:
-        """What is missing at the beginning was removed by retention, or it is a fault."""
+        """Tell a beginning that retention removed from a fault."""
         begins = [(chain.name, chain.begin, chain.before) for chain in self.chains.values()]
         if self.head_digests and not self.part:
             begins.append((HEADS, self._first_head, self._before_heads))
@@ -344,7 +344,7 @@ class _Export(_Reading):
 
 
 def verify(path: Path, keys: Sequence[bytes] = ()) -> AuditReport:
-    """Walks a directory of segments, or a file of `paddock audit export`. Never raises for what it may hold.
+    """Walk a directory of segments, or a file of `paddock audit export`. Never raises for what it may hold.
 
     With `keys` (32 bytes each), every signed head has to be by one of them, and there has to be one. A torn last line
     is `ok` and told in `problem`: a dying machine leaves it, and its effect never began.

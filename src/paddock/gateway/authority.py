@@ -38,7 +38,7 @@ class Authority:
 
     @classmethod
     def make(cls, owner: str) -> Authority:
-        """A new one, named after whom it is for."""
+        """Make a new authority, named after whom it is for."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"paddock {owner}"[:64])])
         certificate = (
@@ -61,7 +61,7 @@ class Authority:
         return self._contexts(host, h2)
 
     def leaf(self, host: str) -> bytes:
-        """A certificate for `host`, PEM; its key is the one leaf key."""
+        """Return a certificate for `host`, PEM; its key is the one leaf key."""
         begin = max(_BEGIN, self._issuer.not_valid_before_utc)
         now = datetime.now(UTC)
         return (

@@ -147,5 +147,5 @@ class GatewayClient:
 
 
 def _environment() -> dict[str, str]:
-    """What of the daemon's the gateway has: where the certificates are that it trusts."""
+    """Return the daemon's variables that the gateway gets: where the certificates are that it trusts."""
     return {name: value for name in _KEPT if (value := os.environ.get(name))}

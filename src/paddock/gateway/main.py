@@ -27,9 +27,9 @@ from .mocks.handler import HandlerHost, start_host
 from .processes import process_resolver
 from .processes.connection_owner import ConnectionOwners, tell
 from .proxy.gateway import Gateway
-from .proxy.network import Pages
+from .proxy.network import RegistryServices
 from .proxy.upstream import over_tcp, resolve_here, system_trust
-from .registries.malware import Lists
+from .registries.malware import MalwareIndexes
 from .registries.package_cache import PackageStore
 from .registries.reader import Reader
 from .server import Server
@@ -40,7 +40,7 @@ _OF_CERTIFICATES = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/
 
 
 def main(options: dict[str, Any]) -> None:
-    """Serves the state directory, at the socket that the daemon has made."""
+    """Serve the state directory, at the socket that the daemon has made."""
     if os.fork():
         os._exit(0)  # nobody's child
     try:
@@ -106,7 +106,7 @@ async def make_server(
     process_resolver: socket.socket,
     handlers: HandlerHost | None,
 ) -> Server:
-    """Opens what it needs of the state directory; the process gives up its powers after that."""
+    """Open what the server needs of the state directory; the process gives up its powers after that."""
     log = AuditLog(state / layout.AUDIT)
     network = EvaluationNetwork.of(state)
     if network is not None:
@@ -117,7 +117,7 @@ async def make_server(
         trust=system_trust if network is None else network.trust,
         owners=ConnectionOwners(process_resolver, partial(tell, log)),
         handlers=handlers,
-        pages=Pages(reader=reader, known=Lists(state / layout.MALWARE), packages=_packages(state)),
+        pages=RegistryServices(reader=reader, known=MalwareIndexes(state / layout.MALWARE), packages=_packages(state)),
     )
     return Server(listener, gateway, log, owner=os.stat(state).st_uid)
 

@@ -49,7 +49,7 @@ class Response:
     body: bytes | str = b""
 
 
-Returned: TypeAlias = "Response | dict[str, Any] | list[Any] | str | bytes | tuple[int, Any] | None"
+ResponseRedaction: TypeAlias = "Response | dict[str, Any] | list[Any] | str | bytes | tuple[int, Any] | None"
 """A dictionary or a list is sent as JSON, a text as such, a pair is a status and one of these; None is 204."""
 
 

@@ -69,7 +69,7 @@ class ForkServer:
         self._next = 0
 
     def start(self) -> tuple[int, socket.socket]:
-        """A new process's number, and the socket to it. OSError: the server is gone or does not keep up."""
+        """Start a process. Return its number, and the socket to it. OSError: the server is gone or does not keep up."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._next += 1
         try:

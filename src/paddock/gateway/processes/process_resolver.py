@@ -125,7 +125,7 @@ class ProcessResolver:
         self._last: dict[str, int] = {}
 
     def look(self, sandbox: str, first: First, inode: int) -> dict[str, Any]:
-        """What is recorded of the process that holds the socket."""
+        """Return what is recorded of the process that holds the socket."""
         pid_1 = pid_of(first)
         if pid_1 is None:
             return unknown("the sandbox has ended")
@@ -279,7 +279,7 @@ class Starts:
                 return
 
     def hear(self) -> None:
-        """Some of what has come."""
+        """Return some of what has come."""
         if self._events is None:
             return
         lost = False
@@ -335,7 +335,7 @@ class Starts:
             watched.lost += lost + 1
 
     def _lost(self) -> None:
-        """The kernel has dropped some: how many, nobody knows."""
+        """Note that the kernel has dropped some: how many, nobody knows."""
         for watched in self._watched.values():
             self._look_for(watched)
             now = time.monotonic()

@@ -52,14 +52,14 @@ class Synthetic:
         return address
 
     def name(self, address: str) -> str | None:
-        """The name that was answered with `address`, which counts as used by that."""
+        """Return the name that was answered with `address`, which counts as used by that."""
         name = self._by_address.get(address)
         if name is not None:
             self._by_name.move_to_end(name)
         return name
 
     def hold(self, name: str) -> None:
-        """A connection to `name` lives, until `release`."""
+        """Keep `name` while a connection to it lives, until `release`."""
         self._live[name] += 1
 
     def release(self, name: str) -> None:

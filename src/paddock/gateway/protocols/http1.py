@@ -9,16 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from paddock.gateway.proxy.stream import Lost, ProxyStream
-
 from .replacer import Filter
-
-if TYPE_CHECKING:
-    from paddock.gateway.proxy.h2_session import H2Stream
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_FIELDS = 200
@@ -63,7 +57,7 @@ class Head(msgspec.Struct, kw_only=True):
     upgrade: bytes | None = None
 
     def get(self, name: bytes) -> bytes | None:
-        """The first field of that name, given in lower case."""
+        """Return the first field of that name, given in lower case."""
         for found, value in self.fields:
             if found.lower() == name:
                 return value
@@ -137,7 +131,7 @@ def request_of(method: str, target: str, fields: Fields, *, minor: int = 1) -> R
 
 
 def read_response(head: bytes, method: str) -> Response:
-    """The response to a request with `method`, whose head `head` is."""
+    """Read the response to a request with `method`, whose head `head` is."""
     first, _, rest = head.partition(b"\r\n")
     match = _STATUS.fullmatch(first)
     if match is None:
@@ -309,7 +303,7 @@ class Body:
         self.trailers: Fields = []
 
     def take(self, buffer: bytearray) -> bytes:
-        """The next bytes of content, of those that are there; empty: more is needed, or it is `done`."""
+        """Take the next bytes of content, of those that are there; empty: more is needed, or it is `done`."""
         if self.done:
             return b""
         if self._ending is not None:
@@ -330,7 +324,7 @@ class Body:
         return taken
 
     def end(self) -> None:
-        """The connection has ended."""
+        """Note that the connection has ended."""
         if self._left is None and not self._chunked and self._ending is None:
             self.done = True
         if not self.done:
@@ -428,7 +422,7 @@ class BodyStream:
         return self._trailers(self._body.trailers) if self._body.done else None
 
     def take(self, buffer: bytearray) -> bytes:
-        """What can go on of what came; not to be asked for again when it is `done`."""
+        """Take what can go on of what came; not to be asked for again when it is `done`."""
         data = self._body.take(buffer)
         if self._begun:
             data, self._begun = self._begun + data, b""
@@ -441,67 +435,5 @@ class BodyStream:
         return data
 
     def end(self) -> None:
-        """The connection that it came on has ended. BadMessage: too early."""
+        """Note that the connection it came on has ended. BadMessage: too early."""
         self._body.end()
-
-
-Http: TypeAlias = "Http1 | H2Stream"
-
-
-class Http1:
-    """One side's messages. `H2Stream` has the same methods for those of HTTP/2."""
-
-    def __init__(self, stream: ProxyStream) -> None:
-        self._stream = stream
-        self._head, self._chunked = bytearray(), False
-
-    async def request(self, begun: Callable[[], None]) -> Request | None:
-        """Read the next one; None: there is none. `begun` is called when it has begun and is not whole. BadMessage."""
-        stream, told = self._stream, False
-        while (end := head_end(stream.buffer)) < 0:
-            if stream.buffer and not told:
-                told = True
-                begun()
-            if not await stream.more():
-                return None
-        return read_request(_taken(stream.buffer, end))
-
-    async def response(self, method: str) -> Response:
-        """Read the next one, to a request with `method`. BadMessage; Lost."""
-        stream = self._stream
-        while (end := head_end(stream.buffer)) < 0:
-            if not await stream.more():
-                raise Lost("it ended before its answer did")
-        return read_response(_taken(stream.buffer, end), method)
-
-    def body(self, head: Request | Response) -> Body:
-        answers = isinstance(head, Response)
-        return Body(head, to_the_end=answers, extensions=answers)
-
-    def ask(self, request: Request, target: str, host: str) -> None:
-        """Begin a request: `target` in origin form, `host` as it was checked. It goes out with its first content."""
-        self._head, self._chunked = write_request(request, target, host), request.chunked
-
-    def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
-        """Begin a response, for a client that speaks HTTP/1.`minor`. It goes out with its first content."""
-        self._head = write_response(response, keep_alive=keep_alive, minor=minor)
-        self._chunked = response.chunked and minor > 0 and not response.bodiless
-
-    def send(self, data: bytes, last: Fields | None = None) -> None:
-        """Write content of what was begun. `last`: it ends with that, and these trailers."""
-        if self._chunked:
-            data = (chunk(data) if data else b"") + (b"" if last is None else last_chunk(last))
-        head, self._head = self._head, bytearray()
-        self._stream.write(head + data if head else data)
-
-
-def _taken(buffer: bytearray, end: int) -> bytes:
-    taken = bytes(buffer[:end])
-    del buffer[:end]
-    return taken
-
-
-def answer(http: Http, response: Response, body: bytes, *, keep_alive: bool, minor: int = 1) -> None:
-    """Write a whole response, whose length is that of its body."""
-    http.respond(response, keep_alive=keep_alive, minor=minor)
-    http.send(b"" if response.bodiless else body, [])

@@ -68,7 +68,7 @@ def response_of(refused: Refused, *, accept: bytes | None, head_only: bool = Fal
 
 
 def wanted_form(accept: bytes | None, user_agent: bytes | None) -> bytes | None:
-    """What to answer a client in that accepts this; some understand more than they say."""
+    """Choose the form of an answer for a client that accepts this; some understand more than they say."""
     return b"application/problem+json" if user_agent is not None and user_agent.startswith(b"uv/") else accept
 
 
@@ -91,7 +91,7 @@ def _text(refused: Refused) -> bytes:
 
 
 def _printable(line: str) -> str:
-    """A name from inside must not drive a terminal."""
+    """Escape a name from inside, which must not drive a terminal."""
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in line)
 
 

@@ -109,7 +109,7 @@ class Replacer:
         return b"".join((*parts, data[done:hold]))
 
     def end(self) -> bytes:
-        """What was held back and went on no further."""
+        """Return what was held back and went on no further."""
         held, self._held = self._held, b""
         return self._needles.replaced(held, self._replacement)
 
@@ -136,7 +136,7 @@ LONGEST = 18
 
 
 def _decode(escape: bytes) -> bytes | None:
-    """What an escape stands for. None: it is cut."""
+    """Return what an escape stands for. None: it is cut."""
     if escape in _ENTITIES:
         return _ENTITIES[escape]
     match = _NUMBER.fullmatch(escape)
@@ -238,7 +238,7 @@ class UnescapedReplacer:
         return self._replaced(_Text(parts), data, [], len(data))[0]
 
     def _passed(self, data: bytes) -> tuple[bytes, bytes]:
-        """What goes on, and what is held back."""
+        """Return what goes on, and what is held back."""
         parts, stop = _split(data), len(data)
         if len(parts) > 1 and not parts[-1] and _may_go_on(parts[-2]):
             stop -= len(parts[-2])

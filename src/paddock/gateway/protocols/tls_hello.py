@@ -44,7 +44,7 @@ def read_hello(data: bytes | bytearray) -> Hello | None:
 
 
 def _message(data: bytes) -> bytes | None:
-    """The body of the first handshake message, put together from its records."""
+    """Return the body of the first handshake message, put together from its records."""
     message, at = bytearray(), 0
     while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4], "big"):
         header = data[at : at + 5]
@@ -84,7 +84,7 @@ class _Reader:
         return int.from_bytes(self.take(size), "big")
 
     def block(self, size: int) -> bytes:
-        """What follows its own length of `size` bytes."""
+        """Read what follows its own length of `size` bytes."""
         return self.take(self.number(size))
 
     def inner(self, size: int) -> _Reader:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from paddock.errors import UnrecordedError
 from paddock.gateway.protocols.dns import GATEWAY, is_synthetic
-from paddock.gateway.protocols.http1 import BadMessage, Fields, Http, Http1, answer
+from paddock.gateway.protocols.http1 import BadMessage, Fields
 from paddock.gateway.protocols.names import BadHost, canonical, is_address
 from paddock.gateway.protocols.refusal import Refused, response_of
 from paddock.gateway.protocols.tls_hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
@@ -20,6 +20,7 @@ from paddock.policy.network import Snapshot
 
 from .exchange import Exchange
 from .h2_session import MOST_STREAMS, Broken, H2Stream, Session
+from .http import Http, Http1, answer
 from .stream import Lost, ProxyStream
 from .upstream import Upstream
 
@@ -50,7 +51,7 @@ class Connection:
         self.http: Http = Http1(client)
         self.flow = network.next_flow() if flow is None else flow
         self.is_stream = self.is_grpc = False
-        self._inside: Inside | None = None
+        self._inside: H2Streams | None = None
         self.target: Target | None = None
         self.literal: str | None = None
         self.request: tuple[Target, str, str, str, bool | None] | None = None
@@ -100,7 +101,7 @@ class Connection:
                 stream.recheck(policy)
 
     def branch(self, stream: H2Stream) -> Connection:
-        """A stream of this one: all that was decided on it holds for the stream."""
+        """Make the branch of a stream: all that was decided on it holds for the stream."""
         branch = Connection(self.network, stream, self.destination, flow=self.flow)
         branch.http, branch.is_stream, branch.is_grpc = stream, True, stream.is_grpc
         branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
@@ -208,7 +209,7 @@ class Connection:
         await self._pass(opening)
 
     def allow(self, target: Target) -> ConnectVerdict:
-        """The verdict, recorded."""
+        """Return the verdict, and record it."""
         verdict = self.network.policy.connect(target)
         tier = None if verdict.tier is None else verdict.tier.value
         number = self.network.decide("connect", self.flow, target, verdict, tier=tier)
@@ -229,7 +230,7 @@ class Connection:
             self.limit(self.network.limits.head)
             await self.client.shake(self.network.authority.context(target.host, h2=True))
             if self.client.protocol == "h2":
-                self._inside = Inside(self, target)
+                self._inside = H2Streams(self, target)
                 try:
                     await self._inside.run()
                 finally:
@@ -338,7 +339,7 @@ class Connection:
         await self.client.join(upstream.stream)
 
 
-class Inside:
+class H2Streams:
     """HTTP/2 of one connection from inside: each stream is a branch of it, with an exchange of its own.
 
     `branches` are the streams that have not ended; `left`: there will be no more."""

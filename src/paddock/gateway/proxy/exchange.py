@@ -10,10 +10,10 @@ import msgspec
 from paddock.errors import UnrecordedError
 from paddock.gateway.mocks.answers import response_of as mocked
 from paddock.gateway.mocks.recorder import MOST_BODY_BYTES
-from paddock.gateway.protocols.http1 import BadMessage, Request, answer
+from paddock.gateway.protocols.http1 import BadMessage, Request
 from paddock.gateway.protocols.names import PORTS, BadTarget, is_address, normal, read_authority, split_target
 from paddock.gateway.protocols.refusal import Refused, response_of, wanted_form
-from paddock.gateway.registries.registry import READING, RegistryFilter
+from paddock.gateway.registries.files import READING
 from paddock.gateway.rules.authorization import AuthorizedRequest, of_request
 from paddock.gateway.rules.git import (
     MOST_BATCH_BYTES,
@@ -30,9 +30,11 @@ from paddock.gateway.rules.overrides import METHODS, FormWatch, readings
 from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
+from .http import answer
+from .registry_filter import RegistryFilter
 from .relay import Relay
 from .stream import Lost
-from .websocket import Astray
+from .websocket import MisplacedSecret
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -144,7 +146,7 @@ class Exchange:
             raise
         except Lost as lost:
             error = str(lost)
-            if isinstance(lost, Astray):
+            if isinstance(lost, MisplacedSecret):
                 self._astray(target, error, verdict)
             raise
         finally:
@@ -248,7 +250,7 @@ class Exchange:
             return await relay.forward()
 
     async def _mock(self, authorized: AuthorizedRequest, relay: Relay) -> bool:
-        """The policy's own answer; nobody outside is asked. Refused: what is to give it does not."""
+        """Send the policy's own answer; no server is asked. Refused: what is to give it does not."""
         network, client, request = self._network, self._client, authorized.request
         body = await relay.collect()
         mock = network.policy.mock(authorized.verdict.item or 0)
@@ -260,7 +262,7 @@ class Exchange:
         return request.keep_alive
 
     async def _claim(self, authorized: AuthorizedRequest, relay: Relay) -> None:
-        """A person's yes to exactly this request, used up by it. Refused: there is none yet.
+        """Use up a person's approval of exactly this request. Refused: there is none yet.
 
         Of a push, the names of its objects stand for what is in them: git never packs them twice in the same way, and
         what is packed may be large.

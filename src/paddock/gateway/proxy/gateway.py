@@ -11,7 +11,7 @@ from typing import Any
 from paddock.gateway.mocks.handler import HandlerHost
 from paddock.gateway.processes.connection_owner import ConnectionOwners
 
-from .network import Limits, Pages, SandboxNetwork
+from .network import Limits, RegistryServices, SandboxNetwork
 from .stream import SCRATCH_BYTES
 from .upstream import Dialer, Reach, Resolver, over_tcp, resolve_here, system_trust
 
@@ -42,7 +42,7 @@ class Gateway:
         reach: Reach = over_tcp,
         destination: Destination = original_destination,
         limits: Limits | None = None,
-        pages: Pages | None = None,
+        pages: RegistryServices | None = None,
         handlers: HandlerHost | None = None,
         owners: ConnectionOwners | None = None,
     ) -> None:
@@ -50,7 +50,7 @@ class Gateway:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.dialer = Dialer(self.loop, self.scratch, resolver, trust, reach)
         self.destination, self.limits, self.owners = destination, limits or Limits(), owners
-        self.pages, self.handlers = pages or Pages(), handlers
+        self.pages, self.handlers = pages or RegistryServices(), handlers
         self.networks: dict[str, SandboxNetwork] = {}
         """Those that are open, by their sandbox."""
         self._tasks: set[asyncio.Task[None]] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from enum import IntEnum
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -34,7 +35,7 @@ from paddock.gateway.protocols.h2_heads import (
 from paddock.gateway.protocols.http1 import BadMessage, Body, Ending, Fields, Request, Response
 from paddock.gateway.protocols.refusal import Refused, refusal_fields
 
-from .stream import HIGH_WATER, Lost, ProxyStream
+from .stream import HIGH_WATER, Inbound, Lost, ProxyStream
 
 _LOW_WATER = HIGH_WATER // 4
 _LAST_WORD_SECONDS = 5.0
@@ -48,6 +49,15 @@ class StreamFailed(ConnectionResetError):
     def __init__(self, reason: str, *, untouched: bool = False) -> None:
         super().__init__(reason)
         self.untouched = untouched
+
+
+class Outbound(IntEnum):
+    """How far this side of a stream has come."""
+
+    OPEN = 0
+    FINISHED = 1  # all was written, and some of it waits for its turn
+    SENT = 2  # the end of the stream was sent
+    CLOSED = 3  # the session has forgotten the stream
 
 
 class H2Stream(ProxyStream):
@@ -67,9 +77,8 @@ class H2Stream(ProxyStream):
         self._out = bytearray()
         self._last: Fields | None = None
         self.is_grpc = False
-        self._deaf = False
-        """What comes is not wanted."""
-        self._closing = self._eof = self._said = self._sent = self._closed = False
+        self._outbound = Outbound.OPEN
+        self._closing = self._eof = False
         self._owed = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -99,7 +108,7 @@ class H2Stream(ProxyStream):
         try:
             self._take(read_request(fields, b"https", ended=ended), fields)
         except (BadMessage, Refused) as error:
-            self._deaf = True
+            self._inbound = Inbound.DISCARDED
             self._arrived.append(error)
 
     def answered(self, fields: Fields, *, ended: bool) -> None:
@@ -119,7 +128,7 @@ class H2Stream(ProxyStream):
 
     def data(self, data: bytes, size: int) -> None:
         """`size` counts against the windows."""
-        if self._deaf:
+        if self._inbound is Inbound.DISCARDED:
             return self._session.acknowledge(size, self.number or 0)
         if self._left is not None:
             if len(data) > self._left:
@@ -127,7 +136,7 @@ class H2Stream(ProxyStream):
                 return self._fail("more content than was said")
             self._left -= len(data)
         self._came(data)
-        if self._held:
+        if self._inbound is Inbound.PAUSED:
             self._owed += size
         else:
             self._session.acknowledge(size, self.number or 0)
@@ -135,7 +144,7 @@ class H2Stream(ProxyStream):
     def end(self, trailers: Fields | None = None) -> None:
         if self.ending.ended:
             return
-        if not self._deaf:
+        if self._inbound is not Inbound.DISCARDED:
             try:
                 self.ending.trailers = read_trailers(trailers or [])
             except BadMessage as error:
@@ -144,10 +153,10 @@ class H2Stream(ProxyStream):
                 return self._fail("less content than was said")
         self.ending.ended = True
         self.stir()
-        self._settle()
+        self._proceed()
 
     def lost(self, code: int | None) -> None:
-        """The other side has reset it."""
+        """Take a reset by the other side."""
         untouched = code == ErrorCodes.REFUSED_STREAM
         try:
             name = ErrorCodes(code or 0).name
@@ -167,11 +176,13 @@ class H2Stream(ProxyStream):
         self._lose(StreamFailed(reason))
 
     def _hold(self) -> None:
-        self._held = self._held or not self.is_closing
+        if self._inbound is Inbound.OPEN and not self.is_closing:
+            self._inbound = Inbound.PAUSED
 
     def _flow_on(self) -> None:
-        self._held = self._held and self.is_closing
-        if self._owed and not self._held and not self._closed:
+        if self._inbound is Inbound.PAUSED and not self.is_closing:
+            self._inbound = Inbound.OPEN
+        if self._owed and self._inbound is not Inbound.PAUSED and not self._closed:
             owed, self._owed = self._owed, 0
             self._session.acknowledge(owed, self.number or 0)
             self._session.flush()
@@ -189,18 +200,17 @@ class H2Stream(ProxyStream):
         self._head = response_fields(response)
 
     def send(self, data: bytes, last: Fields | None = None) -> None:
-        if self._closed or self._session.over or self._said:
+        if self._session.over or self._outbound is not Outbound.OPEN:
             return
         head, self._head = self._head, None
         if head is not None:
             if self.is_grpc and last is not None and any(name == b"paddock-refusal" for name, _ in head):
                 head, data = refusal_fields(head, data), b""
-            self._said = last is not None and not (data or last)
-            self._begin(head, ended=self._said)
-        if not self._said:
+            self._begin(head, ended=last is not None and not (data or last))
+        if self._outbound is Outbound.OPEN:
             self._out += data
             self.sent += len(data)
-            self._last, self._said = last, last is not None
+            self._last, self._outbound = last, Outbound.OPEN if last is None else Outbound.FINISHED
         if self.backlog:
             self._session.wait(self)
         if len(self._out) > _LOW_WATER:
@@ -216,8 +226,8 @@ class H2Stream(ProxyStream):
         self._session.engine.send_headers(self.number, head, end_stream=ended)
         self.sent += _size(head)
         if ended:
-            self._sent = True
-            self._settle()
+            self._outbound = Outbound.SENT
+            self._proceed()
 
     def turn(self, budget: int) -> bool:
         """Whether anything could be sent."""
@@ -233,27 +243,29 @@ class H2Stream(ProxyStream):
             budget -= len(piece)
             ended = not out and self._last is not None and not self._last
             engine.send_data(number, piece, end_stream=ended)
-            went_on, self._sent = True, ended
+            went_on = True
+            if ended:
+                self._outbound = Outbound.SENT
         if not out and self._last is not None:
-            if not self._sent and self._last:
+            if self._outbound < Outbound.SENT and self._last:
                 engine.send_headers(number, [(name.lower(), value) for name, value in self._last], end_stream=True)
-            elif not self._sent:
+            elif self._outbound < Outbound.SENT:
                 engine.end_stream(number)
-            self._last, self._sent, went_on = None, True, True
+            self._last, self._outbound, went_on = None, Outbound.SENT, True
         if self._full and len(out) < _LOW_WATER:
             self.resume_writing()
-        self._settle()
+        self._proceed()
         return went_on
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
-        """Ends what has ended on this side, or on both."""
-        if self._closed or not self._sent:
+    def _proceed(self) -> None:
+        """End the stream once both sides have ended, or this one needs no more."""
+        if self._outbound is not Outbound.SENT:
             return
         if self.ending.ended:
             self._forget()
-        elif self._serves and (self._closing or (self._eof and not self.discards)):
+        elif self._serves and (self._closing or (self._eof and self._inbound is not Inbound.DISCARDED)):
             # The answer does not need the rest of the request. Where that is thrown away, for a while, it is not cut:
             # there are clients (curl 7.88) that don't look at an answer when they can't finish their request.
             self._reset(ErrorCodes.NO_ERROR)
@@ -261,6 +273,10 @@ class H2Stream(ProxyStream):
             return
         if self._eof:
             self._session.loop.call_soon(self._end)
+
+    @property
+    def _closed(self) -> bool:
+        return self._outbound is Outbound.CLOSED
 
     @property
     def is_closing(self) -> bool:
@@ -273,23 +289,22 @@ class H2Stream(ProxyStream):
         if self._closed:
             self._session.loop.call_soon(self._end)
             return
-        if self.discards and self.number is not None:
-            self._deaf = True
+        if self._inbound is Inbound.DISCARDED and self.number is not None:
             self._session.any_length(self.number)
-        if not self._said:
+        if self._outbound is Outbound.OPEN:
             return self._abort()
-        self._settle()
+        self._proceed()
 
     def close(self) -> None:
         if self._closed or self._closing:
             return
         self._closing = True
-        if not self._said:
+        if self._outbound is Outbound.OPEN:
             self._abort()
         elif not self._serves and not self.ending.ended:  # all that was to come is there, but for its end
             self._timer = self._session.loop.call_later(_LAST_WORD_SECONDS, self._abort)
         else:
-            self._settle()
+            self._proceed()
 
     def reset(self, why: str = "cut off") -> None:
         self._abort(why)
@@ -297,12 +312,12 @@ class H2Stream(ProxyStream):
 
     def _abort(self, why: str = "closed") -> None:
         if not self._closed:
-            failed = ErrorCodes.NO_ERROR if self._sent else ErrorCodes.INTERNAL_ERROR
+            failed = ErrorCodes.NO_ERROR if self._outbound is Outbound.SENT else ErrorCodes.INTERNAL_ERROR
             self._reset(failed if self._serves else ErrorCodes.CANCEL)
             self._lose(ConnectionAbortedError(why))
 
     def refuse(self) -> None:
-        """The stream is not begun, and may be again."""
+        """Refuse to begin the stream. The client may try again."""
         self._reset(ErrorCodes.REFUSED_STREAM)
 
     def _reset(self, code: ErrorCodes) -> None:
@@ -317,7 +332,7 @@ class H2Stream(ProxyStream):
             self._session.flush()
 
     def _forget(self) -> None:
-        self._closed = True
+        self._outbound = Outbound.CLOSED
         self._out.clear()
         self._last = None
         if self._timer is not None:
@@ -463,7 +478,7 @@ class Session:
     # -- what goes -----------------------------------------------------------------------------------------------------
 
     def open(self) -> H2Stream:
-        """A stream of this side, which is begun with its first bytes."""
+        """Make a stream of this side, which is begun with its first bytes."""
         stream = H2Stream(self, number=None)
         self.streams.add(stream)
         return stream
@@ -478,7 +493,7 @@ class Session:
         return number
 
     def wait(self, stream: H2Stream) -> None:
-        """It has something to send."""
+        """Queue a stream that has something to send."""
         self._waiting[stream] = None
 
     def flush_soon(self) -> None:
@@ -492,7 +507,7 @@ class Session:
         self.flush()
 
     def flush(self) -> None:
-        """Sends what may be sent, in turns, while the connection takes it."""
+        """Send what may be sent, in turns, while the connection takes it."""
         waiting, connection = self._waiting, self.connection
         while waiting and not connection.full and not self.over:
             budget = max(_TURN_BYTES // len(waiting), self.engine.max_outbound_frame_size)
@@ -522,7 +537,7 @@ class Session:
         self.connection.write(self.engine.data_to_send())
 
     def lose(self, error: Exception) -> None:
-        """The connection is lost, and all streams with it."""
+        """End the session: the connection is lost, and all streams with it."""
         self.connection.on_room, self.over = None, True
         for stream in list(self.streams):
             stream.vanish(error)

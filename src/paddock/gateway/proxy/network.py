@@ -26,10 +26,10 @@ from paddock.gateway.protocols.dns import MAX_QUERY_BYTES, Denied, Synthetic, an
 from paddock.gateway.protocols.names import BadHost, canonical, is_address
 from paddock.gateway.protocols.refusal import Refused
 from paddock.gateway.protocols.token_bucket import TokenBucket
-from paddock.gateway.registries.malware import Lists
+from paddock.gateway.registries.files import KnownFiles
+from paddock.gateway.registries.malware import MalwareIndexes
 from paddock.gateway.registries.package_cache import PackageStore
 from paddock.gateway.registries.reader import Reader
-from paddock.gateway.registries.registry import Shelf
 from paddock.gateway.rules.authorization import Approvals
 from paddock.gateway.rules.secrets import SecretBook
 from paddock.linux.routes import is_own
@@ -70,11 +70,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     names_per_second: float = 100.0
 
 
-class Pages(msgspec.Struct, frozen=True, kw_only=True):
+class RegistryServices(msgspec.Struct, frozen=True, kw_only=True):
     """Who reads those of registries, what is known of packages, and their files: one for a gateway."""
 
     reader: Reader | None = None
-    known: Lists | None = None
+    known: MalwareIndexes | None = None
     packages: PackageStore | None = None
 
 
@@ -102,7 +102,7 @@ class SandboxNetwork:
         gateway = self.gateway
         self.limits, self.loop, self.pages = gateway.limits, gateway.loop, gateway.pages
         self.names, self.pool, self.streams = Synthetic(), Pool(self.loop), 0
-        self.shelf = Shelf(self.pages.known)
+        self.files = KnownFiles(self.pages.known)
         self.mocks = Mocks(gateway.handlers, lambda: self.secrets)
         self.recorder: Recorder | None = None
         self.live: set[Connection] = set()
@@ -314,7 +314,7 @@ class SandboxNetwork:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> str | Denied:
-        """What the resolver inside is told. A name is recorded when it is first asked for under a revision."""
+        """Return what the resolver inside is told. A name is recorded when it is first asked for under a revision."""
         try:
             host = canonical(name)
         except BadHost:

@@ -57,7 +57,7 @@ class Link:
             connection.close()
 
     def close(self) -> None:
-        """It tells the server so."""
+        """Tell the server so."""
         self.retired = True
         self._session.leave()
         self._session.lose(ConnectionResetError("closed"))
@@ -105,7 +105,7 @@ class Pool:
         upstream.stream.watch(True)
 
     def stream(self, target: Target) -> Upstream | None:
-        """A stream of a connection of HTTP/2."""
+        """Open a stream of a connection of HTTP/2."""
         for link in self._links.get(target, ()):
             stream = link.stream()
             if stream is not None:

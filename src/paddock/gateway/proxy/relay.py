@@ -11,24 +11,25 @@ import msgspec
 
 from paddock.gateway.mocks.recorder import Exchanged
 from paddock.gateway.protocols.gzip import Undecodable
-from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Body, BodyStream, Fields, Http, Request, Response
+from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Body, BodyStream, Fields, Request, Response
 from paddock.gateway.protocols.refusal import Refused
 from paddock.gateway.protocols.replacer import Both, Filter
-from paddock.gateway.registries.package_cache import Broken, Packaged, whole
+from paddock.gateway.registries.package_cache import Broken
 from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.gateway.rules.overrides import FormWatch
-from paddock.gateway.rules.redaction import Returned, redacted
-from paddock.gateway.rules.substitution import BUFFERED_BYTES, Swap
+from paddock.gateway.rules.redaction import ResponseRedaction, redacted
+from paddock.gateway.rules.substitution import BUFFERED_BYTES, Substitution
 
+from .cached_file import CachedFile, whole
 from .h2_session import StreamFailed
+from .http import Http
 from .stream import Lost
 from .upstream import Upstream
 from .websocket import EXTENSIONS, switch
 
 if TYPE_CHECKING:
-    from paddock.gateway.registries.registry import Look
-
     from .connection import Connection
+    from .registry_filter import PageFilter
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
@@ -58,11 +59,11 @@ class Relay:
         self._http, self._held = connection.http, 0
         self._body, self._begun = self._http.body(self._request), bytearray()
         """What was read of the body before it is sent on."""
-        self.look: Look | None = None
+        self.page_filter: PageFilter | None = None
         """The answer is a page of a registry, which has to be looked through."""
-        self.file: Packaged | None = None
+        self.file: CachedFile | None = None
         """The answer is a file that may come from the package cache."""
-        self._swap: Swap | None = None
+        self._swap: Substitution | None = None
         self.watch: FormWatch | None = None
         """Looks at the request's body before it is sent. Raises Refused."""
         self.anew = False
@@ -76,13 +77,13 @@ class Relay:
         """Why this side could not go on with the request's body."""
 
     def close(self) -> None:
-        """The request is over."""
+        """Release what the request held."""
         self._network.hold(-self._held)
         if self.file is not None:
             self.file.close()
 
     async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
-        """The whole body, which stays where it is taken from. Refused: it is larger than `most`."""
+        """Read the whole body, which stays where it is taken from. Refused: it is larger than `most`."""
         request = self._request
 
         def enough(_: bytes) -> bool:
@@ -101,12 +102,12 @@ class Relay:
         return content
 
     async def peek(self, most: int) -> bytes | None:
-        """The whole body, which is sent on all the same; None: it is larger than `most`."""
+        """Read the whole body, which is sent on all the same; None: it is larger than `most`."""
         more = await self.begin(lambda _: len(self._begun) > most)
         return None if more else bytes(self._begun)
 
     async def begin(self, enough: Callable[[bytes], bool]) -> bool:
-        """Takes the body up to where `enough`, which is given each new piece of it, says so, or to its end: then it is
+        """Take the body up to where `enough`, which is given each new piece of it, says so, or to its end: then it is
         False. What was taken is sent on with the rest."""
         request, client, body = self._request, self._client, self._body
         if request.expects and not body.done:
@@ -129,7 +130,7 @@ class Relay:
     async def forward(self) -> bool:
         """Whether the connection can go on. Refused: nothing came back, and what was sent was not all."""
         request, client = self._request, self._client
-        swap = Swap(
+        swap = Substitution(
             self._network.secrets,
             self._target,
             scheme=self._scheme,
@@ -157,9 +158,9 @@ class Relay:
 
         return await self._send_to_one(stream, begin)
 
-    def _written_anew(self, swap: Swap) -> Request:
+    def _written_anew(self, swap: Substitution) -> Request:
         """Return the request with what its answer needs, and with credentials where a secret is bound to them."""
-        coding = b"identity" if self.look is None else b"gzip"
+        coding = b"identity" if self.page_filter is None else b"gzip"
         fields = [(b"User-Agent", b"paddock"), (b"Accept-Encoding", coding)]
         for name, value in self._request.fields:
             lower = name.lower()
@@ -172,7 +173,7 @@ class Relay:
         connection, target, tls = self._connection, self._target, self._scheme == "https"
         if self.file is not None and (goes_on := await self.file.answer(self._request, self)) is not None:
             return goes_on
-        if self.look is not None and (goes_on := await self._recall(self.look)) is not None:
+        if self.page_filter is not None and (goes_on := await self._recall(self.page_filter)) is not None:
             return goes_on
         complete = stream.done  # what comes later can be sent only once
         repeatable = complete and self._request.method in _REPEATABLE
@@ -258,7 +259,7 @@ class Relay:
     # -- and back ------------------------------------------------------------------------------------------------------
 
     async def _answer(self, upstream: Upstream, before: int) -> Response:
-        """The final response's head; interim ones are passed on. `before`: bytes that it had sent before."""
+        """Read the final response's head; interim ones are passed on. `before`: bytes that it had sent before."""
         server = upstream.stream
         self._connection.limit(self._network.limits.response, server)
         for _ in range(_MOST_INTERIM):
@@ -300,8 +301,8 @@ class Relay:
         request, client, server = self._request, self._client, upstream.stream
         if response.status == 101:
             return await switch(request, response, client, server, self._network, self._swap)
-        if self.look is not None:
-            return await self._look_through(self.look, response, upstream)
+        if self.page_filter is not None:
+            return await self._filter_page(self.page_filter, response, upstream)
         if self.admit is not None:
             try:
                 self.admit(response)
@@ -341,20 +342,20 @@ class Relay:
     @property
     def how(self) -> str | None:
         """What the package cache did, for the records."""
-        return self.file.how if self.file is not None else None if self.look is None else self.look.how
+        return self.file.how if self.file is not None else None if self.page_filter is None else self.page_filter.how
 
-    async def _recall(self, look: Look) -> bool | None:
+    async def _recall(self, page_filter: PageFilter) -> bool | None:
         """None: the page has to be asked for."""
         response = whole([], 0)
-        body = look.recall(response)
+        body = page_filter.recall(response)
         return None if body is None else await self._give_page(response, body)
 
-    async def _look_through(self, look: Look, response: Response, upstream: Upstream) -> bool:
-        """A page is passed on when all of it is there, and has been written anew."""
-        server, look.address = upstream.stream, upstream.address
+    async def _filter_page(self, page_filter: PageFilter, response: Response, upstream: Upstream) -> bool:
+        """Pass a page on when all of it is there, and has been written anew."""
+        server, page_filter.address = upstream.stream, upstream.address
         self._connection.limit(self._network.limits.response, server)
         try:
-            body = await look.read(response, upstream)
+            body = await page_filter.read(response, upstream)
         except Lost as lost:
             raise self._unanswered(lost, begun=True) from None
         except Refused:
@@ -389,16 +390,16 @@ class Relay:
         self._http.send(data, last)
 
     def returning(
-        self, response: Response, upstream: Upstream | None = None, kept: Packaged | None = None
+        self, response: Response, upstream: Upstream | None = None, kept: CachedFile | None = None
     ) -> BodyStream:
-        """The answer's body; its head has lost what must not come back. `kept` looks at it first."""
+        """Return the answer's body; its head has lost what must not come back. `kept` looks at it first."""
         book = self._network.secrets
         body = Body(response) if upstream is None else upstream.http.body(response)
         if not book:
             return BodyStream(body, filter=kept, trailers=lambda fields: fields)
         redaction = book.redaction(keep_length=True)
         try:
-            returned = Returned(redaction, response.fields)
+            returned = ResponseRedaction(redaction, response.fields)
         except Undecodable as error:
             if upstream is not None:
                 upstream.stream.reset()

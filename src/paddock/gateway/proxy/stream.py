@@ -11,6 +11,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
+from enum import Enum
 
 HIGH_WATER = 64 << 10
 SCRATCH_BYTES = 128 << 10
@@ -18,7 +19,16 @@ _RECORD_BYTES = 16 << 10
 
 
 class Lost(Exception):
-    """The connection broke, or was broken off by us."""
+    """The connection broke, or the gateway broke it off."""
+
+
+class Inbound(Enum):
+    """What becomes of the bytes that come."""
+
+    OPEN = "kept, or passed on"
+    PAUSED = "left in the kernel until there is room"
+    DISCARDED = "thrown away until the other side ends"
+    ENDED = "none: the other side has ended"
 
 
 class ProxyStream(asyncio.BufferedProtocol):
@@ -29,7 +39,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         """`scratch` is where the kernel puts what came, for a moment only: all streams of a loop share it."""
         self._loop, self._scratch = loop, scratch
         self.buffer = bytearray()
-        self.ended = False
+        self._inbound = Inbound.OPEN
         self.error: Exception | None = None
         self.on_room: Callable[[], None] | None = None
         """Called when what was full takes more."""
@@ -40,19 +50,25 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._guarded: ProxyStream | None = None
         self._more: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
-        self._held = self._full = self.discards = self._alone = self._news = False
+        self._full = self._has_news = False
+        self._watched = False
         self._tls: ssl.SSLObject | None = None
         self._shaking = False
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
 
     async def attach(self, sock: socket.socket) -> None:
-        """Takes over a connected socket."""
+        """Take over a connected socket."""
         await self._loop.connect_accepted_socket(lambda: self, sock)
 
     @property
     def protocol(self) -> str | None:
         """What TLS has agreed on."""
         return None if self._tls is None else self._tls.selected_alpn_protocol()
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether the other side has ended."""
+        return self._inbound is Inbound.ENDED
 
     @property
     def full(self) -> bool:
@@ -67,15 +83,15 @@ class ProxyStream(asyncio.BufferedProtocol):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def more(self) -> bool:
-        """Waits until something was added to `buffer` since the last time (it may have been seen already); False:
+        """Wait until something was added to `buffer` since the last time (it may have been seen already); False:
         nothing will be. Lost: it broke."""
         self._check()
-        if not self._news and not self.ended:
+        if not self._has_news and not self.ended:
             self._flow_on()
-        while not self._news and not self.ended:
+        while not self._has_news and not self.ended:
             await self._stirred()
             self._check()
-        news, self._news = self._news, False
+        news, self._has_news = self._has_news, False
         return news
 
     async def _stirred(self) -> None:
@@ -90,13 +106,13 @@ class ProxyStream(asyncio.BufferedProtocol):
             raise Lost(str(self.error)) from self.error
 
     def stir(self) -> None:
-        """Ends the waiting of `more`."""
-        self._news = True
+        """End the waiting of `more`."""
+        self._has_news = True
         self._wake()
 
     def watch(self, on: bool) -> None:
         """While it is watched an end from the other side counts as the connection's loss: nobody reads it."""
-        self._alone = on
+        self._watched = on
         if on and self.ended:
             self._lose(ConnectionResetError("the other side has left"))
         elif on:
@@ -110,7 +126,7 @@ class ProxyStream(asyncio.BufferedProtocol):
 
     def _came(self, data: bytes | memoryview) -> None:
         self.received += len(data)
-        if self.discards:
+        if self._inbound in (Inbound.DISCARDED, Inbound.ENDED):  # after an end of TLS, its records can still come
             return
         if self._tls is not None:
             self._incoming.write(data)
@@ -122,7 +138,7 @@ class ProxyStream(asyncio.BufferedProtocol):
             return
         else:
             self.buffer += data
-            self._news = True
+            self._has_news = True
         if len(self.buffer) > HIGH_WATER or (self._sink is not None and self._sink._full):
             self._hold()
         self._wake()
@@ -136,10 +152,10 @@ class ProxyStream(asyncio.BufferedProtocol):
     def _end(self) -> None:
         if self.ended:
             return
-        self.ended = True
+        self._inbound = Inbound.ENDED
         if self._sink is not None:
             self._sink.write_eof()
-        if self._alone:
+        if self._watched:
             self._lose(ConnectionResetError("the other side has left"))
         self._wake()
 
@@ -148,13 +164,13 @@ class ProxyStream(asyncio.BufferedProtocol):
             self._more.set_result(None)
 
     def _hold(self) -> None:
-        if not self._held and self._transport is not None and not self._transport.is_closing():
-            self._held = True
+        if self._inbound is Inbound.OPEN and self._transport is not None and not self._transport.is_closing():
+            self._inbound = Inbound.PAUSED
             self._transport.pause_reading()
 
     def _flow_on(self) -> None:
-        if self._held and self._transport is not None and not self._transport.is_closing():
-            self._held = False
+        if self._inbound is Inbound.PAUSED and self._transport is not None and not self._transport.is_closing():
+            self._inbound = Inbound.OPEN
             self._transport.resume_reading()
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -169,7 +185,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._transport.write(data)
 
     async def drain(self) -> None:
-        """Waits until the other side has taken enough. Lost: it broke."""
+        """Wait until the other side has taken enough. Lost: it broke."""
         self._check()
         while self._full:
             self._drained = self._loop.create_future()
@@ -219,7 +235,7 @@ class ProxyStream(asyncio.BufferedProtocol):
                 self._flow_on()
 
     async def join(self, other: ProxyStream) -> None:
-        """Passes what comes from either to the other until both have ended. Lost: one of them broke."""
+        """Pass what comes from either to the other until both have ended. Lost: one of them broke."""
         self.pipe(other)
         other.pipe(self)
         for stream in (self, other):
@@ -279,7 +295,7 @@ class ProxyStream(asyncio.BufferedProtocol):
                 raise ssl.SSLZeroReturnError
             if sink is None:
                 into += piece
-                self._news = True
+                self._has_news = True
             else:
                 sink.write(piece)
 
@@ -308,7 +324,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._lose(exc or ConnectionResetError("closed"))
 
     def close(self) -> None:
-        """What was written still goes out."""
+        """Close the stream. What was written still goes out."""
         if self._tls is not None and not self._shaking and self.error is None:
             self._goodbye()
         if self._transport is not None:
@@ -327,7 +343,9 @@ class ProxyStream(asyncio.BufferedProtocol):
     async def linger(self) -> None:
         """After the last word: an end is sent, and what still comes is thrown away until the other side ends too. To
         close at once could take the last word back."""
-        self.discards = True
+        self._flow_on()
+        if self._inbound is Inbound.OPEN:
+            self._inbound = Inbound.DISCARDED
         self.buffer.clear()
         self.write_eof()
         try:

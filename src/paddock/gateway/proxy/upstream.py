@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from paddock.gateway.protocols.http1 import Http, Http1
 from paddock.gateway.protocols.refusal import Refused
 from paddock.model.egress import Target, Verdict
 
+from .http import Http, Http1
 from .stream import Lost, ProxyStream
 
 DIAL_SECONDS = 10.0
@@ -157,7 +157,7 @@ class Dialer:
 
 
 def system_trust() -> ssl.SSLContext:
-    """What this machine trusts."""
+    """Return a context that trusts what this machine trusts."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

@@ -13,7 +13,7 @@ from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode, Pa
 from paddock.gateway.protocols.http1 import Request, Response, write_response
 from paddock.gateway.protocols.refusal import Refused
 from paddock.gateway.protocols.replacer import Filter
-from paddock.gateway.rules.substitution import Swap
+from paddock.gateway.rules.substitution import Substitution
 
 from .stream import Lost, ProxyStream
 
@@ -32,7 +32,7 @@ class Violation(Exception):
         self.code = code
 
 
-class Astray(Lost):
+class MisplacedSecret(Lost):
     """A placeholder was on its way to where its secret must not go, or has no value."""
 
 
@@ -46,7 +46,7 @@ class Messages:
         self._message: _Message | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """What goes on. Violation, after which nothing does."""
+        """Return what goes on. Violation, after which nothing does."""
         out = bytearray()
         self._read.receive_bytes(data)
         try:
@@ -134,7 +134,7 @@ async def converse(
             reason = str(result)[:_MOST_REASON]
             client.write(FrameProtocol(False, []).close(result.code, f"paddock: {reason}"))
             server.write(FrameProtocol(True, []).close(CloseReason.GOING_AWAY))
-            raise (Astray if result.code is CloseReason.POLICY_VIOLATION else Lost)(str(result))
+            raise (MisplacedSecret if result.code is CloseReason.POLICY_VIOLATION else Lost)(str(result))
     for result in results:
         if isinstance(result, Exception):
             raise result
@@ -161,9 +161,9 @@ async def switch(
     client: ProxyStream,
     server: ProxyStream,
     network: SandboxNetwork,
-    swap: Swap | None,
+    swap: Substitution | None,
 ) -> bool:
-    """Passes on what both say, until one ends. False: the connection can't go on. Refused: 101, and nobody asked."""
+    """Pass on what both say, until one ends. False: the connection can't go on. Refused: 101, and nobody asked."""
     if request.upgrade != b"websocket" or response.upgrade != b"websocket":
         server.reset()
         raise Refused("the server switched protocols, unasked", status=502, rule="upstream")

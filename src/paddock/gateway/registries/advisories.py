@@ -43,7 +43,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     last: str | None = None
 
 
-class Malicious(msgspec.Struct, frozen=True, array_like=True):
+class MalwareRecord(msgspec.Struct, frozen=True, array_like=True):
     """One record about one package: these `versions`, and those within `spans`; neither: all."""
 
     id: str

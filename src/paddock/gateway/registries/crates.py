@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from .page import MOST_FILES, File, Filtered, Kept, Malformed, Page, read_object
+from .page import MOST_FILES, File, Filtered, Malformed, PackageFile, Page, read_object
 
 ACCEPT = b"*/*"
 CONFIG = "config.json"
@@ -86,7 +86,7 @@ def _lines(page: Page, body: bytes) -> Filtered:
     if len(lines) > MOST_FILES:
         raise Malformed(f"more than {MOST_FILES} versions")
     seen: list[bytes] = []
-    files: dict[File, Kept] = {}
+    files: dict[File, PackageFile] = {}
     for line in lines:
         if not line.strip():
             continue
@@ -100,7 +100,7 @@ def _lines(page: Page, body: bytes) -> Filtered:
             continue
         held = page.held(version, entry.get("pubtime"))
         places = [found[0] for url in _urls(page, name, version, checksum) if (found := page.file(url))]
-        files |= dict.fromkeys(places, Kept(page.package, version, f"sha256:{checksum}", held))
+        files |= dict.fromkeys(places, PackageFile(page.package, version, f"sha256:{checksum}", held))
         written = {key: entry[key] for key in _KNOWN if key in entry}
         seen.append(msgspec.json.encode(written | ({} if held is None else {"yanked": True})))
     if lines and not files:

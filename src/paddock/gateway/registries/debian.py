@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from .page import Kept
+from .page import PackageFile
 
 _INDEX = re.compile(
     r"(?:/[^?]*)?/dists/(?:[^?]*/)?(?:"
@@ -35,8 +35,8 @@ def is_index(path: str) -> bool:
     return _INDEX.fullmatch(path) is not None
 
 
-def file_of(path: str) -> Kept | None:
-    """What its place says that a file is; None: it is none of the pool, or not where its name belongs."""
+def file_of(path: str) -> PackageFile | None:
+    """Return what its place says that a file is; None: it is none of the pool, or not where its name belongs."""
     match = _FILE.fullmatch(unquote(path))
     if match is None or "%" in unquote(path):
         return None
@@ -45,4 +45,4 @@ def file_of(path: str) -> Kept | None:
         return None
     if of_source is not None and of_source != source:
         return None
-    return Kept(of_source or binary, source_version or version)
+    return PackageFile(of_source or binary, source_version or version)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from .advisories import Key, semver
-from .page import MOST_FILES, File, Filtered, Kept, Malformed, Page, read_object, reasons
+from .page import MOST_FILES, File, Filtered, Malformed, PackageFile, Page, read_object, reasons
 
 ACCEPT = b"application/json"
 """The whole document: the abbreviated one has no dates."""
@@ -62,13 +62,13 @@ def filter_page(page: Page, kind: str, body: bytes) -> Filtered:
         raise Malformed(f"more than {MOST_FILES} versions")
     kept: dict[str, Document] = {}
     held: dict[str, str] = {}
-    files: dict[File, Kept] = {}
+    files: dict[File, PackageFile] = {}
     for version, manifest in versions.items():
         found = _manifest(page, version, _object(manifest))
         if found is None:
             continue
         why = page.held(version, times.get(version))
-        files[found[0]] = Kept(page.package, version, _digest(found[1]["dist"].get("integrity")), why)
+        files[found[0]] = PackageFile(page.package, version, _digest(found[1]["dist"].get("integrity")), why)
         if why is None:
             kept[version] = found[1]
         else:

@@ -17,20 +17,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
-from paddock.gateway.protocols.http1 import CONDITIONS, Fields, Request, Response
-from paddock.gateway.proxy.stream import Lost
-from paddock.gateway.rules.authorization import AuthorizedRequest
+from paddock.gateway.protocols.http1 import Fields, Response
 
 from .page import Page
 from .protocols import Answer
-
-if TYPE_CHECKING:
-    from paddock.gateway.proxy.connection import Connection
-    from paddock.gateway.proxy.relay import Relay
 
 _LENGTH = struct.Struct("=I")
 _MOST_META_BYTES = 64 << 10
@@ -72,7 +66,11 @@ def key_of(url: str, name: str) -> str:
     return hashlib.sha256(msgspec.msgpack.encode((url, name))).hexdigest()
 
 
-class NoRoom(Exception):
+class Broken(Exception):
+    """A file can't be read to its end; why."""
+
+
+class CacheFull(Exception):
     """A file can't be kept; why."""
 
 
@@ -151,7 +149,7 @@ class PackageStore:
         return self._total + self._drafted
 
     def find(self, url: str, name: str) -> Copy | None:
-        """It counts as used now."""
+        """Find an entry, which counts as used now."""
         key = key_of(url, name)
         if key not in self._sizes:
             return None
@@ -173,7 +171,7 @@ class PackageStore:
         return copy
 
     def drop(self, key: str) -> None:
-        """What is no good."""
+        """Delete an entry that is no good."""
         self._unlink(key)
         self._lose(key)
 
@@ -187,21 +185,21 @@ class PackageStore:
         self._total -= self._sizes.pop(key, 0)
 
     def begin(self, entry: Entry) -> Draft:
-        """Makes room for it first. NoRoom."""
+        """Begin an entry, with room made for it first. CacheFull."""
         meta = msgspec.msgpack.encode(entry)
         start = _LENGTH.size + len(meta)
         size = start + entry.size
         if len(meta) > _MOST_META_BYTES or size > self._most // 4:
-            raise NoRoom("it is too large for the cache")
+            raise CacheFull("it is too large for the cache")
         if self._drafted + size > self._most:
-            raise NoRoom("too much is fetched at once")
+            raise CacheFull("too much is fetched at once")
         while self.total_bytes + size > self._most:
             self._evict()
         name = _DRAFT + secrets.token_hex(8)
         try:
             fd = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise NoRoom(f"nothing can be written: {error.strerror}") from None
+            raise CacheFull(f"nothing can be written: {error.strerror}") from None
         try:
             self._allocate(fd, size)
             os.pwrite(fd, _LENGTH.pack(len(meta)) + meta, 0)
@@ -209,7 +207,7 @@ class PackageStore:
             os.close(fd)
             self._unlink(name)
             raise (
-                NoRoom(f"nothing can be written: {error.strerror}") if isinstance(error, OSError) else error
+                CacheFull(f"nothing can be written: {error.strerror}") if isinstance(error, OSError) else error
             ) from None
         self._drafted += size
         return Draft(self, name, fd, entry, start)
@@ -220,7 +218,7 @@ class PackageStore:
         evicted = 0
         while _free(fd) - size < self._spare:
             if not self._sizes or evicted >= size:
-                raise NoRoom("the disk is too full for a cache")
+                raise CacheFull("the disk is too full for a cache")
             evicted += self._evict()
         os.posix_fallocate(fd, 0, size)
 
@@ -267,13 +265,29 @@ def _opened(fd: int) -> Copy | None:
 _entry = msgspec.msgpack.Decoder(Entry).decode
 
 
+def pieces(copy: Copy) -> Iterator[bytes]:
+    """Read a file in pieces. The last one comes when all have the right digest. Broken."""
+    hasher, position = copy.entry.hasher(), 0
+    while position < copy.entry.size:
+        try:
+            data = copy.read(position, _PIECE_BYTES)
+        except OSError as error:
+            raise Broken(f"the disk can't be read: {error.strerror}") from None
+        hasher.update(data)
+        position += len(data)
+        if not data or (position >= copy.entry.size and not copy.entry.is_of(hasher)):
+            raise Broken("what is in the cache is not what was written")
+        yield data
+
+
+_PIECE_BYTES = 128 << 10
 FRESH_SECONDS = 60.0
 JUDGED_SECONDS = 600.0
 _MOST_BYTES = 64 << 20
 OF_SOMEBODY = frozenset({b"authorization", b"cookie", b"x-api-key", b"private-token"})
 """Fields by which an answer depends on who asks; without them it is asked for in the gateway's own words."""
 _MAX_AGE = re.compile(rb"\bmax-age=([0-9]{1,9})", re.IGNORECASE)
-_NEVER, _ASK = re.compile(rb"\b(private|no-store)\b", re.IGNORECASE), re.compile(rb"\bno-cache\b", re.IGNORECASE)
+NEVER_KEPT, _ASK = re.compile(rb"\b(private|no-store)\b", re.IGNORECASE), re.compile(rb"\bno-cache\b", re.IGNORECASE)
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,19 +302,19 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     answer: Answer
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class CachedPage(msgspec.Struct, frozen=True):
     read: Read
     body: bytes
     address: str
 
 
-def find_page(store: PackageStore, page: Page) -> Remembered | None:
+def find_page(store: PackageStore, page: Page) -> CachedPage | None:
     """Find what was read of a page, if it still holds: a cooldown goes on while nobody looks."""
     copy = store.find(*_place(page))
     if copy is None:
         return None
     try:
-        content = b"".join(_pieces(copy))
+        content = b"".join(pieces(copy))
         end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
         read = _decode(content[_LENGTH.size : end])
     except (Broken, struct.error):
@@ -313,13 +327,13 @@ def find_page(store: PackageStore, page: Page) -> Remembered | None:
     age = store.clock() - read.checked_at
     if age < 0 or (page.rule.cooldown_days is not None and age > JUDGED_SECONDS):
         return None
-    return Remembered(read, content[end:], copy.entry.address)
+    return CachedPage(read, content[end:], copy.entry.address)
 
 
 def keep_page(store: PackageStore, page: Page, response: Response, read: Read, body: bytes, address: str) -> None:
     """Keep a page as `response` allows; where there is no room nothing is kept."""
     control = response.get(b"cache-control") or b""
-    if _NEVER.search(control) or response.get(b"set-cookie") is not None or len(body) > _MOST_BYTES:
+    if NEVER_KEPT.search(control) or response.get(b"set-cookie") is not None or len(body) > _MOST_BYTES:
         return
     given = _MAX_AGE.search(control)
     seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(given[1]) if given else FRESH_SECONDS)
@@ -330,7 +344,7 @@ def keep_page(store: PackageStore, page: Page, response: Response, read: Read, b
     entry = Entry(url=url, digest=digest, size=len(content), address=address, fields=[], name=name)
     try:
         draft = store.begin(entry)
-    except NoRoom:
+    except CacheFull:
         return
     try:
         draft.write(content)
@@ -348,169 +362,3 @@ def _place(page: Page) -> tuple[str, str]:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Read).decode
-
-
-_PIECE_BYTES = 128 << 10
-_HELD_BYTES = 64 << 10
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
-_PERSONAL = OF_SOMEBODY | CONDITIONS | {b"a-im"}
-_KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
-
-
-class Broken(Exception):
-    """A file can't be read to its end; why."""
-
-
-def wanted(authorized: AuthorizedRequest, digest: str | None) -> tuple[str, str] | None:
-    """The URL of a file, and the digest that its bytes have to have. None: the cache has no part in it. Whose answer
-    could depend on who asks is nobody else's."""
-    request, target = authorized.request, authorized.target
-    if digest is None or not _DIGEST.fullmatch(digest) or authorized.verdict.mock or request.chunked or request.length:
-        return None
-    if authorized.depends_on_who_asks(_PERSONAL):
-        return None
-    return f"https://{target.host}:{target.port}{authorized.path}", digest
-
-
-class Packaged:
-    """One file for one who asks: read from the disk, or kept while it passes.
-
-    `how` is what the cache did, for the records; `given` URL and digest of what the client had to its end. As a filter
-    it holds the last bytes of a file back until all of it has the right digest.
-    """
-
-    def __init__(self, connection: Connection, store: PackageStore, wanted: tuple[str, str]) -> None:
-        self._connection, self._store, self._wanted = connection, store, wanted
-        self._draft: Draft | None = None
-        self._held = bytearray()
-        self.how: str | None = None
-        self.given: tuple[str, str] | None = None
-
-    def close(self) -> None:
-        """The request is over."""
-        draft, self._draft = self._draft, None
-        if draft is not None:
-            draft.discard()
-
-    def gave(self) -> None:
-        """The client has all of it."""
-        self.given = self._wanted
-
-    # -- from the disk -------------------------------------------------------------------------------------------------
-
-    async def answer(self, request: Request, relay: Relay) -> bool | None:
-        """Give out what there is already: whether the connection can go on. None: the upstream has to be asked."""
-        connection, copy = self._connection, self._store.find(*self._wanted)
-        if copy is None:
-            return None
-        try:
-            if connection.target is None or not connection.network.may_dial(connection.target, copy.entry.address):
-                return None
-            self.how, connection.source = "hit", copy.entry.address
-            connection.client.watch(True)
-            return await self._read_out(copy, request, relay)
-        finally:
-            copy.close()
-            connection.client.watch(False)
-            connection.source = None
-
-    async def _read_out(self, copy: Copy, request: Request, relay: Relay) -> bool | None:
-        """None: it broke, and nothing was said yet."""
-        client, entry, sent, buffer = self._connection.client, copy.entry, self._connection.client.sent, bytearray()
-        response = whole(entry.fields, entry.size)
-        stream = relay.returning(response)
-        if response.length is None:
-            response.chunked = request.minor > 0
-        goes_on = request.keep_alive and (response.chunked or response.length is not None)
-        relay.respond(response, keep_alive=goes_on)
-        try:
-            for piece in _pieces(copy):
-                buffer += piece
-                relay.send(stream.take(buffer), stream.last)
-                await client.drain()
-        except Broken as broken:
-            self._store.drop(entry.key)
-            if client.sent == sent:
-                return None
-            client.reset()
-            raise Lost(f"the answer was cut off: {broken}") from None
-        self.gave()
-        return goes_on
-
-    # -- from the upstream ---------------------------------------------------------------------------------------------
-
-    def keep(self, response: Response, address: str) -> bool:
-        """Whether an answer from `address` is to be kept while it passes."""
-        why = _unfit(response)
-        if why is None:
-            fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
-            url, digest = self._wanted
-            entry = Entry(url=url, digest=digest, size=response.length or 0, address=address, fields=fields)
-            try:
-                self._draft, self._hasher = self._store.begin(entry), entry.hasher()
-                self._entry, self.how = entry, "not kept: it was cut off"
-                return True
-            except NoRoom as error:
-                why = str(error)
-        self.how = f"not kept: {why}"
-        return False
-
-    def feed(self, data: bytes) -> bytes:
-        self._hasher.update(data)
-        if self._draft is not None:
-            try:
-                self._draft.write(data)
-            except OSError as error:
-                self.how = f"not kept: nothing can be written: {error.strerror}"
-                self.close()
-        self._held += data
-        free = max(0, len(self._held) - _HELD_BYTES)
-        passed = bytes(self._held[:free])
-        del self._held[:free]
-        return passed
-
-    def end(self) -> bytes:
-        """Broken."""
-        if not self._entry.is_of(self._hasher):
-            raise Broken("the file is not the one that its page says: it has another digest")
-        draft, self._draft = self._draft, None
-        if draft is not None:
-            try:
-                draft.keep()
-                self.how = "kept"
-            except OSError as error:
-                self.how = f"not kept: nothing can be written: {error.strerror}"
-        return bytes(self._held)
-
-
-def _pieces(copy: Copy) -> Iterator[bytes]:
-    """Of a file; the last one comes when all have the right digest. Broken."""
-    hasher, position = copy.entry.hasher(), 0
-    while position < copy.entry.size:
-        try:
-            data = copy.read(position, _PIECE_BYTES)
-        except OSError as error:
-            raise Broken(f"the disk can't be read: {error.strerror}") from None
-        hasher.update(data)
-        position += len(data)
-        if not data or (position >= copy.entry.size and not copy.entry.is_of(hasher)):
-            raise Broken("what is in the cache is not what was written")
-        yield data
-
-
-def _unfit(response: Response) -> str | None:
-    """Why an answer is not kept."""
-    if response.status != 200:
-        return f"the answer was {response.status}"
-    if not response.length or response.chunked:
-        return "the answer has no length"
-    if (response.get(b"content-encoding") or b"identity").strip().lower() != b"identity":
-        return "the answer is encoded"
-    if _NEVER.search(response.get(b"cache-control") or b"") or response.get(b"set-cookie") is not None:
-        return "the answer is for one only"
-    return None
-
-
-def whole(fields: Fields, size: int) -> Response:
-    """Of an answer that is all there."""
-    return Response(status=200, phrase=b"OK", fields=list(fields), length=size)

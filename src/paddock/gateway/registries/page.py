@@ -15,7 +15,7 @@ from paddock.gateway.protocols.names import PORTS, normal, split_target
 from paddock.gateway.protocols.refusal import Refused
 from paddock.model import Allow
 
-from .advisories import Malicious
+from .advisories import MalwareRecord
 
 MOST_FILES = 50_000
 _DAY = 86_400.0
@@ -41,7 +41,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", found)
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True):
+class PackageFile(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a file that a page has led to. `digest` is what its body has to be (`sha256:…`, in hex), as the
     page says; `held` why it may not be fetched."""
 
@@ -59,7 +59,7 @@ class Filtered(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     body: bytes
-    files: tuple[tuple[File, Kept], ...] = ()
+    files: tuple[tuple[File, PackageFile], ...] = ()
     nothing: str | None = None
     downloads: str | None = None
 
@@ -76,7 +76,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     rule: Allow
     now: float
     """Seconds since 1970."""
-    known: tuple[Malicious, ...] = ()
+    known: tuple[MalwareRecord, ...] = ()
     """What a list of malware has about the package."""
     downloads: str | None = None
     item: int = 0
@@ -107,7 +107,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return (host, port, path), f"{scheme}://{authority(scheme, host, port)}{path}"
 
-    def filtered(self, kind: str, body: bytes, files: dict[File, Kept]) -> Filtered:
+    def filtered(self, kind: str, body: bytes, files: dict[File, PackageFile]) -> Filtered:
         held = {kept.version: kept.held for kept in files.values() if kept.held}
         nothing = None
         if held and all(kept.held for kept in files.values()):
@@ -115,7 +115,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         return Filtered(kind=kind, body=b"" if nothing else body, files=tuple(files.items()), nothing=nothing)
 
 
-def malicious(rule: Allow, known: Iterable[Malicious], version: str) -> str | None:
+def malicious(rule: Allow, known: Iterable[MalwareRecord], version: str) -> str | None:
     found = next((one.id for one in known if one.affects(rule.registry or "", version)), None)
     return None if found is None else f"known malware ({found})"
 

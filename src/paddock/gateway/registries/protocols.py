@@ -11,7 +11,7 @@ import msgspec
 from paddock.gateway.protocols.gzip import Gzip, Undecodable
 
 from . import crates, npm, pypi
-from .page import File, Filtered, Kept, Malformed, Page, reasons
+from .page import File, Filtered, Malformed, PackageFile, Page, reasons
 
 MOST_PAGE_BYTES = 64 << 20
 _pack = msgspec.msgpack.Encoder().encode
@@ -44,7 +44,7 @@ PROTOCOLS: dict[str, Registry] = {"pypi": pypi, "npm": npm, "crates": crates}
 
 
 def normalised(registry: str, name: str) -> str:
-    """The one form of a package's name."""
+    """Return the one form of a package's name."""
     return PROTOCOLS[registry].normalised(name) if registry in PROTOCOLS else name
 
 
@@ -57,8 +57,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was read; the page as it may be seen comes with it. `files` by `key_of`, each a `Kept` as MessagePack: what
-    is put on the shelf need not be looked at there. `held`: what is held back of it, and why, in words."""
+    """What was read. The page as it may be seen comes with it.
+
+    `files` by `key_of`, each a `PackageFile` as MessagePack, so that `KnownFiles` stores them without a look.
+    `held`: what is held back of it, and why, in words.
+    """
 
     kind: str = ""
     files: dict[bytes, bytes] = {}
@@ -95,5 +98,5 @@ def _decoded(body: bytes) -> bytes:
     return bytes(content)
 
 
-def _held(files: tuple[tuple[File, Kept], ...]) -> str:
+def _held(files: tuple[tuple[File, PackageFile], ...]) -> str:
     return reasons({kept.version: kept.held for _, kept in files if kept.held})

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from .page import MOST_FILES, File, Filtered, Kept, Malformed, Page, read_object
+from .page import MOST_FILES, File, Filtered, Malformed, PackageFile, Page, read_object
 
 JSON = "application/vnd.pypi.simple.v1+json"
 ACCEPT = f"{JSON}, text/html;q=0.1".encode()
@@ -106,7 +106,7 @@ def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], a
     if len(entries) > MOST_FILES:
         raise Malformed(f"more than {MOST_FILES} files")
     seen: list[dict[str, Any]] = []
-    files: dict[File, Kept] = {}
+    files: dict[File, PackageFile] = {}
     for entry in entries:
         name, found = entry.get("filename"), page.file(entry.get("url"))
         if not isinstance(name, str) or found is None or (version := version_of(name, page.package)) is None:
@@ -116,9 +116,9 @@ def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], a
             continue
         held = page.held(version, entry.get("upload-time"))
         written = _written(entry, name, url)
-        files[place] = Kept(page.package, version, _digest(written["hashes"]), held)
+        files[place] = PackageFile(page.package, version, _digest(written["hashes"]), held)
         if (metadata := _metadata_digest(written)) is not None:
-            files[place[0], place[1], f"{place[2]}.metadata"] = Kept(page.package, version, metadata, held)
+            files[place[0], place[1], f"{place[2]}.metadata"] = PackageFile(page.package, version, metadata, held)
         if held is None:
             _provenance(page, entry, written, files, version)
         else:  # PEP 592: nobody chooses it unasked, and who asks for it is told why he does not get it
@@ -173,11 +173,11 @@ def _written(entry: dict[str, object], name: str, url: str) -> dict[str, Any]:
 
 
 def _provenance(
-    page: Page, entry: dict[str, object], written: dict[str, Any], files: dict[File, Kept], version: str
+    page: Page, entry: dict[str, object], written: dict[str, Any], files: dict[File, PackageFile], version: str
 ) -> None:
     found = page.file(entry.get("provenance"))
     if found is not None and found[0][2].endswith("/provenance"):
-        files[found[0]] = Kept(page.package, version)
+        files[found[0]] = PackageFile(page.package, version)
         written["provenance"] = found[1]
 
 

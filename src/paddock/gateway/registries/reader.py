@@ -120,7 +120,7 @@ def _confine() -> None:
 
 
 def _warm() -> None:
-    """What is loaded late is loaded now: after this there are no files."""
+    """Load now what is loaded late: after this there are no files."""
     link = b'<a href="https://x\xc3\xa9.test/a-1.0.zip#sha256=00" data-yanked="1">a-1.0.zip</a>'
     document = (
         b'{"name":"a","versions":{"1.0.0":{"name":"a","version":"1.0.0","dist":{}}},"time":{"1.0.0":"2020-01-01"}}'

@@ -106,7 +106,7 @@ class Redaction:
         return Both(known, self._unescaped()) if escapes else known
 
 
-class Returned:
+class ResponseRedaction:
     """What comes back to a sandbox that has secrets: `fields` of the head, then `feed` and `end` for the body.
 
     `rewrites`: its length changes, so it is to be framed anew. Undecodable, from here or from `feed`: it cannot be

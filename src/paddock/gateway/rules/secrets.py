@@ -103,7 +103,7 @@ class SecretBook:
         return tuple(self._names.items())
 
     def find(self, data: bytes) -> tuple[str, ...]:
-        """The names of those whose placeholder is in there."""
+        """Return the names of those whose placeholder is in there."""
         return tuple(self._names[needle] for needle in self.needles.found(data))
 
     def value(self, name: str) -> bytes:

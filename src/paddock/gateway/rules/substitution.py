@@ -39,7 +39,7 @@ class Misdirected(Refused):
         super().__init__(f"the placeholder of secret {secret} in {place}: {reason}", rule="secret")
 
 
-class Swap:
+class Substitution:
     """One request: `target` and `fields` first, then `body` if it has one, `trailers` at last.
 
     `allowed` is `RequestVerdict.secrets`. All raise Misdirected, and Unavailable; then nothing more of the
@@ -191,7 +191,7 @@ class Body:
         return self._gzip.encode(swapped) if self.rewrites else data
 
     def end(self) -> bytes:
-        """What is left. To be sent before the end."""
+        """Return what is left, to be sent before the end."""
         rest = self._replacer.end()
         if self._gzip is None:
             return rest

@@ -24,7 +24,7 @@ class DoorVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def strictest(*verdicts: DoorVerdict) -> DoorVerdict:
-    """The first of those that are equally strict."""
+    """Return the first of those that are equally strict."""
     return max(verdicts, key=lambda one: _STRICT[one.verdict])
 
 

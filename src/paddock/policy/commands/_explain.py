@@ -12,7 +12,7 @@ _WORKDIR, _HOME = "/workspace", "/home/user"  # as in the templates that come wi
 
 
 def explain_command(document: PolicyDocument, line: str) -> tuple[DoorVerdict, dict[str, str]]:
-    """The verdict on a shell line, and by whom it is kept up."""
+    """Explain the verdict on a shell line, and by whom it is kept up."""
     return Commands(document.commands or CommandRules()).judge_line(line), {
         "enforced": "on what is asked for from outside (exec, run, sh, the SDK)",
         "advisory": "on what a command starts in turn: that is not judged",
@@ -20,7 +20,7 @@ def explain_command(document: PolicyDocument, line: str) -> tuple[DoorVerdict, d
 
 
 def explain_file(document: PolicyDocument, path: str, *, delete: bool) -> tuple[DoorVerdict, dict[str, str]]:
-    """The same of a path."""
+    """Explain the verdict on a path."""
     files = Files(document.files or FileRules(), workdir=_WORKDIR, home=_HOME)
     verdict = files.remove(path) if delete else files.write(path)
     said = {"enforced": "on what is asked for from outside (write, cp, rm, the SDK)"}

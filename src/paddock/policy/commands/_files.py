@@ -33,22 +33,22 @@ class Files:
         )
 
     def write(self, path: str) -> DoorVerdict:
-        """What is put there, or changed."""
+        """Decide on a path that is written or changed."""
         return self._protected(path, above=False)
 
     def remove(self, path: str) -> DoorVerdict:
-        """What is taken away from there, with everything below."""
+        """Decide on a path that is removed, with everything below."""
         found = self._protected(path, above=True)
         if found.verdict == "allow" and "delete" in self._rules.approve:
             return DoorVerdict(verdict="approve", rule="files.approve", reason=f"{path!r} is to be deleted")
         return found
 
     def move(self, path: str) -> DoorVerdict:
-        """What goes from there to another place, with everything below."""
+        """Decide on a path that is moved, with everything below."""
         return self._protected(path, above=True)
 
     def fill(self, path: str) -> DoorVerdict:
-        """What is unpacked there, under names that are not known yet."""
+        """Decide on an archive that is unpacked there: its names aren't known yet."""
         return self._protected(path, above=True)
 
     def _protected(self, path: str, *, above: bool) -> DoorVerdict:
@@ -62,7 +62,7 @@ class Files:
         return _OWN
 
     def absolute(self, path: str) -> str:
-        """What a path of a request means, links not looked at."""
+        """Normalize a path of a request. Links are not looked at."""
         if path == "~" or path.startswith("~/"):
             path = self._home + path[1:]
         # Two slashes at the beginning would stay (POSIX leaves their meaning open).

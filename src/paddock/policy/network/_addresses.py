@@ -91,7 +91,7 @@ def number(text: str) -> Number | None:
 
 
 def unwrapped(address: Number) -> Number:
-    """The address that is in the end talked to: what a v4-mapped, NAT64 or 6to4 address holds."""
+    """Return the address that is talked to in the end: what a v4-mapped, NAT64 or 6to4 address holds."""
     version, value = address
     if version == 4:
         return address
@@ -104,7 +104,7 @@ def unwrapped(address: Number) -> Number:
 
 
 def special(address: Number) -> Block | None:
-    """The block of an unwrapped address."""
+    """Return the block of an unwrapped address."""
     version, value = address
     breaks, blocks = _TABLES[version]
     return blocks[bisect_right(breaks, value)]

@@ -47,7 +47,7 @@ def buckets_of(rules: Rules, revision: str) -> dict[str, Bucket]:
 
 
 def wider_than(host: str, known: dict[str, Group]) -> Iterator[str]:
-    """The patterns among `known` that hold more names than `host` does, and all of its."""
+    """Return the patterns among `known` that hold more names than `host` does, and all of its."""
     rest = host.removeprefix("*.")
     while "." in rest:
         rest = rest.partition(".")[2]

@@ -43,7 +43,7 @@ class _State(msgspec.Struct, frozen=True):
     slash: bool
 
 
-def witnesses(patterns: Sequence[Pattern]) -> tuple[str, ...]:
+def example_paths(patterns: Sequence[Pattern]) -> tuple[str, ...]:
     """Shortest first. InvalidArgumentError: the patterns are too many to compare."""
     globs = [one.written for one in patterns], [one.decoded for one in patterns]
     units = tuple(_units(patterns))
@@ -71,7 +71,7 @@ def witnesses(patterns: Sequence[Pattern]) -> tuple[str, ...]:
 
 
 def _units(patterns: Sequence[Pattern]) -> Iterator[Unit]:
-    """The characters that patterns name, escaped where they would not be plain, and two that none does."""
+    """Yield the characters that patterns name, escaped where they would not be plain, and two that none does."""
     tokens = [*(one.written.tokens for one in patterns), *(one.decoded.tokens for one in patterns)]
     named = {token for group in tokens for token in group if isinstance(token, str)}
     for character in sorted(named | {"/"}):
@@ -158,7 +158,7 @@ def diff(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
 
 
 def _inside(before: Snapshot, after: Snapshot) -> Iterator[Change]:
-    """What is said about commands and files, as it is written: it does not widen what gets out."""
+    """Compare what is said about commands and files, as it is written: it does not widen what gets out."""
     for part in ("commands", "files", "audit"):
         old, new = (_written(getattr(one.document, part)) for one in (before, after))
         if old != new:
@@ -189,7 +189,7 @@ def _written(rules: msgspec.Struct | None) -> list[str]:
 
 
 def _hosts(before: Snapshot, after: Snapshot) -> Iterator[tuple[str, str]]:
-    """A name for each set of names that the same rules are about, and how the set is called."""
+    """Yield a name for each set of names that the same rules are about, and how the set is called."""
     patterns = sorted(before.patterns | after.patterns)
     for pattern in patterns:
         if not pattern.startswith("*."):
@@ -227,7 +227,7 @@ def _methods(buckets: Sequence[Bucket]) -> list[str | None]:
 
 def _paths(buckets: Sequence[Bucket]) -> tuple[str, ...]:
     patterns = {one.text: one for rule in _rules(buckets) for one in rule.paths or ()}
-    found = witnesses([patterns[text] for text in sorted(patterns)])
+    found = example_paths([patterns[text] for text in sorted(patterns)])
     if any(rule.git for rule in _rules(buckets)):
         found += tuple(path + query for path in found if path.endswith("/info/refs") for query in _GIT)
     return found

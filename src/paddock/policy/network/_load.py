@@ -174,7 +174,7 @@ def _struct_in(type_: Any) -> type[msgspec.Struct] | None:
 
 
 def _elsewhere(name: str) -> str | None:
-    """A word that people use for one of ours."""
+    """Return our word for one that people use."""
     return {
         "domain": "host", "name": "host", "url": "host", "ip": "cidr", "network": "cidr", "port": "ports",
         "method": "methods", "path": "paths", "block": "deny", "reject": "deny", "network_policy": "egress",

@@ -25,7 +25,7 @@ MOST_CHARS = 16_384
 
 
 def normal_path(text: str) -> str | None:
-    """The normal form of a path and its query; None: it has none, and is refused.
+    """Return the normal form of a path and its query; None: it has none, and is refused.
 
     Unreserved characters are decoded, other escapes have upper case, dot segments are resolved, slashes are single.
     There is none where a decoded reading would climb, or where what is meant depends on who reads it.

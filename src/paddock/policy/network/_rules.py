@@ -252,7 +252,7 @@ class Networks:
         }
 
     def around(self, address: Number) -> Iterator[Rule]:
-        """The rules whose network holds it, narrowest first."""
+        """Yield the rules whose network holds it, narrowest first."""
         version, value = address
         for shift, table in self._tables[version]:
             found = table.get(value >> shift)

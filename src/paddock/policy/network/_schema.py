@@ -27,7 +27,7 @@ def schema() -> dict[str, Any]:
 
 
 def _tidy(part: dict[str, Any]) -> None:
-    """What may be left out is not written as null."""
+    """Drop null where a key may be left out."""
     if "description" in part:
         part["description"] = cleandoc(part["description"])
     for key, kind in part.get("properties", {}).items():

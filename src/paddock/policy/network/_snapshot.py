@@ -57,7 +57,7 @@ class Snapshot:
         return self._rules
 
     def mock(self, item: int) -> Mock:
-        """What is answered, by the `item` of a verdict with `mock`."""
+        """Return what is answered, by the `item` of a verdict with `mock`."""
         return self._document.egress.mock[item]
 
     def push(self, item: int, ref: str) -> bool:
@@ -65,7 +65,7 @@ class Snapshot:
         return any(one.matches(ref) for one in self._rules.allow[item].refs)
 
     def registry(self, item: int) -> Allow:
-        """The rule of a verdict with `registry`, by its `item`; its `hosts` are said."""
+        """Return the rule of a verdict with `registry`, by its `item`; its `hosts` are said."""
         rule = self._document.egress.allow[item]
         assert rule.registry is not None
         return msgspec.structs.replace(rule, hosts=rule.hosts or REGISTRIES[rule.registry])
@@ -165,7 +165,7 @@ class Snapshot:
     # --- how ---
 
     def bucket(self, host: str) -> Bucket | None:
-        """The rules about a canonical name; that of the narrowest pattern that it matches has all the others."""
+        """Return the rules about a canonical name; that of the narrowest pattern that it matches has all the others."""
         buckets = self._buckets
         found = buckets.get(host)
         while found is None:
@@ -185,7 +185,7 @@ class Snapshot:
         return self._by_network[rule.order]
 
     def _judged(self, address: Number, port: int, own: Collection[str]) -> ConnectVerdict | None:
-        """What rules about addresses, and the kind of this one, say; None: nothing."""
+        """Return what rules about addresses, and the kind of this one, say; None: nothing."""
         inner = unwrapped(address)
         denied = self._denied_networks.find(inner, port)
         if denied is None and inner is not address:

@@ -39,7 +39,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> tuple[object, Places]:
-    """The values, and where each begins; `(…, key, "#")` is where a key itself does. PolicyInvalidError."""
+    """Return the values, and where each begins; `(…, key, "#")` is where a key itself does. PolicyInvalid."""
     if len(text) > MOST_BYTES:
         raise PolicyInvalidError(f"the document has more than {MOST_BYTES >> 20} MiB")
     try:

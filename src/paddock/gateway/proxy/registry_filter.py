@@ -1,183 +1,41 @@
-"""Registries whose rule holds something back: what a request to one of them is. A page is looked through, a file
-fetched only if such a page has led to it, and all else is refused. See docs/design/registries.md."""
+"""Apply a filtering rule to one request to a registry. See docs/design/registries.md.
+
+A page is filtered. A file is fetched only if such a page has led to it. All else is refused.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import time
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Request, Response
 from paddock.gateway.protocols.refusal import Refused
-from paddock.gateway.proxy.relay import Relay
-from paddock.gateway.proxy.upstream import Upstream
+from paddock.gateway.registries import pypi
+from paddock.gateway.registries.files import (
+    READ_FIRST,
+    UnreadPage,
+    published_at,
+)
+from paddock.gateway.registries.package_cache import OF_SOMEBODY, CachedPage, Read, find_page, keep_page
+from paddock.gateway.registries.page import PackageFile, Page
+from paddock.gateway.registries.protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job
 from paddock.gateway.rules.authorization import AuthorizedRequest
-from paddock.model import Allow
 from paddock.model.egress import Target, Verdict
 
-from . import crates, debian, pypi
-from .advisories import Malicious
-from .malware import Lists
-from .package_cache import OF_SOMEBODY, Packaged, Read, Remembered, find_page, keep_page, wanted
-from .page import File, Kept, Page, is_listed, malicious, too_young
-from .protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job, key_of, normalised
+from .cached_file import CachedFile, wanted
+from .relay import Relay
+from .upstream import Upstream
 
 if TYPE_CHECKING:
-    from paddock.gateway.proxy.connection import Connection
+    from .connection import Connection
 
-READING = frozenset({"GET", "HEAD"})
+
 _PORT = 443
-_MOST_FILES = 1 << 16
 _MOST_HELD_BYTES = 128 << 20
-_PAGES_AT_ONCE = 2
-_MOST_NAME = 100
-"""Characters: a name that is asked for is said to the registry."""
-_BESIDE = (".metadata", ".asc")
 _REQUEST_FIELDS = CONDITIONS | {b"accept", b"accept-encoding", b"a-im"}
 _RESPONSE_FIELDS = frozenset({b"date", b"location", b"retry-after", b"www-authenticate", b"x-pypi-last-serial"})
-_kept = msgspec.msgpack.Decoder(Kept).decode
-_READ_FIRST = "its page has to be read through this gateway first, as installers do; then what it kept can be fetched"
-
-
-class Unread(msgspec.Struct, frozen=True):
-    """No page has led to a file yet; that of `package`, which is at `path` of the rule's first host, should."""
-
-    package: str
-    path: str
-
-
-class Shelf:
-    """The files that pages have led to, of one sandbox and under one revision: those that were named last."""
-
-    def __init__(self, known: Lists | None = None, clock: Callable[[], float] = time.time) -> None:
-        self._known, self._clock, self._revision = known, clock, ""
-        self._files: dict[bytes, bytes] = {}
-        self._downloads: dict[tuple[int, str, int, str], str | None] = {}
-        self.held = 0
-        """Bytes of pages that are being read."""
-        self.turn = asyncio.Semaphore(_PAGES_AT_ONCE)
-
-    def judge(self, rule: Allow, authorized: AuthorizedRequest) -> Page | Kept | Unread | None:
-        """What it is; None: an index that passes as it is. Refused."""
-        verdict, target, path = authorized.verdict, authorized.target, authorized.path
-        if self._revision != verdict.revision:
-            self._files.clear()
-            self._downloads.clear()
-            self._revision = verdict.revision
-        item = verdict.item or 0
-        if rule.registry == "debian":
-            return self._of_pool(rule, path)
-        protocol = PROTOCOLS[rule.registry or ""]
-        package = protocol.package_of(path)
-        if package is None:
-            return self._file(rule, item, (target.host, target.port, path))
-        if package:
-            self._check_listed(rule, package)
-        downloads = None
-        if rule.registry == "crates" and package:
-            base = (item, target.host, target.port, crates.base_of(path))
-            if base not in self._downloads:
-                return Unread("", f"{base[3]}{crates.CONFIG}")
-            downloads = self._downloads[base]
-        return Page(
-            scheme=authorized.scheme,
-            host=target.host,
-            port=target.port,
-            path=path,
-            package=package,
-            rule=rule,
-            now=self._clock(),
-            known=self.known(rule, package),
-            downloads=downloads,
-            item=item,
-            accept=(authorized.request.get(b"accept") or b"").decode("latin-1").lower(),
-        )
-
-    def known(self, rule: Allow, package: str) -> tuple[Malicious, ...]:
-        if rule.malware is None:
-            return ()
-        if self._known is None:
-            raise Refused("there is no list of malware here", status=503, rule="registry")
-        return self._known.about(rule.malware, rule.registry or "", package)
-
-    def digest(self, rule: Allow) -> str | None:
-        return None if rule.malware is None or self._known is None else self._known.digest(rule.malware)
-
-    def add(self, files: Mapping[bytes, bytes], revision: str) -> None:
-        if self._revision != revision:
-            return
-        for key, kept in files.items():
-            self._files.pop(key, None)
-            self._files[key] = kept
-        while len(self._files) > _MOST_FILES:
-            del self._files[next(iter(self._files))]
-
-    def add_downloads(self, page: Page, template: str | None) -> None:
-        """None: the index does not say."""
-        self._downloads[page.item, page.host, page.port, crates.base_of(page.path)] = template
-
-    def check_age(self, rule: Allow, kept: Kept, published: float | None) -> None:
-        """Of what has its date with its answer only. Refused."""
-        why = too_young(rule, published, self._clock())
-        if why is not None:
-            raise _refused(kept, why)
-
-    def _of_pool(self, rule: Allow, path: str) -> Kept | None:
-        if debian.is_index(path):
-            return None
-        kept = debian.file_of(path)
-        if kept is None:
-            hint = "an archive with a pool is authorized by the names in it; allow another by `host`, without filters"
-            raise Refused("this is no index of a Debian archive, and no file of its pool", rule="registry", hint=hint)
-        self._check_listed(rule, kept.package)
-        return self._check_known(rule, kept)
-
-    def _check_listed(self, rule: Allow, package: str) -> None:
-        registry = rule.registry or ""
-        if len(package) > _MOST_NAME:
-            raise Refused(f"the name of a package has more than {_MOST_NAME} characters", rule="registry")
-        patterns = None if rule.packages is None else tuple(normalised(registry, one) for one in rule.packages)
-        if not is_listed(package, patterns):
-            raise Refused(f"{package} is not one of the packages that the rule names", rule="registry")
-
-    def _file(self, rule: Allow, item: int, file: File) -> Kept | Unread:
-        host, port, path = file
-        stems = [path, *(path.removesuffix(end) for end in _BESIDE if path.endswith(end))]
-        for stem in stems:
-            found = self._files.get(key_of(item, (host, port, stem)))
-            if found is not None:
-                kept = self._check_known(rule, _kept(found))
-                return kept if stem == path else msgspec.structs.replace(kept, digest=None)
-        page = PROTOCOLS[rule.registry or ""].page_of(path)
-        if page is None:
-            reason = "this is no page of a package, and no file that one has led to"
-            raise Refused(reason, rule="registry", hint=_READ_FIRST)
-        self._check_listed(rule, page[0])
-        return Unread(*page)
-
-    def _check_known(self, rule: Allow, kept: Kept) -> Kept:
-        """A list may have changed since the page was read."""
-        why = kept.held or malicious(rule, self.known(rule, kept.package), kept.version)
-        if why is not None:
-            raise _refused(kept, why)
-        return kept
-
-
-def _published(last_modified: bytes | None) -> float | None:
-    from email.utils import parsedate_to_datetime
-
-    try:
-        return None if last_modified is None else parsedate_to_datetime(last_modified.decode("ascii")).timestamp()
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def _refused(kept: Kept, why: str) -> Refused:
-    return Refused(f"{kept.package} {kept.version} is held back: it is {why}", rule="registry")
 
 
 class RegistryFilter:
@@ -207,32 +65,32 @@ class RegistryFilter:
         self._asker = (request.get(b"user-agent") or b"").lower()
         try:
             found = await self._find()
-            if isinstance(found, Unread):
+            if isinstance(found, UnreadPage):
                 what = f"no page of {found.package} leads to this file" if found.package else "it has no config.json"
-                raise Refused(what, rule="registry", hint=_READ_FIRST)
+                raise Refused(what, rule="registry", hint=READ_FIRST)
         except Refused as refused:
             refused.number = self.record(refused.reason) if refused.number is None else refused.number
             refused.rule = self._verdict.rule
             raise
         if isinstance(found, Page):
-            relay.look = Look(self, found)
+            relay.page_filter = PageFilter(self, found)
         elif found is not None:
             self._fetch(found, relay)
 
-    async def _find(self) -> Page | Kept | Unread | None:
+    async def _find(self) -> Page | PackageFile | UnreadPage | None:
         """Read what should lead to it first, if nobody has: a file's page; for a page of crates, the index's own, which
         says where files are."""
-        found = self.network.shelf.judge(self._rule, self.authorized)
-        if isinstance(found, Unread):
+        found = self.network.files.judge(self._rule, self.authorized)
+        if isinstance(found, UnreadPage):
             await self._read_page(found)
-            found = self.network.shelf.judge(self._rule, self.authorized)
+            found = self.network.files.judge(self._rule, self.authorized)
         return found
 
-    def _fetch(self, kept: Kept, relay: Relay) -> None:
+    def _fetch(self, kept: PackageFile, relay: Relay) -> None:
         packages, file = self.network.pages.packages, wanted(self.authorized, kept.digest)
         if packages is not None and file is not None:
-            relay.file = Packaged(self._connection, packages, file)
-        rule, shelf = self._rule, self.network.shelf
+            relay.file = CachedFile(self._connection, packages, file)
+        rule, files = self._rule, self.network.files
         if rule.registry != "debian" or (rule.cooldown_days is None and rule.unknown_age is None):
             self.record(None, kept=kept)
             return
@@ -240,7 +98,7 @@ class RegistryFilter:
         def admit(response: Response) -> None:
             if response.status in (200, 206):
                 try:
-                    shelf.check_age(rule, kept, _published(response.get(b"last-modified")))
+                    files.check_age(rule, kept, published_at(response.get(b"last-modified")))
                 except Refused as refused:
                     refused.number = self.record(refused.reason, kept=kept)
                     raise
@@ -248,7 +106,7 @@ class RegistryFilter:
 
         relay.admit = admit
 
-    async def _read_page(self, wanted: Unread) -> None:
+    async def _read_page(self, wanted: UnreadPage) -> None:
         """A lock file names files: what leads to one is asked for here then. Where that fails, it stays unread."""
         here, network, policy = self.authorized.target, self.network, self.network.policy
         host = next(iter(self._rule.hosts or ())) if wanted.package else here.host
@@ -269,7 +127,7 @@ class RegistryFilter:
         try:
             found = await inner._find()
             if isinstance(found, Page):
-                relay.look, relay.anew = Look(inner, found), True
+                relay.page_filter, relay.anew = PageFilter(inner, found), True
                 await relay.forward()
         except Refused as refused:
             error = refused.reason
@@ -281,7 +139,7 @@ class RegistryFilter:
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def record(self, refused: str | None, *, kept: Kept | None = None, held: str = "") -> int:
+    def record(self, refused: str | None, *, kept: PackageFile | None = None, held: str = "") -> int:
         verdict, network = self._verdict, self.network
         reason = refused or (f"{verdict.reason}; held back: {held}" if held else verdict.reason)
         authorized = Verdict(allowed=refused is None, rule=verdict.rule, reason=reason, revision=verdict.revision)
@@ -295,11 +153,11 @@ class RegistryFilter:
             authorized,
             package=what,
             digest=None if kept is None else kept.digest,
-            malware=network.shelf.digest(self._rule),
+            malware=network.files.digest(self._rule),
         )
 
 
-class Look:
+class PageFilter:
     """At one page. Made before it is asked for: the request asks for what can be looked through."""
 
     def __init__(self, gate: RegistryFilter, page: Page) -> None:
@@ -320,7 +178,7 @@ class Look:
             request.fields.append((b"If-None-Match", self._found.read.etag))
 
     def recall(self, response: Response) -> bytes | None:
-        """The body of a page that need not be asked for, with `response` made its head. Refused."""
+        """Return the body of a page that need not be asked for, with `response` made its head. Refused."""
         store, found = self._store, self._found
         if store is None or found is None or not found.read.checked_at <= store.clock() <= found.read.until:
             return None
@@ -330,7 +188,7 @@ class Look:
         return self._written(response, found.read.answer, found.body)
 
     async def read(self, response: Response, upstream: Upstream) -> bytes:
-        """The body as it may be seen, with `response` made its head. Refused; Lost."""
+        """Return the body as it may be seen, with `response` made its head. Refused; Lost."""
         if response.status == 304 and self._found is not None:
             return self._again(response, self._found, self._found.read.etag)
         redirects = response.status in (301, 302, 303, 307, 308)
@@ -343,7 +201,7 @@ class Look:
         self._check_revision()
         return self._written(response, answer, body)
 
-    def _again(self, response: Response, found: Remembered, etag: bytes | None) -> bytes:
+    def _again(self, response: Response, found: CachedPage, etag: bytes | None) -> bytes:
         """The index has said that the page is the one that was read before."""
         self._check_revision()
         self.how = "page"
@@ -382,7 +240,7 @@ class Look:
             self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
             return found.read.answer, found.body
         job = Job(page=self._page, kind=kind, gzip=coding.endswith(b"gzip"))
-        answer, body = await reader.read(job, content, self._network.shelf.turn)
+        answer, body = await reader.read(job, content, self._network.files.turn)
         if answer.malformed is not None:
             raise self._refused(f"the index's page is malformed: {answer.malformed}")
         read = Read(kind=kind, content=digest, etag=etag, checked_at=self._page.now, until=0.0, answer=answer)
@@ -393,25 +251,25 @@ class Look:
         """What was read holds from now on. Refused: there is nothing to be seen."""
         page = self._page
         if page.rule.registry == "crates" and not page.package:
-            self._network.shelf.add_downloads(page, answer.downloads)
-        self._network.shelf.add(answer.files, self._verdict.revision)
+            self._network.files.add_downloads(page, answer.downloads)
+        self._network.files.add(answer.files, self._verdict.revision)
         if status == 200 and page.package:
-            number = self._gate.record(answer.nothing, kept=Kept(page.package, ""), held=answer.held)
+            number = self._gate.record(answer.nothing, kept=PackageFile(page.package, ""), held=answer.held)
             if answer.nothing is not None:
                 raise Refused(answer.nothing, rule=self._verdict.rule, number=number)
 
     async def _collect(self, response: Response, upstream: Upstream) -> bytes:
         """All of it, as it came."""
-        server, body, content, shelf = upstream.stream, upstream.http.body(response), bytearray(), self._network.shelf
+        server, body, content, files = upstream.stream, upstream.http.body(response), bytearray(), self._network.files
         held = 0
         try:
             while True:
                 content += body.take(server.buffer)
-                shelf.held += len(content) - held
+                files.held += len(content) - held
                 held = len(content)
                 if held > MOST_PAGE_BYTES:
                     raise self._refused(f"the index's page is malformed: more than {MOST_PAGE_BYTES >> 20} MiB")
-                if shelf.held > _MOST_HELD_BYTES:
+                if files.held > _MOST_HELD_BYTES:
                     raise Refused("too many pages are read at once", status=503, rule="registry", hint="try again")
                 if body.done:
                     return bytes(content)
@@ -420,7 +278,7 @@ class Look:
         except BadMessage as error:
             raise self._refused(f"the index's page is malformed: {error}") from None
         finally:
-            shelf.held -= held
+            files.held -= held
 
     def _refused(self, why: str) -> Refused:
         return Refused(why, status=502, rule=self._verdict.rule)

@@ -1,0 +1,171 @@
+"""Give out one file of a registry from the package cache, or keep it while it passes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from paddock.gateway.protocols.http1 import CONDITIONS, Fields, Request, Response
+from paddock.gateway.registries.package_cache import (
+    NEVER_KEPT,
+    OF_SOMEBODY,
+    Broken,
+    CacheFull,
+    Copy,
+    Draft,
+    Entry,
+    PackageStore,
+    pieces,
+)
+from paddock.gateway.rules.authorization import AuthorizedRequest
+
+from .stream import Lost
+
+if TYPE_CHECKING:
+    from .connection import Connection
+    from .relay import Relay
+
+_HELD_BYTES = 64 << 10
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
+_PERSONAL = OF_SOMEBODY | CONDITIONS | {b"a-im"}
+_KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
+
+
+def wanted(authorized: AuthorizedRequest, digest: str | None) -> tuple[str, str] | None:
+    """The URL of a file, and the digest that its bytes have to have. None: the cache has no part in it. Whose answer
+    could depend on who asks is nobody else's."""
+    request, target = authorized.request, authorized.target
+    if digest is None or not _DIGEST.fullmatch(digest) or authorized.verdict.mock or request.chunked or request.length:
+        return None
+    if authorized.depends_on_who_asks(_PERSONAL):
+        return None
+    return f"https://{target.host}:{target.port}{authorized.path}", digest
+
+
+class CachedFile:
+    """One file for one who asks: read from the disk, or kept while it passes.
+
+    `how` is what the cache did, for the records; `given` URL and digest of what the client had to its end. As a filter
+    it holds the last bytes of a file back until all of it has the right digest.
+    """
+
+    def __init__(self, connection: Connection, store: PackageStore, wanted: tuple[str, str]) -> None:
+        self._connection, self._store, self._wanted = connection, store, wanted
+        self._draft: Draft | None = None
+        self._held = bytearray()
+        self.how: str | None = None
+        self.given: tuple[str, str] | None = None
+
+    def close(self) -> None:
+        """Release what the request held."""
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            draft.discard()
+
+    def gave(self) -> None:
+        """Note that the client has all of it."""
+        self.given = self._wanted
+
+    # -- from the disk -------------------------------------------------------------------------------------------------
+
+    async def answer(self, request: Request, relay: Relay) -> bool | None:
+        """Give out what there is already: whether the connection can go on. None: the upstream has to be asked."""
+        connection, copy = self._connection, self._store.find(*self._wanted)
+        if copy is None:
+            return None
+        try:
+            if connection.target is None or not connection.network.may_dial(connection.target, copy.entry.address):
+                return None
+            self.how, connection.source = "hit", copy.entry.address
+            connection.client.watch(True)
+            return await self._read_out(copy, request, relay)
+        finally:
+            copy.close()
+            connection.client.watch(False)
+            connection.source = None
+
+    async def _read_out(self, copy: Copy, request: Request, relay: Relay) -> bool | None:
+        """None: it broke, and nothing was said yet."""
+        client, entry, sent, buffer = self._connection.client, copy.entry, self._connection.client.sent, bytearray()
+        response = whole(entry.fields, entry.size)
+        stream = relay.returning(response)
+        if response.length is None:
+            response.chunked = request.minor > 0
+        goes_on = request.keep_alive and (response.chunked or response.length is not None)
+        relay.respond(response, keep_alive=goes_on)
+        try:
+            for piece in pieces(copy):
+                buffer += piece
+                relay.send(stream.take(buffer), stream.last)
+                await client.drain()
+        except Broken as broken:
+            self._store.drop(entry.key)
+            if client.sent == sent:
+                return None
+            client.reset()
+            raise Lost(f"the answer was cut off: {broken}") from None
+        self.gave()
+        return goes_on
+
+    # -- from the upstream ---------------------------------------------------------------------------------------------
+
+    def keep(self, response: Response, address: str) -> bool:
+        """Whether an answer from `address` is to be kept while it passes."""
+        why = _unfit(response)
+        if why is None:
+            fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
+            url, digest = self._wanted
+            entry = Entry(url=url, digest=digest, size=response.length or 0, address=address, fields=fields)
+            try:
+                self._draft, self._hasher = self._store.begin(entry), entry.hasher()
+                self._entry, self.how = entry, "not kept: it was cut off"
+                return True
+            except CacheFull as error:
+                why = str(error)
+        self.how = f"not kept: {why}"
+        return False
+
+    def feed(self, data: bytes) -> bytes:
+        self._hasher.update(data)
+        if self._draft is not None:
+            try:
+                self._draft.write(data)
+            except OSError as error:
+                self.how = f"not kept: nothing can be written: {error.strerror}"
+                self.close()
+        self._held += data
+        free = max(0, len(self._held) - _HELD_BYTES)
+        passed = bytes(self._held[:free])
+        del self._held[:free]
+        return passed
+
+    def end(self) -> bytes:
+        """Broken."""
+        if not self._entry.is_of(self._hasher):
+            raise Broken("the file is not the one that its page says: it has another digest")
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            try:
+                draft.keep()
+                self.how = "kept"
+            except OSError as error:
+                self.how = f"not kept: nothing can be written: {error.strerror}"
+        return bytes(self._held)
+
+
+def _unfit(response: Response) -> str | None:
+    """Why an answer is not kept."""
+    if response.status != 200:
+        return f"the answer was {response.status}"
+    if not response.length or response.chunked:
+        return "the answer has no length"
+    if (response.get(b"content-encoding") or b"identity").strip().lower() != b"identity":
+        return "the answer is encoded"
+    if NEVER_KEPT.search(response.get(b"cache-control") or b"") or response.get(b"set-cookie") is not None:
+        return "the answer is for one only"
+    return None
+
+
+def whole(fields: Fields, size: int) -> Response:
+    """Of an answer that is all there."""
+    return Response(status=200, phrase=b"OK", fields=list(fields), length=size)

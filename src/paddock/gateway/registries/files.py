@@ -1,0 +1,166 @@
+"""Remember the files that filtered pages have led to, and tell what a path of a registry is. See
+docs/design/registries.md."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.rules.authorization import AuthorizedRequest
+from paddock.model import Allow
+
+from . import crates, debian
+from .advisories import MalwareRecord
+from .malware import MalwareIndexes
+from .page import File, PackageFile, Page, is_listed, malicious, too_young
+from .protocols import PROTOCOLS, key_of, normalised
+
+READING = frozenset({"GET", "HEAD"})
+_MOST_FILES = 1 << 16
+_PAGES_AT_ONCE = 2
+_MOST_NAME = 100
+"""Characters: a name that is asked for is said to the registry."""
+_BESIDE = (".metadata", ".asc")
+_kept = msgspec.msgpack.Decoder(PackageFile).decode
+READ_FIRST = "its page has to be read through this gateway first, as installers do; then what it kept can be fetched"
+
+
+class UnreadPage(msgspec.Struct, frozen=True):
+    """No page has led to a file yet; that of `package`, which is at `path` of the rule's first host, should."""
+
+    package: str
+    path: str
+
+
+class KnownFiles:
+    """The files that pages have led to, of one sandbox and under one revision: those that were named last."""
+
+    def __init__(self, known: MalwareIndexes | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._known, self._clock, self._revision = known, clock, ""
+        self._files: dict[bytes, bytes] = {}
+        self._downloads: dict[tuple[int, str, int, str], str | None] = {}
+        self.held = 0
+        """Bytes of pages that are being read."""
+        self.turn = asyncio.Semaphore(_PAGES_AT_ONCE)
+
+    def judge(self, rule: Allow, authorized: AuthorizedRequest) -> Page | PackageFile | UnreadPage | None:
+        """Tell what a request is; None: an index that passes as it is. Refused."""
+        verdict, target, path = authorized.verdict, authorized.target, authorized.path
+        if self._revision != verdict.revision:
+            self._files.clear()
+            self._downloads.clear()
+            self._revision = verdict.revision
+        item = verdict.item or 0
+        if rule.registry == "debian":
+            return self._of_pool(rule, path)
+        protocol = PROTOCOLS[rule.registry or ""]
+        package = protocol.package_of(path)
+        if package is None:
+            return self._file(rule, item, (target.host, target.port, path))
+        if package:
+            self._check_listed(rule, package)
+        downloads = None
+        if rule.registry == "crates" and package:
+            base = (item, target.host, target.port, crates.base_of(path))
+            if base not in self._downloads:
+                return UnreadPage("", f"{base[3]}{crates.CONFIG}")
+            downloads = self._downloads[base]
+        return Page(
+            scheme=authorized.scheme,
+            host=target.host,
+            port=target.port,
+            path=path,
+            package=package,
+            rule=rule,
+            now=self._clock(),
+            known=self.known(rule, package),
+            downloads=downloads,
+            item=item,
+            accept=(authorized.request.get(b"accept") or b"").decode("latin-1").lower(),
+        )
+
+    def known(self, rule: Allow, package: str) -> tuple[MalwareRecord, ...]:
+        if rule.malware is None:
+            return ()
+        if self._known is None:
+            raise Refused("there is no list of malware here", status=503, rule="registry")
+        return self._known.about(rule.malware, rule.registry or "", package)
+
+    def digest(self, rule: Allow) -> str | None:
+        return None if rule.malware is None or self._known is None else self._known.digest(rule.malware)
+
+    def add(self, files: Mapping[bytes, bytes], revision: str) -> None:
+        if self._revision != revision:
+            return
+        for key, kept in files.items():
+            self._files.pop(key, None)
+            self._files[key] = kept
+        while len(self._files) > _MOST_FILES:
+            del self._files[next(iter(self._files))]
+
+    def add_downloads(self, page: Page, template: str | None) -> None:
+        """None: the index does not say."""
+        self._downloads[page.item, page.host, page.port, crates.base_of(page.path)] = template
+
+    def check_age(self, rule: Allow, kept: PackageFile, published: float | None) -> None:
+        """Of what has its date with its answer only. Refused."""
+        why = too_young(rule, published, self._clock())
+        if why is not None:
+            raise _refused(kept, why)
+
+    def _of_pool(self, rule: Allow, path: str) -> PackageFile | None:
+        if debian.is_index(path):
+            return None
+        kept = debian.file_of(path)
+        if kept is None:
+            hint = "an archive with a pool is authorized by the names in it; allow another by `host`, without filters"
+            raise Refused("this is no index of a Debian archive, and no file of its pool", rule="registry", hint=hint)
+        self._check_listed(rule, kept.package)
+        return self._check_known(rule, kept)
+
+    def _check_listed(self, rule: Allow, package: str) -> None:
+        registry = rule.registry or ""
+        if len(package) > _MOST_NAME:
+            raise Refused(f"the name of a package has more than {_MOST_NAME} characters", rule="registry")
+        patterns = None if rule.packages is None else tuple(normalised(registry, one) for one in rule.packages)
+        if not is_listed(package, patterns):
+            raise Refused(f"{package} is not one of the packages that the rule names", rule="registry")
+
+    def _file(self, rule: Allow, item: int, file: File) -> PackageFile | UnreadPage:
+        host, port, path = file
+        stems = [path, *(path.removesuffix(end) for end in _BESIDE if path.endswith(end))]
+        for stem in stems:
+            found = self._files.get(key_of(item, (host, port, stem)))
+            if found is not None:
+                kept = self._check_known(rule, _kept(found))
+                return kept if stem == path else msgspec.structs.replace(kept, digest=None)
+        page = PROTOCOLS[rule.registry or ""].page_of(path)
+        if page is None:
+            reason = "this is no page of a package, and no file that one has led to"
+            raise Refused(reason, rule="registry", hint=READ_FIRST)
+        self._check_listed(rule, page[0])
+        return UnreadPage(*page)
+
+    def _check_known(self, rule: Allow, kept: PackageFile) -> PackageFile:
+        """Check again: a list may have changed since the page was read."""
+        why = kept.held or malicious(rule, self.known(rule, kept.package), kept.version)
+        if why is not None:
+            raise _refused(kept, why)
+        return kept
+
+
+def published_at(last_modified: bytes | None) -> float | None:
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return None if last_modified is None else parsedate_to_datetime(last_modified.decode("ascii")).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _refused(kept: PackageFile, why: str) -> Refused:
+    return Refused(f"{kept.package} {kept.version} is held back: it is {why}", rule="registry")
