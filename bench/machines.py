@@ -24,7 +24,7 @@ from pathlib import Path
 from bench.density import Supervisor
 from paddock import Sandbox
 from paddock.backends.microvm import MicrovmBackend
-from paddock.backends.vessel._control import Said
+from paddock.backends.vmm._control import Said
 from paddock.linux import processes
 from paddock.model import Limits, SandboxId
 

@@ -11,7 +11,7 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.microvm import MicrovmBackend
 from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint, replace
-from tests.backends.vessels import VesselHarness, furnished
+from tests.backends.vmms import VesselHarness, furnished
 from tests.conformance._box import Box
 from tests.conftest import private_state
 

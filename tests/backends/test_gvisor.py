@@ -15,13 +15,13 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.gvisor import GvisorBackend, _probe
 from paddock.backends.jail._instance import JailInstance
-from paddock.backends.vessel import VesselInstance
+from paddock.backends.vmm import VesselInstance
 from paddock.errors import LevelUnavailable, SandboxDied, Unsupported
 from paddock.linux import proc, processes
 from paddock.model import Limits, PtySize
-from tests.backends.test_vessel import output
+from tests.backends.test_vmm import output
 from tests.backends.test_waiting import Room, state_of
-from tests.backends.vessels import VesselHarness, furnished
+from tests.backends.vmms import VesselHarness, furnished
 from tests.conformance import (
     AdoptionConformance,
     ArchiveConformance,

@@ -13,12 +13,12 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.gvisor import GvisorBackend
 from paddock.backends.jail._backend import JailInstance
-from paddock.backends.vessel import VesselInstance
+from paddock.backends.vmm import VesselInstance
 from paddock.errors import PaddockError, Unsupported
 from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint, replace
 from paddock.supervisor._plan import JailPlan
 from paddock.vmm._saved import Saved
-from tests.backends.vessels import VesselHarness, furnished
+from tests.backends.vmms import VesselHarness, furnished
 from tests.conformance import _host
 from tests.conformance._box import Box
 from tests.conftest import private_state

@@ -13,10 +13,10 @@ import pytest
 from paddock.backends._threads import in_its_own_thread
 from paddock.backends.container._records import Records
 from paddock.model import SandboxId
-from paddock.storage._recipe import Progress, Recipe
-from paddock.storage._worker import Worker
-from tests.backends.test_vessel import harness  # noqa: F401 (a fixture)
-from tests.backends.vessels import VesselHarness
+from paddock.storage.pool.worker import Worker
+from paddock.storage.templates.recipe import Progress, Recipe
+from tests.backends.test_vmm import harness  # noqa: F401 (a fixture)
+from tests.backends.vmms import VesselHarness
 
 _SECONDS = 60
 

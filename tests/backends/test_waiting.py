@@ -18,15 +18,15 @@ import pytest
 
 from paddock.backends import SandboxPlan, TreeMount
 from paddock.backends.jail import SupervisorClient
-from paddock.backends.vessel import VesselBackend, VesselInstance
+from paddock.backends.vmm import VesselBackend, VesselInstance
 from paddock.linux import proc
 from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec, mint, replace
 from paddock.storage import Templates, open_pool, prepare
-from paddock.storage._trees import WAITING
+from paddock.storage.pool.trees import WAITING
 from paddock.supervisor import layout
 from paddock.supervisor._records import Records
-from tests.backends.test_vessel import output
-from tests.backends.vessels import PlainVessel, VesselHarness, pool_of, processes
+from tests.backends.test_vmm import output
+from tests.backends.vmms import PlainVessel, VesselHarness, pool_of, processes
 from tests.conformance import eventually
 from tests.conftest import private_state
 

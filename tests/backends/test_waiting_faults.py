@@ -6,12 +6,12 @@ from collections.abc import Generator
 
 import pytest
 
-from paddock.backends.vessel._instance import VesselInstance
+from paddock.backends.vmm._instance import VesselInstance
 from paddock.errors import SandboxError
 from tests.backends.test_killed_agent import alive
-from tests.backends.test_vessel import output
+from tests.backends.test_vmm import output
 from tests.backends.test_waiting import Room, play, state_of, vessels
-from tests.backends.vessels import VesselHarness
+from tests.backends.vmms import VesselHarness
 
 
 @pytest.fixture(scope="module")

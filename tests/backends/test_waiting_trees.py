@@ -15,9 +15,9 @@ from paddock.backends import SandboxPlan, TreeMount
 from paddock.errors import PaddockError
 from paddock.model import Mount, MountMode, Noun, mint
 from tests.backends.test_killed_agent import alive
-from tests.backends.test_vessel import output
+from tests.backends.test_vmm import output
 from tests.backends.test_waiting import Room, state_of, vessels
-from tests.backends.vessels import PlainVessel, VesselHarness
+from tests.backends.vmms import PlainVessel, VesselHarness
 
 
 class LateVessel(PlainVessel):

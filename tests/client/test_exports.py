@@ -135,7 +135,7 @@ def test_the_daemon_loads_nothing_before_it_is_asked_for_it() -> None:
     heavy = (
         "importlib.metadata",
         "paddock.client._unpack",
-        "paddock.vmm._pilot",
+        "paddock.vmm.controller",
         "paddock.supervisor._serve",
         "sqlalchemy",
         "tarfile",

@@ -8,7 +8,7 @@ from paddock.model import Acquired, Principal
 from paddock.service._clock import Clock
 from paddock.service._repositories import Repositories
 from paddock.service._repository_store import RepositoryStore
-from paddock.storage.repositories import Bounds, Credential, HostGit, Remote
+from paddock.storage.git import Bounds, Credential, HostGit, Remote
 from tests.contexts import context
 
 ALICE, BOB = Principal("local:1"), Principal("local:2")

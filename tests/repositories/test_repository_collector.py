@@ -11,7 +11,7 @@ from paddock.errors import InvalidState
 from paddock.service._clock import Clock
 from paddock.service._needs import Need
 from paddock.service._repositories import Repositories
-from paddock.storage.repositories import pins
+from paddock.storage.git import pins
 from tests.repositories.git_servers import Origin, address
 from tests.repositories.shelf import Shelf
 

@@ -40,7 +40,7 @@ from paddock.model import (
 from paddock.model.exec import ExecSpec
 from paddock.service import Service
 from paddock.service._store import Kept, WorkspaceRow
-from paddock.storage._kept import KeptArchives
+from paddock.storage.pool.kept import KeptArchives
 
 
 class CopiedKeeping:

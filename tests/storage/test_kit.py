@@ -13,10 +13,10 @@ from typing import cast
 import pytest
 
 from paddock.backends.guest import program
-from paddock.backends.vessel import Control
+from paddock.backends.vmm import Control
 from paddock.storage import Templates, open_pool, prepare
-from paddock.storage._kit import COMMAND, PLACE, manifest, recipe
-from paddock.storage._recipe import Manifest
+from paddock.storage.templates.kit import COMMAND, PLACE, manifest, recipe
+from paddock.storage.templates.recipe import Manifest
 from paddock.vmm._control import pack_orders
 from tests.conformance.trees import Root
 

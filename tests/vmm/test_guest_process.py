@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.vmm.pilots import SRC
+from tests.vmm.controllers import SRC
 
 FORKED = """
 import gc, sys

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.vmm.pilots import SRC
+from tests.vmm.controllers import SRC
 
-BEFORE = f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.vmm._pilot; import paddock.vmm._process as g; "
+BEFORE = (
+    f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.vmm.controller; import paddock.vmm._process as g; "
+)
 
 
 def run(code):

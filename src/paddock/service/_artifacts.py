@@ -10,7 +10,7 @@ from paddock import model
 from paddock.backends._base import Instance
 from paddock.errors import AlreadyExists, InvalidArgument, NotFound
 from paddock.model import Artifact, ByteReader, FileKind
-from paddock.storage._kept import Artifacts as Contents
+from paddock.storage.pool.kept import Artifacts as Contents
 from paddock.supervisor.layout import ARTIFACTS
 
 from . import _validate

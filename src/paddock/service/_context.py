@@ -20,7 +20,7 @@ from paddock.model import Action, Principal
 from paddock.model.any_action import BY_TAG
 from paddock.model.config import Config
 from paddock.policy import Policy
-from paddock.storage._base import Pool
+from paddock.storage.pool.base import Pool
 
 from ._clock import Clock
 from ._lane import Lanes
@@ -31,7 +31,7 @@ from ._tasks import Tasks
 
 if TYPE_CHECKING:
     from paddock.storage import Templates
-    from paddock.storage.images import Images
+    from paddock.storage.templates.images import Images
 
     from ._repositories import CredentialSource
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from paddock.errors import AlreadyExists, PaddockError
-from paddock.storage._base import Pool
-from paddock.storage._removal import leave_out
+from paddock.storage.pool.base import Pool
+from paddock.storage.pool.removal import leave_out
 
 from ._workspace_tree import WorkspaceTree
 

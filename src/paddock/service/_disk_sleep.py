@@ -18,7 +18,7 @@ import msgspec
 from paddock.backends._base import Backend, Instance, Paused
 from paddock.errors import InvalidState, NotFound, PaddockError, ResourceExhausted, Unsupported
 from paddock.model import RollbackSandbox, Sandbox, State
-from paddock.storage._base import Pool
+from paddock.storage.pool.base import Pool
 
 from . import _copies
 from ._context import Component, Context, Entry

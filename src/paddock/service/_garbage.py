@@ -20,10 +20,10 @@ import msgspec
 from paddock import model
 from paddock.errors import NotFound, PaddockError
 from paddock.model import Check, GarbageItem, GarbageReport, Level, Noun, PoolSpace, State, replace
-from paddock.storage._base import Pool
-from paddock.storage._config import Watermarks
-from paddock.storage._memories import Memories
-from paddock.storage._trees import WAITING
+from paddock.storage.pool.base import Pool
+from paddock.storage.pool.config import Watermarks
+from paddock.storage.pool.memories import Memories
+from paddock.storage.pool.trees import WAITING
 from paddock.supervisor.layout import PACKAGES, POOL_IMAGE
 
 from ._context import Component, Context, Entry, handles

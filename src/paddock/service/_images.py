@@ -19,8 +19,8 @@ from ._needs import told
 from ._tasks import in_thread
 
 if TYPE_CHECKING:
-    from paddock.storage.images import Images
-    from paddock.storage.images._images import Record
+    from paddock.storage.templates.images import Images
+    from paddock.storage.templates.images._images import Record
 
 LANE = "images"
 _log = logging.getLogger("paddock")

@@ -18,7 +18,7 @@ from paddock.errors import ApprovalNeeded, InternalError, InvalidState, NotFound
 from paddock.model import Action, PolicyDocument, PolicyRevision, Principal, Sandbox, Template, replace
 from paddock.model.policy import Deed
 from paddock.storage import Pool
-from paddock.storage._listing import is_new
+from paddock.storage.diff.listing import is_new
 
 from ._approvals import Approvals
 from ._context import Component, Context, Entry

@@ -17,7 +17,7 @@ from paddock import model
 from paddock.errors import InvalidArgument, InvalidState, NotFound, PolicyDenied
 from paddock.linux.descriptors import closing
 from paddock.model import Acquired, Noun, Principal, Repository, RepositoryId, mint, replace
-from paddock.storage._trees import measure
+from paddock.storage.pool.trees import measure
 from paddock.supervisor.layout import REPOSITORIES
 
 from ._bases import Bases
@@ -30,7 +30,7 @@ from ._tasks import in_thread
 from ._workshop import Workshops
 
 if TYPE_CHECKING:
-    from paddock.storage.repositories import Credential, HostGit, Listing, Proof, Remote
+    from paddock.storage.git import Credential, HostGit, Listing, Proof, Remote
 
     CredentialSource: TypeAlias = Callable[[Principal, Remote], Awaitable[Proof | None]]
     """What a principal proves himself with to a remote; None: nothing."""

@@ -20,8 +20,8 @@ from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied
 from paddock.gateway._secret_book import Bound, check_shape, mint, to_bytes
 from paddock.model import Binding, ExecSpec, Secret, SecretRule, SecretValue, replace
 from paddock.model.caller import environment, of_source
-from paddock.storage._vault import Place, Sealed, Vault, open_keys
-from paddock.storage.secret_sources import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
+from paddock.storage.secrets import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
+from paddock.storage.secrets.vault import Place, Sealed, Vault, open_keys
 
 from ._context import Component, Context, Entry, handles
 from ._store import Row

@@ -15,7 +15,7 @@ from paddock.errors import InternalError, InvalidState, Unrecorded, exhaustion
 from paddock.model import Action, Principal, SandboxId, State
 from paddock.model.config import Config
 from paddock.policy import Policy
-from paddock.storage._base import Pool
+from paddock.storage.pool.base import Pool
 from paddock.supervisor.layout import AUDIT, DATABASE
 
 from ._approvals import Approvals
@@ -50,7 +50,7 @@ from ._workspaces import Workspaces
 
 if TYPE_CHECKING:
     from paddock.storage import Templates
-    from paddock.storage.images import Images
+    from paddock.storage.templates.images import Images
 
     from ._repositories import CredentialSource
 

@@ -11,7 +11,7 @@ from paddock.backends._base import Backend, Paused
 from paddock.errors import InvalidArgument, InvalidState, PaddockError, SupervisorUnavailable
 from paddock.linux.descriptors import closing
 from paddock.model import CreateSnapshot, DeleteSnapshot, Limits, Noun, SandboxSpec, Snapshot, SnapshotId, mint, replace
-from paddock.storage._listing import Listing, list_changes
+from paddock.storage.diff.listing import Listing, list_changes
 
 from . import _copies, _validate
 from ._context import Component, Context, Entry, handles

@@ -19,7 +19,7 @@ import msgspec
 
 from paddock.errors import NotConfigured
 from paddock.model import Approval
-from paddock.storage._https import opener
+from paddock.storage.https import opener
 
 from ._context import Component
 

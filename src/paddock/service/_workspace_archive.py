@@ -11,7 +11,7 @@ from __future__ import annotations
 from paddock.backends._base import TreeMount
 from paddock.errors import ErrandFailed, InternalError
 from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
-from paddock.storage._kept import KeptArchives
+from paddock.storage.pool.kept import KeptArchives
 
 from ._context import Entry
 from ._store import Kept, WorkspaceRow

@@ -21,15 +21,15 @@ from . import _own_pages
 from ._blocks import BlockServer, View
 from ._control import Json
 from ._lending import Lending
-from ._pilot import NO_ROOM
 from ._place import Done, Place
 from ._qmp import Awaited, Command, Failed, Monitor, Script
+from .controller import NO_ROOM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ._pilot import Pilot
+    from .controller import Pilot
 
 _EVENTS = {"capabilities": [{"capability": "events", "state": True}]}
 _ENDED = Awaited("MIGRATION", "status", ("completed", "failed", "cancelled"))

@@ -10,12 +10,12 @@ from typing import Any
 
 from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends.jail import SupervisorClient
-from paddock.backends.vessel import GUEST, Orders, VesselBackend, VesselInstance
+from paddock.backends.vmm import GUEST, Orders, VesselBackend, VesselInstance
 from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError, Unsupported
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
-from paddock.storage._kit import PLACE as KIT
-from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
-from paddock.storage._worker import Worker
+from paddock.storage.pool.worker import Worker
+from paddock.storage.templates.kit import PLACE as KIT
+from paddock.storage.templates.recipe import Entry, Progress, Recipe, write_manifest
 from paddock.supervisor._plan import KVM, JailPlan, Tree
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import FROZEN
-from paddock.storage._recipe import Progress, Recipe
-from paddock.storage._worker import Worker
+from paddock.storage.pool.worker import Worker
+from paddock.storage.templates.recipe import Progress, Recipe
 
 STATE = f"/{FROZEN}"
 """In a sandbox's own tree: what it, or the one that it was copied from, has saved. Nobody inside sees it."""

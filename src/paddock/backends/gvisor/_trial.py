@@ -12,7 +12,7 @@ from typing import Any
 from paddock.linux import prctl
 from paddock.model import Limits
 from paddock.vmm._control import Json
-from paddock.vmm._pilot import Pilot
+from paddock.vmm.controller import Pilot
 
 from ._bundle import flags, served, specification
 

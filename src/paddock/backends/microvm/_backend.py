@@ -21,7 +21,7 @@ from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
 from paddock.backends.microvm._qemu import PLACE, Machine, processors
 from paddock.backends.microvm._trust import Trust
-from paddock.backends.vessel import Orders, VesselBackend, VesselInstance
+from paddock.backends.vmm import Orders, VesselBackend, VesselInstance
 from paddock.errors import (
     FileError,
     LevelUnavailable,
@@ -45,7 +45,7 @@ from paddock.model import (
     mint,
     replace,
 )
-from paddock.storage._memories import Memories
+from paddock.storage.pool.memories import Memories
 from paddock.supervisor._plan import KVM, JailPlan
 from paddock.supervisor._plan import User as JailUser
 from paddock.wire.guest import PartFlags as Part
