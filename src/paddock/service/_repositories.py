@@ -46,9 +46,9 @@ _JUST_USED_SECONDS = 600.0
 
 def _storage():  # pyright infers the module, with the types of all that is in it
     """Return the part of storage with all that git needs, which a sandbox without a repository does not."""
-    from paddock.storage import repositories
+    from paddock.storage import git
 
-    return repositories
+    return git
 
 
 class Repositories(Component):
