@@ -1,4 +1,4 @@
-"""A vessel keeps every promise of a backend; its parts die together; a guest that lies hurts nobody else."""
+"""A VMM keeps every promise of a backend; its parts die together; a guest that lies hurts nobody else."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends.guest import PING
 from paddock.backends.guest._frames import pack
 from paddock.backends.jail import JailBackend
-from paddock.backends.vmm import VesselInstance
+from paddock.backends.vmm import VmmInstance
 from paddock.errors import PaddockError, SandboxDied, SandboxError
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
 from paddock.wire.guest import VERSION, GuestHello, Kind, Op, PingReply, Renew
 from paddock.wire.guest import PartFlags as Part
-from tests.backends.vmms import PlainVessel, VesselHarness, furnished, processes
+from tests.backends.vmms import PlainVmm, VmmHarness, furnished, processes
 from tests.conformance import (
     BackendConformance,
     StreamConformance,
@@ -33,35 +33,35 @@ from tests.conftest import private_state
 
 
 @pytest.fixture(scope="module")
-def harness() -> Generator[VesselHarness]:
+def harness() -> Generator[VmmHarness]:
     with private_state() as state_dir, furnished(state_dir) as (pool, templates):
-        vessels = VesselHarness(state_dir, pool, templates)
-        reason = PlainVessel(vessels.state_dir).probe()
+        vmms = VmmHarness(state_dir, pool, templates)
+        reason = PlainVmm(vmms.state_dir).probe()
         if reason is not None:
             pytest.skip(f"no jail here: {reason}")
-        yield vessels
+        yield vmms
 
 
-class TestVessel(StreamConformance):
-    """Streams over one connection. tests/backends/test_gvisor.py proves how a vessel lives, ends and is adopted."""
+class TestVmm(StreamConformance):
+    """Streams over one connection. tests/backends/test_gvisor.py proves how a VMM lives, ends and is adopted."""
 
     @pytest.fixture
-    def harness(self, harness: VesselHarness) -> VesselHarness:
+    def harness(self, harness: VmmHarness) -> VmmHarness:
         return harness
 
 
 @pytest.mark.slow
 class TestEveryChapter(BackendConformance):
     @pytest.fixture
-    def harness(self, harness: VesselHarness) -> VesselHarness:
+    def harness(self, harness: VmmHarness) -> VmmHarness:
         return harness
 
 
-Body = Callable[[PlainVessel, VesselInstance], Awaitable[None]]
+Body = Callable[[PlainVmm, VmmInstance], Awaitable[None]]
 
 
-def in_vessel(
-    harness: VesselHarness,
+def in_vmm(
+    harness: VmmHarness,
     body: Body,
     *,
     idle_seconds: float | None = None,
@@ -89,7 +89,7 @@ def in_vessel(
     asyncio.run(main())
 
 
-async def output(instance: VesselInstance, *argv: str) -> bytes:
+async def output(instance: VmmInstance, *argv: str) -> bytes:
     handle = await instance.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
     assert handle.stdout is not None
     parts: list[bytes] = []
@@ -100,9 +100,9 @@ async def output(instance: VesselInstance, *argv: str) -> bytes:
     return b"".join(parts)
 
 
-@pytest.mark.parametrize("victim", ["pilot", "child"])
-def test_whatever_of_it_is_killed_all_of_it_ends_and_waiters_are_told(harness: VesselHarness, victim: str) -> None:
-    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+@pytest.mark.parametrize("victim", ["controller", "child"])
+def test_whatever_of_it_is_killed_all_of_it_ends_and_waiters_are_told(harness: VmmHarness, victim: str) -> None:
+    async def body(backend: PlainVmm, instance: VmmInstance) -> None:
         waiting = asyncio.ensure_future(instance.wait_ended())
         running = asyncio.ensure_future(output(instance, "sleep", "1000"))
         assert await output(instance, "echo", "here") == b"here\n"
@@ -112,20 +112,20 @@ def test_whatever_of_it_is_killed_all_of_it_ends_and_waiters_are_told(harness: V
             with pytest.raises(SandboxDied):
                 await running
         assert ending.limit is None
-        assert ending.reason == ("its plain ended" if victim == "pilot" else "its plain was ended by signal 9")
+        assert ending.reason == ("its plain ended" if victim == "controller" else "its plain was ended by signal 9")
         with pytest.raises(SandboxDied):
             await output(instance, "true")
 
-    in_vessel(harness, body)
+    in_vmm(harness, body)
 
 
-def test_it_ends_with_its_pilot_while_no_service_lives(harness: VesselHarness) -> None:
-    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+def test_it_ends_with_its_controller_while_no_service_lives(harness: VmmHarness) -> None:
+    async def body(backend: PlainVmm, instance: VmmInstance) -> None:
         pids = processes(instance.id)
         watched = [os.pidfd_open(pid) for pid in pids.values()]
         await instance.aclose()
         await backend.aclose()
-        os.kill(pids["pilot"], signal.SIGKILL)
+        os.kill(pids["controller"], signal.SIGKILL)
         for fd in watched:
             await readable(fd)
             os.close(fd)
@@ -138,7 +138,7 @@ def test_it_ends_with_its_pilot_while_no_service_lives(harness: VesselHarness) -
         assert await later.adopt(instance.id) is None
         await later.aclose()
 
-    in_vessel(harness, body)
+    in_vmm(harness, body)
 
 
 async def readable(fd: int) -> None:
@@ -149,8 +149,8 @@ async def readable(fd: int) -> None:
     loop.remove_reader(fd)
 
 
-def test_it_is_paused_as_a_whole_and_goes_on(harness: VesselHarness) -> None:
-    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+def test_it_is_paused_as_a_whole_and_goes_on(harness: VmmHarness) -> None:
+    async def body(backend: PlainVmm, instance: VmmInstance) -> None:
         jail = JailBackend(harness.state_dir, supervisor=harness.supervisor)
         try:
             await instance.pause()
@@ -161,11 +161,11 @@ def test_it_is_paused_as_a_whole_and_goes_on(harness: VesselHarness) -> None:
         finally:
             await jail.aclose()
 
-    in_vessel(harness, body)
+    in_vmm(harness, body)
 
 
-def test_what_stands_still_goes_on_for_what_its_pilot_has_to_do_and_no_longer(harness: VesselHarness) -> None:
-    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+def test_what_stands_still_goes_on_for_what_its_controller_has_to_do_and_no_longer(harness: VmmHarness) -> None:
+    async def body(backend: PlainVmm, instance: VmmInstance) -> None:
         await instance.pause()
         async with instance.roused():
             assert (await (await instance.control()).ask("ping", dict))["children"]
@@ -175,11 +175,11 @@ def test_what_stands_still_goes_on_for_what_its_pilot_has_to_do_and_no_longer(ha
             assert await output(instance, "echo", "awake") == b"awake\n"
         assert instance.id not in await backend.paused()
 
-    in_vessel(harness, body)
+    in_vmm(harness, body)
 
 
-def test_what_is_resumed_while_its_pilot_has_to_do_something_stays_so(harness: VesselHarness) -> None:
-    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+def test_what_is_resumed_while_its_controller_has_to_do_something_stays_so(harness: VmmHarness) -> None:
+    async def body(backend: PlainVmm, instance: VmmInstance) -> None:
         await instance.pause()
         async with instance.roused():
             await instance.resume()
@@ -195,11 +195,11 @@ def test_what_is_resumed_while_its_pilot_has_to_do_something_stays_so(harness: V
         assert instance.id in await backend.paused()
         await instance.resume()
 
-    in_vessel(harness, body)
+    in_vmm(harness, body)
 
 
-def test_it_is_not_idle_while_it_is_made(harness: VesselHarness) -> None:
-    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+def test_it_is_not_idle_while_it_is_made(harness: VmmHarness) -> None:
+    async def body(backend: PlainVmm, instance: VmmInstance) -> None:
         async def asleep() -> bool:
             return instance.id in await backend.paused()
 
@@ -208,11 +208,11 @@ def test_it_is_not_idle_while_it_is_made(harness: VesselHarness) -> None:
         assert await output(instance, "echo", "awake") == b"awake\n"
         let_go()
 
-    in_vessel(harness, body, idle_seconds=0.001)
+    in_vmm(harness, body, idle_seconds=0.001)
 
 
-def test_each_backend_has_its_own(harness: VesselHarness) -> None:
-    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+def test_each_backend_has_its_own(harness: VmmHarness) -> None:
+    async def body(backend: PlainVmm, instance: VmmInstance) -> None:
         jail = JailBackend(harness.state_dir, supervisor=harness.supervisor)
         try:
             assert instance.id not in await jail.living()
@@ -223,58 +223,56 @@ def test_each_backend_has_its_own(harness: VesselHarness) -> None:
         finally:
             await jail.aclose()
 
-    in_vessel(harness, body)
+    in_vmm(harness, body)
 
 
-def test_a_wall_that_ends_at_once_is_an_error_with_its_last_words_and_leaves_nothing(harness: VesselHarness) -> None:
-    async def never(backend: PlainVessel, instance: VesselInstance) -> None:
+def test_a_wall_that_ends_at_once_is_an_error_with_its_last_words_and_leaves_nothing(harness: VmmHarness) -> None:
+    async def never(backend: PlainVmm, instance: VmmInstance) -> None:
         raise AssertionError
 
     argv = ("/bin/sh", "-c", "echo no such\x1b[31m luck >&2; exit 7")
     with pytest.raises(SandboxDied, match=r"its plain ended with code 7; the last that it said: no such \[31m luck"):
-        in_vessel(harness, never, argv=argv)
-    for seconds in (1.0, 8.0, 60.0):  # its pilot has to start in them, and then the wall
+        in_vmm(harness, never, argv=argv)
+    for seconds in (1.0, 8.0, 60.0):  # its controller has to start in them, and then the wall
         with pytest.raises(SandboxError, match=rf"nobody answered .* within {seconds:g} s") as caught:
-            in_vessel(
-                harness, never, argv=("/bin/sh", "-c", "echo wait >&2; exec sleep 1000"), greeting_seconds=seconds
-            )
+            in_vmm(harness, never, argv=("/bin/sh", "-c", "echo wait >&2; exec sleep 1000"), greeting_seconds=seconds)
         if "the last that it said" in caught.value.message:
             break
     assert caught.value.message.endswith("; the last that it said: wait")
 
 
-def test_one_whose_pilot_is_killed_while_it_is_made_is_told_what_the_supervisor_knows(harness: VesselHarness) -> None:
-    async def never(backend: PlainVessel, instance: VesselInstance) -> None:
+def test_one_whose_controller_is_killed_while_it_is_made_is_told_what_the_supervisor_knows(harness: VmmHarness) -> None:
+    async def never(backend: PlainVmm, instance: VmmInstance) -> None:
         raise AssertionError
 
     with pytest.raises(SandboxDied, match="has died: its plain ended"):
-        in_vessel(harness, never, argv=("/bin/sh", "-c", "kill -9 $PPID; exec sleep 1000"))
+        in_vmm(harness, never, argv=("/bin/sh", "-c", "kill -9 $PPID; exec sleep 1000"))
 
 
-def test_whose_time_is_over_while_it_is_made_is_told_so(harness: VesselHarness) -> None:
+def test_whose_time_is_over_while_it_is_made_is_told_so(harness: VmmHarness) -> None:
     """And not that a connection was lost: what is made for the first time can take longer than a sandbox is to live."""
 
-    async def never(backend: PlainVessel, instance: VesselInstance) -> None:
+    async def never(backend: PlainVmm, instance: VmmInstance) -> None:
         raise AssertionError
 
-    async def ready(plan: SandboxPlan, instance: VesselInstance) -> None:
+    async def ready(plan: SandboxPlan, instance: VmmInstance) -> None:
         with contextlib.suppress(SandboxDied):
             await instance.set_deadline(proc.boottime())
         await instance.wait_ended()
         await instance.tell(Renew(parts=Part.HOSTS))
 
     with pytest.raises(SandboxDied, match=r"the time of .* was over before it was there"):
-        in_vessel(harness, never, ready=ready)
+        in_vmm(harness, never, ready=ready)
 
 
-def test_what_a_sandbox_has_in_its_environment_stands_on_no_command_line(harness: VesselHarness) -> None:
+def test_what_a_sandbox_has_in_its_environment_stands_on_no_command_line(harness: VmmHarness) -> None:
     token = secrets.token_hex(8)
 
-    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+    async def body(backend: PlainVmm, instance: VmmInstance) -> None:
         assert (await output(instance, "printenv", "TOKEN")).decode().strip() == token
         assert _host.processes(token) == []
 
-    in_vessel(harness, body, env={"TOKEN": token})
+    in_vmm(harness, body, env={"TOKEN": token})
 
 
 # An honest pid 1, and an agent of `user` that answers as one does, with some bytes changed.
@@ -324,8 +322,8 @@ while data := os.read(0, 1 << 16):
 """
 
 
-def test_a_guest_that_lies_makes_errors_of_ours_and_the_pilot_serves_on(harness: VesselHarness) -> None:
-    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+def test_a_guest_that_lies_makes_errors_of_ours_and_the_controller_serves_on(harness: VmmHarness) -> None:
+    async def body(backend: PlainVmm, instance: VmmInstance) -> None:
         for _ in range(40):
             try:
                 connection = await instance.connection("user")
@@ -337,7 +335,7 @@ def test_a_guest_that_lies_makes_errors_of_ours_and_the_pilot_serves_on(harness:
             await instance.tell(Renew(parts=Part.HOSTNAME, hostname=b"honest"))
         assert (await (await instance.control()).ask("ping", dict))["children"]
 
-    async def ready(plan: SandboxPlan, instance: VesselInstance) -> None:
+    async def ready(plan: SandboxPlan, instance: VmmInstance) -> None:
         """It would lie to that."""
 
     seed = random.Random("liar").randrange(1 << 16)
@@ -345,4 +343,4 @@ def test_a_guest_that_lies_makes_errors_of_ours_and_the_pilot_serves_on(harness:
     code = f"PING, OPEN, REPLY, CLOSE = {int(Op.PING)}, {int(Kind.OPEN)}, {int(Kind.REPLY)}, {int(Kind.CLOSE)}\n{LIAR}"
     said = (hello, PingReply(pid=1).pack(), b"")
     argv = ("/usr/bin/python3", "-I", "-S", "-c", code, str(seed), *(bytes(body).hex() for body in said))
-    in_vessel(harness, body, argv=argv, ready=ready)
+    in_vmm(harness, body, argv=argv, ready=ready)

@@ -1,4 +1,4 @@
-"""A third vessel, for tests: the guest in the same jail, with no further wall."""
+"""A third VMM, for tests: the guest in the same jail, with no further wall."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend, SupervisorClient
-from paddock.backends.vmm import GUEST, Child, Orders, VesselBackend, VesselInstance
+from paddock.backends.vmm import GUEST, Child, Orders, VmmBackend, VmmInstance
 from paddock.linux import proc
 from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates, open_pool, prepare
@@ -21,7 +21,7 @@ from paddock.wire.guest import Renew
 from tests.conformance import _host
 
 
-class PlainVessel(VesselBackend):
+class PlainVmm(VmmBackend):
     name = "plain"
     level = Level.GVISOR
     extra_memory_mib = extra_processes = 0
@@ -37,20 +37,20 @@ class PlainVessel(VesselBackend):
         child = Child(argv=self.argv or ("/usr/bin/python3", "-I", "-S", "-c", called))
         return Orders(child=child, env=self.own_environment(plan), greeting_seconds=self.greeting_seconds)
 
-    async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+    async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         # The supervisor has set the host name.
         await instance.tell(Renew(parts=Part.HOSTS, hosts=plan.hostname.encode()))
 
 
-class VesselHarness:
+class VmmHarness:
     """One state directory with a pool and the template `host`."""
 
     def __init__(self, state_dir: Path, pool: Pool, templates: Templates) -> None:
         self.state_dir, self.pool, self.templates = state_dir, pool, templates
         self.supervisor = SupervisorClient(state_dir)
 
-    def backend(self) -> VesselBackend:
-        return PlainVessel(self.state_dir, supervisor=self.supervisor)
+    def backend(self) -> VmmBackend:
+        return PlainVmm(self.state_dir, supervisor=self.supervisor)
 
     async def plan(self, spec: SandboxSpec) -> SandboxPlan:
         template = self.templates.get("host")
@@ -66,12 +66,12 @@ class VesselHarness:
 
 
 def processes(id: str) -> dict[str, int]:
-    """Host process ids of the pilot and of the guest's pid 1, which is its child, and has the id in its name."""
+    """Host process ids of the controller and of the guest's pid 1, which is its child, and has the id in its name."""
     for pid in _host.processes(id):
         parent = proc.parent(pid)
         if b"vmm/__main__.pyc" in Path(f"/proc/{parent}/cmdline").read_bytes():
-            return {"pilot": parent, "child": pid}
-    raise AssertionError(f"no pilot of {id} lives")
+            return {"controller": parent, "child": pid}
+    raise AssertionError(f"no controller of {id} lives")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A real pilot as a process of its own, and behind it the native guest, with no further wall."""
+"""A real controller as a process of its own, and behind it the native guest, with no further wall."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IDENTITIES = ("init", "user", "root")
 HERE = Place(workdir="/", env={"PATH": "/usr/bin:/bin"})
 
 
-class PilotProcess:
+class ControllerProcess:
     """`argv` is another child in place of the guest; its line is its standard input and output. `first`: its end of the
     socket of the service that starts it."""
 
@@ -53,7 +53,7 @@ class PilotProcess:
         init.close()
 
     def hand(self, say: str) -> socket.socket:
-        """Our end of a socket that the pilot has been given."""
+        """Our end of a socket that the controller has been given."""
         ours, theirs = socket.socketpair()
         with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             while True:
@@ -61,7 +61,7 @@ class PilotProcess:
                     sender.connect(b"\0" + self.name.encode())
                     break
                 except ConnectionRefusedError:
-                    assert self.process.poll() is None, "the pilot has ended"
+                    assert self.process.poll() is None, "the controller has ended"
                     os.sched_yield()
             socket.send_fds(sender, [say.encode()], [theirs.fileno()])
         return ours

@@ -1,4 +1,4 @@
-"""What a pilot makes of the requests of a service, and a service of what a pilot answers."""
+"""What a controller makes of the requests of a service, and a service of what a controller answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process of the pilot's, forked from one that collects no garbage."""
+"""A process of the controller's, forked from one that collects no garbage."""
 
 from __future__ import annotations
 

@@ -27,6 +27,6 @@ def test_a_fatal_seal_cannot_be_hidden_from():
     assert "colorsys" in found.stderr
 
 
-def test_a_pilot_needs_nothing_but_the_standard_library():
+def test_a_controller_needs_nothing_but_the_standard_library():
     found = run("print([m for m in sys.modules if m.split('.')[0] == 'paddock' and not m.startswith('paddock.vmm')])")
     assert found.stdout == "['paddock']\n"

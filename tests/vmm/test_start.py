@@ -1,4 +1,4 @@
-"""A pilot as a program of its own, which somebody waits for."""
+"""A controller as a program of its own, which somebody waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pilot as a program: `python -I -S <directory or zip> [CONFIG]`, or the path of this file, compiled or not.
+"""The controller as a program: `python -I -S <directory or zip> [CONFIG]`, or the path of this file, compiled or not.
 
 CONFIG is an object in JSON: see `controller`. Without it that is said first on the standard input (`_control`).
 """

@@ -1,4 +1,4 @@
-"""The pilot's part for gVisor: starts the gofer and the sentry, and tells the sentry to begin, or where to go on.
+"""The controller's part for gVisor: starts the gofer and the sentry, and tells the sentry to begin, or where to go on.
 
 `runsc run` wants namespaces, mounts and a new root, which a jail neither has to give nor would: what they are for is
 here already. So its two halves are started as it starts them itself, with descriptors in place of names, and one order
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._control import Json
-    from .controller import Pilot
+    from .controller import Controller
 
 _ID = "sandbox"
 # As runsc makes it where there is no other network (runsc/boot/network.go, DefaultLoopbackLink); masks are base64.
@@ -64,8 +64,8 @@ class Course:
 
     pipes = True
 
-    def __init__(self, pilot: Pilot, options: Json) -> None:
-        self._pilot = pilot
+    def __init__(self, controller: Controller, options: Json) -> None:
+        self._controller = controller
         self._options = options
         self._runsc: str = options["runsc"]
         self._flags: list[str] = options["flags"]
@@ -80,7 +80,7 @@ class Course:
         # Autobound: a name in this network namespace, where nobody is but us and what we start.
         self._control = socket.socket(socket.AF_UNIX)
         self._control.bind("")
-        self._sentry = Sentry(pilot.loop, self._control.getsockname())
+        self._sentry = Sentry(controller.loop, self._control.getsockname())
         self._booted = self._gofer = -1
 
     def start(self, ends: dict[str, int]) -> list[int]:
@@ -119,8 +119,8 @@ class Course:
         gofer_io.close()
         sentry_io.close()
         self._gofer = os.pidfd_open(gofer)
-        self._pilot.loop.watch(self._gofer, IN, self._gofer_died)
-        self._pilot.loop.watch(self._booted, IN, self._has_booted)
+        self._controller.loop.watch(self._gofer, IN, self._gofer_died)
+        self._controller.loop.watch(self._booted, IN, self._has_booted)
         return [sentry]
 
     def show(self, request: Json) -> None:
@@ -130,7 +130,7 @@ class Course:
 
     def thaw(self, done: Done) -> None:
         def over(why: str | None) -> None:
-            self._pilot.trunk.go()
+            self._controller.trunk.go()
             done(why)
 
         self._sentry.play(self._go_on(), over)
@@ -146,7 +146,7 @@ class Course:
             else:
                 done(why)
 
-        self._pilot.trunk.stand(silent)
+        self._controller.trunk.stand(silent)
 
     # scripts
 
@@ -205,13 +205,13 @@ class Course:
             self._flags, self._device = before[of], None
             self._saves = {**self._saves, "stamp": of}
         elif of != self._saves["stamp"]:
-            self._pilot.note(f"only the files go on: its memory is of {of}, and this is {self._saves['stamp']}")
+            self._controller.note(f"only the files go on: its memory is of {of}, and this is {self._saves['stamp']}")
             own.forget()
         places = (self._saves["place"], self._saves.get("baked"))
         found = next((saved for place in places if place is not None and (saved := self._saved(place)).exists()), None)
         if found is not None:
             self._files = found.open()
-            self._pilot.restored = True
+            self._controller.restored = True
 
     def _open_device(self) -> tuple[int, ...]:
         """OSError: it is not there. The sentry may open none itself."""
@@ -219,12 +219,12 @@ class Course:
 
     def _gofer_died(self, events: int) -> None:
         """It ends with the sentry, a moment before that is seen perhaps: how the sentry ended says more."""
-        self._pilot.loop.unwatch(self._gofer)
-        self._pilot.loop.after(_SENTRY_ENDS_SECONDS, lambda: self._fail("the gofer has ended"))
+        self._controller.loop.unwatch(self._gofer)
+        self._controller.loop.after(_SENTRY_ENDS_SECONDS, lambda: self._fail("the gofer has ended"))
 
     def _fail(self, words: str) -> None:
-        self._pilot.note(words)
-        self._pilot.end({"code": None, "signal": None})
+        self._controller.note(words)
+        self._controller.end({"code": None, "signal": None})
 
     def _specification(self) -> int:
         """A file of its own for each: they share an offset otherwise. Closed when they are started."""
@@ -245,12 +245,12 @@ class Course:
         if half == "boot" and self._uid is not None:
             child["uid"] = self._uid
         try:
-            return self._pilot.spawn(child, ends)
+            return self._controller.spawn(child, ends)
         finally:
             os.close(given["spec-fd"])
 
     def _has_booted(self, events: int) -> None:
-        self._pilot.loop.unwatch(self._booted)
+        self._controller.loop.unwatch(self._booted)
         booted = os.read(self._booted, 1)
         os.close(self._booted)
         if not booted:

@@ -1,4 +1,4 @@
-"""What the pilot of a virtual machine does beside its lines: has its disks made (`_erofs`) and its files served
+"""What the controller of a virtual machine does beside its lines: has its disks made (`_erofs`) and its files served
 (`_shares`), and has QEMU (`_qemu`) load a state or save one.
 
 Files of the machine, in the sandbox's own tree (`_place.Place`): `disk`, `view` and `table` (see `_erofs`), its memory;
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._shares import Shares
-    from .controller import Pilot
+    from .controller import Controller
 
 
 class Course:
@@ -30,21 +30,21 @@ class Course:
 
     pipes = False
 
-    def __init__(self, pilot: Pilot, options: Json) -> None:
-        self._pilot, self._options = pilot, options
+    def __init__(self, controller: Controller, options: Json) -> None:
+        self._controller, self._options = controller, options
         self._place = Place(str(options["place"]), str(options["stamp"]), str(options.get("memory", "")))
         self._make: Any = options.get("make")
-        pilot.restored = self._make is None
+        controller.restored = self._make is None
         self._shares: Shares | None = None
         # What not every machine needs is imported, before imports are sealed, by those that do: a create waits for it.
         self._disks: Any = None if self._make is None else import_module(f"{__package__}._erofs")
-        shows = bool(options.get("exports")) or pilot.waits
+        shows = bool(options.get("exports")) or controller.waits
         self._files: Any = import_module(f"{__package__}._shares") if shows else None
-        self._qemu = Qemu(pilot, self._place, options, boots=self._make is not None)
+        self._qemu = Qemu(controller, self._place, options, boots=self._make is not None)
 
     def start(self, ends: dict[str, int]) -> list[int]:
         if self._make is not None:
-            self._disks.make_disks(self._pilot, self._place, self._make)
+            self._disks.make_disks(self._controller, self._place, self._make)
         else:
             self._place.check()
         pid = self._qemu.start(ends)
@@ -58,7 +58,7 @@ class Course:
     def _show(self, exports: Any) -> int:
         """The pid of who does."""
         self._shares = shares = self._files.Shares(
-            self._pilot.loop, self._qemu.files, exports, self._place.path("files")
+            self._controller.loop, self._qemu.files, exports, self._place.path("files")
         )
         return shares.pid
 
@@ -66,7 +66,7 @@ class Course:
         """Those of one that waited, once."""
         if self._shares is not None or self._files is None:
             raise Fault("invalid_state", "this machine has its files")
-        self._pilot.watch(self._show(request["exports"]))
+        self._controller.watch(self._show(request["exports"]))
 
     def ending(self) -> None:
         self._qemu.close()
@@ -94,7 +94,7 @@ class Course:
             else:
                 self._shares.stand(quiet)
 
-        self._pilot.trunk.stand(silent)
+        self._controller.trunk.stand(silent)
 
     def _save(self, image: Image | None, done: Done) -> None:
         memory = "" if image is None else image.name
@@ -116,7 +116,7 @@ class Course:
         def over(why: str | None) -> None:
             if self._shares is not None:
                 self._shares.go()
-            self._pilot.trunk.go()
+            self._controller.trunk.go()
             done(why)
 
         self._go_on(over)
@@ -136,7 +136,7 @@ class Course:
 
     def _begun(self, why: str | None) -> None:
         if why is not None:
-            self._pilot.end({"code": None, "signal": None, "words": why})
+            self._controller.end({"code": None, "signal": None, "words": why})
 
 
 class Image:

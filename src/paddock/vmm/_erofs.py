@@ -20,7 +20,7 @@ from ._control import Json
 from ._place import Place
 
 if TYPE_CHECKING:
-    from .controller import Pilot
+    from .controller import Controller
 
 _MAGIC = 0xE0F5E1E2
 _SLOT = 32
@@ -73,7 +73,7 @@ class _Node:
     children: dict[bytes, _Node] = field(default_factory=dict[bytes, "_Node"])
 
 
-def make_disks(pilot: Pilot, place: Place, wanted: Any) -> None:
+def make_disks(controller: Controller, place: Place, wanted: Any) -> None:
     """Make the disks of a machine that boots: the view of its template, and an empty one of its own.
 
     `wanted`: `sources` of the view, `disk_bytes`, and `format`: a command that makes a file system in a file. OSError.
@@ -85,7 +85,7 @@ def make_disks(pilot: Pilot, place: Place, wanted: Any) -> None:
     with open(place.path("disk"), "wb") as file:
         file.truncate(wanted["disk_bytes"])
     command: Json = {"argv": [*wanted["format"], place.path("disk")], "streams": {}}
-    _, status = os.waitpid(pilot.spawn(command, {}), 0)
+    _, status = os.waitpid(controller.spawn(command, {}), 0)
     if status != 0:
         raise OSError("no disk was made")
 

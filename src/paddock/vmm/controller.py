@@ -1,4 +1,4 @@
-"""The pilot: runs in a vessel's jail beside the other wall, starts it, and is the only one who speaks with what is
+"""The controller: runs in a VMM's jail beside the other wall, starts it, and is the only one who speaks with what is
 behind it. Services have a socket handed in to it (`_came`), each for one identity inside, or for `control`; the service
 that starts it has that one on its standard input.
 
@@ -33,12 +33,12 @@ from ._peer import Stream
 from ._process import prepare_process, set_parent_death_signal
 from ._trunk import Done, Trunk
 
-TYPE_CHECKING = False  # to import typing is a fifth of what a pilot's start costs
+TYPE_CHECKING = False  # to import typing is a fifth of what a controller's start costs
 if TYPE_CHECKING:
     from typing import Any, NoReturn, Protocol
 
     class Course(Protocol):
-        """What a level adds. It is made before anything is started, and may take part in the pilot's loop."""
+        """What a level adds. It is made before anything is started, and may take part in the controller's loop."""
 
         pipes: bool
         """The line is two pipes: `ends` has what the wall reads as `LINE`, and what it writes as `OUT`. Else it is a
@@ -80,11 +80,11 @@ def main(arguments: list[str]) -> NoReturn:
     code = 1
     try:
         config: Json = json.loads(arguments[0]) if arguments else read_orders(0)
-        pilot = Pilot(config)
+        controller = Controller(config)
         prepare_process(
             keep=tuple(map(int, os.listdir("/proc/self/fd"))), fatal_imports=config.get("fatal_imports") is True
         )
-        pilot.run()
+        controller.run()
         code = 0
     except BaseException as error:
         report(error)
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> NoReturn:
         os._exit(code)
 
 
-class Pilot:
+class Controller:
     def __init__(self, config: Json) -> None:
         self.loop = Loop()
         self._config = config
@@ -242,7 +242,7 @@ class Pilot:
                 _, uid, _ = unpack("iII", payload)
         streams = [socket.socket(fileno=fd) for fd in descriptors]
         name = data.decode("ascii", "replace")
-        # Whoever may start a pilot may speak with it, and nobody else who is in here.
+        # Whoever may start a controller may speak with it, and nobody else who is in here.
         if uid == os.geteuid() and len(streams) == 1 and self._serve(name, streams[0]):
             return
         for stream in streams:
@@ -304,7 +304,7 @@ class Pilot:
                     return {}  # it could not be saved, and goes on
                 self._frozen.thaw(id)
             case other:
-                raise Fault("unsupported", f"the pilot cannot do {other!r}"[:200])
+                raise Fault("unsupported", f"the controller cannot do {other!r}"[:200])
         return None
 
     def _thawed(self) -> None:
@@ -358,11 +358,11 @@ class _Plain:
 
     pipes = True
 
-    def __init__(self, pilot: Pilot, child: Json) -> None:
-        self._pilot, self._child = pilot, child
+    def __init__(self, controller: Controller, child: Json) -> None:
+        self._controller, self._child = controller, child
 
     def start(self, ends: dict[str, int]) -> list[int]:
-        return [self._pilot.spawn({**self._child, "streams": {LINE: 0, OUT: 1}}, ends)]
+        return [self._controller.spawn({**self._child, "streams": {LINE: 0, OUT: 1}}, ends)]
 
     def show(self, request: Json) -> None:
         raise Fault("unsupported", "this level shows no files")

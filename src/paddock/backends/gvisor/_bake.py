@@ -64,7 +64,7 @@ class Shape:
 
 
 def seal_key(place: Path) -> bytes:
-    """By it a pilot knows what was saved here. Made when it is first needed."""
+    """By it a controller knows what was saved here. Made when it is first needed."""
     with suppress(FileExistsError):
         fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:

@@ -1,4 +1,4 @@
-"""The base of levels whose wall is a program that runs in a jail. All that a jail does, it does for the vessel too."""
+"""The base of levels whose wall is a program that runs in a jail. All that a jail does, it does for the VMM too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._threads import in_its_own_thread
 from paddock.backends.guest import program
 from paddock.backends.jail import JailBackend, SupervisorClient
-from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VesselInstance, nobodys
+from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, nobodys
 from paddock.backends.vmm._waiting import REFUSES, Waiting, rehearse
 from paddock.errors import PaddockError, SandboxDied
 from paddock.linux import proc
@@ -33,14 +33,14 @@ _NEWS_SECONDS = 30.0
 _ENDING_SECONDS = 2.0
 
 
-class VesselBackend(JailBackend):
+class VmmBackend(JailBackend):
     """A level has `name` and `level` of its own, says how strong it is, and overrides `dress` and `orders`.
 
     `name` is the kind of its sandboxes in the supervisor's records: another backend neither lists nor adopts them.
     """
 
     as_root = True
-    """The pilot, and what it starts, is root of the jail where there is one."""
+    """The controller, and what it starts, is root of the jail where there is one."""
     extra_memory_mib = 64
     """What the wall itself needs, beside what the caller asked for."""
     extra_processes = 32
@@ -64,25 +64,25 @@ class VesselBackend(JailBackend):
     # what a level decides
 
     async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
-        """The vessel's jail: the sandbox's own with the kit in it and more room, unless a level says more."""
+        """The VMM's jail: the sandbox's own with the kit in it and more room, unless a level says more."""
         return jail
 
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
-        """What the pilot in that jail is told."""
+        """What the controller in that jail is told."""
         raise NotImplementedError
 
-    async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+    async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         """The guest has greeted, and nothing was served yet. What it raises undoes the create."""
 
     def hosts_is_its_own(self, plan: SandboxPlan) -> bool:
         """A mount over /etc is the host's: nothing is written there."""
         return not any(_HOSTS.is_relative_to(mount.target) for mount in (*plan.spec.mounts, *plan.trees))
 
-    async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+    async def become(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         """What waited, served nobody and was no sandbox's, is the plan's: tells its guest. What it raises ends it."""
         await self.ready(plan, instance)
 
-    async def rehearse(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+    async def rehearse(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         """What waits does once what whoever claims it will ask for first. What it raises ends it."""
         await rehearse(instance)
 
@@ -90,8 +90,8 @@ class VesselBackend(JailBackend):
         """Its kernel shows what it has."""
         return {}
 
-    def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> VesselInstance:
-        return VesselInstance(self, id, template, incarnation, env)
+    def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> VmmInstance:
+        return VmmInstance(self, id, template, incarnation, env)
 
     def bare(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan | None:
         """`jail` as it has to wait to become the plan's; None: none that waited could."""
@@ -152,16 +152,16 @@ class VesselBackend(JailBackend):
         )
 
     @contextlib.asynccontextmanager
-    async def oven(self, plan: SandboxPlan, jail: JailPlan) -> AsyncGenerator[VesselInstance]:
+    async def oven(self, plan: SandboxPlan, jail: JailPlan) -> AsyncGenerator[VmmInstance]:
         """What is never a sandbox, while the block runs: no backend takes it for one of its own."""
         instance = await self.make(plan, jail._replace(kind="oven"))
-        assert isinstance(instance, VesselInstance)
+        assert isinstance(instance, VmmInstance)
         try:
             yield instance
         finally:
             await asyncio.shield(self.start(self.put_out(instance)))
 
-    async def put_out(self, instance: VesselInstance) -> None:
+    async def put_out(self, instance: VmmInstance) -> None:
         with contextlib.suppress(PaddockError):
             await instance.kill()
             await self.forget(instance.id)
@@ -175,7 +175,7 @@ class VesselBackend(JailBackend):
 
     # the contract
 
-    async def create(self, plan: SandboxPlan) -> VesselInstance:
+    async def create(self, plan: SandboxPlan) -> VmmInstance:
         with self.waiting.creating():
             jail = await self.dress(plan, await self.furnish(self.jail_plan(plan)))
             instance = await self.waiting.claim(plan, jail)
@@ -184,10 +184,10 @@ class VesselBackend(JailBackend):
         self.waiting.used(plan, jail)
         return instance
 
-    async def embark(self, plan: SandboxPlan, jail: JailPlan, orders: Orders) -> VesselInstance:
-        """A vessel, up and greeted. All or nothing."""
+    async def embark(self, plan: SandboxPlan, jail: JailPlan, orders: Orders) -> VmmInstance:
+        """A VMM, up and greeted. All or nothing."""
         instance = await self.make(plan, jail)
-        assert isinstance(instance, VesselInstance)
+        assert isinstance(instance, VmmInstance)
         try:
             async with instance.kept_awake(plan.spec.idle_seconds):
                 await instance.embark(orders)
@@ -209,8 +209,8 @@ class VesselBackend(JailBackend):
         return instance
 
     async def pass_on(
-        self, waiting: VesselInstance, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
-    ) -> VesselInstance:
+        self, waiting: VmmInstance, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
+    ) -> VmmInstance:
         """What `waiting` holds is the sandbox of `plan` from now on. Where it raises, `take_back` has to follow."""
         self.ending(plan.id, plan.incarnation)
         self._being_made.add(plan.id)
@@ -236,9 +236,9 @@ class VesselBackend(JailBackend):
             await self.supervisor.tell("forget", id=plan.id)
         self._endings.get(plan.id, {}).pop(plan.incarnation, None)
 
-    async def adopt(self, id: SandboxId) -> VesselInstance | None:
+    async def adopt(self, id: SandboxId) -> VmmInstance | None:
         instance = await super().adopt(id)
-        assert instance is None or isinstance(instance, VesselInstance)
+        assert instance is None or isinstance(instance, VmmInstance)
         if instance is not None:
             instance.listen()
         return instance
@@ -256,7 +256,7 @@ class VesselBackend(JailBackend):
         )
 
 
-async def _undo(instance: VesselInstance, *, died: bool) -> Ending | None:
+async def _undo(instance: VmmInstance, *, died: bool) -> Ending | None:
     """How it ended, if it did so by itself."""
     ending: Ending | None = None
     with contextlib.suppress(PaddockError, TimeoutError):  # its supervisor is gone: a sweep finds what is left

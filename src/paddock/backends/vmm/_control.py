@@ -1,4 +1,4 @@
-"""A connection with a pilot (`guest/_control.py`): requests as lines of JSON, answers in any order."""
+"""A connection with a controller (`guest/_control.py`): requests as lines of JSON, answers in any order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.errors import BY_CODE, GuestLost, GuestProtocolError, PaddockError, SandboxDied
 
-# The pilot says what went wrong there. It can't make us say that the machine, the policy or the supervisor failed.
+# The controller says what went wrong there. It can't make us say that the machine, the policy or the supervisor failed.
 _CODES = frozenset({"sandbox", "file", "invalid_argument", "invalid_state", "unsupported"})
 _MAX_MESSAGE = 2000
 _MOST_BYTES = 4 << 20
@@ -43,7 +43,7 @@ class Control:
     """Belongs to the event loop it is made in; owns the socket. What deviates from the protocol ends it."""
 
     def __init__(self, stream: socket.socket, stillness: Stillness | None = None) -> None:
-        """The pilot stands still with the sandbox that `stillness` is of, and can't answer then."""
+        """The controller stands still with the sandbox that `stillness` is of, and can't answer then."""
         stream.setblocking(False)
         self._loop, self._stream = asyncio.get_running_loop(), stream
         self.stillness = stillness or Stillness()
@@ -67,7 +67,7 @@ class Control:
         seconds: float | None = _SECONDS,
         **fields: object,
     ) -> T:
-        """Return the answer. PaddockError: what the pilot refuses; SandboxDied, GuestLost."""
+        """Return the answer. PaddockError: what the controller refuses; SandboxDied, GuestLost."""
         waited = Stopwatch(self.stillness)
         answer = await self._send(op, fds, fields)
         try:
@@ -75,7 +75,7 @@ class Control:
             while seconds is not None and not answer.done():
                 left = await waited.left(seconds)
                 if left <= 0:
-                    raise GuestLost(f"the pilot has not answered for {seconds:g} s", hint="try again")
+                    raise GuestLost(f"the controller has not answered for {seconds:g} s", hint="try again")
                 await asyncio.wait((answer,), timeout=left)
             said = answer.result()
         finally:
@@ -107,7 +107,7 @@ class Control:
         return answer
 
     def close(self) -> None:
-        self._fail(SandboxDied("the connection to the sandbox's pilot was closed by this side"))
+        self._fail(SandboxDied("the connection to the sandbox's controller was closed by this side"))
 
     def _readable(self) -> None:
         try:
@@ -138,7 +138,7 @@ class Control:
             answer.set_exception(error)
 
     def _broke(self, words: str) -> PaddockError:
-        error = GuestProtocolError(f"the pilot broke the protocol: {words[:200]}", hint="kill the sandbox")
+        error = GuestProtocolError(f"the controller broke the protocol: {words[:200]}", hint="kill the sandbox")
         self._fail(error)
         return error
 
@@ -154,14 +154,14 @@ class Control:
 
 
 def _lost() -> PaddockError:
-    return SandboxDied("the connection to the sandbox's pilot was lost", hint="`paddock ls --all` says why")
+    return SandboxDied("the connection to the sandbox's controller was lost", hint="`paddock ls --all` says why")
 
 
 def _refusal(told: Any) -> PaddockError:
     """ValueError: it may not say that."""
     said = msgspec.convert(told, _Error)
     if said.code not in _CODES:
-        raise ValueError("an error of a kind that no pilot may report")
+        raise ValueError("an error of a kind that no controller may report")
     error = BY_CODE[said.code](said.message[:_MAX_MESSAGE])
     if said.errno is not None:
         error.details["errno"] = said.errno[:32]

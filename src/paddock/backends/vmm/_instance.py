@@ -1,4 +1,4 @@
-"""A live vessel: its jail, which is asked all that a jail knows, and the guest behind the wall, by way of the pilot."""
+"""A live VMM: its jail, and the guest inside, which is reached by way of the controller."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from paddock.wire.guest import PartFlags as Part
 from ._control import Control, Environment, Said
 
 if TYPE_CHECKING:
-    from ._backend import VesselBackend
+    from ._backend import VmmBackend
 
 OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})  # each agent has its own, whatever a spec says
 FOREVER = 1e15  # the supervisor and the jail's pid 1 hold the deadline
-_PILOT = "paddock_pilot"
+_CONTROLLER = "paddock_controller"
 _NO_PART = Part(0)
 _LAST_WORDS_SECONDS = 2.0
 _MOST_WORDS = 2000
@@ -90,9 +90,9 @@ class _Pinged(Said, frozen=True):
     restored: bool
 
 
-class VesselInstance(JailInstance):
+class VmmInstance(JailInstance):
     def __init__(
-        self, backend: VesselBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
+        self, backend: VmmBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
     ) -> None:
         super().__init__(backend, id, template, incarnation, env)
         self._level = backend
@@ -101,7 +101,7 @@ class VesselInstance(JailInstance):
         self._guest_init: GuestConnection | None = None
         self._farewell: _Farewell | None = None
         self._environment: dict[str, str] | None = None
-        """What comes with each command; the pilot knows it of those that others have made."""
+        """What comes with each command; the controller knows it of those that others have made."""
         self._listening: asyncio.Task[None] | None = None
         self._resumptions = 0
         """How often somebody has wanted it to go on."""
@@ -144,7 +144,7 @@ class VesselInstance(JailInstance):
         return user or User(name="root", uid=0, gid=0, home="/root")
 
     async def control(self) -> Control:
-        """The connection with the pilot itself. SandboxDied."""
+        """The connection with the controller itself. SandboxDied."""
         if self._control is None or self._control.closed:
             try:
                 self._control = Control(await self._handed("control"), self.stillness)
@@ -171,10 +171,10 @@ class VesselInstance(JailInstance):
         return connection
 
     async def embark(self, told: Orders) -> None:
-        """Starts the pilot and waits until the guest has begun. SandboxDied with its last words, SandboxError."""
+        """Starts the controller and waits until the guest has begun. SandboxDied with its last words, SandboxError."""
         self._environment = told.env
         config: dict[str, Any] = {
-            "name": _PILOT,
+            "name": _CONTROLLER,
             "identities": self._level.identities,
             "env": told.env,
             "waiting": told.waiting,
@@ -203,7 +203,7 @@ class VesselInstance(JailInstance):
         raise SandboxError(words + _printable("; the last that it said: ", log.log), hint="paddock doctor")
 
     async def _early_end(self, greeted: asyncio.Future[None]) -> PaddockError:
-        """By the pilot's last words, the supervisor's, or what kept the guest from greeting."""
+        """By the controller's last words, the supervisor's, or what kept the guest from greeting."""
         await self._hear_out()
         if self._farewell is None:
             ending = self._level.ending(self.id, self._incarnation)
@@ -215,7 +215,7 @@ class VesselInstance(JailInstance):
         return self.lost_error()
 
     async def _set_out(self, config: dict[str, Any]) -> Control:
-        """Starts the pilot, and tells it what to do where nobody else reads it. SandboxDied."""
+        """Starts the controller, and tells it what to do where nobody else reads it. SandboxDied."""
         agent = await self._jail_agent()
         ours, theirs = socket.socketpair()
         try:
@@ -234,8 +234,8 @@ class VesselInstance(JailInstance):
             ours.close()
             raise
 
-    def take_over(self, other: VesselInstance) -> None:
-        """All that `other` holds of this vessel, whose name was another until now."""
+    def take_over(self, other: VmmInstance) -> None:
+        """All that `other` holds of this VMM, whose name was another until now."""
         if other._listening is not None:
             other._listening.cancel()
         self._agent, self._control, self._guest_init = other._agent, other._control, other._guest_init
@@ -245,7 +245,7 @@ class VesselInstance(JailInstance):
         self.inherit(other)
 
     async def claim(self, env: dict[str, str]) -> None:
-        """Has the pilot know that it is a sandbox's: it outlives this service from now on."""
+        """Has the controller know that it is a sandbox's: it outlives this service from now on."""
         await (await self.control()).ask("claim", env=env)
         self._environment = env
         self.listen()
@@ -270,7 +270,7 @@ class VesselInstance(JailInstance):
 
     @contextlib.asynccontextmanager
     async def roused(self) -> AsyncGenerator[None]:
-        """For what only the pilot can do, who stands still with all else where it is paused: so long it goes on."""
+        """Let the controller of a paused sandbox go on while the block runs. It is paused with the rest."""
         stood, resumptions = self.stillness.now, self._resumptions
         if stood:
             await super().resume()
@@ -298,13 +298,13 @@ class VesselInstance(JailInstance):
             yield
         finally:
             with contextlib.suppress(PaddockError):  # the next who copies it finds it running
-                if self.stillness.now:  # paused in the block, the pilot doesn't answer
+                if self.stillness.now:  # paused in the block, the controller doesn't answer
                     await control.tell("thaw")
                 else:
                     await control.ask("thaw")
 
     def listen(self) -> None:
-        """For the pilot's last words."""
+        """For the controller's last words."""
         if self._listening is None:
             self._listening = self._level.start(self._listen())
 
@@ -336,7 +336,7 @@ class VesselInstance(JailInstance):
                 connection.close()
 
     async def _greeted(self) -> None:
-        # The pilot may make disks first, on a busy machine for long: nobody is asked meanwhile whether it is there.
+        # The controller may make disks first, which may take long on a busy machine: this wait has no timeout.
         pinged = await (await self.control()).ask("ping", _Pinged, seconds=None)  # then it has opened its door
         await (await self._init()).open(PING).reply(PingReply)
         if not pinged.restored:
@@ -356,7 +356,7 @@ class VesselInstance(JailInstance):
             self._farewell = await (await self.control()).ask("end", _Farewell, seconds=None)
 
     async def _hear_out(self) -> None:
-        """Until the pilot has said how its child ended, if it is at its end."""
+        """Until the controller has said how its child ended, if it is at its end."""
         if self._listening is not None:
             await asyncio.wait((self._listening,), timeout=_LAST_WORDS_SECONDS)
 
@@ -370,13 +370,13 @@ class VesselInstance(JailInstance):
         return "root" if self._level.as_root and self._level.whole else "user"
 
     async def _handed(self, say: str) -> socket.socket:
-        """A socket whose other end the pilot has been given. OSError: there is no pilot."""
+        """A socket whose other end the controller has been given. OSError: there is no controller."""
         for _ in range(_TRIES):
             ours, theirs = socket.socketpair()
             try:
                 with theirs:
                     agent = await self._jail_agent()
-                    channel = agent.open(hand(_PILOT, say), fds=[theirs.fileno()])
+                    channel = agent.open(hand(_CONTROLLER, say), fds=[theirs.fileno()])
                 await channel.call(Nothing)
                 return ours
             except PaddockError as error:
@@ -387,4 +387,4 @@ class VesselInstance(JailInstance):
                 ours.close()
                 raise
             await asyncio.sleep(_PAUSE_SECONDS)  # its queue is full
-        raise OSError(errno.ETIMEDOUT, "the pilot takes nothing")
+        raise OSError(errno.ETIMEDOUT, "the controller takes nothing")

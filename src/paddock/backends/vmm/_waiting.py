@@ -1,4 +1,4 @@
-"""Vessels that wait: up, greeted, nobody's, so that a create takes one instead of starting it (docs/design/levels.md).
+"""VMMs that wait: up, greeted, nobody's, so that a create takes one instead of starting it (docs/design/levels.md).
 
 They belong to the program that made them, and end with it.
 """
@@ -15,7 +15,7 @@ import msgspec
 
 from paddock.backends._base import SandboxPlan
 from paddock.backends._threads import to_its_end
-from paddock.backends.vmm._instance import VesselInstance
+from paddock.backends.vmm._instance import VmmInstance
 from paddock.errors import NotFound, PaddockError, SandboxError
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxId, Template, mint, replace
@@ -25,7 +25,7 @@ from paddock.supervisor._plan import CLAIM, WAITING, JailPlan
 if TYPE_CHECKING:
     from paddock.storage import Pool
 
-    from ._backend import VesselBackend
+    from ._backend import VmmBackend
 
 """How many wait of each kind; 0: none. Not set: one, from the second create of its kind on."""
 LIFE_SECONDS = 600.0
@@ -41,14 +41,14 @@ REFUSES = "/.guest/paddock-guest"
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """All that cannot be changed any more when a vessel is up."""
+    """All that cannot be changed any more when a VMM is up."""
 
     jail: JailPlan
     limits: Limits
     template: Template
 
     @classmethod
-    def of(cls, backend: VesselBackend, plan: SandboxPlan, jail: JailPlan) -> Kind | None:
+    def of(cls, backend: VmmBackend, plan: SandboxPlan, jail: JailPlan) -> Kind | None:
         """None: nothing that was made for anybody could be made into this one."""
         bare = backend.bare(plan, jail)
         if bare is None or (jail.fault and not jail.fault.startswith(CLAIM)):
@@ -68,11 +68,11 @@ class Kind(msgspec.Struct, frozen=True):
         return cls(common, plan.spec.limits, plan.template)
 
 
-class Vessel(msgspec.Struct, eq=False):
+class Prestarted(msgspec.Struct, eq=False):
     """One that waits. Its tree, which is called as it is, is in use until it is deleted."""
 
     kind: Kind
-    instance: VesselInstance
+    instance: VmmInstance
     until: float
     watch: asyncio.Task[None] | None = None
 
@@ -92,9 +92,9 @@ class _Wish(msgspec.Struct, eq=False):
 class Waiting:
     """Those of one backend."""
 
-    def __init__(self, backend: VesselBackend) -> None:
+    def __init__(self, backend: VmmBackend) -> None:
         self._backend = backend
-        self._stock: list[Vessel] = []
+        self._stock: list[Prestarted] = []
         self._wishes: list[_Wish] = []  # the latest last
         self._making: asyncio.Task[None] | None = None
         self._tidying: set[asyncio.Task[None]] = set()
@@ -117,18 +117,18 @@ class Waiting:
             self._creates -= 1
             self._used_at = asyncio.get_running_loop().time()
 
-    async def claim(self, plan: SandboxPlan, jail: JailPlan) -> VesselInstance | None:
+    async def claim(self, plan: SandboxPlan, jail: JailPlan) -> VmmInstance | None:
         """The sandbox of `plan`, of one that waited; None: there is none that could be it, or it has just died."""
         kind = Kind.of(self._backend, plan, jail)
-        vessel = next((one for one in self._stock if one.kind == kind and one.until > proc.boottime()), None)
+        vmm = next((one for one in self._stock if one.kind == kind and one.until > proc.boottime()), None)
         env = self._backend.own_environment(plan)
-        if vessel is None or sum(map(len, (*env, *env.values()))) > _MOST_ENVIRONMENT:
+        if vmm is None or sum(map(len, (*env, *env.values()))) > _MOST_ENVIRONMENT:
             return None
         pool = await self._backend.trees()
-        if vessel not in self._stock or not trees.is_untouched(pool, plan.tree):
+        if vmm not in self._stock or not trees.is_untouched(pool, plan.tree):
             return None
-        self._leave(vessel)
-        claiming = self._backend.start(self._hand_over(vessel, plan, jail, env))
+        self._leave(vmm)
+        claiming = self._backend.start(self._hand_over(vmm, plan, jail, env))
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
@@ -170,40 +170,40 @@ class Waiting:
         if self._making is not None:
             self._making.cancel()
             await asyncio.wait((self._making,))
-        for vessel in list(self._stock):
-            self._leave(vessel)
-            await self._end(vessel)
+        for vmm in list(self._stock):
+            self._leave(vmm)
+            await self._end(vmm)
 
     async def _hand_over(
-        self, vessel: Vessel, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
-    ) -> VesselInstance | None:
+        self, vmm: Prestarted, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
+    ) -> VmmInstance | None:
         """It becomes the sandbox of the plan, with its tree; or it ends, and the plan has the tree that it had."""
         backend, pool = self._backend, await self._backend.trees()
         try:
             if plan.spec.mounts:
-                await asyncio.to_thread(pool.add_mounts, vessel.id, len(plan.spec.mounts))
-            pool.exchange(vessel.id, plan.tree)
+                await asyncio.to_thread(pool.add_mounts, vmm.id, len(plan.spec.mounts))
+            pool.exchange(vmm.id, plan.tree)
         except (PaddockError, OSError):
-            await end(backend, vessel)
+            await end(backend, vmm)
             return None
         try:
             async with asyncio.timeout(_HAND_OVER_SECONDS):
-                instance = await backend.pass_on(vessel.instance, plan, jail, env)
+                instance = await backend.pass_on(vmm.instance, plan, jail, env)
         except (PaddockError, OSError, TimeoutError):
             await backend.take_back(plan)
-            pool.exchange(vessel.id, plan.tree)
-            await end(backend, vessel)
+            pool.exchange(vmm.id, plan.tree)
+            await end(backend, vmm)
             return None
-        tidying = backend.start(self._tidy(vessel))
+        tidying = backend.start(self._tidy(vmm))
         self._tidying.add(tidying)
         tidying.add_done_callback(self._tidying.discard)
         return instance
 
-    async def _tidy(self, vessel: Vessel) -> None:
+    async def _tidy(self, vmm: Prestarted) -> None:
         """Nothing waits under its name any more."""
         with contextlib.suppress(PaddockError):
-            await _delete(await self._backend.trees(), vessel.id)
-            await self._backend.forget(vessel.id)
+            await _delete(await self._backend.trees(), vmm.id)
+            await self._backend.forget(vmm.id)
 
     # making
 
@@ -214,13 +214,13 @@ class Waiting:
 
     async def _end_others(self) -> None:
         kinds = [wish.kind for wish in self._kept]
-        for vessel in [vessel for vessel in self._stock if vessel.kind not in kinds]:
-            self._leave(vessel)
-            await self._end(vessel)
+        for vmm in [vmm for vmm in self._stock if vmm.kind not in kinds]:
+            self._leave(vmm)
+            await self._end(vmm)
 
     def _next(self) -> _Wish | None:
         for wish in reversed(self._kept):
-            waiting = sum(vessel.kind == wish.kind for vessel in self._stock)
+            waiting = sum(vmm.kind == wish.kind for vmm in self._stock)
             if waiting < self.count and not wish.refused:
                 return wish
         return None
@@ -272,41 +272,41 @@ class Waiting:
             orders = replace(await backend.orders(plan, jail), waiting=True)
             instance = await backend.embark(plan, jail, orders)
             undo.pop_all()
-        vessel = Vessel(wish.kind, instance, until - _LEAST_LEFT_SECONDS)
+        vmm = Prestarted(wish.kind, instance, until - _LEAST_LEFT_SECONDS)
         try:
             async with asyncio.timeout(_REHEARSAL_SECONDS):
                 await backend.rehearse(plan, instance)
         except BaseException:
-            await self._end(vessel)
+            await self._end(vmm)
             raise
-        vessel.watch = backend.start(self._await_end(vessel))
-        self._stock.append(vessel)
+        vmm.watch = backend.start(self._await_end(vmm))
+        self._stock.append(vmm)
 
-    async def _await_end(self, vessel: Vessel) -> None:
+    async def _await_end(self, vmm: Prestarted) -> None:
         """It was killed, or nobody came."""
-        await vessel.instance.wait_ended()
-        if vessel in self._stock:
-            self._stock.remove(vessel)
-            await self._end(vessel)
+        await vmm.instance.wait_ended()
+        if vmm in self._stock:
+            self._stock.remove(vmm)
+            await self._end(vmm)
 
-    def _leave(self, vessel: Vessel) -> None:
-        self._stock.remove(vessel)
-        if vessel.watch is not None:
-            vessel.watch.cancel()
+    def _leave(self, vmm: Prestarted) -> None:
+        self._stock.remove(vmm)
+        if vmm.watch is not None:
+            vmm.watch.cancel()
 
-    async def _end(self, vessel: Vessel) -> None:
-        await asyncio.shield(self._backend.start(end(self._backend, vessel)))
+    async def _end(self, vmm: Prestarted) -> None:
+        await asyncio.shield(self._backend.start(end(self._backend, vmm)))
 
 
-async def end(backend: VesselBackend, vessel: Vessel) -> None:
+async def end(backend: VmmBackend, vmm: Prestarted) -> None:
     """And takes its tree away. What fails here, a sweep finds."""
     pool = await backend.trees()
     with contextlib.suppress(PaddockError):
-        await vessel.instance.kill()
-        await backend.forget(vessel.id)
-    await vessel.instance.aclose()
+        await vmm.instance.kill()
+        await backend.forget(vmm.id)
+    await vmm.instance.aclose()
     with contextlib.suppress(PaddockError):
-        await _delete(pool, vessel.id)
+        await _delete(pool, vmm.id)
 
 
 async def _delete(pool: Pool, tree: str) -> None:
@@ -317,7 +317,7 @@ async def _delete(pool: Pool, tree: str) -> None:
         pool.in_use.discard(tree)
 
 
-async def _drop(claiming: asyncio.Task[VesselInstance | None]) -> None:
+async def _drop(claiming: asyncio.Task[VmmInstance | None]) -> None:
     with contextlib.suppress(PaddockError):
         instance = await claiming
         if instance is not None:
@@ -325,7 +325,7 @@ async def _drop(claiming: asyncio.Task[VesselInstance | None]) -> None:
             await instance.aclose()
 
 
-async def rehearse(instance: VesselInstance) -> None:
+async def rehearse(instance: VmmInstance) -> None:
     """Whoever has done something once does it faster: it looks for a program, and runs the guest's own, which refuses.
     Nothing foreign runs: what it looks for has a name that no template can know."""
     for argv, cwd in (((os.urandom(16).hex(),), None), ((REFUSES,), "/")):

@@ -1,7 +1,7 @@
 """The kit: a tree with the Python that runs us, its libraries, its loader, and `paddock.vmm`, byte-compiled.
 
-It needs nothing of the place where it is seen: a vessel's pilot runs out of it, whatever the sandbox is made of. Only
-what the pilot imports is in it: it imports all of that when it starts, and nothing after.
+It needs nothing of the place where it is seen: a VMM's controller runs out of it, whatever the sandbox is made of. Only
+what the controller imports is in it: it imports all of that when it starts, and nothing after.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ COMMAND = (
     *("--library-path", f"{PLACE}/lib"),
     *(f"{PLACE}/bin/python3", "-I", "-S", f"{PLACE}/vmm/__main__.pyc"),
 )
-"""Starts a pilot where the kit lies at `PLACE`; it is told on its standard input what to do."""
+"""Starts a controller where the kit lies at `PLACE`; it is told on its standard input what to do."""
 _VERSION = "1"
 _SECONDS = 60
 _INTERPRETER_OF_ELF = 3  # PT_INTERP, elf(5)
-# Says what the pilot makes its interpreter load: modules by file, and shared libraries as the loader was asked for
+# Says what the controller makes its interpreter load: modules by file, and shared libraries as the loader was asked for
 # them (dl_iterate_phdr(3)); the first of these is the program itself, without a name.
 _LOOK = """
 import ctypes, importlib, json, os, sys, types
